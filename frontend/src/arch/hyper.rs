@@ -4,13 +4,20 @@
 //! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
 //! unless they hold the value that changes nothing.
 
+mod experts;
+mod keys;
+mod mla;
 mod recurrent;
+mod rope;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore};
 
 pub use recurrent::Ssm;
 
-use crate::gguf::{Gguf, GgufError, Metadata, StringArray, Value};
+use self::experts::experts;
+use self::keys::Keys;
+use self::rope::rope;
+use crate::gguf::{Gguf, GgufError, StringArray, Value};
 
 /// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
 const MAX_WIDTH: u64 = 1 << 24;
@@ -349,43 +356,6 @@ impl Scales {
     }
 }
 
-impl Mla {
-    fn read(keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
-        let Some(rank) = keys.optional("attention.kv_lora_rank", 1, MAX_WIDTH)? else { return Ok(None) };
-        Ok(Some(Mla {
-            query_rank: keys.optional("attention.q_lora_rank", 1, MAX_WIDTH)?,
-            rank,
-            // Older files keep keys and values of all heads, and have neither of these.
-            key_length: keys.required("attention.key_length_mla", 1, MAX_WIDTH)?,
-            value_length: keys.required("attention.value_length_mla", 1, MAX_WIDTH)?,
-        }))
-    }
-
-    /// That the lengths in the cache are those of the row that is kept, one for all heads.
-    fn check(&self, keys: &Keys<'_>, layers: &[Layer], rope: &Rope) -> Result<(), GgufError> {
-        keys.in_range("rope.dimension_count", rope.dims, 1, self.key_length - 1)?;
-        for layer in layers {
-            keys.in_range("attention.head_count_kv", layer.kv_heads, 1, 1)?;
-            let key = self.rank + rope.dims;
-            keys.in_range("attention.key_length", layer.key_length, key, key)?;
-            keys.in_range("attention.value_length", layer.value_length, self.rank, self.rank)?;
-        }
-        Ok(())
-    }
-
-    /// The factor on scores. What YaRN would multiply rotated elements by is in it, squared and with a weight of its own, and they stay as they
-    /// are (DeepSeek-V3; llama.cpp stores a tenth of `mscale_all_dim`).
-    fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
-        let scale = 1.0 / (self.key_length as f64).sqrt();
-        let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
-        if rope.scaling != RopeScaling::Yarn {
-            return Ok(scale);
-        }
-        rope.attn_factor /= 1.0 + 0.1 * rope.factor.ln();
-        Ok(scale * (1.0 + weight * rope.factor.ln()).powi(2))
-    }
-}
-
 /// The rows of the embedding table, with which every other claim about the vocabulary must agree.
 fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
     let table = gguf.require_tensor("token_embd.weight")?;
@@ -462,232 +432,4 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
         });
     }
     Ok(layers)
-}
-
-/// The keys about experts, before they are given to layers.
-struct ExpertKeys {
-    count: u64,
-    used: Vec<u64>,
-    feed_forward: Option<Vec<u64>>,
-    normalise: bool,
-    scale: f64,
-    score: RouteScore,
-    /// Shared experts, where no key says how wide they are together.
-    shared_count: u64,
-    shared_feed_forward: Option<u64>,
-    groups: u64,
-    groups_kept: u64,
-}
-
-/// `expert_gating_func`: what llama.cpp numbers (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
-fn score(keys: &Keys<'_>) -> Result<RouteScore, GgufError> {
-    match keys.optional("expert_gating_func", 0, u64::MAX)?.unwrap_or(0) {
-        0 => Ok(keys.defaults.score),
-        1 => Ok(RouteScore::Softmax),
-        2 => Ok(RouteScore::Sigmoid),
-        3 => Ok(RouteScore::Chosen),
-        4 => Ok(RouteScore::RootSoftplus),
-        found => {
-            let limit = "1 (softmax), 2 (sigmoid), 3 (softmax over the chosen) or 4 (root of softplus)";
-            Err(keys.metadata.bad_value(&keys.name("expert_gating_func"), found, limit))
-        }
-    }
-}
-
-fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKeys>, GgufError> {
-    let count = keys.optional("expert_count", 0, MAX_COUNT)?.unwrap_or(0);
-    if count == 0 {
-        return match keys.per_layer("expert_used_count", layers, 0, 0) {
-            Err(GgufError::KeyValue { path, key, found, .. }) => {
-                Err(GgufError::KeyValue { path, key, found, limit: "0, as there are no experts (expert_count)".into() })
-            }
-            Err(other) => Err(other),
-            Ok(_) => Ok(None),
-        };
-    }
-    let used = keys.per_layer("expert_used_count", layers, 1, count)?;
-    let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
-    let feed_forward = keys.per_layer("expert_feed_forward_length", layers, 1, MAX_WIDTH)?;
-    let normalise = keys.metadata.read_or(&keys.name("expert_weights_norm"), keys.defaults.normalise)?;
-    let scale = keys.float("expert_weights_scale", 1.0, |x| x >= 0.0, "0 or a positive number")?;
-    // 0 stands for an absent key in files of some converters.
-    let scale = if scale == 0.0 { 1.0 } else { scale };
-    let groups = keys.optional("expert_group_count", 0, count)?.unwrap_or(1).max(1);
-    if !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
-        let limit = format!("a divisor of expert_count, {count}, that leaves two experts each");
-        return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
-    }
-    let groups_kept = keys.optional("expert_group_used_count", 0, groups)?.filter(|&kept| kept > 0).unwrap_or(groups);
-    Ok(Some(ExpertKeys {
-        groups,
-        groups_kept,
-        count,
-        used,
-        feed_forward,
-        normalise,
-        scale,
-        score: score(keys)?,
-        shared_count: keys.optional("expert_shared_count", 0, MAX_COUNT)?.unwrap_or(0),
-        shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0, MAX_WIDTH)?,
-    }))
-}
-
-impl ExpertKeys {
-    fn layer(&self, keys: &Keys<'_>, layer: usize, dense: u64) -> Result<Experts, GgufError> {
-        let feed_forward = self.feed_forward.as_ref().map_or(dense, |lengths| lengths[layer]);
-        if feed_forward == 0 {
-            return Err(keys.missing("expert_feed_forward_length"));
-        }
-        let ExpertKeys {
-            count,
-            ref used,
-            normalise,
-            scale,
-            score,
-            shared_count,
-            shared_feed_forward,
-            groups,
-            groups_kept,
-            ..
-        } = *self;
-        let shared = shared_feed_forward.unwrap_or(shared_count * feed_forward);
-        Ok(Experts { count, used: used[layer], feed_forward, normalise, scale, score, shared, groups, groups_kept })
-    }
-}
-
-fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
-    let positive = |x: f64| x > 0.0;
-    let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
-    let dims = keys.optional("rope.dimension_count", 1, key_length)?.unwrap_or(key_length);
-    if !dims.is_multiple_of(2) {
-        return Err(keys.metadata.bad_value(
-            &keys.name("rope.dimension_count"),
-            dims,
-            "even: dimensions turn in pairs",
-        ));
-    }
-    let type_key = keys.name("rope.scaling.type");
-    // llama.cpp's default; older files give the factor of linear scaling as `rope.scale_linear`, 0 meaning none.
-    let kind = keys.metadata.read_or(&type_key, "linear")?;
-    let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
-    let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
-    let (scaling, factor) = match kind {
-        "none" => (RopeScaling::None, 1.0),
-        "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
-        "linear" => (RopeScaling::Linear, factor),
-        "yarn" if factor >= 1.0 => (RopeScaling::Yarn, factor),
-        "yarn" => {
-            return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
-        }
-        other => {
-            let found = format!("\"{}\"", crate::gguf::quoted(other));
-            return Err(keys.metadata.bad_value(&type_key, found, "none, linear or yarn"));
-        }
-    };
-    keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
-    Ok(Rope {
-        base,
-        dims,
-        scaling,
-        factor,
-        original_context: keys
-            .optional("rope.scaling.original_context_length", 1, MAX_CONTEXT)?
-            .unwrap_or(context_length),
-        beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
-        beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
-        attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
-    })
-}
-
-/// The keys of one architecture.
-struct Keys<'a> {
-    metadata: &'a Metadata,
-    architecture: &'a str,
-    defaults: Defaults,
-}
-
-impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
-    }
-
-    fn missing(&self, key: &str) -> GgufError {
-        self.metadata.missing(&self.name(key), "u32")
-    }
-
-    fn in_range(&self, key: &str, found: u64, least: u64, most: u64) -> Result<u64, GgufError> {
-        if (least..=most).contains(&found) {
-            return Ok(found);
-        }
-        Err(self.metadata.bad_value(&self.name(key), found, format!("from {least} to {most}")))
-    }
-
-    fn optional(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, GgufError> {
-        let found: Option<u64> = self.metadata.read_optional(&self.name(key))?;
-        found.map(|found| self.in_range(key, found, least, most)).transpose()
-    }
-
-    fn required(&self, key: &str, least: u64, most: u64) -> Result<u64, GgufError> {
-        self.optional(key, least, most)?.ok_or_else(|| self.missing(key))
-    }
-
-    /// A scalar for all layers, or an array with one element for each.
-    fn per_layer(&self, key: &str, layers: usize, least: u64, most: u64) -> Result<Option<Vec<u64>>, GgufError> {
-        let name = self.name(key);
-        let Some(Value::Array(array)) = self.metadata.get(&name) else {
-            return Ok(self.optional(key, least, most)?.map(|value| vec![value; layers]));
-        };
-        if array.len() != layers {
-            let limit = format!("a number or an array of {layers}, one for each layer (block_count)");
-            return Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit));
-        }
-        let element = |layer| {
-            let found = array.integer(layer).or(array.bool(layer).map(i128::from)).ok_or_else(|| {
-                self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of integers")
-            })?;
-            let found = u64::try_from(found).map_err(|_| self.metadata.bad_value(&name, found, "not negative"))?;
-            self.in_range(key, found, least, most)
-        };
-        (0..layers).map(element).collect::<Result<_, _>>().map(Some)
-    }
-
-    fn float(&self, key: &str, default: f32, allowed: fn(f64) -> bool, limit: &str) -> Result<f64, GgufError> {
-        let found = self.metadata.read_or(&self.name(key), default)?;
-        if found.is_finite() && allowed(found.into()) {
-            return Ok(found.into());
-        }
-        Err(self.metadata.bad_value(&self.name(key), found, limit))
-    }
-
-    /// Refuses a key that asks for something no builder does.
-    /// Whether a switch is on, where a file has it; what is off is not supported.
-    fn is_true(&self, key: &str) -> Result<(), GgufError> {
-        let name = self.name(key);
-        match self.metadata.read_or(&name, true)? {
-            true => Ok(()),
-            false => Err(self.metadata.bad_value(&name, false, "absent or true: nothing else is supported")),
-        }
-    }
-
-    fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
-        let name = self.name(key);
-        let found = match self.metadata.get(&name) {
-            None => return Ok(()),
-            Some(Value::F32(x)) => f64::from(*x),
-            Some(Value::F64(x)) => *x,
-            Some(value) => match value.integer() {
-                Some(x) => x as f64,
-                None => return Err(self.metadata.wrong_type(&name, value, "number")),
-            },
-        };
-        if neutral.contains(&found) {
-            return Ok(());
-        }
-        let words: Vec<_> = neutral.iter().map(f64::to_string).collect();
-        Err(self.metadata.bad_value(
-            &name,
-            found,
-            format!("absent or {}: nothing else is supported", words.join(" or ")),
-        ))
-    }
 }

@@ -9,7 +9,8 @@
 //! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … attend
 //! ```
 
-use super::{Keys, MAX_COUNT, MAX_WIDTH};
+use super::keys::Keys;
+use super::{MAX_COUNT, MAX_WIDTH};
 use crate::gguf::{Gguf, GgufError};
 
 /// Most taps of a convolution: the op takes no more.

@@ -1,0 +1,51 @@
+//! Keys of rotary embedding.
+
+use ixc_ir::graph::attrs::RopeScaling;
+
+use super::keys::Keys;
+use super::{MAX_CONTEXT, Rope};
+use crate::gguf::GgufError;
+
+pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
+    let positive = |x: f64| x > 0.0;
+    let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
+    let dims = keys.optional("rope.dimension_count", 1, key_length)?.unwrap_or(key_length);
+    if !dims.is_multiple_of(2) {
+        return Err(keys.metadata.bad_value(
+            &keys.name("rope.dimension_count"),
+            dims,
+            "even: dimensions turn in pairs",
+        ));
+    }
+    let type_key = keys.name("rope.scaling.type");
+    // llama.cpp's default; older files give the factor of linear scaling as `rope.scale_linear`, 0 meaning none.
+    let kind = keys.metadata.read_or(&type_key, "linear")?;
+    let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
+    let (scaling, factor) = match kind {
+        "none" => (RopeScaling::None, 1.0),
+        "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
+        "linear" => (RopeScaling::Linear, factor),
+        "yarn" if factor >= 1.0 => (RopeScaling::Yarn, factor),
+        "yarn" => {
+            return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
+        }
+        other => {
+            let found = format!("\"{}\"", crate::gguf::quoted(other));
+            return Err(keys.metadata.bad_value(&type_key, found, "none, linear or yarn"));
+        }
+    };
+    keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
+    Ok(Rope {
+        base,
+        dims,
+        scaling,
+        factor,
+        original_context: keys
+            .optional("rope.scaling.original_context_length", 1, MAX_CONTEXT)?
+            .unwrap_or(context_length),
+        beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
+        beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
+        attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
+    })
+}
