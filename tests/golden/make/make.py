@@ -44,6 +44,10 @@ def randomise(model, generator):
         else:
             value = parameter.data.mean() + noise * 0.2
         parameter.data.copy_(value)
+    for name, buffer in sorted(model.named_buffers()):
+        # What a router adds for choosing alone.
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
+            buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
 
 
 def round_matrices(model):
@@ -61,7 +65,7 @@ def convert(llama_cpp, folder, out):
 
     parameters = ModelBase.load_hparams(folder, False)
     converter = get_model_class(get_model_architecture(parameters, ModelType.TEXT))
-    vocabulary = parameters["vocab_size"]
+    vocabulary = parameters.get("text_config", parameters)["vocab_size"]
 
     class WithoutTokenizer(converter):
         model_arch = converter.model_arch
@@ -77,17 +81,20 @@ def convert(llama_cpp, folder, out):
 
 
 def rewrite(path, change):
-    """Writes a file again with the tensors, by name as arrays, as `change` leaves them."""
+    """Writes a file again with the tensors, by name as arrays, and the keys of the architecture, as `change` leaves them."""
     import gguf
 
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-    change(tensors)
-    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
+    keys = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    change(tensors, keys)
+    writer = gguf.GGUFWriter(path, keys.pop("general.architecture"))
+    for key, value in keys.items():
+        if field := reader.fields.get(key):
             kind = field.types[0]
-            writer.add_key_value(key, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+            writer.add_key_value(key, value, kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+        else:
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, data in tensors.items():
         writer.add_tensor(name, data)
     writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
@@ -102,14 +109,14 @@ def make(name, llama_cpp):
         model.set_experts_implementation("eager")
     randomise(model, generator)
     round_matrices(model)
-    vocabulary = config.vocab_size
+    vocabulary = config.get_text_config().vocab_size
     tokens = torch.randint(0, vocabulary, (TOKENS,), generator=generator).tolist()
     out = GOLDEN / "models" / f"{name}.gguf"
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         convert(llama_cpp, Path(folder), out)
     if rewritten:
-        rewrite(out, lambda tensors: rewritten(tensors, config))
+        rewrite(out, lambda tensors, keys: rewritten(tensors, keys, config))
     with torch.inference_mode():
         ids = torch.tensor([tokens])
         single = model(input_ids=ids).logits[0].double().numpy()

@@ -5,10 +5,33 @@ a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
 import numpy as np
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import (
+    Dots1Config,
+    Dots1ForCausalLM,
+    Ernie4_5Config,
+    Ernie4_5ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    HunYuanMoEV1Config,
+    HunYuanMoEV1ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
+    SeedOssConfig,
+    SeedOssForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
 
 
-def fused_by_key_head(tensors, config):
+def fused_by_key_head(tensors, _keys, config):
     """`ssm_in` of the first files of Qwen3-Next: what is `attn_qkv` and `attn_gate` now, as queries, keys, values and gates of one key head after another."""
     for name in [name for name in tensors if name.endswith("attn_qkv.weight")]:
         layer = name.removesuffix("attn_qkv.weight")
@@ -18,7 +41,113 @@ def fused_by_key_head(tensors, config):
         tensors[layer + "ssm_in.weight"] = np.concatenate(parts, axis=1).reshape(-1, qkv.shape[-1])
 
 
+def ling2(tensors, keys, config):
+    """dots.llm1's file as Ling 2's: one matrix for queries, keys and values, and experts chosen of some of their groups (transformers has no Ling 2; its
+    dots.llm1 knows groups, and its converter does not)."""
+    for name in [name for name in tensors if name.endswith("attn_q.weight")]:
+        layer = name.removesuffix("attn_q.weight")
+        tensors[layer + "attn_qkv.weight"] = np.concatenate([tensors.pop(f"{layer}attn_{part}.weight") for part in "qkv"])
+    for key in [key for key in keys if key.startswith("dots1.")]:
+        keys[key.replace("dots1", "bailingmoe2")] = keys.pop(key)
+    keys["general.architecture"] = "bailingmoe2"
+    keys["bailingmoe2.expert_group_count"] = config.n_group
+    keys["bailingmoe2.expert_group_used_count"] = config.topk_group
+
+
+def untransposed(tensors, _keys, _config):
+    """Experts of Qwen3-VL as transformers holds them since version 5, rows first, which the converter takes for the hub's, columns first."""
+    for name in [name for name in tensors if name.endswith("ffn_gate_exps.weight")]:
+        layer = name.removesuffix("ffn_gate_exps.weight")
+        halves = np.concatenate([tensors[f"{layer}ffn_{half}_exps.weight"] for half in ("gate", "up")], axis=1).transpose(0, 2, 1)
+        gate, up = np.split(halves, 2, axis=1)
+        down = tensors[f"{layer}ffn_down_exps.weight"].transpose(0, 2, 1)
+        for part, rows in (("gate", gate), ("up", up), ("down", down)):
+            tensors[f"{layer}ffn_{part}_exps.weight"] = np.ascontiguousarray(rows)
+
+
+# What most have: two layers, two query heads for one of keys, no token of special meaning.
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+# One layer is dense, one has experts.
+DOTS1 = SMALL | {
+    "intermediate_size": 48,
+    "head_dim": 16,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.7,
+}
+# The part that sees, which is not converted.
+VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64, "deepstack_visual_indexes": []}
+SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+
+# Matrices in f16: what rounds are keys and values in f16 (2e-8 of their squares), sums in f32, and pairs of bf16 on targets with tiles.
+ROUNDED = 5e-8
+
 MODELS = {
+    "granite": (
+        GraniteConfig(**SMALL, embedding_multiplier=3.0, logits_scaling=2.5, residual_multiplier=0.4, attention_multiplier=0.15),
+        GraniteForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "ernie4_5": (Ernie4_5Config(**SMALL, head_dim=16), Ernie4_5ForCausalLM, ROUNDED, None),
+    "dots1": (Dots1Config(**DOTS1), Dots1ForCausalLM, ROUNDED, None),
+    "bailingmoe2": (Dots1Config(**DOTS1 | {"n_group": 4, "topk_group": 2}), Dots1ForCausalLM, ROUNDED, ling2),
+    "hunyuan-moe": (
+        HunYuanMoEV1Config(
+            **SMALL | {"intermediate_size": 32},
+            head_dim=16,
+            num_experts=4,
+            moe_topk=[2, 2],
+            moe_intermediate_size=[32, 32],
+            num_shared_expert=[1, 1],
+        ),
+        HunYuanMoEV1ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "qwen3vl": (
+        Qwen3VLConfig(text_config=SMALL | {"head_dim": 16, "rope_parameters": SECTIONS}, vision_config=VISION, tie_word_embeddings=False),
+        Qwen3VLForConditionalGeneration,
+        ROUNDED,
+        None,
+    ),
+    "qwen3vlmoe": (
+        Qwen3VLMoeConfig(
+            text_config=SMALL
+            | {"head_dim": 16, "rope_parameters": SECTIONS, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+            vision_config=VISION,
+            tie_word_embeddings=False,
+        ),
+        Qwen3VLMoeForConditionalGeneration,
+        ROUNDED,
+        untransposed,
+    ),
+    # The fourth layer has no RoPE.
+    "smollm3": (SmolLM3Config(**SMALL | {"num_hidden_layers": 5, "intermediate_size": 32}), SmolLM3ForCausalLM, ROUNDED, None),
+    "seed_oss": (SeedOssConfig(**SMALL, head_dim=16), SeedOssForCausalLM, ROUNDED, None),
+    "phi3": (
+        Phi3Config(**SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.75}}),
+        Phi3ForCausalLM,
+        ROUNDED,
+        None,
+    ),
     "qwen35": (
         Qwen3_5TextConfig(
             vocab_size=96,
@@ -40,8 +169,7 @@ MODELS = {
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
         ),
         Qwen3_5ForCausalLM,
-        # Matrices in f16: what rounds are sums in f32, keys and values in f16, and pairs of bf16 on targets with tiles.
-        1e-8,
+        ROUNDED,
         None,
     ),
     "qwen3next-ssm_in": (
@@ -69,8 +197,7 @@ MODELS = {
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
         ),
         Qwen3NextForCausalLM,
-        # Experts flip where two score nearly the same.
-        1e-8,
+        ROUNDED,
         fused_by_key_head,
     ),
 }
