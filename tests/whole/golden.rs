@@ -2,10 +2,15 @@
 
 use std::path::Path;
 
+use crate::support::engines::{self, bits};
 use crate::support::{Golden, demo_model, ixc, kl_divergence, list, read_npy, scratch, shared, stdout};
+use ixc::compile::{Options, compile};
 use ixc::ir::format::Format;
+use ixc::model::Model;
+use ixc::runtime::load::LoadError;
+use ixc::runtime::stream::StreamError;
 use ixc::targets::Target;
-use ixc_testing::bits;
+use ixc_testing::bits::Table;
 use ixc_testing::nmse::nmse;
 
 /// The models in `../shared/golden/expect` that are supported must be at least these many.
@@ -91,11 +96,11 @@ fn error_over_all(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
 }
 
 /// The table of a target's checksums of logits.
-fn table(name: &str) -> bits::Table {
-    bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/bits/{name}.txt")))
+fn table(name: &str) -> Table {
+    Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/bits/{name}.txt")))
 }
 
-fn add(table: &mut bits::Table, name: &str, logits: &[f32]) {
+fn add(table: &mut Table, name: &str, logits: &[f32]) {
     let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
     table.add(name, [&bytes[..]]);
 }
@@ -172,6 +177,45 @@ fn amx_keeps_the_limits() {
 #[test]
 fn portable_keeps_the_limits() {
     compiled_models_keep_their_limits(Target::PORTABLE);
+}
+
+/// Every model with experts, those of `../shared` too: with the least room that will do, in steps of all tokens and of one.
+#[test]
+fn streamed_experts_give_the_bits_of_resident_ones() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let folders = [Some(own), shared("golden")];
+    let (mut streamed, wanted) = (0, if folders[1].is_some() { 17 } else { 4 });
+    for golden in folders.into_iter().flatten().flat_map(|folder| Golden::all(&folder)) {
+        let model = Model::open(&golden.model).unwrap();
+        if model.arch.hyper.layers.iter().all(|layer| layer.experts.is_none()) {
+            continue;
+        }
+        let tokens = golden.tokens("prompt_tokens");
+        for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+            let max_tokens = u32::try_from(tokens.len()).ok();
+            let options = Options { target: Some(target), max_tokens, ..Options::default() };
+            let plan = |expert_memory| compile(&model, &Options { expert_memory, ..options.clone() }).unwrap().plan;
+            let mut all = engines::load(plan(None), target, 0).unwrap();
+            let blocks = plan(Some(0));
+            let needed = match engines::load(blocks.clone(), target, 1) {
+                Err(LoadError::Stream(error)) => match *error {
+                    StreamError::Budget { needed, .. } => needed,
+                    other => panic!("{}: {other}", golden.name()),
+                },
+                other => panic!("{}: a byte is enough, or not tried: {:?}", golden.name(), other.err()),
+            };
+            let mut least = engines::load(blocks, target, needed).unwrap();
+            for step in [tokens.len(), 1] {
+                let [resident, streamed] = [&mut all, &mut least].map(|engine| engines::logits(engine, &tokens, step));
+                let how = format!("{} {}, steps of {step}", golden.name(), target.name());
+                assert!(bits(&resident) == bits(&streamed), "{how}: other bits");
+            }
+            let stats = least.stream().unwrap().stats().groups;
+            assert!(stats.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{}: {stats:?}", golden.name());
+        }
+        streamed += 1;
+    }
+    assert!(streamed >= wanted, "{streamed} models with experts");
 }
 
 /// Activations of bf16 weights are rounded to bf16 where the target has products of pairs and no tiles, as in llama.cpp, whose error times 1.25 is the
