@@ -33,6 +33,7 @@ mod attention_tiles;
 mod attention_window;
 mod bf16_tile;
 pub mod catalogue;
+mod column_squares;
 mod combine;
 mod copy;
 mod definition;
@@ -100,6 +101,7 @@ registry! {
     attention_tiles::AttentionTiles,
     route::Route,
     gather::Gather,
+    column_squares::ColumnSquares,
     combine::Combine,
     map::Map,
     gated::Gated,

@@ -23,6 +23,7 @@ pub mod error;
 pub mod fuse;
 mod hazards;
 pub mod manager;
+pub mod observe;
 pub mod options;
 pub mod pack;
 pub mod pass;

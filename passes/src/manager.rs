@@ -21,13 +21,14 @@ use crate::error::{PassError, ScheduleError};
 use crate::options::{OptionError, OptionSet};
 use crate::pass::{Context, Pass, Run};
 use crate::schedule::{arena, lower, steps};
-use crate::{canonicalise, defer, fuse, hazards, pack, requantise, residency, tile};
+use crate::{canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, tile};
 
 /// All passes, from a graph as a frontend wrote it to a plan.
 pub static PASSES: &[&Pass] = &[
     &canonicalise::PASS,
     &requantise::PASS,
     &fuse::PASS,
+    &observe::PASS,
     &defer::PASS,
     &residency::PASS,
     &pack::PASS,
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
             Some(
-                "there is no pass \"fuze\"; there are canonicalise, requantise, fuse, defer, residency, pack, tile, lower, steps, arena"
+                "there is no pass \"fuze\"; there are canonicalise, requantise, fuse, observe, defer, residency, pack, tile, lower, steps, arena"
             )
         );
     }

@@ -185,6 +185,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::RopeHeads
         | OpKind::Recurrent(_)
         | OpKind::StateBegin
+        | OpKind::ColumnSquares
         | OpKind::KvAppend
         | OpKind::RopeAppend
         | OpKind::Attention

@@ -9,6 +9,8 @@ use anyhow::Context;
 use ixc::compile;
 use ixc::eval::record::{self, Header, Record, Source};
 use ixc::eval::{self, Comparison, Piece, Summary, Text, summary};
+use ixc::passes::observe;
+use ixc::quantise::importance::{self, Observed};
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
@@ -57,6 +59,9 @@ pub struct Args {
     /// Write the numbers of every position to this file, and go on with what is in it.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write an importance matrix: the mean squares of what each of the model's matrices is multiplied with, for ixc quantise and llama-quantize.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "defer"])]
+    imatrix: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
@@ -158,12 +163,18 @@ impl Args {
         let inputs: Vec<&Path> =
             self.model.files().chain([&*self.text]).chain(self.against.as_ref().and_then(ModelName::path)).collect();
         let mut output = self.output.as_ref().map(|path| self.force.open(path, &record::KIND, &inputs)).transpose()?;
+        let mut imatrix =
+            self.imatrix.as_ref().map(|path| self.force.open(path, &importance::KIND, &inputs)).transpose()?;
         let content = read(&self.text)?;
         let gauge = Arc::new(Gauge::default());
         let watch = Watch::new(&gauge);
         let options = self.options(&gauge)?;
         let model_file = self.model.file().map(Path::to_owned);
-        let mut session = Session::open(self.model.path(), &SessionOptions { model_file, ..options.clone() })?;
+        let mut own = SessionOptions { model_file, ..options.clone() };
+        if imatrix.is_some() {
+            own.compile.passes = own.compile.passes.with(&observe::Options { inputs: true });
+        }
+        let mut session = Session::open(self.model.path(), &own)?;
         let mut right = self.right(&options).context("--against")?;
         drop(watch);
         let text = Text::new(&session, &content, self.context)?;
@@ -171,6 +182,15 @@ impl Args {
         if pieces == 0 {
             return Err(BadInput("--pieces 0 leaves nothing to score".into()).into());
         }
+        if let Some(imatrix) = &mut imatrix {
+            if !session.engine().state_values().any(|(name, ..)| name.starts_with(observe::PREFIX)) {
+                return Err(
+                    BadInput("--imatrix needs a model: a plan was compiled without sums of squares".into()).into()
+                );
+            }
+            reads(imatrix, session.files().iter().map(PathBuf::as_path))?;
+        }
+        let mut observed = Observed::default();
         let mut found: Vec<Piece> = Vec::new();
         let mut record = None;
         if let Some(output) = &mut output {
@@ -197,12 +217,19 @@ impl Args {
             let rate = rate.at(Instant::now(), piece as u64 * each, pieces as u64 * each, Unit::Tokens);
             line.show(format_args!("piece {} of {pieces}{so_far}{rate}", piece + 1));
             let scored = text.score(piece, &mut session, right.as_mut())?;
+            if imatrix.is_some() {
+                observed.add(session.engine());
+            }
             if let Some(record) = &mut record {
                 record.add(&scored).map_err(ixc::Error::from)?;
             }
             found.push(scored);
         }
         line.clear();
+        if let Some(imatrix) = imatrix {
+            let matrices = observed.write(imatrix, &self.text.to_string_lossy(), self.context as u32)?;
+            note!("ixc: wrote the importance of {}", counted(matrices as u64, "tensor"));
+        }
         let summary = summary(&found).ok_or(ixc::Error::NoTokens)?;
         let seconds = begin.elapsed().as_secs_f64();
         if self.json {

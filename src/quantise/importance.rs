@@ -6,12 +6,15 @@
 //! blk.0.ffn_down.weight.counts   f32[1, experts]         of how many rows
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use ixc_files::{ReadError, read_bytes};
+use ixc_files::{Kind, Output, OutputError, ReadError, read_bytes};
+use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Gguf, GgufError};
 use ixc_ir::format::Format;
+use ixc_passes::observe;
+use ixc_runtime::engine::Engine;
 
 /// Longest file that is read: models of a hundred layers and of hundreds of experts have some hundred MiB.
 const MAX_BYTES: u64 = 4 << 30;
@@ -19,6 +22,67 @@ const MAGIC: &[u8] = b"GGUF";
 /// What sums and counts are named behind the name of their matrix.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
+
+/// What an importance matrix is as an output: what a file of it begins with tells it from a model.
+pub const KIND: Kind = Kind {
+    name: "importance matrix",
+    is: |head| head.starts_with(MAGIC) && head.windows(TYPE.len()).any(|part| part == TYPE.as_bytes()),
+    streams: false,
+};
+const TYPE: &str = "imatrix";
+
+/// Sums of the squares of what a model's matrices were multiplied with, piece by piece of a text.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// By tensor: its columns and one more; by expert the sums of its columns, and its rows.
+    sums: BTreeMap<String, (usize, Vec<f64>)>,
+    pieces: u32,
+}
+
+impl Observed {
+    /// Adds what an engine saw since its sequence began, whose plan was made with [`observe::Options::inputs`].
+    pub fn add(&mut self, engine: &Engine) {
+        for (name, width, values) in engine.state_values() {
+            let Some(tensor) = name.strip_prefix(observe::PREFIX) else { continue };
+            let (_, sums) = self.sums.entry(tensor.to_owned()).or_insert_with(|| (width, vec![0.0; values.len()]));
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));
+        }
+        self.pieces += 1;
+    }
+
+    /// Whether nothing was seen.
+    pub fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+
+    /// Writes the file, over pieces of `context` tokens of the text of this name. Gives how many matrices were seen.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn write(&self, output: Output, text: &str, context: u32) -> Result<usize, OutputError> {
+        let mut writer = GgufWriter::new()
+            .key("general.type", TYPE)
+            .key("imatrix.datasets", vec![text])
+            .key("imatrix.chunk_count", self.pieces)
+            .key("imatrix.chunk_size", context);
+        for (name, (width, sums)) in &self.sums {
+            let (mut squares, mut counts) = (Vec::with_capacity(sums.len()), Vec::new());
+            for row in sums.chunks_exact(*width) {
+                let row = row.iter().map(|&x| x as f32);
+                squares.extend(row.clone().take(width - 1));
+                counts.extend(row.skip(width - 1));
+            }
+            let (columns, matrices) = (*width as u64 - 1, counts.len() as u64);
+            writer = writer.f32_tensor(&format!("{name}{SUMS}"), &[columns, matrices], &squares).f32_tensor(
+                &format!("{name}{COUNTS}"),
+                &[1, matrices],
+                &counts,
+            );
+        }
+        output.write(|out| out.write_all(&writer.finish()))?;
+        Ok(self.sums.len())
+    }
+}
 
 /// Why a file is no importance matrix.
 #[derive(Debug, thiserror::Error)]

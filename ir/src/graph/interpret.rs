@@ -273,6 +273,18 @@ impl<'a> Interpreter<'a> {
                 one(dims, y)
             }
             OpKind::Recurrent(kind) => self.recurrent(op, kind, env),
+            OpKind::ColumnSquares => {
+                let (x, dims) = (self.floats(value("x"))?.into_owned(), self.dims(value("x")));
+                let ids = match op.operand("ids") {
+                    Operand::Value(ids) => Some(ints(env.get(ids))),
+                    _ => None,
+                };
+                let [sums] = &mut self.states[env.state(op, "sums").index()][..] else {
+                    unreachable!("verified: a recurrent state has one field")
+                };
+                column_squares(sums, &x, &dims, ids)?;
+                Ok(vec![Value::Token])
+            }
             OpKind::KvAppend => {
                 let (k, v) = (value("k"), value("v"));
                 let (k, v) = (self.floats(k)?.into_owned(), self.floats(v)?.into_owned());
@@ -688,6 +700,26 @@ fn weight(op: &Op, name: &str) -> WeightId {
         Operand::Weight(weight) => weight,
         other => unreachable!("verified: operand {name} is {other:?}"),
     }
+}
+
+/// Adds the squares of rows, `[T, k]` or `[T, s, k]`, to the sums of their experts, and 1 to their counts: `[e, k + 1]`.
+fn column_squares(sums: &mut [f32], x: &[f32], dims: &[usize], ids: Option<&[i32]>) -> Result<(), InterpretError> {
+    let columns = dims[dims.len() - 1];
+    let (width, rows) = (columns + 1, dims[0]);
+    let slots = ids.map_or(1, |ids| ids.len() / rows.max(1));
+    for at in 0..rows * slots {
+        let expert = match ids {
+            Some(ids) => index("column.squares", "expert", ids[at], sums.len() / width)?,
+            None => 0,
+        };
+        let row = if dims.len() == 3 { at } else { at / slots };
+        let (squares, count) = sums[expert * width..][..width].split_at_mut(columns);
+        for (sum, &x) in squares.iter_mut().zip(&x[row * columns..]) {
+            *sum = f64::from(x).mul_add(f64::from(x), f64::from(*sum)) as f32;
+        }
+        count[0] += 1.0;
+    }
+    Ok(())
 }
 
 fn ints(value: &Value) -> &[i32] {

@@ -236,6 +236,10 @@ pub fn result_types(
             one(Type::f32([rows.clone(), heads.clone(), d.clone()]))
         }
         OpKind::Recurrent(op) => super::recurrent::types(&rule, op),
+        OpKind::ColumnSquares => {
+            rule.column_squares()?;
+            one(rule.value("sums").clone())
+        }
         OpKind::StateBegin => one(Type::Token(Held::State(rule.state_operand("state")))),
         OpKind::KvAppend | OpKind::RopeAppend => {
             rule.appended(kind)?;

@@ -352,6 +352,7 @@ impl<'a> Lowering<'a> {
             OpKind::Rope => self.rope_heads(op, None)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,
+            OpKind::ColumnSquares => self.column_squares(op)?,
             OpKind::RopeAppend => self.append(op, Some(RopeAttrs::from_op(op)))?,
             OpKind::Attention => {
                 self.meanings[op.results[1].index()] = Some(Binding::Token);

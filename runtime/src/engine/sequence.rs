@@ -327,6 +327,11 @@ impl Engine {
         (self.position, self.used) = (position, position);
     }
 
+    /// The states of fixed size as the last step left them: name, elements of a row, numbers.
+    pub fn state_values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
+        self.loaded.store.states.values()
+    }
+
     /// Goes back to an empty sequence.
     pub fn reset(&mut self) {
         self.truncate(0);

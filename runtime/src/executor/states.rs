@@ -233,6 +233,17 @@ impl States {
         }
     }
 
+    /// The states of one value: name, elements of a row, and what they have.
+    pub fn values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
+        self.whole().map(|(state, region)| {
+            // SAFETY: the region lies in this memory, which was zeroed when it was made; a kernel that writes it borrows it exclusively.
+            let bytes = unsafe { std::slice::from_raw_parts(region.base(), region.bytes() as usize) };
+            let floats = bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]));
+            let width = state.fields.first().map_or(0, |field| field.width as usize);
+            (&*state.name, width, floats.collect())
+        })
+    }
+
     /// What memory holds of a state with a window.
     pub fn sliding(&self, state: u32) -> Option<&Sliding> {
         self.sliding.get(state as usize)?.as_ref()

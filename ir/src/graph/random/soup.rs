@@ -388,6 +388,20 @@ impl Soup {
                 let [x, ids, p, residual] = [x, ids, p, residual].map(Operand::Value);
                 ok(self.b.op(kind, vec![x, ids, p, Operand::Weight(w), bias, residual], vec![]));
             }
+            OpKind::ColumnSquares => {
+                let (ids, _, slots) = self.routed();
+                let (routed, by_slot) = (self.rng.once_in(2), self.rng.once_in(2));
+                let format = self.activation_format(k);
+                let dims = if routed && by_slot { vec![slots, k] } else { vec![k] };
+                let x = self.f32(&dims);
+                let x = if format == Format::F32 { x } else { ok(self.b.quantise(x, format)) };
+                let name = self.name("s");
+                let shape = [if routed { IDS } else { 1 }, k + 1];
+                let state = ok(self.b.state(State::recurrent(&name, &shape, Rollback::None)));
+                let token = ok(self.b.state_begin(state));
+                let ids = if routed { Operand::Value(ids) } else { Operand::Absent };
+                ok(self.b.op(kind, vec![Operand::Value(token), Operand::Value(x), ids], vec![]));
+            }
             OpKind::ExpertSplit => {
                 let (ids, p, slots) = self.routed();
                 if slots < 2 {

@@ -413,6 +413,40 @@ impl<'a> Rule<'a> {
         Ok((rows, heads, d))
     }
 
+    /// That there is a sum for each column and expert, and a count for each expert.
+    pub(in crate::graph) fn column_squares(&self) -> Result<(), TypeError> {
+        let x = self.value("x");
+        let expected = || self.operand("x", "f32 or an activation format, [rows, k], or [rows, slots, k] as ids are");
+        let Type::Tensor { element: Element::Format(format), dims } = x else { return Err(expected()) };
+        let Some((columns, lead)) = dims.split_last().filter(|_| format.is_activation()) else {
+            return Err(expected());
+        };
+        let state = self.state("sums", StateKind::Recurrent)?;
+        let held: Vec<u64> = state.fields.iter().flat_map(|field| &field.dims).filter_map(Dim::fixed).collect();
+        let wanted = self.number("x", columns)?.checked_add(1);
+        let experts = match self.find("ids") {
+            Operand::Absent => match lead {
+                [_] => Some(1),
+                _ => return Err(expected()),
+            },
+            _ => {
+                let [rows, slots] = self.i32("ids")?;
+                if lead != [rows.clone()] && lead != [rows.clone(), slots.clone()] {
+                    return Err(expected());
+                }
+                // As many as the state has.
+                held.first().copied().filter(|experts| *experts > 0)
+            }
+        };
+        match (experts, wanted, &held[..]) {
+            (Some(experts), Some(wanted), &[e, width]) if (e, width) == (experts, wanted) => Ok(()),
+            _ => {
+                let experts = if experts == Some(1) { "1" } else { "experts" };
+                Err(self.operand("sums", format!("the token of a recurrent state f32[{experts}, {columns} + 1]")))
+            }
+        }
+    }
+
     /// That what an append puts into its state is what the state holds.
     pub(in crate::graph) fn appended(&self, kind: OpKind) -> Result<(), TypeError> {
         let cache = self.cache("kv")?;

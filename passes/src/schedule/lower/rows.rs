@@ -9,13 +9,41 @@ use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
-    AddBias, Bits, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Scale, ScaleHeads, Softcap,
+    AddBias, Bits, ColumnSquares, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Scale,
+    ScaleHeads, Softcap,
 };
 
-use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, Rows, ScheduleError};
+use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Rows, ScheduleError};
 use super::{by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
+    /// Sums of squares: an expert's rows are one item, since they go to the same sums.
+    pub(super) fn column_squares(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (state, mut x) = (self.state(op, "sums")?, self.operand(op, "x")?);
+        if op.operand("ids") != Operand::Absent {
+            x = self.routed(op, x)?;
+        }
+        let field = self.states[state.index()].fields[0];
+        let experts = match x.rows {
+            Rows::Tokens | Rows::Outputs => Some(1),
+            Rows::Routed { bucket, .. } => self.experts_of(bucket),
+        };
+        if experts != Some(field.columns.into()) {
+            return unsupported(name, format!("sums of {} experts for rows of {experts:?}", field.columns));
+        }
+        let sums = Arg {
+            expert_stride: if field.columns > 1 { row_bytes(Format::F32, field.width.into())? } else { 0 },
+            ..whole(self.field(state, "value"))
+        };
+        let args = vec![("sums", sums), ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?))];
+        let spec = ColumnSquares { format: x.format, n: fit("columns of a weight", x.width)? };
+        let choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
+        let label = format!("{name} {}", self.module.states[state.index()].name);
+        self.tasks.task(label, (x.rows.axis(), 1), choices, &[], args)?;
+        Ok(Binding::Token)
+    }
+
     pub(super) fn embed(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
