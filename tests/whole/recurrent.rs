@@ -236,6 +236,7 @@ fn model(name: &str, mut module: Module) -> Model {
         scales: arch::Scales::NONE,
         mla: None,
         ssm: None,
+        conv_taps: None,
         layers: Vec::new(),
         draft_layers: 0,
     };

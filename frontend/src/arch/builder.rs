@@ -149,10 +149,15 @@ impl<'a> Builder<'a> {
 
     /// `output_norm` and the output matrix (tied to the embedding table where the file has none) on the wanted rows.
     pub fn logits(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        self.logits_behind(x, "output_norm.weight")
+    }
+
+    /// The same with a norm of another name.
+    pub fn logits_behind(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
         let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         let x = self.graph.take_rows(x, self.step.rows);
         let x = self.typed(x)?;
-        let x = self.norm(x, "output_norm.weight")?;
+        let x = self.norm(x, norm)?;
         let y = if self.has("output.weight") {
             self.linear(x, "output", embedding_length, vocabulary, Bias::Optional)?
         } else {
@@ -311,6 +316,12 @@ impl<'a> Builder<'a> {
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
         let key = format!("{}.ssm.state_size", self.architecture);
         self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Taps of convolutions in place of attention, which the file must have.
+    pub fn conv_taps(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.shortconv.l_cache", self.architecture);
+        self.hyper.conv_taps.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
     /// An op with a recurrent state `state` of these dimensions, which it takes first: its rows.

@@ -49,6 +49,8 @@ pub struct Hyper {
     pub mla: Option<Mla>,
     /// Sizes of recurrent states, where layers have them.
     pub ssm: Option<Ssm>,
+    /// Taps of the convolutions that layers have in place of attention, where they have them.
+    pub conv_taps: Option<u64>,
     /// One for each decoder layer.
     pub layers: Vec<Layer>,
     /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
@@ -94,7 +96,7 @@ pub struct Layer {
     pub recurrent: bool,
     /// Query heads.
     pub heads: u64,
-    /// Key and value heads; divides `heads`.
+    /// Key and value heads; divides `heads`. 0 where there is no attention.
     pub kv_heads: u64,
     /// Length of a query or key of one head.
     pub key_length: u64,
@@ -183,9 +185,20 @@ pub(super) struct Defaults {
     pub reads: &'static [&'static str],
     /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
     pub windows: Option<Windows>,
+    /// Which layers have no attention.
+    pub parts: Parts,
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
     /// there is no such model.
     pub scaled_by_width: usize,
+}
+
+/// What zeros in keys that are given per layer say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// Nothing: there are none.
+    All,
+    /// A layer without key heads (`attention.head_count_kv`) has a recurrent state and no attention.
+    Keyless,
 }
 
 /// A model whose files lack `expert_gating_func`.
@@ -219,6 +232,7 @@ impl Defaults {
         normalise: true,
         reads: &[],
         windows: None,
+        parts: Parts::All,
         scaled_by_width: 0,
     };
 }
@@ -269,7 +283,7 @@ impl Hyper {
         let mut layers = read_layers(&keys, layers as usize, embedding_length)?;
         layers.truncate(layers.len() - draft_layers as usize);
         let ssm = Ssm::read(&keys)?;
-        if ssm.is_some() {
+        if ssm.is_some() && defaults.parts == Parts::All {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
@@ -306,6 +320,7 @@ impl Hyper {
             scales: Scales::read(&keys)?,
             mla,
             ssm,
+            conv_taps: recurrent::conv_taps(&keys)?,
             layers,
             draft_layers,
         })
@@ -384,7 +399,8 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let heads = keys.per_layer("attention.head_count", count, 1, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
-    let kv_heads = keys.per_layer("attention.head_count_kv", count, 1, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
+    let least = u64::from(keys.defaults.parts == Parts::All);
+    let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
     let key_length = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
     let value_length = keys.optional("attention.value_length", 1, MAX_WIDTH)?;
     let scale = keys.float("attention.scale", 0.0, |x| x >= 0.0, "0 or a positive number")?;
@@ -399,7 +415,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
     let mut layers = Vec::with_capacity(count);
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
-        if !heads.is_multiple_of(kv_heads) {
+        if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
             let limit = format!("a divisor of attention.head_count, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));
         }
@@ -411,7 +427,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
         let key_length = key_length.unwrap_or(embedding_length / heads);
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
-            recurrent: false,
+            recurrent: kv_heads == 0,
             heads,
             kv_heads,
             key_length,

@@ -38,6 +38,8 @@ mod granite;
 mod granitemoe;
 mod hunyuan_moe;
 mod hyper;
+mod lfm2;
+mod lfm2moe;
 mod llama;
 mod minimax_m2;
 mod mla;
@@ -105,6 +107,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     phi3::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
     deepseek2::ARCHITECTURE,
+    lfm2::ARCHITECTURE,
+    lfm2moe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -26,13 +26,18 @@ KEPT = 24
 SEED = 20261125
 
 
+def is_taps(name):
+    """Whether a parameter is of a convolution, and stays in f32."""
+    return name.endswith(("conv1d.weight", "conv.weight"))
+
+
 def randomise(model, generator):
     """Gives every parameter random numbers, so that two that change places are seen: norms and what else begins at 1 or 0 as well."""
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("A_log"):
             value = torch.log(torch.rand(parameter.shape, generator=generator) * 4 + 0.25)
-        elif "conv" in name:
+        elif is_taps(name):
             value = noise * 0.4
         elif "embed_tokens" in name:
             value = noise
@@ -49,7 +54,7 @@ def randomise(model, generator):
 def round_matrices(model):
     """Matrices as a file in f16 has them."""
     for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2 and "conv" not in name:
+        if parameter.dim() >= 2 and not is_taps(name):
             parameter.data.copy_(parameter.data.half().float())
 
 

@@ -5,6 +5,7 @@ a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
 import numpy as np
+from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
 
@@ -72,5 +73,48 @@ MODELS = {
         # Experts flip where two score nearly the same.
         1e-8,
         fused_by_key_head,
+    ),
+    "lfm2": (
+        Lfm2Config(
+            vocab_size=88,
+            hidden_size=48,
+            intermediate_size=80,
+            block_auto_adjust_ff_dim=False,
+            num_hidden_layers=4,
+            layer_types=["conv", "full_attention", "conv", "conv"],
+            num_attention_heads=3,
+            num_key_value_heads=1,
+            conv_L_cache=3,
+            max_position_embeddings=512,
+            norm_eps=1e-5,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        ),
+        Lfm2ForCausalLM,
+        1e-8,
+        None,
+    ),
+    "lfm2moe": (
+        Lfm2MoeConfig(
+            vocab_size=80,
+            hidden_size=32,
+            intermediate_size=48,
+            moe_intermediate_size=24,
+            num_hidden_layers=4,
+            layer_types=["conv", "conv", "full_attention", "conv"],
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            conv_L_cache=3,
+            num_dense_layers=1,
+            num_experts=8,
+            num_experts_per_tok=3,
+            max_position_embeddings=512,
+            norm_eps=1e-5,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        ),
+        Lfm2MoeForCausalLM,
+        1e-8,
+        None,
     ),
 }
