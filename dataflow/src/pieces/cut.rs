@@ -191,6 +191,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::AttentionPart(spec) => self.attention(whole, spec),
             KernelSpec::ShortConv(_) => refused("short_conv"),
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
+            KernelSpec::SsmScan(_) => refused("ssm_scan"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)

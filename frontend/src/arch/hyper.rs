@@ -41,6 +41,8 @@ pub struct Hyper {
     pub norm_eps: f64,
     /// Rotary embedding.
     pub rope: Rope,
+    /// Whether layers have it at all: the files of some models switch it off.
+    pub roped: bool,
     /// The same of layers with a window, where theirs is another.
     pub local_rope: Option<Rope>,
     /// Factors on what layers pass on.
@@ -129,6 +131,8 @@ pub struct Experts {
     pub score: RouteScore,
     /// Width of what every token goes through beside its experts (the shared expert, or several side by side); 0 where there is none.
     pub shared: u64,
+    /// Width of the row that experts take and give, where it is not the stream's.
+    pub latent: Option<u64>,
     /// Equal groups that the experts are in.
     pub groups: u64,
     /// Groups that a token's experts are chosen of.
@@ -179,7 +183,7 @@ pub(super) struct Defaults {
     pub normalise: bool,
     /// Another score in the files of one model, which are known by these numbers alone.
     pub score_of: Option<ScoreOf>,
-    /// Whether RoPE can be switched off by `rope.scaling.finetuned = false`, which is refused.
+    /// Whether RoPE can be switched off, by `rope.scaling.finetuned = false`.
     pub rope_by_finetuned: bool,
     /// Keys of [`NEUTRAL`] that the architecture reads.
     pub reads: &'static [&'static str],
@@ -199,6 +203,9 @@ pub(super) enum Parts {
     All,
     /// A layer without key heads (`attention.head_count_kv`) has a recurrent state and no attention.
     Keyless,
+    /// A layer is one part alone: a network where it has the width of one (`feed_forward_length`), else attention where it has key heads, else
+    /// it has a recurrent state.
+    One,
 }
 
 /// A model whose files lack `expert_gating_func`.
@@ -266,7 +273,10 @@ impl Hyper {
         let score = defaults.score_of.filter(known).map_or(defaults.score, |of| of.score);
         let defaults = Defaults { score, ..defaults };
         let keys = Keys { defaults, ..keys };
-        let eps_key = keys.name("attention.layer_norm_rms_epsilon");
+        // Those of Nemotron-H may have the one of their drafts alone.
+        let [own, other] =
+            ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
+        let eps_key = if defaults.parts == Parts::One && keys.metadata.get(&own).is_none() { other } else { own };
         let norm_eps = keys.metadata.read::<f32>(&eps_key)?;
         if !(norm_eps > 0.0 && norm_eps <= 1.0) {
             return Err(keys.metadata.bad_value(&eps_key, norm_eps, "above 0 and at most 1"));
@@ -275,9 +285,7 @@ impl Hyper {
             keys.neutral(name, neutral)?;
         }
         keys.is_true("attention.causal")?;
-        if defaults.rope_by_finetuned {
-            keys.is_true("rope.scaling.finetuned")?;
-        }
+        let finetuned = keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true)?;
         // `block_count` counts the layers that draft, which come last.
         let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
         let mut layers = read_layers(&keys, layers as usize, embedding_length)?;
@@ -316,6 +324,7 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             rope,
+            roped: finetuned || !defaults.rope_by_finetuned,
             local_rope,
             scales: Scales::read(&keys)?,
             mla,
@@ -405,7 +414,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
     let value_length = keys.optional("attention.value_length", 1, MAX_WIDTH)?;
     let scale = keys.float("attention.scale", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let experts = experts(keys, count)?;
-    let least = u64::from(experts.is_none());
+    let least = u64::from(experts.is_none() && keys.defaults.parts != Parts::One);
     let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
@@ -427,7 +436,11 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
         let key_length = key_length.unwrap_or(embedding_length / heads);
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
-            recurrent: kv_heads == 0,
+            recurrent: match keys.defaults.parts {
+                Parts::All => false,
+                Parts::Keyless => kv_heads == 0,
+                Parts::One => kv_heads == 0 && feed_forward == 0,
+            },
             heads,
             kv_heads,
             key_length,
@@ -440,6 +453,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
             window: None,
             feed_forward,
             experts: match &experts {
+                Some(_) if keys.defaults.parts == Parts::One && feed_forward == 0 => None,
                 Some(experts) if i >= leading_dense && (i + 1).is_multiple_of(step) => {
                     Some(experts.layer(keys, i, feed_forward)?)
                 }

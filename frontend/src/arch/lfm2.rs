@@ -43,7 +43,8 @@ fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId,
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("attn_norm.weight"))?;
     let parts = b.linear(h, &name("shortconv.in_proj"), width, 3 * width, Bias::Optional)?;
-    let [before, after, y] = [b.slice(parts, 0, width)?, b.slice(parts, width, width)?, b.slice(parts, 2 * width, width)?];
+    let [before, after, y] =
+        [b.slice(parts, 0, width)?, b.slice(parts, width, width)?, b.slice(parts, 2 * width, width)?];
     let y = b.mul(before, y)?;
     let y = b.short_conv(&format!("conv.{layer}"), y, &name("shortconv.conv.weight"), [width, taps])?;
     let y = b.mul(after, y)?;

@@ -5,7 +5,9 @@ a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
 import numpy as np
+from transformers import GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM
 from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
+from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
 
@@ -18,6 +20,44 @@ def fused_by_key_head(tensors, config):
         parts = [part.reshape(groups, -1, qkv.shape[-1]) for part in (qkv[:keys], qkv[keys : 2 * keys], qkv[2 * keys :], z)]
         tensors[layer + "ssm_in.weight"] = np.concatenate(parts, axis=1).reshape(-1, qkv.shape[-1])
 
+
+GRANITE_HYBRID = dict(
+    hidden_size=32,
+    num_hidden_layers=3,
+    layer_types=["mamba", "attention", "mamba"],
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    mamba_n_heads=4,
+    mamba_n_groups=1,
+    mamba_d_state=24,
+    mamba_d_head=16,
+    mamba_d_conv=4,
+    mamba_expand=2,
+    mamba_chunk_size=64,
+    max_position_embeddings=512,
+    rms_norm_eps=1e-5,
+    embedding_multiplier=3.0,
+    residual_multiplier=0.5,
+    attention_multiplier=0.2,
+    logits_scaling=2.0,
+)
+
+NEMOTRON = dict(
+    hidden_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=1,
+    head_dim=16,
+    ssm_state_size=24,
+    mamba_num_heads=4,
+    mamba_head_dim=16,
+    conv_kernel=4,
+    chunk_size=64,
+    # llama.cpp has no least step, and this is none.
+    time_step_min=1e-30,
+    max_position_embeddings=512,
+    layer_norm_epsilon=1e-5,
+    tie_word_embeddings=False,
+)
 
 MODELS = {
     "qwen35": (
@@ -114,6 +154,66 @@ MODELS = {
             rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
         ),
         Lfm2MoeForCausalLM,
+        1e-8,
+        None,
+    ),
+    "granitehybrid": (
+        GraniteMoeHybridConfig(
+            **GRANITE_HYBRID,
+            vocab_size=96,
+            intermediate_size=80,
+            shared_intermediate_size=80,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            position_embedding_type=None,
+            tie_word_embeddings=True,
+        ),
+        GraniteMoeHybridForCausalLM,
+        1e-8,
+        None,
+    ),
+    "granitehybrid-moe": (
+        GraniteMoeHybridConfig(
+            **GRANITE_HYBRID,
+            vocab_size=64,
+            intermediate_size=24,
+            shared_intermediate_size=40,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            position_embedding_type=None,
+            tie_word_embeddings=False,
+        ),
+        GraniteMoeHybridForCausalLM,
+        1e-8,
+        None,
+    ),
+    "nemotron_h": (
+        NemotronHConfig(
+            **NEMOTRON,
+            vocab_size=96,
+            n_groups=2,
+            layers_block_type=["mamba", "mlp", "attention", "mlp", "mamba"],
+            intermediate_size=80,
+        ),
+        NemotronHForCausalLM,
+        1e-8,
+        None,
+    ),
+    "nemotron_h_moe": (
+        NemotronHConfig(
+            **NEMOTRON,
+            vocab_size=64,
+            n_groups=4,
+            layers_block_type=["mamba", "moe", "attention", "moe", "mamba"],
+            intermediate_size=40,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            moe_shared_expert_intermediate_size=40,
+            moe_latent_size=16,
+            routed_scaling_factor=2.5,
+        ),
+        NemotronHForCausalLM,
         1e-8,
         None,
     ),
