@@ -439,7 +439,6 @@ fn gates() {
             }
         }
         group.one(Map { function: Elementwise::Sigmoid, n });
-        group.one(Map { function: Elementwise::ReluSquared, n });
         group.one(Scale { n, factor: Bits::of(12.5) });
         for residual in [false, true] {
             group.one(ScaleHeads { n, residual });
@@ -534,6 +533,15 @@ fn copies() {
     let mut group = Group::new("copies");
     for n in ODD {
         group.one(Copy { n });
+    }
+    group.done();
+}
+
+#[test]
+fn rectified_squares() {
+    let mut group = Group::new("rectified_squares");
+    for n in ODD {
+        group.one(Map { function: Elementwise::ReluSquared, n });
     }
     group.done();
 }
