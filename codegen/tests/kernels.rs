@@ -17,7 +17,7 @@ use ixc_kernels::{
     Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet,
     DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise,
     RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax,
-    SumSquares, Swiglu, generate,
+    SsmScan, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -533,6 +533,29 @@ fn copies() {
     let mut group = Group::new("copies");
     for n in ODD {
         group.one(Copy { n });
+    }
+    group.done();
+}
+
+#[test]
+fn rectified_squares() {
+    let mut group = Group::new("rectified_squares");
+    for n in ODD {
+        group.one(Map { function: Elementwise::ReluSquared, n });
+    }
+    group.done();
+}
+
+/// Heads of one group, of all groups, and all there are.
+#[test]
+fn ssm_scans() {
+    let mut group = Group::new("ssm_scans");
+    for n in ODD {
+        for (heads, groups, of, together, rows) in [(1, 1, 1, 1, 1), (6, 2, 1, 2, 3), (6, 2, 2, 2, 2), (4, 4, 2, 1, 7)]
+        {
+            group.rows(SsmScan { heads, groups, of, n: together, p: n, s: 40 - n }, rows);
+        }
+        group.rows(SsmScan { heads: 3, groups: 1, of: 1, n: 2, p: 2 * n + 32, s: n }, 5);
     }
     group.done();
 }

@@ -299,8 +299,20 @@ fn what_no_key_says_is_known_of_the_architecture() {
     assert_eq!((gemma(6), gemma(62)), (1.0 / 8f64.sqrt(), 1.0 / 2f64.sqrt()));
     for (model, expected) in [
         (
-            as_architecture("granite", &[("rope.scaling.finetuned", false.into())]),
-            "key \"granite.rope.scaling.finetuned\" is false; must be absent or true",
+            small().key("llama.attention.head_count_kv", 0u32),
+            "key \"llama.attention.head_count_kv\" is 0; must be from 1 to",
+        ),
+        (
+            as_architecture("lfm2", &[("attention.head_count_kv", 0u32.into())]),
+            "key \"lfm2.shortconv.l_cache\" is missing",
+        ),
+        (
+            as_architecture("granitehybrid", &[("attention.head_count_kv", 0u32.into())]),
+            "key \"granitehybrid.ssm.state_size\" is missing",
+        ),
+        (
+            as_architecture("nemotron_h", &[("attention.head_count_kv", 3u32.into())]),
+            "key \"nemotron_h.attention.head_count_kv\" is 3; must be a divisor",
         ),
         (
             small().key("llama.attention.causal", false),
@@ -319,6 +331,16 @@ fn what_no_key_says_is_known_of_the_architecture() {
         let text = model.refused();
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
+}
+
+/// Granite's files switch RoPE off by a key that means nothing elsewhere.
+#[test]
+fn rope_can_be_switched_off() {
+    let ropes = |finetuned: bool| {
+        let model = as_architecture("granite", &[("rope.scaling.finetuned", finetuned.into())]).build().unwrap();
+        model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Rope).count()
+    };
+    assert_eq!((ropes(true), ropes(false)), (4, 0));
 }
 
 /// Sizes of recurrent states, and which layers have them.

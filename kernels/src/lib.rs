@@ -8,7 +8,7 @@
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
-//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`] | recurrent states, all rows of a step in order, or in chunks |
+//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -64,6 +64,7 @@ pub mod signature;
 mod softcap;
 mod softmax;
 mod spec;
+mod ssm_scan;
 mod sum_squares;
 pub mod text;
 mod vectors;
@@ -114,5 +115,6 @@ registry! {
     short_conv::ShortConv,
     delta_net::DeltaNet,
     delta_net_chunks::DeltaNetChunks,
+    ssm_scan::SsmScan,
     attention_window::AttentionWindow,
 }

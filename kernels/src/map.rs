@@ -1,6 +1,6 @@
 //! Elementwise functions of rows.
 
-use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Row, row};
@@ -23,16 +23,18 @@ pub enum Elementwise {
     Silu,
     /// `1 / (1 + exp(-a))`.
     Sigmoid,
+    /// `max(a, 0)^2`.
+    ReluSquared,
 }
 
-words! { Elementwise { Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid" } }
+words! { Elementwise { Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid", ReluSquared "relu_squared" } }
 
 impl Elementwise {
     /// Whether it takes a second operand, `b`.
     pub fn has_second(self) -> bool {
         match self {
             Elementwise::Add | Elementwise::Mul => true,
-            Elementwise::Silu | Elementwise::Sigmoid => false,
+            Elementwise::Silu | Elementwise::Sigmoid | Elementwise::ReluSquared => false,
         }
     }
 }
@@ -54,6 +56,7 @@ const ROWS: &[Row] = &[
     row("mul", 1, "map function=mul n=5632"),
     row("silu", 1, "map function=silu n=5632"),
     row("sigmoid", 1, "map function=sigmoid n=4096"),
+    row("relu_squared", 1, "map function=relu_squared n=1856"),
 ];
 
 impl Definition for Map {
@@ -91,6 +94,11 @@ impl Definition for Map {
                 }
                 Elementwise::Silu => math::silu(b, v),
                 Elementwise::Sigmoid => math::sigmoid(b, v),
+                Elementwise::ReluSquared => {
+                    let zero = b.splat_f32(lanes, 0.0);
+                    let v = b.same(Op::Max, &[v, zero]);
+                    b.mul(v, v)
+                }
             };
             b.store(y, at * 4, v);
         });
@@ -107,6 +115,7 @@ impl Definition for Map {
                 Elementwise::Mul => a[i] * b,
                 Elementwise::Silu => silu(a[i]),
                 Elementwise::Sigmoid => 1.0 / (1.0 + (-a[i]).exp()),
+                Elementwise::ReluSquared => a[i].max(0.0).powi(2),
             };
             close(format_args!("y[{i}]"), *y, expected, (expected.abs() + 1e-3) * EXP_BOUND)?;
         }

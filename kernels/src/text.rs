@@ -465,7 +465,10 @@ mod tests {
         assert_eq!(error("gather rows=3"), "gather has no field \"rows\"; its fields are bytes");
         assert_eq!(error("gather bytes=3 bytes=4"), "field bytes stands there twice");
         assert_eq!(error("gather bytes=-1"), "bytes is \"-1\"; right would be NUMBER");
-        assert_eq!(error("map n=3 function=relu"), "function is \"relu\"; right would be add|mul|silu|sigmoid");
+        assert_eq!(
+            error("map n=3 function=relu"),
+            "function is \"relu\"; right would be add|mul|silu|sigmoid|relu_squared"
+        );
         assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::expected()));
         assert!(error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv").contains("the word alone, or nothing"));
         assert!(error(&format!("map function={} n=1", "x".repeat(1000))).len() < 120);

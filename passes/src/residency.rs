@@ -125,8 +125,8 @@ struct Layer {
     number: i64,
     /// Position of the `route`.
     route: usize,
-    /// Gate, up, down.
-    weights: [WeightId; 3],
+    /// Gate, where there is one, up, down.
+    weights: Vec<WeightId>,
     /// All that is routed, or what is computed here and what later, in the order of their readers.
     parts: Vec<Part>,
 }
@@ -191,7 +191,10 @@ impl Uses {
             if op.kind == OpKind::Route {
                 let found = self.layer(module, function, i, number);
                 if found.is_none() {
-                    tracing::warn!(layer = number, "experts stay in memory: they are not three matrices of their own");
+                    tracing::warn!(
+                        layer = number,
+                        "experts stay in memory: they are not two or three matrices of their own"
+                    );
                 }
                 number += i64::from(found.is_some());
                 layers.extend(found);
@@ -201,7 +204,7 @@ impl Uses {
     }
 
     fn layer(&self, module: &Module, function: &Function, route: usize, number: i64) -> Option<Layer> {
-        let mut parts: Vec<(Part, [WeightId; 3])> = Vec::new();
+        let mut parts: Vec<(Part, Vec<WeightId>)> = Vec::new();
         let mut open = vec![(*function.ops[route].results.first()?, route)];
         while let Some((ids, named)) = open.pop() {
             for &i in self.splits_of.get(&ids).into_iter().flatten() {
@@ -213,14 +216,15 @@ impl Uses {
             let (Some(&&(first, _)), Some(&&(last, _))) = (readers.first(), readers.last()) else { continue };
             let weights: Vec<WeightId> = readers.iter().flat_map(|(_, weights)| weights.iter().copied()).collect();
             let readers = readers.iter().map(|(i, _)| *i).collect();
-            parts.push((Part { ids, named, readers, first, last }, <[WeightId; 3]>::try_from(weights).ok()?));
+            parts.push((Part { ids, named, readers, first, last }, weights));
         }
         parts.sort_by_key(|(part, _)| part.first);
-        let weights = parts.first()?.1;
+        let weights = parts.first()?.1.clone();
         let shape = |w: WeightId| <[u64; 3]>::try_from(&module.weights.get(w.index())?.shape[..]).ok();
-        let ([experts, n, k], up, [down_experts, _, inner]) =
-            (shape(weights[0])?, shape(weights[1])?, shape(weights[2])?);
-        let fits = up == [experts, n, k] && (down_experts, inner) == (experts, n);
+        let (gate, [up, down]) = gate_up_down(&weights)?;
+        let ([experts, n, k], [down_experts, _, inner]) = (shape(up)?, shape(down)?);
+        let gate = gate.map_or(Some([experts, n, k]), shape)?;
+        let fits = gate == [experts, n, k] && (down_experts, inner) == (experts, n);
         // Each read once by each part is each another, too.
         let own = weights.iter().all(|weight| self.reads.get(weight) == Some(&parts.len()));
         let same = parts.iter().all(|(_, of_part)| *of_part == weights);
@@ -342,6 +346,15 @@ fn explicit(
     rewriter.finish()
 }
 
+/// The matrices of experts, with a gate or without.
+fn gate_up_down(weights: &[WeightId]) -> Option<(Option<WeightId>, [WeightId; 2])> {
+    match *weights {
+        [gate, up, down] => Some((Some(gate), [up, down])),
+        [up, down] => Some((None, [up, down])),
+        _ => None,
+    }
+}
+
 fn prefetch(
     rewriter: &mut Rewriter<'_>,
     place: Position,
@@ -350,7 +363,8 @@ fn prefetch(
     layer: &Layer,
     when: Prefetch,
 ) -> Result<ValueId, RewriteError> {
-    let [gate, up, down] = layer.weights;
+    // A layer has two or three.
+    let Some((gate, [up, down])) = gate_up_down(&layer.weights) else { return Ok(slots) };
     let op = view::ExpertPrefetch { slots, ids, gate, up, down, layer: layer.number, when };
     let [slots] = rewriter.insert(place, op)?;
     Ok(slots)

@@ -38,11 +38,16 @@ const EXPERT_BUDGET: u64 = 1 << 20;
 enum Mixer {
     /// `delta_net` behind `short_conv`s; how value heads take key heads.
     Delta(&'static str),
+    /// `ssm_scan` behind a `short_conv`, and a norm of each group.
+    Scan,
     /// Over so many positions, or all.
     Attention(Option<u64>),
 }
 
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
+const SCANS: [Mixer; 3] = [Mixer::Scan, Mixer::Attention(None), Mixer::Scan];
+/// Models with every op that changes a recurrent state, by name.
+const RECURRENT: [(&str, [Mixer; 3]); 2] = [("delta", LAYERS), ("scan", SCANS)];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
 /// Tokens of a prompt: more than two runs of positions in attention by tiles. The second window has runs that all rows of an item see whole.
@@ -109,6 +114,38 @@ impl Text {
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q8_0", [256, 128]);
     }
 
+    fn scan(&mut self, i: usize) {
+        // Six heads of 32 in two groups of 16 numbers.
+        self.product(&format!("z{i}"), &format!("h{i}"), "q4_k", [192, 256]);
+        self.product(&format!("xbc{i}"), &format!("h{i}"), "q4_k", [256, 256]);
+        self.product(&format!("step{i}"), &format!("h{i}"), "f32", [6, 256]);
+        self.weight(&format!("xbc{i}.conv"), "f32", &[256, 4]);
+        self.declarations += &format!("state @conv.{i} : recurrent f32[3, 256]\n");
+        self.op(format!("%xbc{i}.s = state.begin @conv.{i}"));
+        self.op(format!("%xbc{i}.c, %xbc{i}.n = short_conv %xbc{i}.s, %xbc{i}, @xbc{i}.conv"));
+        self.op(format!("%xbc{i}.a = silu %xbc{i}.c"));
+        for (part, from, count, heads) in [("x", 0, 192, 6), ("b", 192, 32, 2), ("c", 224, 32, 2)] {
+            self.op(format!("%in.{part}{i} = slice %xbc{i}.a {{from = {from}, count = {count}}}"));
+            self.op(format!("%in.{part}{i}.h = split_heads %in.{part}{i} {{heads = {heads}}}"));
+        }
+        for weight in ["a", "dt", "d"] {
+            self.weight(&format!("{weight}{i}"), "f32", &[6]);
+        }
+        self.weight(&format!("norm.y{i}"), "f32", &[2, 96]);
+        self.declarations += &format!("state @ssm.{i} : recurrent f32[6, 16, 32] {{rollback = snapshot}}\n");
+        self.op(format!("%s{i} = state.begin @ssm.{i}"));
+        self.op(format!(
+            "%y{i}, %n{i} = ssm_scan %s{i}, %in.x{i}.h, %in.b{i}.h, %in.c{i}.h, %step{i}, @a{i}, @dt{i}, @d{i}"
+        ));
+        self.op(format!("%y{i}.m = merge_heads %y{i}"));
+        self.op(format!("%z{i}.a = silu %z{i}"));
+        self.op(format!("%y{i}.g = mul %y{i}.m, %z{i}.a"));
+        self.op(format!("%y{i}.s = split_heads %y{i}.g {{heads = 2}}"));
+        self.op(format!("%y{i}.r = rms_norm %y{i}.s, @norm.y{i} {{eps = 1e-6}}"));
+        self.op(format!("%mixed{i} = merge_heads %y{i}.r"));
+        self.product(&format!("o{i}"), &format!("mixed{i}"), "q8_0", [256, 192]);
+    }
+
     fn attention(&mut self, i: usize, window: Option<u64>) {
         let rope = "base = 10000.0, dims = 32, style = neox, scaling = none, factor = 1.0, original_context = 0, \
                     beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
@@ -128,7 +165,8 @@ impl Text {
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
     }
 
-    fn experts(&mut self, i: usize, used: u64) {
+    /// Experts with a gate, or with rectified squares between up and down.
+    fn experts(&mut self, i: usize, used: u64, gated: bool) {
         self.weight(&format!("norm.f{i}"), "f32", &[256]);
         self.op(format!("%f{i} = rms_norm %r{i}, @norm.f{i} {{eps = 1e-6}}"));
         self.product(&format!("router{i}"), &format!("f{i}"), "f32", [8, 256]);
@@ -140,10 +178,16 @@ impl Text {
             self.op(format!("%{part}{i}.w = dequantise @{part}{i}.exps"));
             self.op(format!("%{part}{i}.e = expert.matmul %{x}, %ids{i}, %{part}{i}.w"));
         };
-        product("gate", &format!("f{i}"));
+        if gated {
+            product("gate", &format!("f{i}"));
+        }
         product("up", &format!("f{i}"));
-        self.op(format!("%gate{i}.a = silu %gate{i}.e"));
-        self.op(format!("%inner{i} = mul %gate{i}.a, %up{i}.e"));
+        if gated {
+            self.op(format!("%gate{i}.a = silu %gate{i}.e"));
+            self.op(format!("%inner{i} = mul %gate{i}.a, %up{i}.e"));
+        } else {
+            self.op(format!("%inner{i} = relu_squared %up{i}.e"));
+        }
         self.weight(&format!("down{i}.exps"), "q4_k", &[8, 256, 256]);
         self.op(format!("%down{i}.w = dequantise @down{i}.exps"));
         self.op(format!("%down{i}.e = expert.matmul %inner{i}, %ids{i}, %down{i}.w"));
@@ -161,6 +205,7 @@ impl Text {
             text.op(format!("%h{i} = rms_norm %x{i}, @norm.h{i} {{eps = 1e-6}}"));
             match mixer {
                 Mixer::Delta(keys) => text.delta(i, keys),
+                Mixer::Scan => text.scan(i),
                 Mixer::Attention(window) => text.attention(i, *window),
             }
             if used == 0 {
@@ -168,7 +213,7 @@ impl Text {
                 continue;
             }
             text.op(format!("%r{i} = add %x{i}, %o{i}"));
-            text.experts(i, used);
+            text.experts(i, used, !matches!(mixer, Mixer::Scan));
         }
         text.weight("norm.out", "f32", &[256]);
         text.op(format!("%last = take_rows %x{}, %rows", layers.len()));
@@ -232,10 +277,12 @@ fn model(name: &str, mut module: Module) -> Model {
         vocabulary: VOCABULARY,
         norm_eps: 1e-6,
         rope,
+        roped: true,
         local_rope: None,
         scales: arch::Scales::NONE,
         mla: None,
         ssm: None,
+        conv_taps: None,
         layers: Vec::new(),
         draft_layers: 0,
     };
@@ -306,6 +353,11 @@ fn check(name: &str, model: &Model) {
 #[test]
 fn linear_attention_is_the_interpreters_on_every_target() {
     check("delta", &model("targets", in_floats(Text::module(&LAYERS, 8))));
+}
+
+#[test]
+fn state_spaces_are_the_interpreters_on_every_target() {
+    check("scan", &model("scans", in_floats(Text::module(&SCANS, 8))));
 }
 
 #[test]
@@ -382,26 +434,35 @@ fn of_a_window_no_more_is_held_than_it_needs() {
 
 #[test]
 fn streamed_experts_change_no_bit() {
-    let model = model("streamed", Text::module(&LAYERS, 2));
-    let tokens = tokens(TOKENS);
-    let resident = options(Target::AVX2);
-    let streamed = Options { expert_memory: Some(EXPERT_BUDGET), ..resident.clone() };
-    assert_eq!(compile(&model, &streamed).unwrap().plan.expert_groups.len(), LAYERS.len());
-    for length in [MAX_TOKENS as usize, 1] {
-        let expected = run(&mut load(&model, &resident, 2, 0), &tokens, |_| length);
-        let mut engine = load(&model, &streamed, 2, EXPERT_BUDGET);
-        assert!(same_bits(&run(&mut engine, &tokens, |_| length), &expected), "steps of {length}: other bits");
-        let misses = engine.stream().map(|store| store.stats().groups.iter().map(|layer| layer.misses).sum::<u64>());
-        assert!(misses.is_some_and(|misses| misses > 0), "nothing was streamed");
+    for (name, layers) in RECURRENT {
+        let model = model(&format!("streamed_{name}"), Text::module(&layers, 2));
+        let tokens = tokens(TOKENS);
+        let resident = options(Target::AVX2);
+        let streamed = Options { expert_memory: Some(EXPERT_BUDGET), ..resident.clone() };
+        assert_eq!(compile(&model, &streamed).unwrap().plan.expert_groups.len(), layers.len());
+        for length in [MAX_TOKENS as usize, 1] {
+            let expected = run(&mut load(&model, &resident, 2, 0), &tokens, |_| length);
+            let mut engine = load(&model, &streamed, 2, EXPERT_BUDGET);
+            let found = run(&mut engine, &tokens, |_| length);
+            assert!(same_bits(&found, &expected), "{name}: steps of {length}: other bits");
+            let misses =
+                engine.stream().map(|store| store.stats().groups.iter().map(|layer| layer.misses).sum::<u64>());
+            assert!(misses.is_some_and(|misses| misses > 0), "nothing was streamed");
+        }
     }
 }
 
 /// What was cut and computed again is what was never cut.
 #[test]
 fn a_sequence_goes_back_to_what_was_saved() {
-    let model = model("truncated", Text::module(&LAYERS, 2));
+    for (name, layers) in RECURRENT {
+        goes_back(&model(&format!("truncated_{name}"), Text::module(&layers, 2)));
+    }
+}
+
+fn goes_back(model: &Model) {
     let tokens = tokens(80);
-    let mut engine = load(&model, &options(Target::AVX2), 2, 0);
+    let mut engine = load(model, &options(Target::AVX2), 2, 0);
     assert!(!engine.cut_anywhere());
     let width = VOCABULARY as usize;
     // Products of one row of floats and of many sum in other orders: what is compared has the same steps.

@@ -192,6 +192,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::ShortConv(_) => refused("short_conv"),
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::ColumnSquares(_) => refused("column.squares"),
+            KernelSpec::SsmScan(_) => refused("ssm_scan"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)

@@ -81,12 +81,17 @@ impl<'a> Builder<'a> {
 
     /// The F32 vector `name` of `len` elements.
     pub fn vector(&mut self, name: &str, len: u64) -> Result<WeightId, ArchError> {
+        self.vectors(name, &[len])
+    }
+
+    /// F32 vectors `name`.
+    fn vectors(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.tensor_type().name != "F32" {
             let (path, found) = (self.path(), tensor.tensor_type());
             return Err(ArchError::VectorType { path, tensor: name.into(), found });
         }
-        self.add_weight(tensor, &[len])
+        self.add_weight(tensor, shape)
     }
 
     /// The F32 vector `name`, where the file has it.
@@ -104,7 +109,11 @@ impl<'a> Builder<'a> {
         let found = tensor.dims();
         let significant = |dims: &[u64]| dims.iter().rposition(|&dim| dim != 1).map_or(0, |last| last + 1);
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
-        if found[..significant(found)] != expected[..significant(&expected)] {
+        // A vector may lie in any of the dimensions: `ssm_a` has rows of one element.
+        let is_vector = shape.len() == 1;
+        let leading =
+            if is_vector { found.iter().take_while(|&&dim| dim == 1).count().min(found.len() - 1) } else { 0 };
+        if found[leading..significant(found).max(leading)] != expected[..significant(&expected)] {
             return Err(ArchError::Shape {
                 path: self.path(),
                 tensor: tensor.name().into(),
@@ -149,10 +158,15 @@ impl<'a> Builder<'a> {
 
     /// `output_norm` and the output matrix (tied to the embedding table where the file has none) on the wanted rows.
     pub fn logits(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        self.logits_behind(x, "output_norm.weight")
+    }
+
+    /// The same with a norm of another name.
+    pub fn logits_behind(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
         let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         let x = self.graph.take_rows(x, self.step.rows);
         let x = self.typed(x)?;
-        let x = self.norm(x, "output_norm.weight")?;
+        let x = self.norm(x, norm)?;
         let y = if self.has("output.weight") {
             self.linear(x, "output", embedding_length, vocabulary, Bias::Optional)?
         } else {
@@ -171,6 +185,28 @@ impl<'a> Builder<'a> {
     pub fn rms_norm(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let weight = self.vector(name, len)?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        self.typed(y)
+    }
+
+    /// RMS norm of each of `groups` equal parts of every row, which have weights of their own; nothing where the file has no weight `name`.
+    pub fn grouped_norm(&mut self, x: ValueId, name: &str, [groups, len]: [u64; 2]) -> Result<ValueId, ArchError> {
+        if !self.has(name) {
+            return Ok(x);
+        }
+        if groups == 1 {
+            return self.rms_norm(x, name, len);
+        }
+        let weight = self.vectors(name, &[groups, len])?;
+        let x = self.split_heads(x, groups)?;
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        let y = self.typed(y)?;
+        self.merge_heads(y)
+    }
+
+    /// Rows plus the vector `name`, where the file has it.
+    pub fn optional_bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
+        let Some(bias) = self.optional_vector(name, len)? else { return Ok(x) };
+        let y = self.graph.add_bias(x, bias);
         self.typed(y)
     }
 
@@ -202,6 +238,12 @@ impl<'a> Builder<'a> {
     /// Elementwise product.
     pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.mul(a, b);
+        self.typed(y)
+    }
+
+    /// A function without attributes of every element.
+    pub fn unary(&mut self, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.unary(function, x, Vec::new());
         self.typed(y)
     }
 
@@ -313,6 +355,12 @@ impl<'a> Builder<'a> {
         self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
+    /// Taps of convolutions in place of attention, which the file must have.
+    pub fn conv_taps(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.shortconv.l_cache", self.architecture);
+        self.hyper.conv_taps.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
     /// An op with a recurrent state `state` of these dimensions, which it takes first: its rows.
     fn recurrent(
         &mut self,
@@ -356,6 +404,19 @@ impl<'a> Builder<'a> {
             values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
         let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(self.hyper.norm_eps)];
         self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
+    }
+
+    /// A selective state space; values are `x`, `b`, `c` and `dt`, weights are `a`, the bias of `dt`, and `d`.
+    pub fn ssm_scan(
+        &mut self,
+        state: &str,
+        values: [ValueId; 4],
+        weights: [WeightId; 3],
+    ) -> Result<ValueId, ArchError> {
+        let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
+        let operands: Vec<Operand> =
+            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
+        self.recurrent(Recurrent::SsmScan, (state, &[heads, key_length, value_length]), &operands, Vec::new())
     }
 
     /// Ids and weights of the experts of each row of router logits.

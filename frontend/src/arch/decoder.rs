@@ -3,8 +3,8 @@
 //! What differs between architectures is a [`Style`]; a file of one says its own and no more, unless its layers are of other parts than
 //! these. Those can be taken alone: [`attention`], [`feed_forward`] and [`experts`].
 
-use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle};
+use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
@@ -32,6 +32,8 @@ pub(super) enum Roped {
     All,
     /// All but every so many, the last of these.
     But(usize),
+    /// None.
+    None,
 }
 
 /// What differs between decoders.
@@ -57,6 +59,8 @@ pub(super) struct Style {
     pub fused_gate: bool,
     /// How gates weight.
     pub gate: GateAttrs,
+    /// What stands between up and down where there is no gate.
+    pub ungated: Option<Unary>,
     /// Whether embeddings are multiplied by the root of their length.
     pub root_embedding: bool,
     /// Whether a number of each token weights its shared expert.
@@ -76,6 +80,7 @@ impl Style {
         post_norms: None,
         fused_gate: false,
         gate: GateAttrs::plain(Activation::Silu),
+        ungated: None,
         root_embedding: false,
         gated_shared: false,
     };
@@ -119,10 +124,12 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
     if gate.is_some() {
         q = b.slice(q, 0, facts.key_length)?;
     }
-    let roped = match style.roped {
-        Roped::All => true,
-        Roped::But(period) => !(layer + 1).is_multiple_of(period),
-    };
+    let roped = b.hyper.roped
+        && match style.roped {
+            Roped::All => true,
+            Roped::But(period) => !(layer + 1).is_multiple_of(period),
+            Roped::None => false,
+        };
     let mut turned = |mut x: ValueId, norm: &str| -> Result<ValueId, ArchError> {
         let norm = name(norm);
         let before = match style.head_norm {
@@ -201,7 +208,7 @@ pub(super) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style:
     }
 }
 
-/// The gated network of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
+/// The network, gated in most, of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
 fn network(
     b: &mut Builder<'_>,
     layer: usize,
@@ -212,6 +219,11 @@ fn network(
 ) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}{suffix}");
+    if let Some(function) = style.ungated {
+        let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
+        let y = b.unary(function, up)?;
+        return b.linear(y, &name("ffn_down"), inner, width, Bias::Optional);
+    }
     let (gate, up) = if style.fused_gate {
         let both = b.linear(h, &name("ffn_up"), width, 2 * inner, Bias::Optional)?;
         (b.slice(both, 0, inner)?, b.slice(both, inner, inner)?)
@@ -239,11 +251,25 @@ pub(super) fn experts(
     let logits = b.linear(h, &name("ffn_gate_inp"), width, count, Bias::Optional)?;
     let (ids, weights) = b.route(layer, logits, of)?;
     let x = if of.shared > 0 { shared_expert(b, layer, x, h, of.shared, style)? } else { x };
-    let gate = b.expert_linear(h, ids, &name("ffn_gate_exps"), [count, inner, width])?;
-    let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, width])?;
-    let y = b.gated(gate, up, &style.gate)?;
-    let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, width, inner])?;
-    Ok((x, b.combine(y, weights)?))
+    // Experts may be of a narrower row than the stream.
+    let own = of.latent.unwrap_or(width);
+    let h = if of.latent.is_some() { b.linear(h, &name("ffn_latent_down"), width, own, Bias::Optional)? } else { h };
+    let up = |b: &mut Builder<'_>| b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own]);
+    let y = match style.ungated {
+        Some(function) => {
+            let up = up(b)?;
+            b.unary(function, up)?
+        }
+        None => {
+            let gate = b.expert_linear(h, ids, &name("ffn_gate_exps"), [count, inner, own])?;
+            let up = up(b)?;
+            b.gated(gate, up, &style.gate)?
+        }
+    };
+    let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, own, inner])?;
+    let y = b.combine(y, weights)?;
+    let y = if of.latent.is_some() { b.linear(y, &name("ffn_latent_up"), own, width, Bias::Optional)? } else { y };
+    Ok((x, y))
 }
 
 /// What every token goes through beside its experts, weighted where the style says so, added to `x`.

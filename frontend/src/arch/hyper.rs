@@ -41,6 +41,8 @@ pub struct Hyper {
     pub norm_eps: f64,
     /// Rotary embedding.
     pub rope: Rope,
+    /// Whether layers have it at all: the files of some models switch it off.
+    pub roped: bool,
     /// The same of layers with a window, where theirs is another.
     pub local_rope: Option<Rope>,
     /// Factors on what layers pass on.
@@ -49,6 +51,8 @@ pub struct Hyper {
     pub mla: Option<Mla>,
     /// Sizes of recurrent states, where layers have them.
     pub ssm: Option<Ssm>,
+    /// Taps of the convolutions that layers have in place of attention, where they have them.
+    pub conv_taps: Option<u64>,
     /// One for each decoder layer.
     pub layers: Vec<Layer>,
     /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
@@ -94,7 +98,7 @@ pub struct Layer {
     pub recurrent: bool,
     /// Query heads.
     pub heads: u64,
-    /// Key and value heads; divides `heads`.
+    /// Key and value heads; divides `heads`. 0 where there is no attention.
     pub kv_heads: u64,
     /// Length of a query or key of one head.
     pub key_length: u64,
@@ -127,6 +131,8 @@ pub struct Experts {
     pub score: RouteScore,
     /// Width of what every token goes through beside its experts (the shared expert, or several side by side); 0 where there is none.
     pub shared: u64,
+    /// Width of the row that experts take and give, where it is not the stream's.
+    pub latent: Option<u64>,
     /// Equal groups that the experts are in.
     pub groups: u64,
     /// Groups that a token's experts are chosen of.
@@ -177,15 +183,29 @@ pub(super) struct Defaults {
     pub normalise: bool,
     /// Another score in the files of one model, which are known by these numbers alone.
     pub score_of: Option<ScoreOf>,
-    /// Whether RoPE can be switched off by `rope.scaling.finetuned = false`, which is refused.
+    /// Whether RoPE can be switched off, by `rope.scaling.finetuned = false`.
     pub rope_by_finetuned: bool,
     /// Keys of [`NEUTRAL`] that the architecture reads.
     pub reads: &'static [&'static str],
     /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
     pub windows: Option<Windows>,
+    /// Which layers have no attention.
+    pub parts: Parts,
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
     /// there is no such model.
     pub scaled_by_width: usize,
+}
+
+/// What zeros in keys that are given per layer say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// Nothing: there are none.
+    All,
+    /// A layer without key heads (`attention.head_count_kv`) has a recurrent state and no attention.
+    Keyless,
+    /// A layer is one part alone: a network where it has the width of one (`feed_forward_length`), else attention where it has key heads, else
+    /// it has a recurrent state.
+    One,
 }
 
 /// A model whose files lack `expert_gating_func`.
@@ -219,6 +239,7 @@ impl Defaults {
         normalise: true,
         reads: &[],
         windows: None,
+        parts: Parts::All,
         scaled_by_width: 0,
     };
 }
@@ -252,7 +273,10 @@ impl Hyper {
         let score = defaults.score_of.filter(known).map_or(defaults.score, |of| of.score);
         let defaults = Defaults { score, ..defaults };
         let keys = Keys { defaults, ..keys };
-        let eps_key = keys.name("attention.layer_norm_rms_epsilon");
+        // Those of Nemotron-H may have the one of their drafts alone.
+        let [own, other] =
+            ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
+        let eps_key = if defaults.parts == Parts::One && keys.metadata.get(&own).is_none() { other } else { own };
         let norm_eps = keys.metadata.read::<f32>(&eps_key)?;
         if !(norm_eps > 0.0 && norm_eps <= 1.0) {
             return Err(keys.metadata.bad_value(&eps_key, norm_eps, "above 0 and at most 1"));
@@ -261,15 +285,13 @@ impl Hyper {
             keys.neutral(name, neutral)?;
         }
         keys.is_true("attention.causal")?;
-        if defaults.rope_by_finetuned {
-            keys.is_true("rope.scaling.finetuned")?;
-        }
+        let finetuned = keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true)?;
         // `block_count` counts the layers that draft, which come last.
         let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
         let mut layers = read_layers(&keys, layers as usize, embedding_length)?;
         layers.truncate(layers.len() - draft_layers as usize);
         let ssm = Ssm::read(&keys)?;
-        if ssm.is_some() {
+        if ssm.is_some() && defaults.parts == Parts::All {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
@@ -302,10 +324,12 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             rope,
+            roped: finetuned || !defaults.rope_by_finetuned,
             local_rope,
             scales: Scales::read(&keys)?,
             mla,
             ssm,
+            conv_taps: recurrent::conv_taps(&keys)?,
             layers,
             draft_layers,
         })
@@ -384,12 +408,13 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let heads = keys.per_layer("attention.head_count", count, 1, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
-    let kv_heads = keys.per_layer("attention.head_count_kv", count, 1, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
+    let least = u64::from(keys.defaults.parts == Parts::All);
+    let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
     let key_length = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
     let value_length = keys.optional("attention.value_length", 1, MAX_WIDTH)?;
     let scale = keys.float("attention.scale", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let experts = experts(keys, count)?;
-    let least = u64::from(experts.is_none());
+    let least = u64::from(experts.is_none() && keys.defaults.parts != Parts::One);
     let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
@@ -399,7 +424,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
     let mut layers = Vec::with_capacity(count);
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
-        if !heads.is_multiple_of(kv_heads) {
+        if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
             let limit = format!("a divisor of attention.head_count, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));
         }
@@ -411,7 +436,11 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
         let key_length = key_length.unwrap_or(embedding_length / heads);
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
-            recurrent: false,
+            recurrent: match keys.defaults.parts {
+                Parts::All => false,
+                Parts::Keyless => kv_heads == 0,
+                Parts::One => kv_heads == 0 && feed_forward == 0,
+            },
             heads,
             kv_heads,
             key_length,
@@ -424,6 +453,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
             window: None,
             feed_forward,
             experts: match &experts {
+                Some(_) if keys.defaults.parts == Parts::One && feed_forward == 0 => None,
                 Some(experts) if i >= leading_dense && (i + 1).is_multiple_of(step) => {
                     Some(experts.layer(keys, i, feed_forward)?)
                 }

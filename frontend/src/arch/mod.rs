@@ -17,6 +17,7 @@
 //! | `decoder` | the parts that decoders share, and in what they differ |
 //! | `mla` | latent attention |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
+//! | `ssm` | layers with a selective state space |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
@@ -35,12 +36,17 @@ mod gemma3;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+mod granitehybrid;
 mod granitemoe;
 mod hunyuan_moe;
 mod hyper;
+mod lfm2;
+mod lfm2moe;
 mod llama;
 mod minimax_m2;
 mod mla;
+mod nemotron_h;
+mod nemotron_h_moe;
 mod olmoe;
 mod phi3;
 mod qwen2;
@@ -54,6 +60,7 @@ mod qwen3vl;
 mod qwen3vlmoe;
 mod seed_oss;
 mod smollm3;
+mod ssm;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -94,6 +101,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     ernie4_5_moe::ARCHITECTURE,
     granite::ARCHITECTURE,
     granitemoe::ARCHITECTURE,
+    granitehybrid::ARCHITECTURE,
     gemma3::ARCHITECTURE,
     dots1::ARCHITECTURE,
     bailingmoe2::ARCHITECTURE,
@@ -105,6 +113,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
     phi3::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
     deepseek2::ARCHITECTURE,
+    lfm2::ARCHITECTURE,
+    lfm2moe::ARCHITECTURE,
+    nemotron_h::ARCHITECTURE,
+    nemotron_h_moe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

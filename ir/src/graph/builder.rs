@@ -432,17 +432,17 @@ impl GraphBuilder {
         self.one(OpKind::ExpertSlots, vec![], vec![])
     }
 
-    /// `expert.prefetch` of `[gate, up, down]`: the next token.
+    /// `expert.prefetch` of a gate, where experts have one, and up and down: the next token.
     pub fn expert_prefetch(
         &mut self,
         slots: ValueId,
         ids: ValueId,
-        [gate, up, down]: [WeightId; 3],
+        (gate, [up, down]): (Option<WeightId>, [WeightId; 2]),
         layer: u64,
         when: Prefetch,
     ) -> Result<ValueId, TypeError> {
         let attrs = vec![int(layer), Attr::Word(when.word().to_string())];
-        self.one(OpKind::ExpertPrefetch, vec![V(slots), V(ids), W(gate), W(up), W(down)], attrs)
+        self.one(OpKind::ExpertPrefetch, vec![V(slots), V(ids), opt_weight(gate), W(up), W(down)], attrs)
     }
 
     /// `expert.wait`: the ids, and the next token.

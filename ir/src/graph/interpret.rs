@@ -240,8 +240,8 @@ impl<'a> Interpreter<'a> {
                 one(self.dims(value("x")), y)
             }
             OpKind::RmsNorm => {
-                let w = self.dequantised(weight(op, "w"))?;
-                one(self.dims(value("x")), math::rms_norm(&f32s(self, "x")?, &w, op.attr("eps").float()))
+                let (w, n) = self.norm_weight(op)?;
+                one(self.dims(value("x")), math::rms_norm(&f32s(self, "x")?, &w, n, op.attr("eps").float()))
             }
             OpKind::SplitHeads => {
                 let (dims, heads) = (self.dims(value("x")), op.attr("heads").int() as usize);
@@ -357,8 +357,8 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::Quantise => Ok(vec![quantised(op, self.dims(value("x")), &f32s(self, "x")?)]),
             OpKind::RmsNormQuantise => {
-                let w = self.dequantised(weight(op, "w"))?;
-                let y = math::rms_norm(&f32s(self, "x")?, &w, op.attr("eps").float());
+                let (w, n) = self.norm_weight(op)?;
+                let y = math::rms_norm(&f32s(self, "x")?, &w, n, op.attr("eps").float());
                 Ok(vec![quantised(op, self.dims(value("x")), &y)])
             }
             OpKind::Linear => {
@@ -499,6 +499,12 @@ impl<'a> Interpreter<'a> {
         Ok(self.matrix(weight, &self.bytes(weight)?).dequantise())
     }
 
+    /// The weight of a norm, and how many elements are normalised together.
+    fn norm_weight(&self, op: &Op) -> Result<(Vec<f32>, usize), InterpretError> {
+        let w = weight(op, "w");
+        Ok((self.dequantised(w)?, self.weight_dims(w).last().copied().unwrap_or(1)))
+    }
+
     fn optional(&self, operand: Operand) -> Result<Option<Vec<f32>>, InterpretError> {
         match operand {
             Operand::Weight(weight) => self.dequantised(weight).map(Some),
@@ -565,7 +571,7 @@ impl<'a> Interpreter<'a> {
         size: usize,
         pos: &[i32],
     ) -> Result<Vec<f32>, InterpretError> {
-        let normed = self.optional(op.operand("norm"))?.map(|w| math::rms_norm(x, &w, op.attr("eps").float()));
+        let normed = self.optional(op.operand("norm"))?.map(|w| math::rms_norm(x, &w, size, op.attr("eps").float()));
         let factors = self.optional(op.operand("factors"))?;
         let x = normed.as_deref().unwrap_or(x);
         Ok(math::rope(x, heads, size, pos, &RopeAttrs::from_op(op), factors.as_deref()))

@@ -279,13 +279,15 @@ macro_rules! graph_ops {
                 Sigmoid "sigmoid" {} |x| 1.0 / (1.0 + (-x).exp()), "1 / (1 + exp(-x)), elementwise.";
                 Scale "scale" {factor: FLOAT} |x| factor.float() * x, "factor * x, elementwise.";
                 Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
+                ReluSquared "relu_squared" {} |x| x.max(0.0) * x.max(0.0), "max(x, 0)^2, elementwise.";
             }
             // Each takes the token of its state before these, and gives rows and the next token.
             @recurrent {
                 DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], alpha and beta f32[T, h], a and dt [h]; value heads share key heads in groups side by side (grouped) or g apart (interleaved): f32[T, h, dv]. The state is f32[h, dk, dv].";
                 ShortConv short_conv "short_conv" (x: Value, w: Weight) {} "A causal convolution of each channel of f32[T, c] with its taps w[c, k], the last of which is the token's own: f32[T, c]. The state, f32[k - 1, c], is the rows before.";
+                SsmScan ssm_scan "ssm_scan" (x: Value, b: Value, c: Value, dt: Value, a: Weight, bias: Weight, d: Weight) {} "A selective state space with one decay for a head (Mamba-2): x f32[T, h, p], b and c f32[T, g, s] of groups of heads side by side, dt f32[T, h], a, bias and d [h]: f32[T, h, p]. The state is f32[h, s, p].";
             }
-            RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";
+            RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension; w is [d], or [h, d] for f32[T, h, d].";
             SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";
             MergeHeads "merge_heads" (x: Value) {} -> 1 Pure, "f32[T, h, d] as f32[T, h * d].";
             Slice "slice" (x: Value) {from: INT, count: INT} -> 1 Pure, "Elements `from` to `from + count` of each row of f32[..., d]: f32[..., count].";
@@ -317,7 +319,7 @@ macro_rules! graph_ops {
             ExpertSplit "expert.split" (ids: Value, p: Value) {now: INT} -> 4 Pure, "The first `now` slots of ids i32[T, s] and weights f32[T, s], and the others, which matter least where a `route` gave them: i32[T, now], f32[T, now], i32[T, s - now], f32[T, s - now].";
             // As the `residency` pass makes loading explicit, where experts do not all fit in memory: they compute nothing.
             ExpertSlots "expert.slots" () {} -> 1 State, "The memory that experts are loaded to, at the start of a step; once in a function.";
-            ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: Weight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Begins to load the experts of a layer that ids [T, s] name, their matrices of gate and up [e, n, k] and down [e, d, n]: needed (routed), or needed soon if the guess is right (predicted).";
+            ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: OptWeight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Begins to load the experts of a layer that ids [T, s] name, their matrices of gate, where they have one, and up [e, n, k] and down [e, d, n]: needed (routed), or needed soon if the guess is right (predicted).";
             ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "The ids [T, s] again, once what the layer's routed prefetch asked for is in memory: readers take these.";
             ExpertEvict "expert.evict" (slots: Value, after: Value) {layer: INT} -> 1 State, "The experts of a layer, which f32 `after` was computed with, may be given up.";
         }

@@ -13,6 +13,7 @@
 
 pub(super) mod delta_net;
 pub(super) mod short_conv;
+pub(super) mod ssm_scan;
 
 use super::op::{Attr, OperandKind, Recurrent};
 use super::types::TypeError;

@@ -422,13 +422,14 @@ pub fn result_types(
             rule.experts("slots")?;
             rule.layer()?;
             let _: [&Dim; 2] = rule.i32("ids")?;
-            let [experts, n, k] = rule.weight("gate")?;
+            let first = if rule.has("gate") { "gate" } else { "up" };
+            let [experts, n, k] = rule.weight(first)?;
             if rule.weight("up")? != [experts, n, k] {
                 return Err(rule.operand("up", format!("of the shape of gate, [{experts}, {n}, {k}]")));
             }
             let [down_experts, _, inner] = rule.weight("down")?;
             if (down_experts, inner) != (experts, n) {
-                return Err(rule.operand("down", format!("[{experts}, d, {n}], as gate is [{experts}, {n}, {k}]")));
+                return Err(rule.operand("down", format!("[{experts}, d, {n}], as {first} is [{experts}, {n}, {k}]")));
             }
             one(Type::Token(Held::Experts))
         }

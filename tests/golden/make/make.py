@@ -26,13 +26,20 @@ KEPT = 24
 SEED = 20261125
 
 
+def is_taps(name):
+    """Whether a parameter is of a convolution, and stays in f32."""
+    return name.endswith(("conv1d.weight", "conv.weight"))
+
+
 def randomise(model, generator):
     """Gives every parameter random numbers, so that two that change places are seen: norms and what else begins at 1 or 0 as well."""
-    for name, parameter in sorted(model.named_parameters()):
+    # Biases that routers choose by are no parameters.
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("bias")]
+    for name, parameter in sorted([*model.named_parameters(), *biases], key=lambda named: named[0]):
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("A_log"):
             value = torch.log(torch.rand(parameter.shape, generator=generator) * 4 + 0.25)
-        elif "conv" in name:
+        elif is_taps(name):
             value = noise * 0.4
         elif "embed_tokens" in name:
             value = noise
@@ -53,8 +60,28 @@ def randomise(model, generator):
 def round_matrices(model):
     """Matrices as a file in f16 has them."""
     for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2 and "conv" not in name:
+        if parameter.dim() >= 2 and not is_taps(name):
             parameter.data.copy_(parameter.data.half().float())
+
+
+# Words of configurations that transformers has changed since, as the converter knows them.
+OLD_WORDS = {"granitemoehybrid": {"layer_types": {"linear_attention": "mamba", "full_attention": "attention"}}}
+# Layers of Nemotron-H as its first files name them.
+PATTERN = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
+
+
+def as_converter_knows(parameters):
+    """Changes a configuration to what the converter knows."""
+    for key, words in OLD_WORDS.get(parameters["model_type"], {}).items():
+        parameters[key] = [words.get(word, word) for word in parameters[key]]
+    if parameters["model_type"] == "nemotron_h":
+        layers = parameters["layers_block_type"]
+        parameters["hybrid_override_pattern"] = "".join(PATTERN[layer] for layer in layers)
+        # What says that there are experts.
+        if "moe" not in layers:
+            for key in ["num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"]:
+                del parameters[key]
+    return parameters
 
 
 def convert(llama_cpp, folder, out):
@@ -63,7 +90,7 @@ def convert(llama_cpp, folder, out):
     import gguf
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
 
-    parameters = ModelBase.load_hparams(folder, False)
+    parameters = as_converter_knows(ModelBase.load_hparams(folder, False))
     converter = get_model_class(get_model_architecture(parameters, ModelType.TEXT))
     vocabulary = parameters.get("text_config", parameters)["vocab_size"]
 
@@ -77,7 +104,7 @@ def convert(llama_cpp, folder, out):
             self.gguf_writer.add_vocab_size(vocabulary)
 
     with torch.inference_mode():
-        WithoutTokenizer(folder, gguf.LlamaFileType.MOSTLY_F16, out, eager=True, model_name=out.stem).write()
+        WithoutTokenizer(folder, gguf.LlamaFileType.MOSTLY_F16, out, eager=True, model_name=out.stem, hparams=parameters).write()
 
 
 def rewrite(path, change):

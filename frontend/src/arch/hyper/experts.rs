@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use super::keys::Keys;
-use super::{Experts, MAX_COUNT, MAX_WIDTH};
+use super::{Experts, MAX_COUNT, MAX_WIDTH, Parts};
 use crate::gguf::GgufError;
 
 /// The keys about experts, before they are given to layers.
@@ -17,6 +17,7 @@ pub(super) struct ExpertKeys {
     /// Shared experts, where no key says how wide they are together.
     shared_count: u64,
     shared_feed_forward: Option<u64>,
+    latent: Option<u64>,
     groups: u64,
     groups_kept: u64,
 }
@@ -47,9 +48,11 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
             Ok(_) => Ok(None),
         };
     }
-    let used = keys.per_layer("expert_used_count", layers, 1, count)?;
+    // Layers without experts may have zeros.
+    let least = u64::from(keys.defaults.parts != Parts::One);
+    let used = keys.per_layer("expert_used_count", layers, least, count)?;
     let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
-    let feed_forward = keys.per_layer("expert_feed_forward_length", layers, 1, MAX_WIDTH)?;
+    let feed_forward = keys.per_layer("expert_feed_forward_length", layers, least, MAX_WIDTH)?;
     let normalise = keys.metadata.read_or(&keys.name("expert_weights_norm"), keys.defaults.normalise)?;
     let scale = keys.float("expert_weights_scale", 1.0, |x| x >= 0.0, "0 or a positive number")?;
     // 0 stands for an absent key in files of some converters.
@@ -71,6 +74,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         score: score(keys)?,
         shared_count: keys.optional("expert_shared_count", 0, MAX_COUNT)?.unwrap_or(0),
         shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0, MAX_WIDTH)?,
+        latent: keys.optional("moe_latent_size", 0, MAX_WIDTH)?.filter(|&latent| latent > 0),
     }))
 }
 
@@ -80,6 +84,7 @@ impl ExpertKeys {
         if feed_forward == 0 {
             return Err(keys.missing("expert_feed_forward_length"));
         }
+        keys.in_range("expert_used_count", self.used[layer], 1, self.count)?;
         let ExpertKeys {
             count,
             ref used,
@@ -88,11 +93,23 @@ impl ExpertKeys {
             score,
             shared_count,
             shared_feed_forward,
+            latent,
             groups,
             groups_kept,
             ..
         } = *self;
         let shared = shared_feed_forward.unwrap_or(shared_count * feed_forward);
-        Ok(Experts { count, used: used[layer], feed_forward, normalise, scale, score, shared, groups, groups_kept })
+        Ok(Experts {
+            count,
+            used: used[layer],
+            feed_forward,
+            normalise,
+            scale,
+            score,
+            shared,
+            latent,
+            groups,
+            groups_kept,
+        })
     }
 }

@@ -51,6 +51,11 @@ impl Ssm {
     }
 }
 
+/// Taps of convolutions without any other state (LFM2).
+pub(super) fn conv_taps(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
+    keys.optional("shortconv.l_cache", 2, MAX_TAPS)
+}
+
 /// For each of `layers` whether it has a recurrent state: by `attention.recurrent_layers`, else by `full_attention_interval`, else where the
 /// file has the convolution of such a layer.
 pub(super) fn layers(gguf: &Gguf, keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, GgufError> {

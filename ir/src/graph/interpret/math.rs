@@ -7,9 +7,9 @@ use crate::graph::attrs::{Activation, GateAttrs, RopeAttrs, RopeScaling, RopeSty
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
 
 /// `x * w / sqrt(mean(x^2) + eps)` of every row of `w.len()` elements.
-pub fn rms_norm(x: &[f32], w: &[f32], eps: f64) -> Vec<f32> {
+pub fn rms_norm(x: &[f32], w: &[f32], n: usize, eps: f64) -> Vec<f32> {
     let mut y = Vec::with_capacity(x.len());
-    for row in x.chunks_exact(w.len()) {
+    for (row, w) in x.chunks_exact(n).zip(w.chunks_exact(n).cycle()) {
         let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
         let scale = 1.0 / (squares / w.len() as f64 + eps).sqrt();
         y.extend(row.iter().zip(w).map(|(&x, &w)| (f64::from(x) * scale * f64::from(w)) as f32));

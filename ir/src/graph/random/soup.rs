@@ -214,7 +214,9 @@ impl Soup {
                 self.b.name(y, &format!("{}.{}", row.mnemonic, y.0));
             }
             OpKind::RmsNorm => {
-                let (x, w) = (self.f32(&[heads, d]), self.weight(&[d]));
+                let of_head = self.rng.once_in(2);
+                let shape = if of_head { vec![heads, d] } else { vec![d] };
+                let (x, w) = (self.f32(&[heads, d]), self.weight(&shape));
                 ok(self.b.rms_norm(x, w, 1e-5));
             }
             OpKind::SplitHeads => {
@@ -418,7 +420,8 @@ impl Soup {
                 let ((ids, _, _), (gate, up)) = (self.routed(), self.gate_up(&[IDS, n, k]));
                 let (slots, down) = (self.slots(), self.weight(&[IDS, 32, n]));
                 let when = self.rng.pick(&[Prefetch::Routed, Prefetch::Predicted]);
-                self.slots = Some(ok(self.b.expert_prefetch(slots, ids, [gate, up, down], heads, when)));
+                let gate = Some(gate).filter(|_| self.rng.once_in(2));
+                self.slots = Some(ok(self.b.expert_prefetch(slots, ids, (gate, [up, down]), heads, when)));
             }
             OpKind::ExpertWait => {
                 let (ids, p, top_k) = self.routed();

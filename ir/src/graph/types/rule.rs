@@ -321,6 +321,11 @@ impl<'a> Rule<'a> {
         if self.find_attr("limit").float() >= 0.0 { Ok(()) } else { Err(self.attr("limit", "0 or a positive number")) }
     }
 
+    /// Whether an operand is there that may be absent.
+    pub(in crate::graph) fn has(&self, name: &'static str) -> bool {
+        self.find(name) != Operand::Absent
+    }
+
     pub(in crate::graph) fn residual(&self, expected: &Type) -> Result<(), TypeError> {
         if self.find("residual") == Operand::Absent || self.value("residual") == expected {
             return Ok(());
@@ -330,8 +335,13 @@ impl<'a> Rule<'a> {
 
     pub(in crate::graph) fn rms_norm(&self) -> Result<(&'a [Dim], Dim), TypeError> {
         let (lead, d) = self.f32_rows("x")?;
-        let [w] = self.weight("w")?;
-        self.same_number("w", w, d)?;
+        if let ([own_heads, w], [_, heads]) = (self.any_weight("w").shape.as_slice(), lead) {
+            self.same_number("w", *own_heads, heads)?;
+            self.same_number("w", *w, d)?;
+        } else {
+            let [w] = self.weight("w")?;
+            self.same_number("w", w, d)?;
+        }
         self.eps()?;
         Ok((lead, d.clone()))
     }

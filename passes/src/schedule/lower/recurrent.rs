@@ -11,13 +11,16 @@ use ixc_ir::graph::op::Recurrent;
 use ixc_ir::graph::{Dim, Op, Operand};
 use ixc_ir::plan::Source;
 use ixc_kernels::signature::Role;
-use ixc_kernels::{Bits, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv};
+use ixc_kernels::{Bits, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan};
 
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
 use super::{by_column, fit, row_bytes, scratch_arg, unsupported};
 
 /// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share a row.
 const CHANNELS: u64 = 256;
+
+/// Elements of the states of a scan's item: enough that a call is small beside them where a step is one row, few enough for threads to share.
+const STATE: u64 = 1 << 14;
 
 /// A kernel for some columns of a state.
 struct Columns {
@@ -34,15 +37,15 @@ impl Lowering<'_> {
     /// The kernel of an op.
     fn columns(&self, op: &Op, kind: Recurrent) -> Result<Columns, ScheduleError> {
         let size = |name: &str| -> Result<u64, ScheduleError> { Ok(self.operand(op, name)?.width) };
+        let dims = |name: &str| -> Result<[u32; 2], ScheduleError> {
+            let number = |dim: usize| {
+                let dim = self.function.ty(self.value_operand(op, name)?).dims().get(dim).and_then(Dim::fixed);
+                fit("heads", dim.unwrap_or(0))
+            };
+            Ok([number(1)?, number(2)?])
+        };
         match kind {
             Recurrent::DeltaNet => {
-                let dims = |name: &str| -> Result<[u32; 2], ScheduleError> {
-                    let number = |dim: usize| {
-                        let dim = self.function.ty(self.value_operand(op, name)?).dims().get(dim).and_then(Dim::fixed);
-                        fit("heads", dim.unwrap_or(0))
-                    };
-                    Ok([number(1)?, number(2)?])
-                };
                 let ([heads, d], [all, dv]) = (dims("q")?, dims("v")?);
                 let interleaved = op.attr("keys").word() == "interleaved";
                 let eps = Bits::of(op.attr("eps").float());
@@ -69,6 +72,35 @@ impl Lowering<'_> {
                     many: None,
                     count,
                     strides: vec![("state", n.into())],
+                })
+            }
+            Recurrent::SsmScan => {
+                let ([heads, p], [groups, s]) = (dims("x")?, dims("b")?);
+                let of_group = heads / groups.max(1);
+                let head = u64::from(p) * u64::from(s);
+                let spec = |of, n| SsmScan { heads, groups, of, n, p, s }.into();
+                if groups > of_group {
+                    // Everything is in even parts, one for each group.
+                    return Ok(Columns {
+                        spec: spec(1, of_group),
+                        many: None,
+                        count: groups.into(),
+                        strides: Vec::new(),
+                    });
+                }
+                // Some heads of every group, whose places in a row are as far apart as groups are.
+                let enough =
+                    (STATE / head.saturating_mul(groups.into()).max(1)).clamp(1, of_group.max(1).into()) as u32;
+                let n = (1..=enough).rev().find(|&n| of_group.is_multiple_of(n)).unwrap_or(1);
+                let heads = ["x", "y"].map(|name| (name, u64::from(n) * u64::from(p)));
+                let one_head = ["dt", "a", "bias", "d"].map(|name| (name, n.into()));
+                let shared = ["b", "c"].map(|name| (name, 0));
+                let strides = [("state", u64::from(n) * head)].into_iter().chain(heads).chain(one_head).chain(shared);
+                Ok(Columns {
+                    spec: spec(groups, n),
+                    many: None,
+                    count: (of_group / n).into(),
+                    strides: strides.collect(),
                 })
             }
         }

@@ -29,7 +29,7 @@ pub(in crate::schedule) struct Residency {
 
 struct Group {
     /// As the prefetch names them.
-    weights: [WeightId; 3],
+    weights: Vec<WeightId>,
     plan: ExpertGroup,
     /// The routings that requested it so far.
     buckets: Vec<BucketId>,
@@ -150,7 +150,8 @@ impl Lowering<'_> {
     fn group(&mut self, op: &Op) -> Result<u32, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let layer = op.attr("layer").int();
-        let weights = ["gate", "up", "down"].map(|operand| self.weight_operand(op, operand));
+        let weights: Vec<WeightId> =
+            ["gate", "up", "down"].into_iter().filter_map(|operand| self.opt_weight(op, operand)).collect();
         if let Some(&group) = self.residency.layers.get(&layer) {
             if self.residency.groups[group as usize].weights != weights {
                 return unsupported(name, format!("other weights for layer {layer} than before"));
@@ -159,7 +160,7 @@ impl Lowering<'_> {
         }
         let number = fit("groups of experts", self.residency.groups.len() as u64)?;
         let mut ids = Vec::with_capacity(weights.len());
-        for w in weights {
+        for &w in &weights {
             let id = self.weight(w)?;
             if self.tasks.groups.insert(id, number).is_some() {
                 return unsupported(name, "a weight in the experts of two layers, or twice in one");

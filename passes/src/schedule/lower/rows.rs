@@ -146,9 +146,11 @@ impl Lowering<'_> {
         let out = y.format;
         let weight = self.vector(op.kind.row().mnemonic, w)?;
         let eps = Bits::of(op.attr("eps").float());
+        // Heads share their weight, or have one each.
+        let part = if self.module.weights[w.index()].shape.len() == 1 { 0 } else { row_bytes(Format::F32, n)? };
         let args = vec![
             ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
-            ("w", whole(Source::Weight(weight))),
+            ("w", by_column(Source::Weight(weight), 0, part)),
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
         ];
         let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out };
@@ -263,6 +265,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     move |n| match function {
         Unary::Silu => Map { function: Elementwise::Silu, n }.into(),
         Unary::Sigmoid => Map { function: Elementwise::Sigmoid, n }.into(),
+        Unary::ReluSquared => Map { function: Elementwise::ReluSquared, n }.into(),
         Unary::Scale => Scale { n, factor: Bits::of(op.attr("factor").float()) }.into(),
         Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),
     }

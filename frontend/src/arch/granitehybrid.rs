@@ -1,0 +1,36 @@
+//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts: scaled as `granite` is, mostly without RoPE.
+
+use ixc_ir::graph::ValueId;
+
+use super::Architecture;
+use super::builder::Builder;
+use super::decoder::{Style, attention, feed_forward};
+use super::error::ArchError;
+use super::hyper::{Defaults, Parts};
+use super::ssm::mixer;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granitehybrid",
+    doc: "Granite 4 (H)",
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        rope_by_finetuned: true,
+        parts: Parts::Keyless,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => mixer(b, layer, x)?,
+            false => attention(b, layer, x, &STYLE)?,
+        };
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,53 @@
+//! `lfm2`: LFM2, dense: most layers mix tokens by a gated convolution of a few taps, the others attend with normalised queries and keys (llama.cpp
+//! `lfm2.cpp`).
+//!
+//! ```text
+//! b, c, x = shortconv.in_proj h                       // three rows of the stream's width
+//! shortconv.out_proj (c * short_conv(b * x))          // no activation
+//! ```
+
+use ixc_ir::graph::ValueId;
+
+use super::Architecture;
+use super::builder::{Bias, Builder};
+use super::decoder::{HeadNorm, Style, attention, feed_forward};
+use super::error::ArchError;
+use super::hyper::{Defaults, Parts};
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "lfm2",
+    doc: "LFM2, LFM2.5",
+    defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
+    build: decoder,
+};
+
+/// From the step's ids to logits.
+pub(super) fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => convolution(b, layer, x)?,
+            false => attention(b, layer, x, &STYLE)?,
+        };
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    // Files have the last norm by this name.
+    b.logits_behind(x, "token_embd_norm.weight")
+}
+
+/// Norm, gated convolution, output matrix, residual.
+fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let (width, taps) = (b.hyper.embedding_length, b.conv_taps()?);
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.norm(x, &name("attn_norm.weight"))?;
+    let parts = b.linear(h, &name("shortconv.in_proj"), width, 3 * width, Bias::Optional)?;
+    let [before, after, y] =
+        [b.slice(parts, 0, width)?, b.slice(parts, width, width)?, b.slice(parts, 2 * width, width)?];
+    let y = b.mul(before, y)?;
+    let y = b.short_conv(&format!("conv.{layer}"), y, &name("shortconv.conv.weight"), [width, taps])?;
+    let y = b.mul(after, y)?;
+    let y = b.linear(y, &name("shortconv.out_proj"), width, width, Bias::Optional)?;
+    b.add(y, x)
+}

@@ -1,0 +1,14 @@
+//! `lfm2moe`: LFM2 with experts, which are chosen by sigmoids with a bias; the first layers are dense. Its layers are those of `lfm2`.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use super::Architecture;
+use super::hyper::{Defaults, Parts};
+use super::lfm2::decoder;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "lfm2moe",
+    doc: "LFM2, LFM2.5 with experts",
+    defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::Keyless, ..Defaults::USUAL },
+    build: decoder,
+};

@@ -1,0 +1,15 @@
+//! `nemotron_h_moe`: Nemotron 3: layers of `nemotron_h`, with experts, which are chosen by sigmoids with a bias, beside a shared one. In larger models
+//! experts take a narrower row than the shared one and the router do.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use super::Architecture;
+use super::hyper::{Defaults, Parts};
+use super::nemotron_h::decoder;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "nemotron_h_moe",
+    doc: "Nemotron 3",
+    defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::One, ..Defaults::USUAL },
+    build: decoder,
+};

@@ -1,0 +1,44 @@
+//! Layers with a selective state space, as Mamba-2 has them (llama.cpp `mamba-base.cpp`).
+//!
+//! ```text
+//! z, xbc, dt = ssm_in h
+//! x, b, c = silu(conv(xbc) + bias)         // a causal convolution of each channel
+//! y = ssm_scan(x, b, c, dt)                // ir/src/graph/recurrent/ssm_scan.rs
+//! ssm_out rms_norm(y * silu(z); ssm_norm)  // of each group of heads for itself
+//! ```
+
+use ixc_ir::graph::ValueId;
+
+use super::builder::{Bias, Builder};
+use super::error::ArchError;
+use super::hyper::Ssm;
+
+/// Norm, state space, output matrix, residual.
+pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let Ssm { taps, heads, groups, key_length: state, value_length } = b.ssm()?;
+    let (inner, shared) = (heads * value_length, groups * state);
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.norm(x, &name("attn_norm.weight"))?;
+    let channels = inner + 2 * shared;
+    let all = b.linear(h, &name("ssm_in"), width, inner + channels + heads, Bias::Optional)?;
+    let (z, xbc, dt) =
+        (b.slice(all, 0, inner)?, b.slice(all, inner, channels)?, b.slice(all, inner + channels, heads)?);
+    let mixed = b.short_conv(&format!("conv.{layer}"), xbc, &name("ssm_conv1d.weight"), [channels, taps])?;
+    let mixed = b.optional_bias(mixed, &name("ssm_conv1d.bias"), channels)?;
+    let mixed = b.silu(mixed)?;
+    let mut part = |from: u64, heads: u64, length: u64| {
+        let part = b.slice(mixed, from, heads * length)?;
+        b.split_heads(part, heads)
+    };
+    let values = [part(0, heads, value_length)?, part(inner, groups, state)?, part(inner + shared, groups, state)?, dt];
+    let weights =
+        [b.vector(&name("ssm_a"), heads)?, b.vector(&name("ssm_dt.bias"), heads)?, b.vector(&name("ssm_d"), heads)?];
+    let y = b.ssm_scan(&format!("ssm.{layer}"), values, weights)?;
+    let y = b.merge_heads(y)?;
+    let z = b.silu(z)?;
+    let y = b.mul(z, y)?;
+    let y = b.grouped_norm(y, &name("ssm_norm.weight"), [groups, inner / groups])?;
+    let y = b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)?;
+    b.add(y, x)
+}

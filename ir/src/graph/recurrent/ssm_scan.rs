@@ -1,0 +1,80 @@
+//! `ssm_scan`: a selective state space with one decay for a whole head, as Mamba-2 has it (Dao and Gu, "Transformers are SSMs", 2024).
+//!
+//! ```text
+//! each head:  step = softplus(dt + bias)
+//!             M <- exp(a * step) * M + b (step * x)';   y = M' c + d * x        // a below 0
+//! state @ssm : recurrent f32[heads, s, p]          // M of each; zeros before the first token
+//! ```
+//!
+//! Heads are in equal groups side by side, each of which shares its `b` and `c`.
+
+use super::{Definition, Example, Shape, Token};
+use crate::graph::types::TypeError;
+use crate::graph::types::rule::Rule;
+use crate::random::Random;
+
+pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
+
+fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
+    let [rows, heads, p] = rule.f32("x")?;
+    let [b_rows, groups, s] = rule.f32("b")?;
+    rule.same("b", b_rows, rows)?;
+    if rule.f32("c")? != [rows, groups, s] {
+        return Err(rule.operand("c", format!("f32[{rows}, {groups}, {s}], as b")));
+    }
+    if rule.f32("dt")? != [rows, heads] {
+        return Err(rule.operand("dt", format!("f32[{rows}, {heads}], one for each head of x")));
+    }
+    for name in ["a", "bias", "d"] {
+        let [n] = rule.weight(name)?;
+        rule.same_number(name, n, heads)?;
+    }
+    let (heads, groups) = (rule.number("x", heads)?, rule.number("b", groups)?);
+    let (p, s) = (rule.number("x", p)?, rule.number("b", s)?);
+    if !heads.is_multiple_of(groups) {
+        return Err(rule.operand("x", format!("one with a multiple of {groups} heads")));
+    }
+    Ok(Shape { rows: rows.clone(), state: vec![heads, s, p], result: vec![heads, p] })
+}
+
+fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
+    let [x, b, c, dt, a, bias, d] = ["x", "b", "c", "dt", "a", "bias", "d"].map(|name| token.operand(name));
+    let heads = dt.len();
+    let (p, s) = (x.len() / heads, state.len() / x.len());
+    let of_group = heads / (b.len() / s);
+    for (h, (m, y)) in state.chunks_exact_mut(s * p).zip(y.chunks_exact_mut(p)).enumerate() {
+        let (b, c) = (&b[h / of_group * s..][..s], &c[h / of_group * s..][..s]);
+        let step = f64::from(dt[h]) + f64::from(bias[h]);
+        let step = step.max(0.0) + (-step.abs()).exp().ln_1p();
+        let decay = (f64::from(a[h]) * step).exp();
+        for (j, y) in y.iter_mut().enumerate() {
+            let x = f64::from(x[h * p + j]);
+            let mut sum = f64::from(d[h]) * x;
+            for i in 0..s {
+                let next = decay * f64::from(m[i * p + j]) + f64::from(b[i]) * (step * x);
+                sum += next * f64::from(c[i]);
+                m[i * p + j] = next as f32;
+            }
+            *y = sum as f32;
+        }
+    }
+}
+
+fn example(rng: &mut Random) -> Example {
+    let (groups, of_group, s, p) = (rng.pick(&[1, 2]), rng.pick(&[1, 3]), rng.pick(&[8, 16]), rng.pick(&[4, 16]));
+    let heads = groups * of_group;
+    let (shared, of_head) = (vec![groups, s], vec![heads]);
+    Example {
+        state: vec![heads, s, p],
+        operands: vec![
+            vec![heads, p],
+            shared.clone(),
+            shared,
+            of_head.clone(),
+            of_head.clone(),
+            of_head.clone(),
+            of_head,
+        ],
+        attrs: Vec::new(),
+    }
+}
