@@ -330,7 +330,8 @@ fn rows_of_one() {
         }
         group.one(AddBias { n });
         group.one(Softmax { n });
-        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32, plain: false });
+        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32, plain: true });
         group.one(SumSquares { n });
         group.one(RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
         group.one(Quantise { n, out: Format::F32 });
@@ -353,7 +354,7 @@ fn rows_of_one() {
         (Format::Bf16x1, 160),
     ] {
         group.one(Quantise { n, out });
-        group.one(RmsNorm { n, eps: Bits::of(1e-5), out });
+        group.one(RmsNorm { n, eps: Bits::of(1e-5), out, plain: false });
         for parts in [1, 2, 33] {
             group.one(RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
         }
@@ -488,7 +489,9 @@ fn route_of_groups() {
         {
             for bias in [false, true] {
                 let scale = Bits::of(2.5);
-                group.one(Route { experts, top_k, score, groups, kept, bias, normalise: bias, scale });
+                let route = Route { experts, top_k, score, groups, kept, bias, scales: false, normalise: bias, scale };
+                group.one(route);
+                group.one(Route { scales: true, ..route });
             }
         }
     }
@@ -504,7 +507,7 @@ fn route() {
                 if top_k <= experts {
                     let normalise = top_k != 2;
                     let scale = Bits::of(if top_k == 1 { 2.5 } else { 1.0 });
-                    group.one(Route { experts, top_k, score, groups: 1, kept: 1, bias: false, normalise, scale });
+                    group.one(Route { experts, top_k, score, groups: 1, kept: 1, bias: false, scales: false, normalise, scale });
                 }
             }
         }

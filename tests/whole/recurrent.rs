@@ -133,7 +133,7 @@ impl Text {
         self.op(format!("%f{i} = rms_norm %r{i}, @norm.f{i} {{eps = 1e-6}}"));
         self.product(&format!("router{i}"), &format!("f{i}"), "f32", [8, 256]);
         self.op(format!(
-            "%ids{i}, %p{i} = route %router{i}, _ {{top_k = {used}, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}}"
+            "%ids{i}, %p{i} = route %router{i}, _, _ {{top_k = {used}, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}}"
         ));
         let mut product = |part: &str, x: &str| {
             self.weight(&format!("{part}{i}.exps"), "q4_k", &[8, 256, 256]);

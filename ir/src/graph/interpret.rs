@@ -239,10 +239,7 @@ impl<'a> Interpreter<'a> {
                 let y = f32s(self, "x")?.iter().map(|&x| function.apply(x, &op.attrs)).collect();
                 one(self.dims(value("x")), y)
             }
-            OpKind::RmsNorm => {
-                let w = self.dequantised(weight(op, "w"))?;
-                one(self.dims(value("x")), math::rms_norm(&f32s(self, "x")?, &w, op.attr("eps").float()))
-            }
+            OpKind::RmsNorm => one(self.dims(value("x")), self.rms_norm(op, env)?),
             OpKind::SplitHeads => {
                 let (dims, heads) = (self.dims(value("x")), op.attr("heads").int() as usize);
                 one(vec![dims[0], heads, dims[1] / heads], f32s(self, "x")?.into_owned())
@@ -306,8 +303,9 @@ impl<'a> Interpreter<'a> {
             OpKind::Route => {
                 let dims = self.dims(value("logits"));
                 let route = RouteAttrs::from_op(op);
-                let bias = self.optional(op.operand("bias"))?;
-                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], bias.as_deref(), &route);
+                let (bias, scales) = (self.optional(op.operand("bias"))?, self.optional(op.operand("scales"))?);
+                let vectors = [bias.as_deref(), scales.as_deref()];
+                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], vectors, &route);
                 let dims = vec![dims[0], route.top_k as usize];
                 Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
             }
@@ -345,8 +343,7 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::Quantise => Ok(vec![quantised(op, self.dims(value("x")), &f32s(self, "x")?)]),
             OpKind::RmsNormQuantise => {
-                let w = self.dequantised(weight(op, "w"))?;
-                let y = math::rms_norm(&f32s(self, "x")?, &w, op.attr("eps").float());
+                let y = self.rms_norm(op, env)?;
                 Ok(vec![quantised(op, self.dims(value("x")), &y)])
             }
             OpKind::Linear => {
@@ -485,6 +482,14 @@ impl<'a> Interpreter<'a> {
 
     fn dequantised(&self, weight: WeightId) -> Result<Vec<f32>, InterpretError> {
         Ok(self.matrix(weight, &self.bytes(weight)?).dequantise())
+    }
+
+    /// `rms_norm` of the op's rows.
+    fn rms_norm(&self, op: &Op, env: &Env<'_>) -> Result<Vec<f32>, InterpretError> {
+        let x = env.get(operand_value(op, "x"));
+        let n = self.dims(x).last().copied().unwrap_or(1);
+        let w = self.optional(op.operand("w"))?.unwrap_or_else(|| vec![1.0; n]);
+        Ok(math::rms_norm(&self.floats(x)?, &w, op.attr("eps").float()))
     }
 
     fn optional(&self, operand: Operand) -> Result<Option<Vec<f32>>, InterpretError> {

@@ -242,7 +242,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let bucket = BucketId(0);
     let axis = RowAxis::Routed(bucket);
     let eps = Bits::of(1e-5);
-    let norm = RmsNorm { n: N, eps, out: Format::F32 };
+    let norm = RmsNorm { n: N, eps, out: Format::F32, plain: false };
     let row = N * 4;
     let arena = |buffer, row| arg(Source::Arena(buffer), row, 0);
     let input = |input, row| arg(Source::Input(input), row, 0);
@@ -328,7 +328,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         score: Score::Softmax,
         groups: 1,
         kept: 1,
-        bias: false,
+        bias: false, scales: false,
         normalise: true,
         scale: Bits::of(1.0),
     };

@@ -330,8 +330,7 @@ impl<'a> Rule<'a> {
 
     pub(in crate::graph) fn rms_norm(&self) -> Result<(&'a [Dim], Dim), TypeError> {
         let (lead, d) = self.f32_rows("x")?;
-        let [w] = self.weight("w")?;
-        self.same_number("w", w, d)?;
+        self.bias("w", self.number("x", d)?)?;
         self.eps()?;
         Ok((lead, d.clone()))
     }
