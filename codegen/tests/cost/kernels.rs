@@ -68,7 +68,8 @@ fn all() -> Vec<KernelSpec> {
                 score,
                 groups: 1,
                 kept: 1,
-                bias: false, scales: false,
+                bias: false,
+                scales: false,
                 normalise: true,
                 scale: Bits::of(1.0),
             }

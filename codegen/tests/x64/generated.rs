@@ -72,7 +72,8 @@ fn specs() -> Vec<KernelSpec> {
                 score,
                 groups: 1,
                 kept: 1,
-                bias: false, scales: false,
+                bias: false,
+                scales: false,
                 normalise: true,
                 scale: Bits::of(1.0),
             }

@@ -328,7 +328,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         score: Score::Softmax,
         groups: 1,
         kept: 1,
-        bias: false, scales: false,
+        bias: false,
+        scales: false,
         normalise: true,
         scale: Bits::of(1.0),
     };
