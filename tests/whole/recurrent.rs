@@ -224,6 +224,7 @@ fn model(name: &str, mut module: Module) -> Model {
         beta_fast: 32.0,
         beta_slow: 1.0,
         attn_factor: 1.0,
+        divided: true,
     };
     let hyper = arch::Hyper {
         architecture: "made".to_owned(),
@@ -236,6 +237,7 @@ fn model(name: &str, mut module: Module) -> Model {
         scales: arch::Scales::NONE,
         mla: None,
         ssm: None,
+        layer_inputs: None,
         layers: Vec::new(),
         draft_layers: 0,
     };
