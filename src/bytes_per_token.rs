@@ -123,7 +123,7 @@ func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, 256]) {
   %x = embed %ids, @table
   %r = dequantise @router
   %s = matmul %x, %r
-  %e, %p = route %s, _ {top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}
+  %e, %p = route %s, _, _ {top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}
   %d = dequantise @down
   %y = expert.matmul %x, %e, %d
   %z = expert.combine %y, %p

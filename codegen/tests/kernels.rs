@@ -330,7 +330,7 @@ fn rows_of_one() {
         }
         group.one(AddBias { n });
         group.one(Softmax { n });
-        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32, plain: false });
         group.one(SumSquares { n });
         group.one(RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
         group.one(Quantise { n, out: Format::F32 });
@@ -353,7 +353,7 @@ fn rows_of_one() {
         (Format::Bf16x1, 160),
     ] {
         group.one(Quantise { n, out });
-        group.one(RmsNorm { n, eps: Bits::of(1e-5), out });
+        group.one(RmsNorm { n, eps: Bits::of(1e-5), out, plain: false });
         for parts in [1, 2, 33] {
             group.one(RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
         }
@@ -480,6 +480,30 @@ fn attention_window() {
 }
 
 #[test]
+fn plain_norms() {
+    let mut group = Group::new("plain_norms");
+    for n in ODD {
+        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32, plain: true });
+    }
+    group.one(RmsNorm { n: 512, eps: Bits::of(1e-6), out: Format::A8Super, plain: true });
+    group.done();
+}
+
+#[test]
+fn route_with_scales() {
+    let mut group = Group::new("route_with_scales");
+    for score in [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus] {
+        for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (31, 2), (33, 8), (128, 8)] {
+            for bias in [false, true] {
+                let (groups, kept, scale) = (1, 1, Bits::of(2.5));
+                group.one(Route { experts, top_k, score, groups, kept, bias, scales: true, normalise: bias, scale });
+            }
+        }
+    }
+    group.done();
+}
+
+#[test]
 fn route_of_groups() {
     let mut group = Group::new("route_of_groups");
     for score in [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus] {
@@ -488,7 +512,7 @@ fn route_of_groups() {
         {
             for bias in [false, true] {
                 let scale = Bits::of(2.5);
-                group.one(Route { experts, top_k, score, groups, kept, bias, normalise: bias, scale });
+                group.one(Route { experts, top_k, score, groups, kept, bias, scales: false, normalise: bias, scale });
             }
         }
     }
@@ -504,7 +528,17 @@ fn route() {
                 if top_k <= experts {
                     let normalise = top_k != 2;
                     let scale = Bits::of(if top_k == 1 { 2.5 } else { 1.0 });
-                    group.one(Route { experts, top_k, score, groups: 1, kept: 1, bias: false, normalise, scale });
+                    group.one(Route {
+                        experts,
+                        top_k,
+                        score,
+                        groups: 1,
+                        kept: 1,
+                        bias: false,
+                        scales: false,
+                        normalise,
+                        scale,
+                    });
                 }
             }
         }

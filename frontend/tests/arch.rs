@@ -324,7 +324,23 @@ fn what_no_key_says_is_known_of_the_architecture() {
                 "gemma3",
                 &[("attention.sliding_window", 4u32.into()), ("attention.key_length_swa", 4u32.into())],
             ),
-            "key \"gemma3.attention.key_length_swa\" is 4; must be",
+            // Heads of layers with a window may have other sizes, which tensors must have, too.
+            "tensor \"blk.0.attn_q.weight\" has dimensions [8, 8]; must be [8, 16]",
+        ),
+        (
+            as_architecture(
+                "gemma3",
+                &[("attention.sliding_window", 4u32.into()), ("rope.dimension_count_swa", 1u32.into())],
+            ),
+            "key \"gemma3.rope.dimension_count_swa\" is 1; must be even and at most 2",
+        ),
+        (
+            as_architecture("gemma4", &[("attention.sliding_window", 4u32.into())]),
+            "key \"gemma4.attention.sliding_window_pattern\" is missing",
+        ),
+        (
+            small().key("llama.attention.shared_kv_layers", 1u32),
+            "key \"llama.attention.shared_kv_layers\" is 1; must be absent or 0",
         ),
         (small().key("llama.swiglu_clamp_shexp", 7.0f32), "key \"llama.swiglu_clamp_shexp\" is 7"),
     ] {

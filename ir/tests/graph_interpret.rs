@@ -242,7 +242,7 @@ fn attention_is_causal_and_shares_key_heads() {
 
 fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     let text =
-        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x, _ {attrs} return %i, %p }}");
+        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x, _, _ {attrs} return %i, %p }}");
     let results = run(&text, &[], &[f32s(&[1, 4], logits)]).unwrap();
     match &results[..] {
         [Value::I32 { data: ids, .. }, Value::F32 { data: p, .. }] => (ids.clone(), p.clone()),

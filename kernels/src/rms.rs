@@ -4,7 +4,7 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use crate::quantise;
-use crate::reference::{Mismatch, Run, close, step};
+use crate::reference::{Mismatch, Run, close, floats, step};
 use crate::text::Bits;
 use crate::vectors::{SUM, fold_row};
 
@@ -41,26 +41,27 @@ pub fn inverse_rms(
     inverse_root(b, sum, n, eps)
 }
 
-/// Stores `x * scale * w` in the format that follows.
+/// Stores `x * scale * w` in the format that follows; without a `w` it is 1.
 pub fn store_scaled(
     b: &mut KernelBuilder,
     lanes: u16,
     (out, n): (Format, u32),
-    (x, w, y): (BufferId, BufferId, BufferId),
+    (x, w, y): (BufferId, Option<BufferId>, BufferId),
     scale: ValueId,
 ) {
     quantise::store_row(b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
         let v = b.load(Type::f32(lanes), x, at.clone() * 4);
-        let w = b.load(Type::f32(lanes), w, at * 4);
+        let w = w.map(|w| b.load(Type::f32(lanes), w, at * 4));
         let scale = if lanes == 1 { scale } else { b.broadcast(lanes, scale) };
         let v = b.mul(v, scale);
-        b.mul(v, w)
+        w.map_or(v, |w| b.mul(v, w))
     });
 }
 
 /// Holds `y` against `x * w / sqrt(sum / row + eps)`, where `sum` is that of the squares of a row of `row` elements.
 pub fn reference(run: &Run<'_>, (sum, row): (f64, u32), eps: Bits, out: Format) -> Result<(), Mismatch> {
-    let (x, w) = (run.input().floats("x")?, run.input().floats("w")?);
+    let x = run.input().floats("x")?;
+    let w = run.input().find("w").map_or_else(|| vec![1.0; x.len()], floats);
     let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();
     // Part of a row, where it is that of a column.
     let mut y = vec![0.0; x.len()];

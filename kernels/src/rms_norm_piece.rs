@@ -65,7 +65,7 @@ impl Definition for RmsNormPiece {
             vec![b.add(sum[0], next)]
         });
         let scale = rms::inverse_root(&mut b, sum[0], row, eps.value());
-        rms::store_scaled(&mut b, lanes, (out, n), (x, w, y), scale);
+        rms::store_scaled(&mut b, lanes, (out, n), (x, Some(w), y), scale);
         Ok(b.finish())
     }
 

@@ -10,7 +10,7 @@ use crate::math;
 use crate::reference::{Mismatch, Run, close, equal, floats};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, Words, spec, words};
-use crate::vectors::{LOWEST, for_vectors};
+use crate::vectors::{LOWEST, SUM, fold_row, for_vectors};
 
 /// Sums of weights are not taken for smaller than this before they divide (llama.cpp; the smallest normal half).
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
@@ -50,6 +50,8 @@ spec! {
         pub kept: u32 = 1,
         /// Whether a bias is added for choosing.
         pub bias: bool,
+        /// Whether experts have factors of their own on their weights.
+        pub scales: bool,
         /// Whether weights are divided by their sum.
         pub normalise: bool,
         /// Factor on the weights.
@@ -63,6 +65,7 @@ const ROWS: &[Row] = &[
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),
     row("route_sigmoid", 1, "route experts=128 top_k=8 score=sigmoid normalise scale=2.5"),
     row("route_groups", 1, "route experts=256 top_k=8 score=sigmoid groups=8 kept=4 bias normalise scale=2.5"),
+    row("route_scales", 1, "route experts=128 top_k=8 score=softmax scales normalise scale=1.0"),
     row("route_chosen", 1, "route experts=32 top_k=4 score=chosen scale=1.0"),
     row("route_root_softplus", 1, "route experts=256 top_k=6 score=root_softplus bias normalise scale=1.5"),
 ];
@@ -81,9 +84,10 @@ impl Route {
 
 impl Definition for Route {
     fn name(&self) -> String {
-        let Route { experts, top_k, score, groups, kept, bias, normalise, scale } = *self;
+        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale } = *self;
         let groups = if groups > 1 { format!("g{groups}_{kept}") } else { String::new() };
-        let flags = format!("{}{}", if bias { "_bias" } else { "" }, if normalise { "_norm" } else { "" });
+        let flags = [(bias, "_bias"), (scales, "_scales"), (normalise, "_norm")];
+        let flags: String = flags.iter().filter_map(|(on, name)| on.then_some(*name)).collect();
         format!("route_{}_e{experts}k{top_k}{groups}{flags}_s{:x}", score.word(), scale.0)
     }
 
@@ -91,6 +95,7 @@ impl Definition for Route {
         Signature::new()
             .read("logits", Holds::Floats)
             .read_if(self.bias, "bias", Holds::Floats)
+            .read_if(self.scales, "scales", Holds::Floats)
             .write("ids", Holds::Ids)
             .write("p", Holds::Floats)
             .scratch("scores")
@@ -98,7 +103,7 @@ impl Definition for Route {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Route { experts, top_k, score, groups, kept, bias, normalise, scale } = *self;
+        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale } = *self;
         let in_group = experts.checked_div(groups).unwrap_or(0);
         let ok = groups > 0 && experts.is_multiple_of(groups) && (groups == 1 || in_group > 1);
         check(&name, "groups", groups.into(), ok, format!("so many that they part {experts} experts equally"))?;
@@ -110,7 +115,9 @@ impl Definition for Route {
         let mut b = KernelBuilder::new(name);
         let logits = b.read("logits", i64::from(experts) * 4);
         let biases = bias.then(|| b.read("bias", i64::from(experts) * 4));
-        let ids = b.write("ids", i64::from(top_k) * 4);
+        let own_scales = scales.then(|| b.read("scales", i64::from(experts) * 4));
+        let kind = if scales { BufferKind::ReadWrite } else { BufferKind::Write };
+        let ids = b.buffer("ids", kind, i64::from(top_k) * 4);
         let p = b.buffer("p", BufferKind::ReadWrite, i64::from(top_k) * 4);
         // What experts are chosen by; then, where that is another thing, their scores; then those of groups.
         let own = if self.chooses_apart() { vectors * width * 4 } else { 0 };
@@ -249,6 +256,9 @@ impl Definition for Route {
             let v = b.mul(v, factor);
             b.store(p, slot * 4, v);
         });
+        if let Some(scales) = own_scales {
+            scale_chosen(&mut b, lanes, experts, top_k, [ids, p, scales]);
+        }
         Ok(b.finish())
     }
 
@@ -268,6 +278,7 @@ impl Definition for Route {
             })
             .collect();
         let bias = input.find("bias").map(floats).unwrap_or(vec![0.0; x.len()]);
+        let scales = input.find("scales").map(floats).unwrap_or(vec![1.0; x.len()]);
         let key: Vec<f64> = scored.iter().zip(&bias).map(|(score, bias)| score + bias).collect();
         let by_key = |order: &mut [usize], key: &[f64]| order.sort_by(|a, b| key[*b].total_cmp(&key[*a]));
         let size = x.len() / groups as usize;
@@ -291,8 +302,8 @@ impl Definition for Route {
         let total: f64 = best.iter().map(chosen).sum();
         let factor = f64::from(scale.value()) / if normalise || score == Score::Chosen { total } else { 1.0 };
         for (slot, p) in output.floats("p")?.iter().enumerate() {
-            let expected = chosen(&best[slot]) * factor;
-            close(format_args!("p[{slot}]"), *p, expected, expected * 1e-5)?;
+            let expected = chosen(&best[slot]) * factor * scales[best[slot]];
+            close(format_args!("p[{slot}]"), *p, expected, expected.abs() * 1e-5)?;
         }
         Ok(())
     }
@@ -342,6 +353,30 @@ fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups,
             let v = b.op(Op::Select, Type::f32(1), &[is_kept, v, taken]);
             b.store(scores, at, v);
         });
+    });
+}
+
+/// Multiplies the weight of each chosen expert by the expert's own factor: the sum over all experts of that of the one with its id.
+fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, [ids, p, scales]: [BufferId; 3]) {
+    let zero = b.splat_f32(1, 0.0);
+    b.for_each("slot", i64::from(top_k), |b, slot| {
+        let id = b.load(Type::i32(1), ids, slot * 4);
+        let own = fold_row(b, lanes, experts, SUM, |b, at, lanes, sum| {
+            let mut expert = b.index(at.clone());
+            let (mut id, mut none) = (id, zero);
+            if lanes > 1 {
+                (id, none) = (b.broadcast(lanes, id), b.broadcast(lanes, zero));
+                let (iota, first) = (b.op(Op::Iota, Type::i32(lanes), &[]), b.broadcast(lanes, expert));
+                expert = b.iadd(iota, first);
+            }
+            let v = b.load(Type::f32(lanes), scales, at * 4);
+            let is_it = b.same(Op::CmpEq, &[expert, id]);
+            let v = b.op(Op::Select, Type::f32(lanes), &[is_it, v, none]);
+            b.add(sum, v)
+        });
+        let v = b.load(Type::f32(1), p, slot * 4);
+        let v = b.mul(v, own);
+        b.store(p, slot * 4, v);
     });
 }
 

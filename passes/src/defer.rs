@@ -7,22 +7,22 @@
 //! then: with `residency` behind it, the next layer's own experts are read while these are computed (KTransformers calls this deferral).
 //!
 //! ```text
-//!   %ids0, %p0 = route %logits0, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %ids0, %p0 = route %logits0, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
 //!   %a0 = expert.swiglu %q0, %ids0, @gate0, @up0, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 4, 256]
 //!   %y0 = expert.down %a0, %ids0, %p0, @down0, _, %x0 : f32[T, 256]
 //!   // attention: %x1 is %y0 and what it gives
-//!   %ids1, %p1 = route %logits1, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %ids1, %p1 = route %logits1, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
 //!   %a1 = expert.swiglu %q1, %ids1, @gate1, @up1, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 4, 256]
 //!   %y1 = expert.down %a1, %ids1, %p1, @down1, _, %x1 : f32[T, 256]
 //! ```
 //! becomes, with one expert deferred,
 //! ```text
-//!   %ids0, %p0 = route %logits0, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %ids0, %p0 = route %logits0, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
 //!   %16, %17, %18, %19 = expert.split %ids0, %p0 {now = 3} : i32[T, 3], f32[T, 3], i32[T, 1], f32[T, 1]
 //!   %a0 = expert.swiglu %q0, %16, @gate0, @up0, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 3, 256]
 //!   %y0 = expert.down %a0, %16, %17, @down0, _, %x0 : f32[T, 256]
 //!   // attention
-//!   %ids1, %p1 = route %logits1, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %ids1, %p1 = route %logits1, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
 //!   %30 = expert.swiglu %q0, %18, @gate0, @up0, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 1, 256]
 //!   %31 = expert.down %30, %18, %19, @down0, _, %x1 : f32[T, 256]
 //!   %a1 = expert.swiglu %q1, %ids1, @gate1, @up1, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 4, 256]

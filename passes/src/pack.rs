@@ -106,7 +106,10 @@ fn layouts(module: &Module, target: MatrixTarget) -> Vec<Option<Format>> {
     // What is requantised is packed in any case.
     let packs = |weight: &Weight| target.packed || weight.choice.stored.is_some();
     for (format, weight) in formats.iter_mut().zip(&module.weights).filter(|(_, weight)| packs(weight)) {
-        *format = packable(weight.format, &weight.shape, target);
+        let part = weight.part.as_ref().map_or([0; 2], |part| [part.rows, part.from]);
+        // A part of a tensor is whole strips of it.
+        let strips = part.iter().all(|rows| rows.is_multiple_of(STRIP as u64));
+        *format = packable(weight.format, &weight.shape, target).filter(|_| strips);
     }
     let pairs: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
     // A weight may be in several pairs: until nothing changes, which each round but the last does to one more weight.

@@ -102,7 +102,9 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let weight = &mut module.weights[w.index()];
         let &[.., n, k] = &weight.shape[..] else { continue };
         let Some(format) = formats.of(&weight.name) else { continue };
-        let whole = n.is_multiple_of(STRIP as u64) && format.row_bytes(k).is_some() && k <= MAX_COLUMNS_BY_ROWS;
+        let part = weight.part.as_ref().map_or([0; 2], |part| [part.rows, part.from]);
+        let strips = part.into_iter().chain([n]).all(|rows: u64| rows.is_multiple_of(STRIP as u64));
+        let whole = strips && format.row_bytes(k).is_some() && k <= MAX_COLUMNS_BY_ROWS;
         let known = weight.stored().is_in_files();
         if whole && known && format != weight.format {
             weight.choice.stored = Some(weight.stored());

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
-//!   %ids, %p = route %logits, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %ids, %p = route %logits, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
 //!   %a = expert.swiglu %q, %ids, @gate, @up, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 4, 256]
 //!   %y = expert.down %a, %ids, %p, @down, _, %x : f32[T, 256]
 //! ```
@@ -15,7 +15,7 @@
 //! ```text
 //!   %3 = expert.slots : token
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
-//!   %ids, %p = route %logits, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %ids, %p = route %logits, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
 //!   %7 = expert.prefetch %3, %ids, @gate, @up, @down {layer = 0, when = routed} : token
 //!   %8, %9 = expert.wait %7, %ids {layer = 0} : i32[T, 4], token
 //!   %a = expert.swiglu %q, %8, @gate, @up, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 4, 256]

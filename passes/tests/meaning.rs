@@ -152,14 +152,14 @@ weight @up1 : f32[6, 8, 8]
 weight @down1 : f32[6, 8, 8]
 state @kv.0 : paged f16[1, S, 8], f16[1, S, 8]
 func @f(%kv: token<@kv.0>, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f32[T, 8], %l0: f32[T, 6], %l1: f32[T, 6]) -> (f32[T, 8], token<@kv.0>) {
-  %ids0, %p0 = route %l0, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}
+  %ids0, %p0 = route %l0, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}
   %a0 = expert.swiglu %h, %ids0, @gate0, @up0, _, _ {act = silu, limit = 0.0, shift = 0.0, format = f32}
   %y0 = expert.down %a0, %ids0, %p0, @down0, _, %x
   %kv1 = kv.append %kv, %k, %k, %pos
   %heads, %kv2 = attention %k, %kv1, %pos, _ {scale = 0.125}
   %rows = merge_heads %heads
   %x1 = add %rows, %y0
-  %ids1, %p1 = route %l1, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}
+  %ids1, %p1 = route %l1, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}
   %a1 = expert.swiglu %rows, %ids1, @gate1, @up1, _, _ {act = silu, limit = 0.0, shift = 0.0, format = f32}
   %y1 = expert.down %a1, %ids1, %p1, @down1, _, %x1
   return %y1, %kv2

@@ -114,7 +114,7 @@ impl Problem {
         let reason = error.to_string();
         let broken = match &error {
             ArchError::Gguf(error) => is_contradiction(error),
-            ArchError::Shape { .. } | ArchError::Graph { .. } => true,
+            ArchError::Shape { .. } | ArchError::Scalar { .. } | ArchError::Graph { .. } => true,
             ArchError::UnknownArchitecture { .. } | ArchError::VectorType { .. } | ArchError::UnusedTensor { .. } => {
                 false
             }

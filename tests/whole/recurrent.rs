@@ -171,7 +171,7 @@ impl Text {
         self.op(format!("%f{i} = rms_norm %r{i}, @norm.f{i} {{eps = 1e-6}}"));
         self.product(&format!("router{i}"), &format!("f{i}"), "f32", [8, 256]);
         self.op(format!(
-            "%ids{i}, %p{i} = route %router{i}, _ {{top_k = {used}, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}}"
+            "%ids{i}, %p{i} = route %router{i}, _, _ {{top_k = {used}, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}}"
         ));
         let mut product = |part: &str, x: &str| {
             self.weight(&format!("{part}{i}.exps"), "q4_k", &[8, 256, 256]);
@@ -269,6 +269,7 @@ fn model(name: &str, mut module: Module) -> Model {
         beta_fast: 32.0,
         beta_slow: 1.0,
         attn_factor: 1.0,
+        divided: true,
     };
     let hyper = arch::Hyper {
         architecture: "made".to_owned(),
@@ -283,6 +284,7 @@ fn model(name: &str, mut module: Module) -> Model {
         mla: None,
         ssm: None,
         conv_taps: None,
+        layer_inputs: None,
         layers: Vec::new(),
         draft_layers: 0,
     };

@@ -37,7 +37,7 @@ fn all() -> Vec<KernelSpec> {
         all.push(Embed { format, rows: 100, n: 2048 }.into());
     }
     for out in [Format::F32, Format::A8Super, Format::A8Small] {
-        all.push(RmsNorm { n: 2048, eps: Bits::of(1e-5), out }.into());
+        all.push(RmsNorm { n: 2048, eps: Bits::of(1e-5), out, plain: false }.into());
         all.push(RmsNormPiece { n: 512, row: 8192, parts: 16, eps: Bits::of(1e-5), out }.into());
         if out != Format::F32 {
             all.push(Quantise { n: 2048, out }.into());
@@ -69,6 +69,7 @@ fn all() -> Vec<KernelSpec> {
                 groups: 1,
                 kept: 1,
                 bias: false,
+                scales: false,
                 normalise: true,
                 scale: Bits::of(1.0),
             }

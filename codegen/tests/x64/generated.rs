@@ -48,7 +48,7 @@ fn specs() -> Vec<KernelSpec> {
         }
     }
     for out in [Format::F32, Format::A8Small, Format::A8Super] {
-        specs.push(RmsNorm { n: 512, eps, out }.into());
+        specs.push(RmsNorm { n: 512, eps, out, plain: false }.into());
         specs.push(RmsNormPiece { n: 512, row: 8192, parts: 16, eps, out }.into());
         specs.push(Quantise { n: 512, out }.into());
     }
@@ -73,6 +73,7 @@ fn specs() -> Vec<KernelSpec> {
                 groups: 1,
                 kept: 1,
                 bias: false,
+                scales: false,
                 normalise: true,
                 scale: Bits::of(1.0),
             }

@@ -78,7 +78,7 @@ impl Cutting<'_> {
         let blocks = u64::from(spec.n).div_ceil(block);
         let each = (u64::from(self.partition.norm) / block).max(1);
         // As even as can be.
-        (each < blocks).then(|| blocks.div_ceil(blocks.div_ceil(each)) * block)
+        (each < blocks && !spec.plain).then(|| blocks.div_ceil(blocks.div_ceil(each)) * block)
     }
 
     /// A norm of a row in pieces of so many elements.

@@ -3,12 +3,12 @@
 //! In: a checked file and its hyperparameters. Out: a module whose one function is `@step` (see [`ixc_ir::graph`]). A weight
 //! that is asked for twice (tied output) is one weight. One that is never asked for is refused at the end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
-use ixc_ir::graph::{Attr, Module, OpKind, Operand, Place, Recurrent, State, Unary, ValueId, WeightId};
+use ixc_ir::graph::{Attr, Module, OpKind, Operand, Part, Place, Recurrent, State, Unary, ValueId, WeightId};
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
@@ -32,6 +32,8 @@ pub(super) struct Builder<'a> {
     graph: GraphBuilder,
     step: StepParams,
     used: HashSet<String>,
+    /// The token of each layer's keys and values, behind what was done with them last.
+    caches: HashMap<usize, ValueId>,
 }
 
 impl<'a> Builder<'a> {
@@ -39,7 +41,7 @@ impl<'a> Builder<'a> {
     pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
-        Builder { gguf, hyper, architecture, graph, step, used: HashSet::new() }
+        Builder { gguf, hyper, architecture, graph, step, used: HashSet::new(), caches: HashMap::new() }
     }
 
     /// Ends the function with its results; refuses tensors that nothing used, unless layers were left out on purpose.
@@ -104,23 +106,65 @@ impl<'a> Builder<'a> {
         self.gguf.tensor(name).is_some()
     }
 
-    fn add_weight(&mut self, tensor: &Tensor, shape: &[u64]) -> Result<WeightId, ArchError> {
+    /// The number that is the F32 tensor `name`, where the file has it.
+    pub fn optional_scalar(&mut self, name: &str) -> Result<Option<f64>, ArchError> {
+        let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
+        let bytes = self.gguf.tensor_data(tensor);
+        let found = <[u8; 4]>::try_from(bytes).ok().filter(|_| tensor.tensor_type().name == "F32");
+        self.used.insert(name.to_owned());
+        match found.map(f32::from_le_bytes) {
+            Some(number) if number.is_finite() => Ok(Some(number.into())),
+            Some(number) => Err(ArchError::Scalar { path: self.path(), tensor: name.into(), found: number }),
+            None => {
+                self.vector(name, 1)?;
+                Err(ArchError::Scalar { path: self.path(), tensor: name.into(), found: f32::NAN })
+            }
+        }
+    }
+
+    /// Rows of the matrices of `tensor`, one for each of `shape[0]` experts, as a weight called `name`: `shape[1]` of `rows` from row `from` on.
+    fn part(
+        &mut self,
+        name: &str,
+        tensor: &str,
+        shape: [u64; 3],
+        [rows, from]: [u64; 2],
+    ) -> Result<WeightId, ArchError> {
+        if let Some(id) = self.graph.find_weight(name) {
+            return Ok(id);
+        }
+        let found = self.gguf.require_tensor(tensor)?;
+        self.check_shape(found, &[shape[0], rows, shape[2]])?;
+        let format = self.gguf.require_format(found)?;
+        let place = Some(Place { file: found.file() as u32, offset: found.offset() });
+        let part = Part { tensor: tensor.to_owned(), rows, from };
+        let weight = self.graph.weight_part(name, format, &shape, place, Some(part));
+        self.used.insert(tensor.to_owned());
+        self.typed(weight)
+    }
+
+    fn check_shape(&self, tensor: &Tensor, shape: &[u64]) -> Result<(), ArchError> {
         // Dimensions of 1 at the end say nothing: ggml pads to four of them.
         let found = tensor.dims();
         let significant = |dims: &[u64]| dims.iter().rposition(|&dim| dim != 1).map_or(0, |last| last + 1);
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
         // A vector may lie in any of the dimensions: `ssm_a` has rows of one element.
-        let is_vector = shape.len() == 1;
+        let is_vector = expected.len() == 1;
         let leading =
             if is_vector { found.iter().take_while(|&&dim| dim == 1).count().min(found.len() - 1) } else { 0 };
-        if found[leading..significant(found).max(leading)] != expected[..significant(&expected)] {
-            return Err(ArchError::Shape {
-                path: self.path(),
-                tensor: tensor.name().into(),
-                found: found.into(),
-                expected: expected.into(),
-            });
+        if found[leading..significant(found).max(leading)] == expected[..significant(&expected)] {
+            return Ok(());
         }
+        Err(ArchError::Shape {
+            path: self.path(),
+            tensor: tensor.name().into(),
+            found: found.into(),
+            expected: expected.into(),
+        })
+    }
+
+    fn add_weight(&mut self, tensor: &Tensor, shape: &[u64]) -> Result<WeightId, ArchError> {
+        self.check_shape(tensor, shape)?;
         if let Some(id) = self.graph.find_weight(tensor.name()) {
             return Ok(id);
         }
@@ -133,11 +177,16 @@ impl<'a> Builder<'a> {
 
     /// Rows of `token_embd.weight` for the step's ids.
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
-        let table = self.weight("token_embd.weight", &[self.hyper.vocabulary, self.hyper.embedding_length])?;
-        let x = self.graph.embed(self.step.ids, table);
-        let x = self.typed(x)?;
+        let x = self.rows_of("token_embd.weight", self.hyper.embedding_length)?;
         // The stream is what the model's is divided by `residual`: then what blocks add needs no factor, and norms take it away again.
         self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)
+    }
+
+    /// Rows of `len` elements of the table `name` for the step's ids.
+    pub fn rows_of(&mut self, name: &str, len: u64) -> Result<ValueId, ArchError> {
+        let table = self.weight(name, &[self.hyper.vocabulary, len])?;
+        let x = self.graph.embed(self.step.ids, table);
+        self.typed(x)
     }
 
     /// `x` times a factor.
@@ -183,8 +232,13 @@ impl<'a> Builder<'a> {
 
     /// RMS norm along the last dimension, of length `len`, with the weight `name`.
     pub fn rms_norm(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
+        self.rms_norm_of(x, name, len, self.hyper.norm_eps)
+    }
+
+    /// As [`Builder::rms_norm`], with another number added to the mean square.
+    pub fn rms_norm_of(&mut self, x: ValueId, name: &str, len: u64, eps: f64) -> Result<ValueId, ArchError> {
         let weight = self.vector(name, len)?;
-        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        let y = self.graph.rms_norm(x, weight, eps);
         self.typed(y)
     }
 
@@ -210,7 +264,14 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    fn matmul(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
+    /// RMS norm along the last dimension, without a weight.
+    pub fn plain_norm(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.rms_norm(x, None, self.hyper.norm_eps);
+        self.typed(y)
+    }
+
+    /// `x` times the transpose of a matrix.
+    pub fn matmul(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.matmul(x, w));
         self.typed(y)
     }
@@ -299,7 +360,10 @@ impl<'a> Builder<'a> {
     pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
         let rope = local.unwrap_or(&self.hyper.rope);
-        let factors = self.optional_vector("rope_freqs.weight", rope.dims / 2)?;
+        let factors = match rope.divided {
+            true => self.optional_vector("rope_freqs.weight", rope.dims / 2)?,
+            false => None,
+        };
         let attrs = RopeAttrs {
             base: rope.base,
             dims: rope.dims,
@@ -315,31 +379,34 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Appends `k` and `v` to a state of `layer`, then attends with `q`, with `sinks` or without; all `[T, heads, d]`.
-    pub fn attend(
-        &mut self,
-        layer: usize,
-        q: ValueId,
-        k: ValueId,
-        v: ValueId,
-        sinks: bool,
-    ) -> Result<ValueId, ArchError> {
+    /// Appends `k` and `v` to the state of `layer`; both `[T, heads, d]`.
+    pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
         let facts = &self.hyper.layers[layer];
         let state = State::paged(&format!("kv.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
         let state = State { window: facts.window, ..state };
-        let (scale, heads) = (facts.attention_scale, facts.heads);
         let state = self.graph.state(state);
         let state = self.typed(state)?;
         let kv = self.graph.state_begin(state);
         let kv = self.typed(kv)?;
         let kv = self.graph.kv_append(kv, k, v, self.step.pos);
         let kv = self.typed(kv)?;
+        self.caches.insert(layer, kv);
+        Ok(())
+    }
+
+    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended, there or in the layer that it shares, with `sinks` or without.
+    pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
+        let facts = &self.hyper.layers[layer];
+        let (scale, heads, of) = (facts.attention_scale, facts.heads, facts.shares.unwrap_or(layer));
+        let kv =
+            *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
         let sinks = match sinks {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
         let y = self.graph.attention(q, kv, self.step.pos, sinks, scale);
-        let (y, _) = self.typed(y)?;
+        let (y, kv) = self.typed(y)?;
+        self.caches.insert(of, kv);
         Ok(y)
     }
 
@@ -421,12 +488,18 @@ impl<'a> Builder<'a> {
 
     /// Ids and weights of the experts of each row of router logits.
     ///
-    /// `exp_probs_b.bias` is added for choosing alone, where the file has it.
-    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
+    /// `exp_probs_b.bias` is added for choosing alone, where the file has it; `scales` is a factor of each expert on its weights.
+    pub fn route(
+        &mut self,
+        layer: usize,
+        logits: ValueId,
+        experts: &Experts,
+        scales: Option<WeightId>,
+    ) -> Result<(ValueId, ValueId), ArchError> {
         let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
         let bias = self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)?;
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, normalise, scale };
-        let routed = self.graph.route(logits, bias, &attrs);
+        let routed = self.graph.route(logits, [bias, scales], &attrs);
         self.typed(routed)
     }
 
@@ -446,8 +519,7 @@ impl<'a> Builder<'a> {
         [count, to, from]: [u64; 3],
     ) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[count, to, from])?;
-        let y = self.graph.dequantise(weight).and_then(|w| self.graph.expert_matmul(x, ids, w));
-        let y = self.typed(y)?;
+        let y = self.expert_matmul(x, ids, weight)?;
         let bias = format!("{name}.bias");
         if !self.has(&bias) {
             return Ok(y);
@@ -455,6 +527,32 @@ impl<'a> Builder<'a> {
         let bias = self.weight(&bias, &[count, to])?;
         let y = self.graph.expert_add_bias(y, ids, bias);
         self.typed(y)
+    }
+
+    fn expert_matmul(&mut self, x: ValueId, ids: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.expert_matmul(x, ids, w));
+        self.typed(y)
+    }
+
+    /// `x` times the gate and up matrices (`to` rows of `from`) of the experts `ids`, which files have as two tensors or as one.
+    pub fn expert_gate_up(
+        &mut self,
+        layer: usize,
+        x: ValueId,
+        ids: ValueId,
+        [count, to, from]: [u64; 3],
+    ) -> Result<[ValueId; 2], ArchError> {
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps");
+        let both = format!("{}.weight", name("gate_up"));
+        let mut half = |half: &str, first: u64| {
+            if !self.has(&both) {
+                return self.expert_linear(x, ids, &name(half), [count, to, from]);
+            }
+            let half = format!("{}.weight", name(half));
+            let weight = self.part(&half, &both, [count, to, from], [2 * to, first])?;
+            self.expert_matmul(x, ids, weight)
+        };
+        Ok([half("gate", 0)?, half("up", to)?])
     }
 
     /// The experts' rows `[T, used, n]` summed with their weights.

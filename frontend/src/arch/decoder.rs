@@ -49,6 +49,10 @@ pub(super) struct Style {
     pub sinks: bool,
     /// RMS norms of queries and keys.
     pub head_norm: HeadNorm,
+    /// Whether values go through an RMS norm of every head without a weight.
+    pub value_norm: bool,
+    /// Whether keys, before all that is done to them, are values, too, where there is no `attn_v`.
+    pub keys_as_values: bool,
     /// Whether `attn_q` has, behind the queries of each head, as many numbers whose sigmoids weight the head's result.
     pub output_gate: bool,
     /// The norm before the feed-forward network.
@@ -75,6 +79,8 @@ impl Style {
         bias: Bias::Optional,
         sinks: false,
         head_norm: HeadNorm::Absent,
+        value_norm: false,
+        keys_as_values: false,
         output_gate: false,
         ffn_norm: "ffn_norm",
         post_norms: None,
@@ -109,17 +115,11 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
     let h = b.norm(x, &name("attn_norm.weight"))?;
     let of_head = if style.output_gate { facts.key_length + facts.value_length } else { facts.key_length };
     let widths = [facts.heads * of_head, facts.kv_heads * facts.key_length, facts.kv_heads * facts.value_length];
-    let [q, k, v] = projections(b, layer, h, widths, style.bias)?;
-    let (mut q, k) = match style.head_norm {
-        HeadNorm::Row => (
-            b.rms_norm(q, &name("attn_q_norm.weight"), widths[0])?,
-            b.rms_norm(k, &name("attn_k_norm.weight"), widths[1])?,
-        ),
-        HeadNorm::Absent | HeadNorm::Heads | HeadNorm::Optional | HeadNorm::AfterRope => (q, k),
-    };
+    let (mut q, kv) = projections(b, layer, h, widths, style)?;
+    if style.head_norm == HeadNorm::Row {
+        q = b.rms_norm(q, &name("attn_q_norm.weight"), widths[0])?;
+    }
     q = b.split_heads(q, facts.heads)?;
-    let k = b.split_heads(k, facts.kv_heads)?;
-    let v = b.split_heads(v, facts.kv_heads)?;
     let gate = if style.output_gate { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
     if gate.is_some() {
         q = b.slice(q, 0, facts.key_length)?;
@@ -130,7 +130,7 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
             Roped::But(period) => !(layer + 1).is_multiple_of(period),
             Roped::None => false,
         };
-    let mut turned = |mut x: ValueId, norm: &str| -> Result<ValueId, ArchError> {
+    let turned = |b: &mut Builder<'_>, mut x: ValueId, norm: &str| -> Result<ValueId, ArchError> {
         let norm = name(norm);
         let before = match style.head_norm {
             HeadNorm::Heads => true,
@@ -145,8 +145,16 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
         }
         if style.head_norm == HeadNorm::AfterRope { b.rms_norm(x, &norm, facts.key_length) } else { Ok(x) }
     };
-    let (q, k) = (turned(q, "attn_q_norm.weight")?, turned(k, "attn_k_norm.weight")?);
-    let mut y = b.attend(layer, q, k, v, style.sinks)?;
+    let q = turned(b, q, "attn_q_norm.weight")?;
+    if let Some([k, v]) = kv {
+        let (k, mut v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
+        if style.value_norm {
+            v = b.plain_norm(v)?;
+        }
+        let k = turned(b, k, "attn_k_norm.weight")?;
+        b.append(layer, k, v)?;
+    }
+    let mut y = b.attend(layer, q, style.sinks)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
         y = b.mul(y, gate)?;
@@ -157,7 +165,7 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
 }
 
 /// `y` added to the stream, behind a norm where there is one.
-fn add(
+pub(super) fn add(
     b: &mut Builder<'_>,
     layer: usize,
     x: ValueId,
@@ -170,25 +178,35 @@ fn add(
     b.add(y, x)
 }
 
-/// Queries, keys and values of rows: by three matrices, or by one, where the file has them so.
+/// Queries of rows, and keys and values where the layer has its own: by three matrices, or by one, where the file has them so.
 fn projections(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
     widths: [u64; 3],
-    bias: Bias,
-) -> Result<[ValueId; 3], ArchError> {
+    style: &Style,
+) -> Result<(ValueId, Option<[ValueId; 2]>), ArchError> {
     let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
-    let [q, k, v] = widths;
-    if !b.has(&name("attn_qkv.weight")) {
-        return Ok([
-            b.linear(h, &name("attn_q"), width, q, bias)?,
-            b.linear(h, &name("attn_k"), width, k, bias)?,
-            b.linear(h, &name("attn_v"), width, v, bias)?,
-        ]);
+    let ([q, k, v], bias) = (widths, style.bias);
+    let (q, mut kv) = if b.has(&name("attn_qkv.weight")) {
+        let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
+        (b.slice(all, 0, q)?, Some([b.slice(all, q, k)?, b.slice(all, q + k, v)?]))
+    } else {
+        let q = b.linear(h, &name("attn_q"), width, q, bias)?;
+        if b.hyper.layers[layer].shares.is_some() {
+            return Ok((q, None));
+        }
+        let k = b.linear(h, &name("attn_k"), width, k, bias)?;
+        let v = match style.keys_as_values && !b.has(&name("attn_v.weight")) {
+            true => k,
+            false => b.linear(h, &name("attn_v"), width, v, bias)?,
+        };
+        (q, Some([k, v]))
+    };
+    if let (HeadNorm::Row, Some([key, _])) = (style.head_norm, &mut kv) {
+        *key = b.rms_norm(*key, &name("attn_k_norm.weight"), k)?;
     }
-    let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
-    Ok([b.slice(all, 0, q)?, b.slice(all, q, k)?, b.slice(all, q + k, v)?])
+    Ok((q, kv))
 }
 
 /// Norm, routed experts or the dense network where the layer has none, residual.
@@ -209,7 +227,7 @@ pub(super) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style:
 }
 
 /// The network, gated in most, of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
-fn network(
+pub(super) fn network(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
@@ -246,30 +264,40 @@ pub(super) fn experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, ValueId), ArchError> {
+    let width = b.hyper.embedding_length;
+    let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
+    let (ids, weights) = b.route(layer, logits, of, None)?;
+    let x = if of.shared > 0 { shared_expert(b, layer, x, h, of.shared, style)? } else { x };
+    Ok((x, routed(b, layer, h, (ids, weights), of, style)?))
+}
+
+/// What the experts `ids` make of `h`, summed with their weights.
+pub(super) fn routed(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    (ids, weights): (ValueId, ValueId),
+    of: &Experts,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
     let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let logits = b.linear(h, &name("ffn_gate_inp"), width, count, Bias::Optional)?;
-    let (ids, weights) = b.route(layer, logits, of)?;
-    let x = if of.shared > 0 { shared_expert(b, layer, x, h, of.shared, style)? } else { x };
     // Experts may be of a narrower row than the stream.
     let own = of.latent.unwrap_or(width);
     let h = if of.latent.is_some() { b.linear(h, &name("ffn_latent_down"), width, own, Bias::Optional)? } else { h };
-    let up = |b: &mut Builder<'_>| b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own]);
     let y = match style.ungated {
         Some(function) => {
-            let up = up(b)?;
+            let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own])?;
             b.unary(function, up)?
         }
         None => {
-            let gate = b.expert_linear(h, ids, &name("ffn_gate_exps"), [count, inner, own])?;
-            let up = up(b)?;
+            let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;
             b.gated(gate, up, &style.gate)?
         }
     };
     let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, own, inner])?;
     let y = b.combine(y, weights)?;
-    let y = if of.latent.is_some() { b.linear(y, &name("ffn_latent_up"), own, width, Bias::Optional)? } else { y };
-    Ok((x, y))
+    if of.latent.is_some() { b.linear(y, &name("ffn_latent_up"), own, width, Bias::Optional) } else { Ok(y) }
 }
 
 /// What every token goes through beside its experts, weighted where the style says so, added to `x`.

@@ -47,6 +47,16 @@ pub enum ArchError {
         /// Its type.
         found: TensorType,
     },
+    /// A tensor of one number that is none.
+    #[error("{}: tensor \"{}\" is {found}; it must be one finite number", path.display(), quoted(tensor))]
+    Scalar {
+        /// The file.
+        path: Box<Path>,
+        /// The tensor.
+        tensor: Box<str>,
+        /// What it is.
+        found: f32,
+    },
     /// A tensor that would change the result has no place in the architecture.
     #[error(
         "{}: tensor \"{}\" has no place in architecture {architecture}; without it the result would be wrong",
@@ -78,6 +88,7 @@ impl ArchError {
             ArchError::UnknownArchitecture { .. }
             | ArchError::Shape { .. }
             | ArchError::VectorType { .. }
+            | ArchError::Scalar { .. }
             | ArchError::UnusedTensor { .. }
             | ArchError::Graph { .. } => ErrorClass::Data,
         }

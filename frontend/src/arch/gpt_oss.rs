@@ -24,7 +24,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Chosen,
         normalise: false,
-        windows: Some(Windows { period: 2, base: None, scaled: true }),
+        windows: Some(Windows { period: 2, base: None, scaled: true, divided: true }),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

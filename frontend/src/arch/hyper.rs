@@ -53,11 +53,22 @@ pub struct Hyper {
     pub ssm: Option<Ssm>,
     /// Taps of the convolutions that layers have in place of attention, where they have them.
     pub conv_taps: Option<u64>,
+    /// Length of what each layer takes of a token beside the stream, where layers do.
+    pub layer_inputs: Option<LayerInputs>,
     /// One for each decoder layer.
     pub layers: Vec<Layer>,
     /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
     /// have.
     pub draft_layers: u64,
+}
+
+/// What each layer takes of a token beside the stream (per-layer embeddings).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerInputs {
+    /// Elements of a layer's.
+    pub length: u64,
+    /// Layers that have one, side by side in a row of the table.
+    pub layers: u64,
 }
 
 /// Factors on the residual stream and on logits; 1 everywhere for most models.
@@ -108,6 +119,8 @@ pub struct Layer {
     pub attention_scale: f64,
     /// How many positions a row sees, its own included, where not all before it.
     pub window: Option<u64>,
+    /// The layer whose keys and values it reads, where it has none of its own.
+    pub shares: Option<usize>,
     /// Width of the dense feed-forward network; 0 where only experts are given.
     pub feed_forward: u64,
     /// Experts, where the layer has them.
@@ -158,10 +171,12 @@ pub struct Rope {
     pub beta_slow: f64,
     /// Factor on the rotated values, beside the one that YaRN implies.
     pub attn_factor: f64,
+    /// Whether the frequencies are divided by `rope_freqs.weight`, where the file has it.
+    pub divided: bool,
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 10] = [
+const NEUTRAL: [(&str, &[f64]); 12] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
@@ -169,6 +184,8 @@ const NEUTRAL: [(&str, &[f64]); 10] = [
     ("residual_scale", &[0.0, 1.0]),
     ("logit_scale", &[0.0, 1.0]),
     ("attention.temperature_scale", &[0.0]),
+    ("attention.shared_kv_layers", &[0.0]),
+    ("embedding_length_per_layer_input", &[0.0]),
     ("swiglu_clamp_exp", &[0.0]),
     ("swiglu_clamp_shexp", &[0.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
@@ -194,6 +211,8 @@ pub(super) struct Defaults {
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
     /// there is no such model.
     pub scaled_by_width: usize,
+    /// The factor on attention scores; 0 where it is one by the root of the length of a key.
+    pub attention_scale: f64,
 }
 
 /// What zeros in keys that are given per layer say.
@@ -222,12 +241,14 @@ pub(super) struct ScoreOf {
 /// Layers with a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
-    /// Every so many layers one has none: the last of them.
+    /// Every so many layers one has none: the last of them; 0 where files say which.
     pub period: u64,
     /// Base of their RoPE, where it is not the others'.
     pub base: Option<f32>,
     /// Whether their RoPE is scaled as the others' is.
     pub scaled: bool,
+    /// Whether `rope_freqs.weight` is for them, too.
+    pub divided: bool,
 }
 
 impl Defaults {
@@ -241,6 +262,7 @@ impl Defaults {
         windows: None,
         parts: Parts::All,
         scaled_by_width: 0,
+        attention_scale: 0.0,
     };
 }
 
@@ -288,7 +310,11 @@ impl Hyper {
         let finetuned = keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true)?;
         // `block_count` counts the layers that draft, which come last.
         let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
-        let mut layers = read_layers(&keys, layers as usize, embedding_length)?;
+        let windowed = match defaults.windows {
+            Some(windows) => windowed(&keys, windows, layers as usize)?,
+            None => vec![false; layers as usize],
+        };
+        let mut layers = read_layers(&keys, &windowed, embedding_length)?;
         layers.truncate(layers.len() - draft_layers as usize);
         let ssm = Ssm::read(&keys)?;
         if ssm.is_some() && defaults.parts == Parts::All {
@@ -296,7 +322,12 @@ impl Hyper {
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
         let mla = Mla::read(&keys)?;
-        let mut rope = rope(&keys, context_length, layers.first().map_or(0, |layer| layer.key_length))?;
+        let key_length = |local: bool| {
+            let mut own = layers.iter().zip(&windowed).filter(|(_, windowed)| **windowed == local);
+            own.next().map(|(layer, _)| layer.key_length)
+        };
+        let [full, local] = [false, true].map(key_length);
+        let mut rope = rope(&keys, context_length, full.or(local).unwrap_or(0))?;
         if let Some(mla) = mla {
             mla.check(&keys, &layers, &rope)?;
             let scale = mla.attention_scale(&keys, &mut rope)?;
@@ -304,18 +335,16 @@ impl Hyper {
         }
         let mut local_rope = None;
         if let Some(windows) = defaults.windows {
-            let windowed = windowed(&keys, windows, layers.len() + draft_layers as usize)?;
-            // Layers with a window have heads of the same sizes.
-            let (dims, lengths) =
-                (rope.dims, layers.first().map_or([0; 2], |layer| [layer.key_length, layer.value_length]));
-            keys.optional("rope.dimension_count_swa", dims, dims)?;
-            keys.optional("attention.key_length_swa", lengths[0], lengths[0])?;
-            keys.optional("attention.value_length_swa", lengths[1], lengths[1])?;
-            for (layer, windowed) in layers.iter_mut().zip(windowed) {
+            for (layer, windowed) in layers.iter_mut().zip(&windowed) {
                 layer.window = windowed.then_some(window);
             }
-            local_rope = Some(windows.rope(&keys, &rope)?);
+            local_rope = Some(windows.rope(&keys, &rope, local.or(full).unwrap_or(0))?);
         }
+        share(&keys, &mut layers)?;
+        let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
+            None | Some(0) => None,
+            Some(length) => Some(LayerInputs { length, layers: layers.len() as u64 }),
+        };
         let architecture = architecture.to_owned();
         Ok(Hyper {
             architecture,
@@ -330,6 +359,7 @@ impl Hyper {
             mla,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,
+            layer_inputs,
             layers,
             draft_layers,
         })
@@ -337,12 +367,18 @@ impl Hyper {
 }
 
 impl Windows {
-    /// RoPE of layers with a window.
-    fn rope(&self, keys: &Keys<'_>, rope: &Rope) -> Result<Rope, GgufError> {
+    /// RoPE of layers with a window, whose keys are so long.
+    fn rope(&self, keys: &Keys<'_>, rope: &Rope, key_length: u64) -> Result<Rope, GgufError> {
+        const DIMS: &str = "rope.dimension_count_swa";
+        let dims = keys.optional(DIMS, 1, key_length)?.unwrap_or(rope.dims);
+        if !dims.is_multiple_of(2) || dims > key_length {
+            let limit = format!("even and at most {key_length}, the length of a key in layers with a window");
+            return Err(keys.metadata.bad_value(&keys.name(DIMS), dims, limit));
+        }
         let base = self.base.unwrap_or(rope.base as f32);
         let base = keys.float("rope.freq_base_swa", base, |x| x > 0.0, "a positive number")?;
         let plain = Rope { scaling: RopeScaling::None, factor: 1.0, ..rope.clone() };
-        Ok(Rope { base, ..if self.scaled { rope.clone() } else { plain } })
+        Ok(Rope { base, dims, divided: self.divided, ..if self.scaled { rope.clone() } else { plain } })
     }
 }
 
@@ -353,8 +389,33 @@ fn windowed(keys: &Keys<'_>, windows: Windows, count: usize) -> Result<Vec<bool>
         let pattern = keys.per_layer(KEY, count, 0, 1)?.unwrap_or_default();
         return Ok(pattern.into_iter().map(|windowed| windowed == 1).collect());
     }
-    let period = keys.optional(KEY, 1, MAX_COUNT)?.unwrap_or(windows.period);
+    let period = match keys.optional(KEY, 1, MAX_COUNT)?.unwrap_or(windows.period) {
+        0 => return Err(keys.metadata.missing(&keys.name(KEY), "array of bools")),
+        period => period,
+    };
     Ok((0..count as u64).map(|layer| layer % period + 1 < period).collect())
+}
+
+/// Layers at the end that read the keys and values of the last layer before them that has a window as they have, or none.
+fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
+    const KEY: &str = "attention.shared_kv_layers";
+    let count = layers.len();
+    let shared = keys.optional(KEY, 0, count as u64)?.unwrap_or(0);
+    let own = count - shared as usize;
+    for at in own..count {
+        let (before, layer) = (&layers[..own], &layers[at]);
+        let same = |other: &Layer| {
+            (other.window.is_some(), other.kv_heads, other.key_length, other.value_length)
+                == (layer.window.is_some(), layer.kv_heads, layer.key_length, layer.value_length)
+        };
+        let shares = before.iter().rposition(|other| other.window.is_some() == layer.window.is_some());
+        layers[at].shares = shares.filter(|&shares| same(&before[shares]));
+        if layers[at].shares.is_none() {
+            let limit = format!("so few that layer {at} has one of its kind and sizes before those that share");
+            return Err(keys.metadata.bad_value(&keys.name(KEY), shared, limit));
+        }
+    }
+    Ok(())
 }
 
 impl Scales {
@@ -405,14 +466,24 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
     Ok(rows)
 }
 
-fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
+/// One for each of `windowed`, which says whether it has a window: those may have heads of other sizes.
+fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
+    let count = windowed.len();
     let heads = keys.per_layer("attention.head_count", count, 1, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
     let least = u64::from(keys.defaults.parts == Parts::All);
     let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
-    let key_length = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
-    let value_length = keys.optional("attention.value_length", 1, MAX_WIDTH)?;
+    let [key_length, value_length] =
+        ["attention.key_length", "attention.value_length"].map(|key| keys.optional(key, 1, MAX_WIDTH));
+    let full = [key_length?, value_length?];
+    let mut local = full;
+    if keys.defaults.windows.is_some() {
+        let [key_length, value_length] =
+            ["attention.key_length_swa", "attention.value_length_swa"].map(|key| keys.optional(key, 1, MAX_WIDTH));
+        local = [key_length?.or(full[0]), value_length?.or(full[1])];
+    }
     let scale = keys.float("attention.scale", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    let scale = if scale == 0.0 { keys.defaults.attention_scale } else { scale };
     let experts = experts(keys, count)?;
     let least = u64::from(experts.is_none() && keys.defaults.parts != Parts::One);
     let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
@@ -424,6 +495,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
     let mut layers = Vec::with_capacity(count);
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
+        let [key_length, value_length] = if windowed[i] { local } else { full };
         if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
             let limit = format!("a divisor of attention.head_count, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));
@@ -451,6 +523,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
                 scale => scale,
             },
             window: None,
+            shares: None,
             feed_forward,
             experts: match &experts {
                 Some(_) if keys.defaults.parts == Parts::One && feed_forward == 0 => None,

@@ -50,7 +50,8 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, mla: &Mla, style: &S
     let (c, k) = (b.split_heads(c, 1)?, b.split_heads(k, 1)?);
     let k = b.rope(layer, k, style.pairs)?;
     let k = b.concat(c, k)?;
-    let y = b.attend(layer, q, k, c, style.sinks)?;
+    b.append(layer, k, c)?;
+    let y = b.attend(layer, q, style.sinks)?;
     let y = b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?;
     let y = b.merge_heads(y)?;
     let y = b.linear(y, &name("attn_output"), heads * value_length, width, Bias::Optional)?;

@@ -33,6 +33,7 @@ mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
 mod gemma3;
+mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
@@ -69,7 +70,7 @@ use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Experts, Hyper, Layer, Mla, Rope, Scales, Ssm};
+pub use hyper::{Experts, Hyper, Layer, LayerInputs, Mla, Rope, Scales, Ssm};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -103,6 +104,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     granitemoe::ARCHITECTURE,
     granitehybrid::ARCHITECTURE,
     gemma3::ARCHITECTURE,
+    gemma4::ARCHITECTURE,
     dots1::ARCHITECTURE,
     bailingmoe2::ARCHITECTURE,
     hunyuan_moe::ARCHITECTURE,

@@ -24,6 +24,14 @@ impl<'a> FileWeights<'a> {
 impl WeightSource for FileWeights<'_> {
     fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError> {
         let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
-        Ok(Cow::Borrowed(self.gguf.tensor_data(self.gguf.require_tensor(&weight.name)?)))
+        let bytes = self.gguf.tensor_data(self.gguf.require_tensor(weight.tensor())?);
+        let (Some(part), [.., rows, columns]) = (&weight.part, &weight.shape[..]) else {
+            return Ok(Cow::Borrowed(bytes));
+        };
+        let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are no whole blocks")? as usize;
+        let (from, count) = (part.from as usize * row, *rows as usize * row);
+        let matrices = bytes.chunks_exact(part.rows as usize * row);
+        let parts = matrices.map(|matrix| matrix.get(from..from + count).ok_or("the tensor has no such rows"));
+        Ok(Cow::Owned(parts.collect::<Result<Vec<_>, _>>()?.concat()))
     }
 }

@@ -28,7 +28,8 @@ use std::collections::HashMap;
 use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, int};
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::{
-    Attr, Choice, Dim, Function, Module, OpKind, Operand, Place, State, StateId, Type, Unary, ValueId, Weight, WeightId,
+    Attr, Choice, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
+    WeightId,
 };
 use crate::format::Format;
 
@@ -121,7 +122,23 @@ impl GraphBuilder {
         shape: &[u64],
         place: Option<Place>,
     ) -> Result<WeightId, TypeError> {
-        let weight = Weight { name: name.to_string(), format, shape: shape.to_vec(), place, choice: Choice::default() };
+        self.weight_part(name, format, shape, place, None)
+    }
+
+    /// Declares a weight that is a part of a tensor.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::weight`], and when the tensor has no such rows.
+    pub fn weight_part(
+        &mut self,
+        name: &str,
+        format: Format,
+        shape: &[u64],
+        place: Option<Place>,
+        part: Option<Part>,
+    ) -> Result<WeightId, TypeError> {
+        let weight =
+            Weight { name: name.to_string(), format, shape: shape.to_vec(), place, part, choice: Choice::default() };
         check_weight(&weight)?;
         let id = WeightId(self.module.weights.len() as u32);
         if self.names.insert(name.to_string(), id).is_some() {
@@ -249,8 +266,8 @@ impl GraphBuilder {
     }
 
     /// `rms_norm`.
-    pub fn rms_norm(&mut self, x: ValueId, w: WeightId, eps: f64) -> Result<ValueId, TypeError> {
-        self.one(OpKind::RmsNorm, vec![V(x), W(w)], vec![Attr::rounded(eps)])
+    pub fn rms_norm(&mut self, x: ValueId, w: impl Into<Option<WeightId>>, eps: f64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::RmsNorm, vec![V(x), opt_weight(w.into())], vec![Attr::rounded(eps)])
     }
 
     /// `split_heads`.
@@ -316,10 +333,10 @@ impl GraphBuilder {
     pub fn route(
         &mut self,
         logits: ValueId,
-        bias: Option<WeightId>,
+        [bias, scales]: [Option<WeightId>; 2],
         route: &RouteAttrs,
     ) -> Result<(ValueId, ValueId), TypeError> {
-        self.two(OpKind::Route, vec![V(logits), opt_weight(bias)], route.attrs())
+        self.two(OpKind::Route, vec![V(logits), opt_weight(bias), opt_weight(scales)], route.attrs())
     }
 
     /// `expert.matmul`.
@@ -351,11 +368,11 @@ impl GraphBuilder {
     pub fn rms_norm_quantise(
         &mut self,
         x: ValueId,
-        w: WeightId,
+        w: Option<WeightId>,
         eps: f64,
         format: Format,
     ) -> Result<ValueId, TypeError> {
-        self.one(OpKind::RmsNormQuantise, vec![V(x), W(w)], vec![Attr::rounded(eps), Attr::Format(format)])
+        self.one(OpKind::RmsNormQuantise, vec![V(x), opt_weight(w)], vec![Attr::rounded(eps), Attr::Format(format)])
     }
 
     /// `linear`.

@@ -239,10 +239,7 @@ impl<'a> Interpreter<'a> {
                 let y = f32s(self, "x")?.iter().map(|&x| function.apply(x, &op.attrs)).collect();
                 one(self.dims(value("x")), y)
             }
-            OpKind::RmsNorm => {
-                let (w, n) = self.norm_weight(op)?;
-                one(self.dims(value("x")), math::rms_norm(&f32s(self, "x")?, &w, n, op.attr("eps").float()))
-            }
+            OpKind::RmsNorm => one(self.dims(value("x")), self.rms_norm(op, env)?),
             OpKind::SplitHeads => {
                 let (dims, heads) = (self.dims(value("x")), op.attr("heads").int() as usize);
                 one(vec![dims[0], heads, dims[1] / heads], f32s(self, "x")?.into_owned())
@@ -318,8 +315,9 @@ impl<'a> Interpreter<'a> {
             OpKind::Route => {
                 let dims = self.dims(value("logits"));
                 let route = RouteAttrs::from_op(op);
-                let bias = self.optional(op.operand("bias"))?;
-                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], bias.as_deref(), &route);
+                let (bias, scales) = (self.optional(op.operand("bias"))?, self.optional(op.operand("scales"))?);
+                let vectors = [bias.as_deref(), scales.as_deref()];
+                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], vectors, &route);
                 let dims = vec![dims[0], route.top_k as usize];
                 Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
             }
@@ -357,8 +355,7 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::Quantise => Ok(vec![quantised(op, self.dims(value("x")), &f32s(self, "x")?)]),
             OpKind::RmsNormQuantise => {
-                let (w, n) = self.norm_weight(op)?;
-                let y = math::rms_norm(&f32s(self, "x")?, &w, n, op.attr("eps").float());
+                let y = self.rms_norm(op, env)?;
                 Ok(vec![quantised(op, self.dims(value("x")), &y)])
             }
             OpKind::Linear => {
@@ -499,10 +496,12 @@ impl<'a> Interpreter<'a> {
         Ok(self.matrix(weight, &self.bytes(weight)?).dequantise())
     }
 
-    /// The weight of a norm, and how many elements are normalised together.
-    fn norm_weight(&self, op: &Op) -> Result<(Vec<f32>, usize), InterpretError> {
-        let w = weight(op, "w");
-        Ok((self.dequantised(w)?, self.weight_dims(w).last().copied().unwrap_or(1)))
+    /// `rms_norm` of the op's rows: of heads together where the weight has a row for each.
+    fn rms_norm(&self, op: &Op, env: &Env<'_>) -> Result<Vec<f32>, InterpretError> {
+        let x = env.get(operand_value(op, "x"));
+        let n = self.dims(x).last().copied().unwrap_or(1);
+        let w = self.optional(op.operand("w"))?.unwrap_or_else(|| vec![1.0; n]);
+        Ok(math::rms_norm(&self.floats(x)?, &w, n, op.attr("eps").float()))
     }
 
     fn optional(&self, operand: Operand) -> Result<Option<Vec<f32>>, InterpretError> {

@@ -188,7 +188,7 @@ impl WeightId {
 }
 
 /// Where a weight's bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// Which of the model's files.
     pub file: u32,
@@ -196,10 +196,26 @@ pub struct Place {
     pub offset: u64,
 }
 
+/// Rows of a tensor that are a weight of their own: of the matrix, or of that of every expert.
+///
+/// ```text
+/// weight @gate : q4_k[8, 512, 256] {file = 0, offset = 0x0, tensor = "gate_up", rows = 1024, from = 0}
+/// weight @up : q4_k[8, 512, 256] {file = 0, offset = 0x0, tensor = "gate_up", rows = 1024, from = 512}
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The tensor's name in the model file.
+    pub tensor: String,
+    /// Rows of its matrix, or of each.
+    pub rows: u64,
+    /// The first that is the weight's.
+    pub from: u64,
+}
+
 /// A weight: a symbol with its format, shape and place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weight {
-    /// The tensor's name in the model file.
+    /// The tensor's name in the model file, or a name for a part of one.
     pub name: String,
     /// Storage format.
     pub format: Format,
@@ -207,11 +223,27 @@ pub struct Weight {
     pub shape: Vec<u64>,
     /// Where it is; `None` in text that was written by hand.
     pub place: Option<Place>,
+    /// Of which tensor it is a part, where it is not all of it; the place is the tensor's.
+    pub part: Option<Part>,
     /// What passes have decided about it.
     pub choice: Choice,
 }
 
 impl Weight {
+    /// The shape of the tensor in the file.
+    pub fn tensor_shape(&self) -> Vec<u64> {
+        let mut shape = self.shape.clone();
+        if let (Some(part), [.., rows, _]) = (&self.part, &mut shape[..]) {
+            *rows = part.rows;
+        }
+        shape
+    }
+
+    /// The name of the tensor in the file.
+    pub fn tensor(&self) -> &str {
+        self.part.as_ref().map_or(&self.name, |part| &part.tensor)
+    }
+
     /// The format of the tensor in the file.
     pub fn stored(&self) -> Format {
         self.choice.stored.unwrap_or(self.format)

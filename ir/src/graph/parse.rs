@@ -19,7 +19,7 @@ use super::op::{Attr, AttrKind, AttrRow, OpKind, OperandKind};
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::verify::{Problem, Site, is_name, verify};
 use super::{
-    Choice, Dim, Element, Field, Function, Held, Module, Operand, Place, State, StateId, Type, ValueId, Weight,
+    Choice, Dim, Element, Field, Function, Held, Module, Operand, Part, Place, State, StateId, Type, ValueId, Weight,
     WeightId,
 };
 use crate::format::Format;
@@ -255,8 +255,9 @@ impl<'t> Parser<'t> {
             let (at, token) = this.next()?;
             this.unsigned(at, &token)
         })?;
-        let (place, choice) = if self.take("{")? { self.weight_attrs()? } else { (None, Choice::default()) };
-        let weight = Weight { name: name.clone(), format, shape, place, choice };
+        let (place, part, choice) =
+            if self.take("{")? { self.weight_attrs()? } else { (None, None, Choice::default()) };
+        let weight = Weight { name: name.clone(), format, shape, place, part, choice };
         check_weight(&weight).map_err(|e| Failure { at, problem: e.into() })?;
         let id = WeightId(self.module.weights.len() as u32);
         if self.weights.insert(name, id).is_some() {
@@ -329,9 +330,9 @@ impl<'t> Parser<'t> {
         self.states.get(name).copied().ok_or_else(|| Failure { at, problem: unknown() })
     }
 
-    /// `file = 0, offset = 0x40, layout = q4_k_r16, ...}`: any of them, but a file has an offset.
-    fn weight_attrs(&mut self) -> Result<(Option<Place>, Choice), Failure> {
-        let (mut place, mut choice) = (None, Choice::default());
+    /// `file = 0, offset = 0x40, layout = q4_k_r16, ...}`: any of them, but a file has an offset, and a tensor has rows and the first of them.
+    fn weight_attrs(&mut self) -> Result<(Option<Place>, Option<Part>, Choice), Failure> {
+        let (mut place, mut part, mut choice) = (None, None, Choice::default());
         self.list("}", |this| {
             let (at, name) = this.word("an attribute's name")?;
             this.mark("=")?;
@@ -345,6 +346,17 @@ impl<'t> Parser<'t> {
                     this.mark("=")?;
                     let (at, token) = this.next()?;
                     place.replace(Place { file, offset: this.unsigned(at, &token)? }).is_some()
+                }
+                "tensor" => {
+                    let tensor = this.string()?;
+                    let [rows, from] = ["rows", "from"].map(|name| {
+                        this.mark(",")?;
+                        this.keyword(name)?;
+                        this.mark("=")?;
+                        let (at, token) = this.next()?;
+                        this.unsigned(at, &token)
+                    });
+                    part.replace(Part { tensor, rows: rows?, from: from? }).is_some()
                 }
                 "stored" | "layout" | "activations" => {
                     let (at, word) = this.word("a format")?;
@@ -361,7 +373,7 @@ impl<'t> Parser<'t> {
                     slot.replace(text).is_some()
                 }
                 other => {
-                    let expected = "file, stored, layout, activations, tile or why".to_string();
+                    let expected = "file, tensor, stored, layout, activations, tile or why".to_string();
                     let found = Token::Word(other).text();
                     return Err(Failure { at, problem: ParseProblem::Expected { expected, found } });
                 }
@@ -373,7 +385,7 @@ impl<'t> Parser<'t> {
                 false => Ok(()),
             }
         })?;
-        Ok((place, choice))
+        Ok((place, part, choice))
     }
 
     fn function(&mut self, start: usize) -> Result<(), Failure> {

@@ -21,7 +21,7 @@ use std::fmt::{self, Display, Formatter, Write};
 use super::number::definition_order;
 use super::op::Attr;
 use super::verify::is_name;
-use super::{Choice, Function, Held, Module, Op, Operand, State, Type, ValueId, Weight};
+use super::{Choice, Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
 
 impl Display for Module {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -49,6 +49,9 @@ impl Display for Weight {
         let mut attrs = Vec::new();
         if let Some(place) = self.place {
             attrs.push(format!("file = {}, offset = {:#x}", place.file, place.offset));
+        }
+        if let Some(Part { tensor, rows, from }) = &self.part {
+            attrs.push(format!("tensor = {}, rows = {rows}, from = {from}", Quoted(tensor)));
         }
         let Choice { stored, layout, activations, tile, why } = &self.choice;
         let formats = [("stored", stored), ("layout", layout), ("activations", activations)];

@@ -280,6 +280,7 @@ pub fn result_types(
                 return Err(rule.attr("top_k", format!("at most the {experts} experts")));
             }
             rule.bias("bias", experts)?;
+            rule.bias("scales", experts)?;
             let (groups, kept) = (rule.positive("groups")?, rule.positive("groups_kept")?);
             if !experts.is_multiple_of(groups) || (groups > 1 && experts / groups < 2) {
                 return Err(
@@ -477,6 +478,22 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         // Signed offsets are what files and pointers have.
         Some(bytes) if i64::try_from(bytes).is_ok() => {}
         Some(_) | None => return Err(error("has more bytes than fit 63 bits".to_string())),
+    }
+    if let Some(part) = &weight.part {
+        let [.., n, _] = weight.shape[..] else {
+            return Err(error("has no rows that could be a part of a tensor".to_string()));
+        };
+        if part.from.checked_add(n).is_none_or(|end| end > part.rows) {
+            let super::Part { tensor, rows, from } = part;
+            return Err(error(format!("is no part of {tensor:?} from row {from} on, which has {rows} rows")));
+        }
+        if weight.tensor_shape()[..weight.shape.len() - 1]
+            .iter()
+            .try_fold(row, |bytes, &n| bytes.checked_mul(n))
+            .is_none_or(|bytes| i64::try_from(bytes).is_err())
+        {
+            return Err(error("is of a tensor that has more bytes than fit 63 bits".to_string()));
+        }
     }
     check_choice(weight).map_err(error)
 }

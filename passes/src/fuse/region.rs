@@ -270,7 +270,8 @@ impl<'a> Piece<'a> {
 /// The `count`th weight of a region: what matters of it to rules.
 fn own_weight(module: &Module, weight: WeightId, count: usize) -> Weight {
     let Weight { format, shape, .. } = &module.weights[weight.index()];
-    Weight { name: format!("w{count}"), format: *format, shape: shape.clone(), place: None, choice: Choice::default() }
+    let (shape, choice) = (shape.clone(), Choice::default());
+    Weight { name: format!("w{count}"), format: *format, shape, place: None, part: None, choice }
 }
 
 /// A name that says which of a region's values it is.

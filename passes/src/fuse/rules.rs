@@ -65,7 +65,7 @@ pub(crate) static RULES: &[Rule] = &[
     rule("expert_residual_right", "(add (expert.down ?x ?ids ?p ?w ?b _) ?r)",                 "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
     // A head is 64 to 256 elements: it stays in registers from its norm to its rotation.
     rule("rope_heads",           "(rope (split_heads ?x ?h) ?pos ?f ROPE)",                    "(rope.heads ?x ?pos _ ?f ?h 0.0 ROPE)", always),
-    rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ROPE)", "(rope.heads ?x ?pos ?n ?f ?h ?eps ROPE)", always),
+    rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ROPE)", "(rope.heads ?x ?pos ?n ?f ?h ?eps ROPE)", weighted),
 ];
 
 /// Three projections of the same rows that feed one attention are one work list: three barriers fewer for decode, where each
@@ -83,6 +83,11 @@ const fn rule(name: &'static str, from: &'static str, to: &'static str, when: fn
 
 fn always(_: &Graph, _: &Subst) -> bool {
     true
+}
+
+/// `?n` is a weight: a norm without one is none that a rotation does.
+fn weighted(graph: &Graph, subst: &Subst) -> bool {
+    matches!(graph[subst[var("n")]].data, Class::Weight(_))
 }
 
 /// `?f` is a format that rounds.

@@ -30,7 +30,7 @@ use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::def_use::DefUse;
 use ixc_ir::graph::{
-    self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, StateId, Type, ValueId, WeightId,
+    self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, Place, StateId, Type, ValueId, WeightId,
 };
 use ixc_ir::plan::{
     ArenaBuffer, Arg, BucketId, BufferId, DimRule, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, State,
@@ -210,6 +210,8 @@ pub(super) struct Lowering<'a> {
     quantised: HashMap<(BufferId, Format), ArenaRows>,
     gathered: HashMap<(BufferId, BucketId), ArenaRows>,
     weight_ids: HashMap<(WeightId, Format), u32>,
+    /// Tensors in the plan: name, as kernels read it, as it is stored, and where.
+    tensors: HashMap<(String, Format, Format, Place), u32>,
     /// Whether quantised values have bf16 beside them, which some products take: then all do, so that every product can take every value.
     beside: bool,
     /// Whether the target has tile registers.
@@ -298,6 +300,7 @@ impl<'a> Lowering<'a> {
             quantised: HashMap::new(),
             gathered: HashMap::new(),
             weight_ids: HashMap::new(),
+            tensors: HashMap::new(),
             tiles: target.row().isa.tile_registers > 0,
             beside: module.weights.iter().any(|weight| weight.choice.activations.is_some_and(is_beside)),
             residency: Residency::default(),
@@ -653,7 +656,11 @@ impl<'a> Lowering<'a> {
 
     /// A weight as it lies in its file.
     pub(super) fn stored_weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
-        self.weight_in(w, self.module.weights[w.index()].stored())
+        let weight = &self.module.weights[w.index()];
+        if weight.part.is_some() {
+            return unsupported("dequantise", format!("@{}, a part of a tensor that no product reads", weight.name));
+        }
+        self.weight_in(w, weight.stored())
     }
 
     fn weight_in(&mut self, w: WeightId, format: Format) -> Result<u32, ScheduleError> {
@@ -664,7 +671,14 @@ impl<'a> Lowering<'a> {
         let name = || weight.name.clone();
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
-        let row = row_bytes(weight.stored(), last)?;
+        // Parts of a tensor are read of all of it, which is in the plan once.
+        let tensor = (weight.tensor().to_string(), format, weight.stored(), place);
+        if let Some(&id) = weight.part.as_ref().and_then(|_| self.tensors.get(&tensor)) {
+            self.weight_ids.insert((w, format), id);
+            return Ok(id);
+        }
+        let (shape, row) = (weight.tensor_shape(), row_bytes(weight.stored(), last)?);
+        let lead = &shape[..lead.len()];
         let bytes = lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)).unwrap_or(u64::MAX);
         let available = self.facts.files.get(place.file as usize).map_or(0, |file| file.bytes);
         if place.offset.checked_add(bytes).is_none_or(|end| end > available) {
@@ -673,15 +687,16 @@ impl<'a> Lowering<'a> {
         }
         let id = fit("number of weights", self.plan_weights.len() as u64)?;
         self.plan_weights.push(PlanWeight {
-            name: name(),
+            name: weight.tensor().to_string(),
             format,
             stored: weight.stored(),
-            shape: weight.shape.clone(),
+            shape,
             file: WeightFile::Source(place.file),
             offset: place.offset,
             bytes,
         });
         self.weight_ids.insert((w, format), id);
+        self.tensors.insert(tensor, id);
         Ok(id)
     }
 

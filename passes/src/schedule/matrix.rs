@@ -72,7 +72,9 @@ pub(super) struct Matrix {
     pub(super) k: u64,
     /// Bytes of a row.
     row: u64,
-    /// Bytes of an expert, 0 where there are none.
+    /// Where it begins in its tensor, or in that of each expert, in bytes.
+    begin: u64,
+    /// Bytes from an expert's tensor to the next, 0 where there are none.
     pub(super) expert: u64,
 }
 
@@ -95,8 +97,11 @@ impl Lowering<'_> {
         };
         let format = self.format_of(w);
         let row = row_bytes(format, k)?;
-        let bytes = row.checked_mul(n).ok_or_else(|| unsupported("a weight beyond 64 bits".to_string()))?;
-        Ok(Matrix { format, n, k, row, expert: if routed { bytes } else { 0 } })
+        let (begin, rows) = weight.part.as_ref().map_or((0, n), |part| (part.from, part.rows));
+        let tensor = row.checked_mul(rows).ok_or_else(|| unsupported("a weight beyond 64 bits".to_string()))?;
+        // Within it.
+        let begin = begin * row;
+        Ok(Matrix { format, n, k, row, begin, expert: if routed { tensor } else { 0 } })
     }
 
     /// `x w' [+ bias] [+ residual]`.
@@ -118,7 +123,7 @@ impl Lowering<'_> {
                     "w",
                     Arg {
                         source: Source::Weight(weight),
-                        offset: m.rows(first_row),
+                        offset: m.begin + m.rows(first_row),
                         row_stride: 0,
                         column_stride: m.rows(part.rows),
                         expert_stride: m.expert,
@@ -266,7 +271,7 @@ impl Lowering<'_> {
             let label = if first_row == 0 { label.to_string() } else { format!("{label} tail") };
             let weight = |m: &Matrix, weight: u32| Arg {
                 source: Source::Weight(weight),
-                offset: m.rows(first_row),
+                offset: m.begin + m.rows(first_row),
                 row_stride: 0,
                 column_stride: m.rows(part.rows),
                 expert_stride: m.expert,

@@ -242,7 +242,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let bucket = BucketId(0);
     let axis = RowAxis::Routed(bucket);
     let eps = Bits::of(1e-5);
-    let norm = RmsNorm { n: N, eps, out: Format::F32 };
+    let norm = RmsNorm { n: N, eps, out: Format::F32, plain: false };
     let row = N * 4;
     let arena = |buffer, row| arg(Source::Arena(buffer), row, 0);
     let input = |input, row| arg(Source::Input(input), row, 0);
@@ -329,6 +329,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         groups: 1,
         kept: 1,
         bias: false,
+        scales: false,
         normalise: true,
         scale: Bits::of(1.0),
     };

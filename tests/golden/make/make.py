@@ -52,6 +52,8 @@ def randomise(model, generator):
             value = parameter.data.mean() + noise * 0.2
         parameter.data.copy_(value)
     for name, buffer in sorted(model.named_buffers()):
+        if name.endswith("layer_scalar"):
+            buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
         # What a router adds for choosing alone.
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
@@ -93,6 +95,10 @@ def convert(llama_cpp, folder, out):
     parameters = as_converter_knows(ModelBase.load_hparams(folder, False))
     converter = get_model_class(get_model_architecture(parameters, ModelType.TEXT))
     vocabulary = parameters.get("text_config", parameters)["vocab_size"]
+
+    # Some count the tokens of one.
+    tokens = {"model": {"vocab": {str(i): i for i in range(vocabulary)}}, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
 
     class WithoutTokenizer(converter):
         model_arch = converter.model_arch

@@ -10,6 +10,8 @@ from transformers import (
     Dots1ForCausalLM,
     Ernie4_5Config,
     Ernie4_5ForCausalLM,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     GraniteConfig,
     GraniteForCausalLM,
     HunYuanMoEV1Config,
@@ -100,6 +102,20 @@ DOTS1 = SMALL | {
 VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64, "deepstack_visual_indexes": []}
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
 
+# Windows shorter than a prompt; heads without one are twice as long.
+GEMMA4 = SMALL | {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 24,
+    "final_logit_softcapping": 30.0,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+    },
+}
+
 # Matrices in f16: what rounds are keys and values in f16 (2e-8 of their squares), sums in f32, and pairs of bf16 on targets with tiles.
 ROUNDED = 5e-8
 GRANITE_HYBRID = dict(
@@ -186,6 +202,45 @@ MODELS = {
     "phi3": (
         Phi3Config(**SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.75}}),
         Phi3ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # The last two layers have no keys and values, and wider networks.
+    "gemma4-e": (
+        Gemma4TextConfig(
+            **GEMMA4
+            | {
+                "intermediate_size": 32,
+                "num_hidden_layers": 6,
+                "num_attention_heads": 2,
+                "layer_types": ["sliding_attention", "full_attention"] * 3,
+                "num_key_value_heads": 1,
+                "num_kv_shared_layers": 2,
+                "use_double_wide_mlp": True,
+                "hidden_size_per_layer_input": 16,
+                "vocab_size_per_layer_input": 64,
+            }
+        ),
+        Gemma4ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "gemma4-moe": (
+        Gemma4TextConfig(
+            **GEMMA4
+            | {
+                "intermediate_size": 48,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "hidden_size_per_layer_input": 0,
+                "attention_k_eq_v": True,
+                "num_global_key_value_heads": 1,
+                "enable_moe_block": True,
+                "num_experts": 6,
+                "top_k_experts": 2,
+                "moe_intermediate_size": 32,
+            }
+        ),
+        Gemma4ForCausalLM,
         ROUNDED,
         None,
     ),

@@ -47,5 +47,6 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
         beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
         beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
         attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
+        divided: true,
     })
 }

@@ -107,7 +107,12 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
 ///
 /// All scores grow with the logit, so that without a bias the choice is made on the f32 logits themselves: of equal ones the lowest id, NaN
 /// last. Groups are chosen by the sum of their two highest scores, bias included (DeepSeek-V3).
-pub fn route(logits: &[f32], experts: usize, bias: Option<&[f32]>, route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
+pub fn route(
+    logits: &[f32],
+    experts: usize,
+    [bias, scales]: [Option<&[f32]>; 2],
+    route: &RouteAttrs,
+) -> (Vec<i32>, Vec<f32>) {
     let k = route.top_k as usize;
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
     for row in logits.chunks_exact(experts) {
@@ -150,7 +155,8 @@ pub fn route(logits: &[f32], experts: usize, bias: Option<&[f32]>, route: &Route
             chosen.iter_mut().for_each(|score| *score /= sum);
         }
         ids.extend(order.iter().map(|&id| id as i32));
-        weights.extend(chosen.iter().map(|score| (score * route.scale) as f32));
+        let own = |id: usize| scales.map_or(1.0, |scales| f64::from(scales[id]));
+        weights.extend(order.iter().zip(&chosen).map(|(&id, score)| (score * route.scale * own(id)) as f32));
     }
     (ids, weights)
 }

@@ -5,7 +5,7 @@ use crate::format::Format;
 use crate::graph::attrs::{Activation, GateAttrs, Prefetch};
 use crate::graph::builder::{GraphBuilder, LinearPart};
 use crate::graph::op::{OpKind, OperandKind};
-use crate::graph::{Attr, Dim, Held, Operand, Place, State, Type, ValueId, WeightId};
+use crate::graph::{Attr, Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
 use crate::state::Rollback;
 
 /// Makes one op after the other out of what is there, or out of new parameters and weights.
@@ -73,7 +73,12 @@ impl Soup {
         };
         let name = self.name("w");
         let place = self.rng.once_in(2).then(|| Place { file: self.made as u32, offset: self.rng.bits() });
-        ok(self.b.weight(&name, format, shape, place))
+        let rows = if let [.., n, _] = shape { *n } else { 0 };
+        let part = (rows > 0 && self.rng.once_in(4)).then(|| {
+            let from = self.rng.below(3) * rows;
+            Part { tensor: self.name("t"), rows: from + rows + self.rng.below(2) * rows, from }
+        });
+        ok(self.b.weight_part(&name, format, shape, place, part))
     }
 
     fn maybe_vector(&mut self, n: u64) -> Option<WeightId> {
@@ -216,7 +221,8 @@ impl Soup {
             OpKind::RmsNorm => {
                 let of_head = self.rng.once_in(2);
                 let shape = if of_head { vec![heads, d] } else { vec![d] };
-                let (x, w) = (self.f32(&[heads, d]), self.weight(&shape));
+                let x = self.f32(&[heads, d]);
+                let w = self.rng.once_in(2).then(|| self.weight(&shape));
                 ok(self.b.rms_norm(x, w, 1e-5));
             }
             OpKind::SplitHeads => {
@@ -301,9 +307,9 @@ impl Soup {
             }
             OpKind::Route => {
                 let slots = 1 + self.rng.below(IDS);
-                let (logits, bias) = (self.f32(&[IDS]), self.maybe_vector(IDS));
+                let (logits, vectors) = (self.f32(&[IDS]), [0; 2].map(|_| self.maybe_vector(IDS)));
                 let route = random_route(&mut self.rng, slots);
-                let (ids, p) = ok(self.b.route(logits, bias, &route));
+                let (ids, p) = ok(self.b.route(logits, vectors, &route));
                 self.routed.push((ids, p, slots));
             }
             OpKind::ExpertMatmul => {
@@ -332,7 +338,7 @@ impl Soup {
                 ok(self.b.quantise(x, format));
             }
             OpKind::RmsNormQuantise => {
-                let (x, w, format) = (self.f32(&[k]), self.weight(&[k]), self.activation_format(k));
+                let (x, w, format) = (self.f32(&[k]), self.maybe_vector(k), self.activation_format(k));
                 ok(self.b.rms_norm_quantise(x, w, 1e-6, format));
             }
             OpKind::Linear => {

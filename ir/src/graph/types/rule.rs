@@ -335,12 +335,15 @@ impl<'a> Rule<'a> {
 
     pub(in crate::graph) fn rms_norm(&self) -> Result<(&'a [Dim], Dim), TypeError> {
         let (lead, d) = self.f32_rows("x")?;
-        if let ([own_heads, w], [_, heads]) = (self.any_weight("w").shape.as_slice(), lead) {
+        let per_head = match self.find("w") {
+            Operand::Weight(_) => Some(self.any_weight("w").shape.as_slice()),
+            Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
+        };
+        if let (Some([own_heads, w]), [_, heads]) = (per_head, lead) {
             self.same_number("w", *own_heads, heads)?;
             self.same_number("w", *w, d)?;
         } else {
-            let [w] = self.weight("w")?;
-            self.same_number("w", w, d)?;
+            self.bias("w", self.number("x", d)?)?;
         }
         self.eps()?;
         Ok((lead, d.clone()))

@@ -22,15 +22,17 @@ impl Lowering<'_> {
         let route = RouteAttrs::from_op(op);
         let ids = self.buffer("route ids", logits.rows, Format::F32, route.top_k)?;
         let p = self.buffer("route weights", logits.rows, Format::F32, route.top_k)?;
-        let bias = self.opt_weight(op, "bias");
+        let (bias, scales) = (self.opt_weight(op, "bias"), self.opt_weight(op, "scales"));
         let mut args = vec![
             ("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
             ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
             ("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
             ("scores", scratch_arg()),
         ];
-        if let Some(bias) = bias {
-            args.insert(1, ("bias", whole(Source::Weight(self.vector(name, bias)?))));
+        for (name, weight) in [("bias", bias), ("scales", scales)] {
+            if let Some(weight) = weight {
+                args.push((name, whole(Source::Weight(self.vector(op.kind.row().mnemonic, weight)?))));
+            }
         }
         let spec = Route {
             experts: fit("experts", logits.width)?,
@@ -44,6 +46,7 @@ impl Lowering<'_> {
             groups: fit("groups of experts", route.groups)?,
             kept: fit("groups of experts", route.groups_kept)?,
             bias: bias.is_some(),
+            scales: scales.is_some(),
             normalise: route.normalise,
             scale: Bits::of(route.scale),
         };

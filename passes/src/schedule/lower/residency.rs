@@ -162,6 +162,10 @@ impl Lowering<'_> {
         let mut ids = Vec::with_capacity(weights.len());
         for &w in &weights {
             let id = self.weight(w)?;
+            // Parts of one tensor.
+            if ids.contains(&id) && self.module.weights[w.index()].part.is_some() {
+                continue;
+            }
             if self.tasks.groups.insert(id, number).is_some() {
                 return unsupported(name, "a weight in the experts of two layers, or twice in one");
             }

@@ -139,21 +139,26 @@ impl Lowering<'_> {
 
     pub(super) fn rms_norm(&mut self, op: &Op, out: Format) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
-        let w = self.weight_operand(op, "w");
-        let label = self.label(op.kind, w);
-        let n = self.last(w);
+        let w = self.opt_weight(op, "w");
+        let name = op.kind.row().mnemonic;
+        let label = w.map_or_else(|| name.to_string(), |w| self.label(op.kind, w));
+        let n = match self.function.ty(self.value_operand(op, "x")?).dims().last().and_then(|n| n.fixed()) {
+            Some(n) if n > 0 => n,
+            _ => return unsupported(name, "rows of no number of elements"),
+        };
         let y = self.buffer(&label, x.rows, out, x.width)?;
         let out = y.format;
-        let weight = self.vector(op.kind.row().mnemonic, w)?;
         let eps = Bits::of(op.attr("eps").float());
-        // Heads share their weight, or have one each.
-        let part = if self.module.weights[w.index()].shape.len() == 1 { 0 } else { row_bytes(Format::F32, n)? };
-        let args = vec![
+        let mut args = vec![
             ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
-            ("w", by_column(Source::Weight(weight), 0, part)),
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
         ];
-        let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out };
+        if let Some(w) = w {
+            // Heads share their weight, or have one each.
+            let part = if self.module.weights[w.index()].shape.len() == 1 { 0 } else { row_bytes(Format::F32, n)? };
+            args.push(("w", by_column(Source::Weight(self.vector(name, w)?), 0, part)));
+        }
+        let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out, plain: w.is_none() };
         self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(y))
     }
