@@ -20,6 +20,7 @@
 //! To add a weight format: a row in the table below. What is then missing, a test of the table or of the kernels says.
 
 pub mod codec;
+pub mod digits;
 pub mod encode;
 pub mod grids;
 pub mod packed;
@@ -27,7 +28,8 @@ pub mod requantise;
 
 use serde::{Deserialize, Serialize};
 
-pub use codec::{Codec, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Spread, Values};
+pub use codec::{Codec, Codes, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Spread, Values};
+pub use digits::Digits;
 pub use grids::Grid;
 use grids::{Index, Signs};
 
@@ -268,6 +270,14 @@ format_table! {
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, low: Plane::new("scales", 4, 1), high: None, spread: Spread::DENSE, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2SR16 "iq2_s_r16";
+        /// ggml `block_tq1_0`: `x = d * (q - 1)`, codes of three values as digits, five to a byte.
+        Tq1_0 "tq1_0" gguf 34, 256 => 54, { quants @ 0, 48; high @ 48, 4; d @ 52, 2 },
+            Codec::Quants(Quants::by_digits(&[
+                Digits { field: "quants", at: 0, run: 32, each: 5 }, Digits { field: "quants", at: 32, run: 16, each: 5 }, Digits { field: "high", at: 0, run: 4, each: 4 },
+            ], Values::Linear { zero: 1 })), activation A8Super, packed Tq1_0R16 "tq1_0_r16";
+        /// ggml `block_tq2_0`: `x = d * (q - 1)`, two bits.
+        Tq2_0 "tq2_0" gguf 35, 256 => 66, { quants @ 0, 64; d @ 64, 2 },
+            Codec::Quants(Quants::new(Plane::new("quants", 2, 32), Values::Linear { zero: 1 })), activation A8Super, packed Tq2_0R16 "tq2_0_r16";
         /// Requantised: bytes with a scale for the whole row, `x = d * q` (KTransformers' AMXINT8).
         I8Row "i8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).scales(Scales::Row)), activation A8Row, packed I8RowR16 "i8_row_r16";
@@ -325,6 +335,11 @@ impl Format {
     /// Elements in a block.
     pub fn block_len(self) -> usize {
         self.row().block_len
+    }
+
+    /// Elements of a quantised weight's row that share a float `d`, and what is added: those of a block in its file.
+    pub fn d_columns(self) -> usize {
+        self.unpacked().unwrap_or(self).block_len()
     }
 
     /// Bytes in a block; in packed formats, a row's share of them.

@@ -16,10 +16,11 @@
 //! plane of 2 bits, run 32: byte j holds elements j, j + 32, j + 64 and j + 96     q2_k
 //! ```
 //!
-//! Or a block has indices of a [grid](super::grids) instead, each for the codes of several elements; planes are of its packed form then.
+//! Or a block has something else that codes are made of ([`Codes`]); planes are of its packed form then.
 
 use half::{bf16, f16};
 
+use super::digits::{self, Digits};
 use super::grids::Grid;
 use super::{Field, FormatRow, packed};
 
@@ -267,6 +268,17 @@ pub enum Minimum {
     Scaled,
 }
 
+/// How a file's block has codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codes {
+    /// In planes.
+    Planes,
+    /// By indices of a table.
+    Grid(&'static Grid),
+    /// As digits of bytes.
+    Digits(&'static [Digits]),
+}
+
 /// Small integers with scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quants {
@@ -276,8 +288,8 @@ pub struct Quants {
     pub high: Option<Plane>,
     /// What number a code is.
     pub values: Values,
-    /// How a file's block has indices instead of codes.
-    pub grid: Option<&'static Grid>,
+    /// How a file's block has codes.
+    pub codes: Codes,
     /// How `d` is stored.
     pub d: Number,
     /// Integer scales.
@@ -289,7 +301,13 @@ pub struct Quants {
 impl Quants {
     /// Codes in one plane, with a scale for all elements of a block.
     pub const fn new(low: Plane, values: Values) -> Quants {
-        Quants { low, high: None, values, grid: None, d: Number::Half, scales: Scales::None, minimum: Minimum::None }
+        let (d, scales, minimum) = (Number::Half, Scales::None, Minimum::None);
+        Quants { low, high: None, values, codes: Codes::Planes, d, scales, minimum }
+    }
+
+    /// Codes that are digits of base 3, which are two bits.
+    pub const fn by_digits(digits: &'static [Digits], values: Values) -> Quants {
+        Quants { codes: Codes::Digits(digits), ..Quants::new(Plane::new("", 2, 1), values) }
     }
 
     /// Codes by a grid: the places of magnitudes and a sign above them, which are three or four bits.
@@ -297,7 +315,7 @@ impl Quants {
         let bits = grid.bits + 1;
         let low = if bits == 4 { 4 } else { 2 };
         let high = if bits > low { Some(Plane::new("", bits - low, 1)) } else { None };
-        Quants { high, grid: Some(grid), ..Quants::new(Plane::new("", low, 1), values) }
+        Quants { high, codes: Codes::Grid(grid), ..Quants::new(Plane::new("", low, 1), values) }
     }
 
     /// With another kind of number for `d`.
@@ -324,6 +342,14 @@ impl Quants {
     /// With a number `m` for each block that is added to its elements.
     pub const fn plus_m(self) -> Quants {
         Quants { minimum: Minimum::Half, ..self }
+    }
+
+    /// How many codes there are.
+    pub const fn count(&self) -> usize {
+        match self.codes {
+            Codes::Planes | Codes::Grid(_) => 1 << (self.low.bits + self.high_bits()),
+            Codes::Digits(_) => super::digits::BASE as usize,
+        }
     }
 
     /// Bits of a code above those of the low plane.
@@ -394,9 +420,8 @@ impl Quants {
 
     /// The largest byte of any code.
     pub const fn max(&self) -> u8 {
-        let codes = 1usize << (self.low.bits + self.high_bits());
         let (mut max, mut code) = (0, 0);
-        while code < codes {
+        while code < self.count() {
             let byte = self.byte(code as u8);
             if byte > max {
                 max = byte;
@@ -578,9 +603,10 @@ impl Block<'_> {
 
 impl Reader for Block<'_> {
     fn code(&self, quants: &Quants, i: usize) -> u8 {
-        match &quants.grid {
-            Some(grid) => grid.code(|field| self.field(field), i),
-            None => self.planes(&quants.low, quants.high.as_ref(), i),
+        match quants.codes {
+            Codes::Planes => self.planes(&quants.low, quants.high.as_ref(), i),
+            Codes::Grid(grid) => grid.code(|field| self.field(field), i),
+            Codes::Digits(digits) => digits::code(digits, |field| self.field(field), i),
         }
     }
 

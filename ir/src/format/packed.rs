@@ -170,8 +170,7 @@ impl Reader for Strip<'_> {
     }
 
     fn float(&self, number: Number, field: &str, i: usize) -> f32 {
-        // Of 256 columns one, of each 32 one where blocks are of 32.
-        let i = if self.row.block_len == K_BLOCK { 0 } else { i / SUB };
+        let i = i / self.row.format.d_columns();
         number.at(self.field(field), number.bytes() * (STRIP * i + self.r))
     }
 

@@ -1,14 +1,17 @@
 //! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
 
+use ixc_ir::format::digits::{BASE, Digits};
 use ixc_ir::format::grids::{Grid, Index, Signs};
 use ixc_ir::format::packed::SUB;
-use ixc_ir::format::{Format, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Values};
+use ixc_ir::format::{Codes, Format, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Values};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::packed::strip;
 
 /// A sub-block's codes.
 pub const BYTES: Type = Type::i8(SUB as u16);
+/// Elements of half of it.
+const HALF: usize = SUB / 2;
 
 /// A block of a weight row in memory.
 #[derive(Clone)]
@@ -36,17 +39,54 @@ impl Block {
     /// The codes of a sub-block of 32 elements, a byte each.
     pub fn codes(&self, b: &mut KernelBuilder, sub: i64) -> ValueId {
         let codec = self.codec();
-        if let Some(grid) = &codec.grid {
-            return self.grid_codes(b, grid, sub);
-        }
-        let low = self.plane(b, &codec.low, sub, 0);
-        match &codec.high {
-            None => low,
-            Some(high) => {
+        match (codec.codes, &codec.high) {
+            (Codes::Grid(grid), _) => self.grid_codes(b, grid, sub),
+            (Codes::Digits(digits), _) => self.digits(b, digits, sub),
+            (Codes::Planes, None) => self.plane(b, &codec.low, sub, 0),
+            (Codes::Planes, Some(high)) => {
+                let low = self.plane(b, &codec.low, sub, 0);
                 let high = self.plane(b, high, sub, codec.low.bits as i64);
                 b.same(Op::Or, &[low, high])
             }
         }
+    }
+
+    /// A sub-block's digits. Both bytes of a word are digits of the same number in their bytes, as runs are longer.
+    fn digits(&self, b: &mut KernelBuilder, all: &'static [Digits], sub: i64) -> ValueId {
+        let halves = [0, 1].map(|half| {
+            let first = (2 * sub as usize + half) * HALF;
+            let (digits, byte, _) = Digits::place(all, first);
+            let at = self.field(digits.field) + byte as i64;
+            match digits.run {
+                HALF.. => b.load(Type::i8(HALF as u16), self.buffer, at),
+                // The same four bytes again, for the next digits.
+                4 => {
+                    let four = b.load_splat(Type::i32(HALF as u16 / 4), self.buffer, at);
+                    b.bitcast(Type::i8(HALF as u16), four)
+                }
+                run => unreachable!("{}: no code for digits in runs of {run}", self.format),
+            }
+        });
+        let words = Type::i16(BYTES.lanes / 2);
+        let bytes = b.op(Op::Concat, BYTES, &halves);
+        let bytes = b.bitcast(words, bytes);
+        let powers = (0..BYTES.lanes).step_by(2).flat_map(|i| {
+            let (_, _, n) = Digits::place(all, sub as usize * SUB + usize::from(i));
+            u16::from(Digits::power(n)).to_le_bytes()
+        });
+        let powers = b.bytes(words, powers.collect());
+        let (low, base) = (b.splat_int(words, 255), b.splat_int(words, BASE.into()));
+        let even = b.same(Op::And, &[bytes, low]);
+        let odd = b.shift(Op::ShrU, bytes, 8);
+        let [even, odd] = [even, odd].map(|byte| {
+            let byte = b.same(Op::IMul, &[byte, powers]);
+            let byte = b.same(Op::And, &[byte, low]);
+            let digit = b.same(Op::IMul, &[byte, base]);
+            b.shift(Op::ShrU, digit, 8)
+        });
+        let odd = b.shift(Op::Shl, odd, 8);
+        let both = b.same(Op::Or, &[even, odd]);
+        b.bitcast(BYTES, both)
     }
 
     /// A sub-block's bits of a plane, from bit `to` of a byte on.

@@ -19,7 +19,8 @@
 //! ```text
 //! integer scales   t += sum * dx for eight sub-blocks;        y += t * d;   y += -dmin * (sum over sub-blocks of min * sums)
 //! and 2 minimums                                                            y += -dmin * (sum over sub-blocks of (min * sums16) * dx)
-//! none             t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
+//! d of a block     t += sum * dx for eight sub-blocks;        y += t * d
+//! d of a sub-block t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
 //! ```
 
 use ixc_ir::format::packed::STRIP;
@@ -81,7 +82,7 @@ impl Micro {
     pub fn multiply(&self, b: &mut KernelBuilder, columns: i64) {
         match self.source.format.quants() {
             None => self.columns(b, columns),
-            Some(codec) if codec.scaled().is_none() => self.small(b, columns),
+            Some(_) if !strip::by_sub_blocks(self.source.format) => self.small(b, columns),
             Some(_) => {
                 let blocks = columns / self.source.format.block_len() as i64;
                 b.for_each("b", blocks, |b, i| self.super_block(b, i));
@@ -310,12 +311,15 @@ impl Micro {
                 sums[i] = b.dot4_u8s8(sums[i], quants, x);
             });
             for (part, (sums, terms)) in parts.iter().zip(self.by_part(&sums).zip(self.by_part_mut(&mut terms))) {
-                let scale = step.weights.item(b, Item::Scale, step.sub * units + unit, *part);
+                let scaled = codec.scaled().is_some();
+                let scale = scaled.then(|| step.weights.item(b, Item::Scale, step.sub * units + unit, *part));
                 for (sum, term) in sums.iter().zip(terms) {
                     let sum = b.op(Op::ToF32, part.floats(), &[*sum]);
-                    *term = Some(match *term {
-                        Some(term) => b.fma(sum, scale, term),
-                        None => b.mul(sum, scale),
+                    *term = Some(match (*term, scale) {
+                        (Some(term), Some(scale)) => b.fma(sum, scale, term),
+                        (Some(term), None) => b.add(sum, term),
+                        (None, Some(scale)) => b.mul(sum, scale),
+                        (None, None) => sum,
                     });
                 }
             }
@@ -495,7 +499,8 @@ impl Micro {
                 }
             };
             let items = |b: &mut KernelBuilder, item: Item| -> Vec<ValueId> {
-                parts.iter().map(|part| step.weights.item(b, item, step.sub, *part)).collect()
+                let at = |part: Part| step.weights.number_of(step.sub, part);
+                parts.iter().map(|part| step.weights.item(b, item, at(*part), *part)).collect()
             };
             let (mut d, mut m) = (Vec::new(), None);
             if half == 1 {

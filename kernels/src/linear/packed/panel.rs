@@ -47,9 +47,10 @@ pub enum Dots {
 /// Items of a format's block in the order of a panel, and how many.
 fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     let (codec, len) = (strip::quants(format), format.block_len() as i64);
+    let numbers = len / format.d_columns() as i64;
     let Some(scaled) = codec.scaled() else {
-        let mut items = vec![(Item::D, len / SUB)];
-        items.extend((codec.minimum == Minimum::Half).then_some((Item::M, len / SUB)));
+        let mut items = vec![(Item::D, numbers)];
+        items.extend((codec.minimum == Minimum::Half).then_some((Item::M, numbers)));
         return items;
     };
     let mut items = vec![(Item::Scale, len / scaled as i64)];
@@ -165,9 +166,23 @@ impl Source {
         b.load(part.quants(), self.buffer, at)
     }
 
+    /// Which [`Item::D`] or [`Item::M`] holds for sub-block `sub`.
+    pub fn number_of(&self, sub: VarId, part: Part) -> Affine {
+        self.strip(part).number_of(sub)
+    }
+
     /// Number `at` of an item.
     pub fn item(&self, b: &mut KernelBuilder, item: Item, at: impl Into<Affine>, part: Part) -> ValueId {
         let at = at.into();
+        // Where there are no integer scales, they are 1: of words, which products by pairs are multiplied with all the same.
+        let constant = match (item, strip::quants(self.format).scaled()) {
+            (Item::Scale, None) => Some(1),
+            (Item::Correction, None) => Some(strip::quants(self.format).zero()),
+            _ => None,
+        };
+        if let Some(constant) = constant {
+            return b.splat_int(part.words(), constant.into());
+        }
         if self.panel {
             let words = match item {
                 Item::Correction | Item::Minimums => true,

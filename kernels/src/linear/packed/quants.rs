@@ -6,11 +6,12 @@
 //! ```text
 //! integer scales   t = low * (d * scale) [+ high * (d * scale)];      y += t * dx;  y += -(dmin * min) * sums
 //! and 2 minimums   t = low * (d * scale) + high * (d * scale) - (min * sums16) * dmin;           y += t * dx
-//! none             t = low * dx + high * dx [- zero * sums];          y += t * d;  y += m * sums
+//! d of a block     t = low * d;                                       y += t * dx
+//! d of a sub-block t = low * dx + high * dx [- zero * sums];          y += t * d;  y += m * sums
 //! ```
 //!
-//! `low` and `high` are the sums of 16 columns each; where the weight and the activations have one scale for 32, there is one sum. With
-//! integer scales, a zero point is in what the sums begin with: `-zero * sums16`. What is in parentheses is computed once for all rows.
+//! `low` and `high` are the sums of 16 columns each; where the weight and the activations have one scale for 32, there is one sum. Where activations
+//! have one, a zero point is in what the sums begin with: `-zero * sums16`. What is in parentheses is computed once for all rows.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants, Values};
@@ -62,8 +63,8 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
             .map(|(at, part)| {
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.numbers(b, name, 0);
-                // Without integer scales there is one of each for each sub-block.
-                let d = codec.scaled().filter(|_| holds_d(codec)).map(|_| scale(b, "d"));
+                // Others are read with each sub-block.
+                let d = (strip::by_sub_blocks(format) && holds_d(codec)).then(|| scale(b, "d"));
                 let dmin = (codec.minimum == Minimum::Scaled).then(|| {
                     let dmin = scale(b, "dmin");
                     let minus = b.splat_f32(lanes, -1.0);
@@ -112,7 +113,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
 /// A block of a strip, with the scales that hold for all of it.
 struct Strip {
     block: StripBlock,
-    /// Of a format with integer scales, where a register [holds](holds_d) it.
+    /// Of a block, where a register [holds](holds_d) it.
     d: Option<ValueId>,
     dmin: Option<ValueId>,
 }
@@ -133,9 +134,9 @@ impl Step<'_> {
 
     /// The new sums of all rows for one strip.
     fn strip(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
-        match self.codec.scaled() {
-            Some(_) => self.with_scales(b, strip, sums),
-            None => self.without_scales(b, &strip.block, sums),
+        match strip::by_sub_blocks(self.block.format) {
+            true => self.by_sub_blocks(b, strip, sums),
+            false => self.by_halves(b, &strip.block, sums),
         }
     }
 
@@ -159,8 +160,8 @@ impl Step<'_> {
         }
     }
 
-    /// With integer scales: a sum for the columns of each.
-    fn with_scales(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
+    /// A sum for the columns of each integer scale, or of the sub-block.
+    fn by_sub_blocks(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
         let units = SUB / self.codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
         // Two chains for few rows, so that there are enough of them.
@@ -175,9 +176,9 @@ impl Step<'_> {
                 chains.iter_mut().for_each(|chains| chains[1] = zero);
             }
             self.dots(b, &strip.block, &high, unit * pairs..(unit + 1) * pairs, &mut chains);
-            let scale = strip.block.scale(b, self.sub * units + unit);
+            let scale = self.codec.scaled().map(|_| strip.block.scale(b, self.sub * units + unit));
             let d = strip.d.unwrap_or_else(|| strip.block.numbers(b, "d", 0));
-            products.push((chains, b.mul(scale, d)));
+            products.push((chains, scale.map_or(d, |scale| b.mul(scale, d))));
         }
         let minimum = strip.dmin.filter(|_| units == 1).map(|dmin| {
             let minimum = strip.block.minimum(b, self.sub);
@@ -222,8 +223,8 @@ impl Step<'_> {
         }
     }
 
-    /// Without integer scales: a sum for the columns of each of the activations' scales.
-    fn without_scales(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
+    /// A sum for the columns of each of the activations' scales.
+    fn by_halves(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
         let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
         let high = strip.high(b, self.sub);
         for half in 0..2 {
@@ -239,9 +240,10 @@ impl Step<'_> {
                 });
             }
         }
-        let d = strip.numbers(b, "d", self.sub);
+        let number = strip.number_of(self.sub);
+        let d = strip.numbers(b, "d", number.clone());
         let zero = (self.codec.zero() > 0).then(|| b.splat_f32(self.block.lanes, -f32::from(self.codec.zero())));
-        let m = (self.codec.minimum == Minimum::Half).then(|| strip.numbers(b, "m", self.sub));
+        let m = (self.codec.minimum == Minimum::Half).then(|| strip.numbers(b, "m", number));
         let next = parts.into_iter().flatten().zip(sums).enumerate().map(|(r, (t, sum))| {
             let x = (zero.is_some() || m.is_some()).then(|| self.splat(b, r, "sums", 4, 0));
             let t = match (zero, x) {

@@ -3,8 +3,8 @@
 //! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs: where quants have four bits or four low
 //! ones, a vector in memory is a pair; of two bits it is two. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
 
-use ixc_ir::format::packed::STRIP;
-use ixc_ir::format::{Format, Quants, Scales};
+use ixc_ir::format::packed::{STRIP, SUB};
+use ixc_ir::format::{Codec, Format, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::super::file::{self, bits};
@@ -68,6 +68,11 @@ impl StripBlock {
     /// The part's share of a field with `bytes` for each row.
     fn field(&self, name: &str, bytes: i64) -> Affine {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
+    }
+
+    /// Which of the floats of a block holds for sub-block `sub`: the only one, or one of its own.
+    pub fn number_of(&self, sub: impl Into<Affine>) -> Affine {
+        if self.format.d_columns() == SUB { sub.into() } else { Affine::constant(0) }
     }
 
     /// Number `at` of the floats `name` that a block has for each row.
@@ -251,6 +256,12 @@ impl StripBlock {
         }
         groups
     }
+}
+
+/// Whether the activations of a format have one scale for a sub-block, and the integer sums of its halves, so that sums of products stay
+/// integers for a sub-block; otherwise they have a scale for each half.
+pub fn by_sub_blocks(format: Format) -> bool {
+    matches!(format.activation().codec(), Codec::Bytes { scaled } if *scaled == SUB)
 }
 
 /// The codec of a packed format of integers: what is not quantised is read elsewhere.

@@ -74,23 +74,24 @@ impl Unpack {
             let from = self.from.clone() + block * bytes;
             let part = strip::Part { lanes: LANES, index: 0 };
             let strip = StripBlock { format: self.format, buffer: self.w, offset: from, part };
-            // Without integer scales there is one for each sub-block.
             let halves = |b: &mut KernelBuilder, name: &str, at: Affine| {
                 let v = strip.numbers(b, name, at);
                 let centre = b.splat_f32(LANES, TRUNCATED);
                 b.mul(v, centre)
             };
-            let d = codec.scaled().map(|columns| (columns as i64, halves(b, "d", 0.into())));
+            // What holds for all of the block is read once.
+            let d = (len > STEP && self.format.d_columns() as i64 == len).then(|| halves(b, "d", 0.into()));
             let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
             b.for_each("sub", len / STEP, |b, sub| {
-                let scales: Vec<ValueId> = match d {
-                    Some((columns, d)) => (0..STEP / columns)
+                let own = d.unwrap_or_else(|| halves(b, "d", strip.number_of(sub)));
+                let scales: Vec<ValueId> = match codec.scaled().map(|columns| columns as i64) {
+                    Some(columns) => (0..STEP / columns)
                         .map(|i| {
                             let scale = strip.scale(b, sub * (STEP / columns) + i);
-                            b.mul(scale, d)
+                            b.mul(scale, own)
                         })
                         .collect(),
-                    None => vec![halves(b, "d", sub.into())],
+                    None => vec![own],
                 };
                 // What is added to the columns of each scale.
                 let added: Vec<Option<ValueId>> = match (codec.minimum, dmin) {
@@ -102,7 +103,7 @@ impl Unpack {
                             Some(b.sub(zero, min))
                         })
                         .collect(),
-                    (Minimum::Half, _) => vec![Some(halves(b, "m", sub.into()))],
+                    (Minimum::Half, _) => vec![Some(halves(b, "m", strip.number_of(sub)))],
                     (Minimum::Scaled | Minimum::None, _) => vec![None; scales.len()],
                 };
                 let fields = Fields::of(codec);

@@ -1,0 +1,75 @@
+//! Digits: codes of base 3, of which a byte holds five.
+//!
+//! A byte is a fraction of 256 whose digits come out at the top, one with each multiplication by 3: digit `n` of byte `b` is the whole part of
+//! `3 (3^n b mod 256) / 256`. No byte is divided. Five digits with the value `v`, the first highest, are the byte `v * 256 / 243`, rounded up; where there are
+//! fewer, the last ones are 0.
+//!
+//! ```text
+//! tq1_0, digits of bytes 0..32 : element 32 n + j is digit n of byte j      n in 0..5, j in 0..32
+//! ```
+
+/// Values of a digit.
+pub const BASE: u8 = 3;
+
+/// Elements whose codes are digits of a run of bytes: as planes have them, neighbours are in neighbouring bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digits {
+    /// The field that holds the bytes.
+    pub field: &'static str,
+    /// The first of them there.
+    pub at: usize,
+    /// How many.
+    pub run: usize,
+    /// Digits of each: at most 5.
+    pub each: usize,
+}
+
+impl Digits {
+    /// The run, byte of its field, and digit in that byte, that element `i` of a block is in.
+    pub fn place(all: &'static [Digits], i: usize) -> (&'static Digits, usize, usize) {
+        let mut rest = i;
+        for digits in all {
+            if rest < digits.run * digits.each {
+                return (digits, digits.at + rest % digits.run, rest / digits.run);
+            }
+            rest -= digits.run * digits.each;
+        }
+        unreachable!("element {i} is in none of {all:?}")
+    }
+
+    /// What brings digit `n` to the top.
+    pub const fn power(n: usize) -> u8 {
+        BASE.pow(n as u32)
+    }
+
+    /// The byte that has these digits, the first highest.
+    pub fn byte(digits: &[u8]) -> u8 {
+        const DIGITS: usize = 5;
+        let all = digits.iter().copied().chain(std::iter::repeat(0)).take(DIGITS);
+        let value = all.fold(0u16, |value, digit| value * u16::from(BASE) + u16::from(digit));
+        (value * 256).div_ceil(u16::from(Digits::power(DIGITS))) as u8
+    }
+}
+
+/// The code of element `i`, of a block whose fields `field` gives.
+pub(super) fn code<'a>(all: &'static [Digits], field: impl Fn(&str) -> &'a [u8], i: usize) -> u8 {
+    let (digits, byte, n) = Digits::place(all, i);
+    let rest = field(digits.field)[byte].wrapping_mul(Digits::power(n));
+    (u16::from(rest) * u16::from(BASE) >> 8) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_has_the_digits_that_it_is_made_of() {
+        static ONE: [Digits; 1] = [Digits { field: "", at: 0, run: 1, each: 5 }];
+        for value in 0..243u16 {
+            let digits: Vec<u8> = (0..5).rev().map(|n| (value / 3u16.pow(n) % 3) as u8).collect();
+            let byte = [Digits::byte(&digits)];
+            let found: Vec<u8> = (0..5).map(|i| code(&ONE, |_| &byte, i)).collect();
+            assert_eq!(found, digits);
+        }
+    }
+}
