@@ -242,6 +242,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         beta_fast: 32.0,
         beta_slow: 1.0,
         attn_factor: 1.0,
+        divided: true,
     };
     let hyper = arch::Hyper {
         architecture: "ixc-bench-layer".to_owned(),
@@ -255,6 +256,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         scales: arch::Scales::NONE,
         mla: None,
         ssm: None,
+        layer_inputs: None,
         draft_layers: 0,
     };
     let model = Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() };
