@@ -27,8 +27,7 @@ fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize)
             Codec::Float(_) => block.copy_from_slice(&f16::from_f32(random.signed()).to_le_bytes()),
             Codec::Quants(quants) => {
                 for (name, number, _) in quants.numbers() {
-                    let d = number.near(random.signed() * 0.01);
-                    block[format.field(name)..][..d.len()].copy_from_slice(&d);
+                    number.put(random.signed() * 0.01, &mut block[format.field(name)..]);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),

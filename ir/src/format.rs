@@ -28,10 +28,12 @@ pub mod requantise;
 
 use serde::{Deserialize, Serialize};
 
-pub use codec::{Codec, Codes, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Spread, Values};
+pub use codec::{
+    Codec, Codes, Float, Minimum, Number, Plane, Quants, ScaleBits, ScaleCodes, ScaleNumber, Scales, Spread, Values,
+};
 pub use digits::Digits;
 pub use grids::Grid;
-use grids::{Index, Signs};
+use grids::{HighBits, Index, Signs};
 
 /// Elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
@@ -43,6 +45,8 @@ const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8
 const IQ3_XXS: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 const IQ3_S: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
 const IQ2: [i8; 16] = [8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// Eight times -1, 0 and 1 of a grid, and 1 more, or less.
+const IQ1: [i8; 16] = [-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A named field of a block (in packed formats, of a strip's block): where it starts and how many bytes it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,7 +229,7 @@ format_table! {
         /// ggml `block_iq4_xs`: eight sub-blocks of 32, `x = d * (scale - 32) * table[q]`, 6-bit scales.
         Iq4Xs "iq4_xs" gguf 23, 256 => 136, { d @ 0, 2; scales_high @ 2, 2; scales_low @ 4, 4; quants @ 8, 128 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL)).scales(Scales::Coded(ScaleCodes {
-                columns: 32, low: Plane::new("scales_low", 4, 1), high: Some(Plane::new("scales_high", 2, 1)), spread: Spread::DENSE, number: ScaleNumber::Less(32),
+                columns: 32, bits: ScaleBits::Planes(Plane::new("scales_low", 4, 1), Plane::new("scales_high", 2, 1)), number: ScaleNumber::Less(32),
             }))), activation A8Super, packed Iq4XsR16 "iq4_xs_r16";
         /// ggml `block_q2_K`: sixteen sub-blocks of 16, `x = d * scale * q - dmin * min`, four bits each of scales and minimums.
         Q2K "q2_k" gguf 10, 256 => 84, { scales @ 0, 16; quants @ 16, 64; d @ 80, 2; dmin @ 82, 2 },
@@ -233,43 +237,59 @@ format_table! {
         /// ggml `block_q3_K`: sixteen sub-blocks of 16, `x = d * (scale - 32) * (q - 4)`, 6-bit scales.
         Q3K "q3_k" gguf 11, 256 => 110, { high @ 0, 32; quants @ 32, 64; scales_low @ 96, 8; scales_high @ 104, 4; d @ 108, 2 },
             Codec::Quants(Quants::new(Plane::new("quants", 2, 32), Values::Linear { zero: 4 }).high(Plane::new("high", 1, 32)).scales(Scales::Coded(ScaleCodes {
-                columns: 16, low: Plane::new("scales_low", 4, 8), high: Some(Plane::new("scales_high", 2, 4)), spread: Spread::DENSE, number: ScaleNumber::Less(32),
+                columns: 16, bits: ScaleBits::Planes(Plane::new("scales_low", 4, 8), Plane::new("scales_high", 2, 4)), number: ScaleNumber::Less(32),
             }))), activation A8Super, packed Q3KR16 "q3_k_r16";
         /// ggml `block_iq3_xxs`: `x = d / 4 * (2 scale + 1) * (grid, with signs)`, eight scales of four bits, above the signs.
         Iq3Xxs "iq3_xxs" gguf 18, 256 => 98, { d @ 0, 2; quants @ 2, 64; words @ 66, 32 },
             Codec::Quants(Quants::by_grid(&Grid {
-                table: 0, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: 0 }, signs: Signs::Words { field: "words", stride: 4, at: 0 },
+                table: 0, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: None }, signs: Signs::Words { field: "words", stride: 4, at: 0 },
             }, Values::Codebook(&IQ3_XXS)).d(Number::PartOfHalf { halved: 2 }).scales(Scales::Coded(ScaleCodes {
-                columns: 32, low: Plane::new("words", 4, 1), high: None, spread: Spread { each: 8, first: 7 }, number: ScaleNumber::Odd,
+                columns: 32, bits: ScaleBits::Spread(Plane::new("words", 4, 1), Spread { each: 8, first: 7 }), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq3XxsR16 "iq3_xxs_r16";
         /// ggml `block_iq3_s`: `x = d * (2 scale + 1) * (grid, with signs)`, eight scales of four bits.
         Iq3S "iq3_s" gguf 21, 256 => 110, { d @ 0, 2; quants @ 2, 64; high @ 66, 8; signs @ 74, 32; scales @ 106, 4 },
             Codec::Quants(Quants::by_grid(&Grid {
-                table: 1, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: 1 }, signs: Signs::Bits { field: "signs" },
+                table: 1, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: Some(HighBits { bytes: 1, width: 1, apart: 1 }) }, signs: Signs::Bits { field: "signs" },
             }, Values::Codebook(&IQ3_S)).scales(Scales::Coded(ScaleCodes {
-                columns: 32, low: Plane::new("scales", 4, 1), high: None, spread: Spread::DENSE, number: ScaleNumber::Odd,
+                columns: 32, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq3SR16 "iq3_s_r16";
         /// ggml `block_iq2_xxs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, eight scales of four bits, above the signs.
         Iq2Xxs "iq2_xxs" gguf 16, 256 => 66, { d @ 0, 2; words @ 2, 64 },
             Codec::Quants(Quants::by_grid(&Grid {
-                table: 2, len: 8, bits: 2, index: Index::Bytes { field: "words", stride: 8, high: 0 }, signs: Signs::Words { field: "words", stride: 8, at: 4 },
+                table: 2, len: 8, bits: 2, index: Index::Bytes { field: "words", stride: 8, high: None }, signs: Signs::Words { field: "words", stride: 8, at: 4 },
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
-                columns: 32, low: Plane::new("words", 4, 1), high: None, spread: Spread { each: 16, first: 15 }, number: ScaleNumber::Odd,
+                columns: 32, bits: ScaleBits::Spread(Plane::new("words", 4, 1), Spread { each: 16, first: 15 }), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2XxsR16 "iq2_xxs_r16";
         /// ggml `block_iq2_xs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of four bits.
         Iq2Xs "iq2_xs" gguf 17, 256 => 74, { d @ 0, 2; words @ 2, 64; scales @ 66, 8 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 3, len: 8, bits: 2, index: Index::Words { field: "words" }, signs: Signs::AboveIndex,
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
-                columns: 16, low: Plane::new("scales", 4, 1), high: None, spread: Spread::DENSE, number: ScaleNumber::Odd,
+                columns: 16, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2XsR16 "iq2_xs_r16";
         /// ggml `block_iq2_s`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of four bits.
         Iq2S "iq2_s" gguf 22, 256 => 82, { d @ 0, 2; quants @ 2, 32; signs @ 34, 32; high @ 66, 8; scales @ 74, 8 },
             Codec::Quants(Quants::by_grid(&Grid {
-                table: 4, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: 2 }, signs: Signs::Bits { field: "signs" },
+                table: 4, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 1, width: 2, apart: 2 }) }, signs: Signs::Bits { field: "signs" },
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
-                columns: 16, low: Plane::new("scales", 4, 1), high: None, spread: Spread::DENSE, number: ScaleNumber::Odd,
+                columns: 16, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2SR16 "iq2_s_r16";
+        /// ggml `block_iq1_s`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`, eight scales of three bits, above the indices' high bits and below their sign.
+        Iq1S "iq1_s" gguf 19, 256 => 50, { d @ 0, 2; quants @ 2, 32; high @ 34, 16 },
+            Codec::Quants(Quants::by_grid(&Grid {
+                table: 5, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 2, width: 3, apart: 3 }) },
+                signs: Signs::Common { first: 15, apart: 0 },
+            }, Values::Codebook(&IQ1)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
+                columns: 32, bits: ScaleBits::Words { field: "high", each: 1, width: 3, first: 12 }, number: ScaleNumber::Odd,
+            }))), activation A8Super, packed Iq1SR16 "iq1_s_r16";
+        /// ggml `block_iq1_m`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`, sixteen scales of three bits in words that have `d` on top.
+        Iq1M "iq1_m" gguf 29, 256 => 56, { quants @ 0, 32; high @ 32, 16; d @ 48, 8 },
+            Codec::Quants(Quants::by_grid(&Grid {
+                table: 5, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 2, width: 3, apart: 4 }) },
+                signs: Signs::Common { first: 3, apart: 4 },
+            }, Values::Codebook(&IQ1)).d(Number::TopsOfWords { halved: 3 }).scales(Scales::Coded(ScaleCodes {
+                columns: 16, bits: ScaleBits::Words { field: "d", each: 4, width: 3, first: 0 }, number: ScaleNumber::Odd,
+            }))), activation A8Super, packed Iq1MR16 "iq1_m_r16";
         /// ggml `block_tq1_0`: `x = d * (q - 1)`, codes of three values as digits, five to a byte.
         Tq1_0 "tq1_0" gguf 34, 256 => 54, { quants @ 0, 48; high @ 48, 4; d @ 52, 2 },
             Codec::Quants(Quants::by_digits(&[

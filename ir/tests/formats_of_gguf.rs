@@ -15,11 +15,8 @@ fn blocks(format: Format) -> Vec<u8> {
     };
     let mut bytes: Vec<u8> = (0..BLOCKS * size).map(|_| next()).collect();
     for block in bytes.chunks_exact_mut(size) {
-        for field in ["d", "dmin", "m"].into_iter().filter(|name| format.has_field(name)) {
-            let (at, quants) = (format.field(field), format.quants().unwrap());
-            if quants.number(field).bytes() == 2 {
-                block[at + 1] &= 0xbb;
-            }
+        for (field, number, _) in format.quants().unwrap().numbers() {
+            number.tame(&mut block[format.field(field)..]);
         }
     }
     bytes

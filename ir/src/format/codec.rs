@@ -127,6 +127,11 @@ pub enum Number {
         /// How often.
         halved: u8,
     },
+    /// The same, of which the highest four bits of four 16-bit words are a half each, the lowest first. What stands below them is something else.
+    TopsOfWords {
+        /// How often.
+        halved: u8,
+    },
     /// A byte `e` that stands for `2^(e - 128)`: half of the number that E8M0 of the OCP microscaling formats has, beside a codebook of doubled
     /// values. (`e = 255` is no number there; here, as in ggml, it is the next power.)
     HalfOfPower,
@@ -137,7 +142,27 @@ impl Number {
     pub const fn bytes(self) -> usize {
         match self {
             Number::Half | Number::PartOfHalf { .. } => 2,
+            Number::TopsOfWords { .. } => 8,
             Number::HalfOfPower => 1,
+        }
+    }
+
+    /// How packed blocks have it: alone.
+    pub const fn packed(self) -> Number {
+        match self {
+            Number::TopsOfWords { halved } => Number::PartOfHalf { halved },
+            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower => self,
+        }
+    }
+
+    /// Bytes of [`Number::packed`] that are the same number.
+    pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
+        match self {
+            Number::TopsOfWords { .. } => {
+                let tops = bytes.chunks_exact(2).take(4).map(|word| word[1] >> 4).collect::<Vec<_>>();
+                tops.chunks_exact(2).map(|tops| tops[0] | (tops[1] << 4)).collect()
+            }
+            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower => bytes[..self.bytes()].to_vec(),
         }
     }
 
@@ -151,6 +176,7 @@ impl Number {
         match self {
             Number::Half => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
             Number::PartOfHalf { halved } => Number::Half.at(bytes, at) * Number::part(halved),
+            Number::TopsOfWords { .. } => self.packed().at(&self.pack(&bytes[at..]), 0),
             Number::HalfOfPower => f32::from_bits(match bytes[at] {
                 // Below the normal numbers.
                 e @ 0..2 => 0x0020_0000 << e,
@@ -159,12 +185,35 @@ impl Number {
         }
     }
 
-    /// Bytes that stand for a number near this one, of its sign where there are signs: for who makes blocks.
-    pub fn near(self, x: f32) -> Vec<u8> {
+    /// Writes a number near this one, of its sign where there are signs, to the bytes that it has in a block: for who makes blocks.
+    pub fn put(self, x: f32, bytes: &mut [u8]) {
         match self {
-            Number::Half => f16::from_f32(x).to_le_bytes().to_vec(),
-            Number::PartOfHalf { halved } => Number::Half.near(x / Number::part(halved)),
-            Number::HalfOfPower => vec![(x.abs().log2().floor() + 128.0).clamp(0.0, 254.0) as u8],
+            Number::Half => bytes[..2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+            Number::PartOfHalf { halved } => Number::Half.put(x / Number::part(halved), bytes),
+            Number::TopsOfWords { .. } => {
+                let mut half = [0; 2];
+                self.packed().put(x, &mut half);
+                for (i, word) in bytes.chunks_exact_mut(2).take(4).enumerate() {
+                    word[1] = (word[1] & 15) | ((half[i / 2] >> (i % 2 * 4)) << 4);
+                }
+            }
+            Number::HalfOfPower => bytes[0] = (x.abs().log2().floor() + 128.0).clamp(0.0, 254.0) as u8,
+        }
+    }
+
+    /// The number that is stored for one near this.
+    pub(super) fn near(self, x: f32) -> f32 {
+        let mut bytes = vec![0; self.bytes()];
+        self.put(x, &mut bytes);
+        self.at(&bytes, 0)
+    }
+
+    /// Makes of any bytes those of a number that is small, and none that is infinite or no number: for who makes blocks of all bits there are.
+    pub fn tame(self, bytes: &mut [u8]) {
+        match self {
+            Number::Half | Number::PartOfHalf { .. } => bytes[1] &= 0xbb,
+            Number::TopsOfWords { .. } => bytes[7] &= 0xbf,
+            Number::HalfOfPower => {}
         }
     }
 }
@@ -197,14 +246,61 @@ pub enum Scales {
 pub struct ScaleCodes {
     /// Elements with a scale in common: 16 or 32.
     pub columns: usize,
-    /// All bits of a code, or its low ones.
-    pub low: Plane,
-    /// The bits above those.
-    pub high: Option<Plane>,
-    /// Which code of the plane each is, where others or other bits stand between them.
-    pub spread: Spread,
+    /// Where the bits of codes are.
+    pub bits: ScaleBits,
     /// What scale a code is.
     pub number: ScaleNumber,
+}
+
+/// Where the bits of scales are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleBits {
+    /// In a plane.
+    Plane(Plane),
+    /// In a plane of which other codes or other bits stand between them.
+    Spread(Plane, Spread),
+    /// In two planes, the low bits first.
+    Planes(Plane, Plane),
+    /// In 16-bit words, one above the other.
+    Words {
+        /// The field that holds the words.
+        field: &'static str,
+        /// Codes in a word.
+        each: usize,
+        /// Bits of a code.
+        width: usize,
+        /// The lowest bit of the first.
+        first: usize,
+    },
+}
+
+impl ScaleBits {
+    /// Bits of a code.
+    pub const fn width(&self) -> usize {
+        match self {
+            ScaleBits::Plane(plane) | ScaleBits::Spread(plane, _) => plane.bits,
+            ScaleBits::Planes(low, high) => low.bits + high.bits,
+            ScaleBits::Words { width, .. } => *width,
+        }
+    }
+
+    /// The parts of code `i`: the field, a byte of it, the lowest bit there and how many, which may go on in the next byte; those of the code's
+    /// low bits first.
+    pub(super) fn parts(&self, i: usize) -> Vec<(&'static str, usize, usize, usize)> {
+        let of = |plane: &Plane, i: usize| {
+            let (byte, shift) = plane.place(i);
+            (plane.field, byte, shift, plane.bits)
+        };
+        match self {
+            ScaleBits::Plane(plane) => vec![of(plane, i)],
+            ScaleBits::Spread(plane, spread) => vec![of(plane, spread.place(i))],
+            ScaleBits::Planes(low, high) => vec![of(low, i), of(high, i)],
+            ScaleBits::Words { field, each, width, first } => {
+                let bit = first + i % each * width;
+                vec![(field, i / each * 2 + bit / 8, bit % 8, *width)]
+            }
+        }
+    }
 }
 
 /// Where codes are among all of a plane: number `i` is number `first + i * each`.
@@ -217,9 +313,6 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// One after the other.
-    pub const DENSE: Spread = Spread { each: 1, first: 0 };
-
     /// The place of code `i`.
     pub const fn place(&self, i: usize) -> usize {
         self.first + i * self.each
@@ -246,7 +339,7 @@ impl ScaleCodes {
 
     /// The largest magnitude of a scale.
     const fn largest(&self) -> u8 {
-        let codes = 1u16 << (self.low.bits + if let Some(high) = self.high { high.bits } else { 0 });
+        let codes = 1u16 << self.bits.width();
         let (least, most) = (self.number(0).unsigned_abs(), self.number((codes - 1) as u8).unsigned_abs());
         if most > least { most } else { least }
     }
@@ -316,6 +409,11 @@ impl Quants {
         let low = if bits == 4 { 4 } else { 2 };
         let high = if bits > low { Some(Plane::new("", bits - low, 1)) } else { None };
         Quants { high, codes: Codes::Grid(grid), ..Quants::new(Plane::new("", low, 1), values) }
+    }
+
+    /// As packed blocks have them.
+    pub const fn packed(self) -> Quants {
+        Quants { d: self.d.packed(), ..self }
     }
 
     /// With another kind of number for `d`.
@@ -597,7 +695,15 @@ impl Block<'_> {
 
     /// Scale `i` as a signed byte: what a packed block has.
     pub fn scale_byte(&self, codes: &ScaleCodes, i: usize) -> u8 {
-        codes.number(self.planes(&codes.low, codes.high.as_ref(), codes.spread.place(i))) as u8
+        let (mut code, mut above) = (0u16, 0);
+        for (field, byte, shift, width) in codes.bits.parts(i) {
+            let bytes = &self.field(field)[byte..];
+            let next = if shift + width > 8 { bytes[1] } else { 0 };
+            let bits = u16::from_le_bytes([bytes[0], next]) >> shift & ((1 << width) - 1);
+            code |= bits << above;
+            above += width;
+        }
+        codes.number(code as u8) as u8
     }
 }
 

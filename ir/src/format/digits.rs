@@ -55,7 +55,7 @@ impl Digits {
 pub(super) fn code<'a>(all: &'static [Digits], field: impl Fn(&str) -> &'a [u8], i: usize) -> u8 {
     let (digits, byte, n) = Digits::place(all, i);
     let rest = field(digits.field)[byte].wrapping_mul(Digits::power(n));
-    (u16::from(rest) * u16::from(BASE) >> 8) as u8
+    ((u16::from(rest) * u16::from(BASE)) >> 8) as u8
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ impl Quants {
             Scales::Nibbles16 => Some((0.0, 15.0)),
             Scales::Signed16 => Some((-128.0, 127.0)),
             Scales::Coded(codes) => {
-                let bits = codes.low.bits + codes.high.map_or(0, |high| high.bits);
+                let bits = codes.bits.width();
                 let zero = f32::from(codes.zero().unwrap_or(0));
                 Some((-zero, ((1u32 << bits) - 1) as f32 - zero))
             }
@@ -326,9 +326,9 @@ impl Encoder<'_> {
     fn stored(&self, scaled: Scaled) -> Vec<Scaled> {
         let minimum = f16::from_f32(scaled.minimum).to_f32();
         let d = match self.quants.d {
-            Number::Half | Number::PartOfHalf { .. } => vec![self.quants.d.at(&self.quants.d.near(scaled.d), 0)],
+            Number::Half | Number::PartOfHalf { .. } | Number::TopsOfWords { .. } => vec![self.quants.d.near(scaled.d)],
             Number::HalfOfPower => {
-                let below = self.quants.d.at(&self.quants.d.near(scaled.d), 0);
+                let below = self.quants.d.near(scaled.d);
                 vec![below, 2.0 * below]
             }
         };
@@ -416,23 +416,27 @@ impl Encoder<'_> {
             let mask = ((1u16 << plane.bits) - 1) as u8;
             out[self.format.field(plane.field) + byte] |= (bits & mask) << shift;
         };
-        let mut planes = |low: &Plane, high: Option<&Plane>, i: usize, code: u8| {
-            put(low, i, code);
-            if let Some(high) = high {
-                put(high, i, code >> low.bits);
-            }
-        };
         match self.quants.codes {
             Codes::Planes => {
-                let code = |(i, &code)| planes(&self.quants.low, self.quants.high.as_ref(), i, code);
-                codes.iter().enumerate().for_each(code);
+                for (i, &code) in codes.iter().enumerate() {
+                    put(&self.quants.low, i, code);
+                    if let Some(high) = &self.quants.high {
+                        put(high, i, code >> self.quants.low.bits);
+                    }
+                }
             }
             Codes::Digits(_) | Codes::Grid(_) => {}
         }
         if let Scales::Coded(codes) = &self.quants.scales {
             let zero = i16::from(codes.zero().unwrap_or(0));
             for (i, &scale) in scaled.scales.iter().enumerate() {
-                planes(&codes.low, codes.high.as_ref(), codes.spread.place(i), (scale as i16 + zero) as u8);
+                let mut code = (scale as i16 + zero) as u16;
+                for (field, byte, shift, width) in codes.bits.parts(i) {
+                    let bits = (code & ((1 << width) - 1)) << shift;
+                    let own = &mut out[self.format.field(field) + byte..];
+                    own.iter_mut().zip(bits.to_le_bytes()).for_each(|(byte, bits)| *byte |= bits);
+                    code >>= width;
+                }
             }
         }
         let field = |name: &str| self.format.field(name);
@@ -465,12 +469,12 @@ impl Encoder<'_> {
                 both.for_each(|(i, (scale, _))| out[at + i] = *scale as i8 as u8);
             }
         }
-        let mut float = |name: &str, bytes: &[u8]| out[self.format.field(name)..][..bytes.len()].copy_from_slice(bytes);
-        float("d", &self.quants.d.near(scaled.d));
+        let mut float = |name: &str, x: f32| self.quants.number(name).put(x, &mut out[self.format.field(name)..]);
+        float("d", scaled.d);
         match self.quants.minimum {
             Minimum::None => {}
-            Minimum::Half => float("m", &f16::from_f32(scaled.minimum).to_le_bytes()),
-            Minimum::Scaled => float("dmin", &f16::from_f32(scaled.minimum).to_le_bytes()),
+            Minimum::Half => float("m", scaled.minimum),
+            Minimum::Scaled => float("dmin", scaled.minimum),
         }
     }
 }

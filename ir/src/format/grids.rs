@@ -6,6 +6,7 @@
 //! ```text
 //! iq3_s     9 bits for 4 magnitudes of 8, 4 signs         code = place of the magnitude | sign << 3
 //! iq2_xxs   8 bits for 8 magnitudes of 3, 7 signs         code = place of the magnitude | sign << 2; an even number of signs is negative
+//! iq1_m     11 bits for 8 numbers of 3, one sign          code = place of the number | sign << 2; what the sign is of stands beside the number
 //! ```
 //!
 //! Indices are looked up where rows are read as they lie in a file. Packed strips have the codes, in planes as those of other formats: products cost what
@@ -17,12 +18,13 @@ use super::packed::SUB;
 
 /// A table of a grid, for kernels (`lookup`): entries of 32 bits, of which each has the codes of four elements in its bytes or of eight in
 /// its nibbles, the first lowest.
-pub static TABLES: [&[u32]; 5] = [
+pub static TABLES: [&[u32]; 6] = [
     &expand::<256>(&data::IQ3_XXS, 3, 8),
     &expand::<512>(&data::IQ3_S, 3, 8),
     &expand::<256>(&data::IQ2_XXS, 2, 4),
     &expand::<512>(&data::IQ2_XS, 2, 4),
     &expand::<1024>(&data::IQ2_S, 2, 4),
+    &expand::<2048>(&data::IQ1_S, 2, 4),
 ];
 
 /// Codes of `bits` bits, as such that are `apart` bits apart.
@@ -57,21 +59,31 @@ pub struct Grid {
 /// Where the indices of a sub-block of 32 elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// Bytes of a field, so many from one sub-block's first to the next one's; in a field `high` a byte for each sub-block with the bits above
-    /// them, the first index's lowest.
+    /// Bytes of a field, so many from one sub-block's first to the next one's.
     Bytes {
         /// The field.
         field: &'static str,
         /// Bytes of it for each sub-block.
         stride: usize,
-        /// Bits of each index in `high`: as many as there are, if any.
-        high: usize,
+        /// The bits above them, if any.
+        high: Option<HighBits>,
     },
     /// The low nine bits of the words of a field.
     Words {
         /// The field.
         field: &'static str,
     },
+}
+
+/// Bits of indices above those of a byte: in the field `high`, a byte or a 16-bit word for each sub-block, the first index's lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HighBits {
+    /// Bytes for each sub-block: 1 or 2.
+    pub bytes: usize,
+    /// Bits of an index.
+    pub width: usize,
+    /// From one index's to the next one's.
+    pub apart: usize,
 }
 
 /// Where the signs of a sub-block are: a bit for each element, set where it is negative.
@@ -93,6 +105,13 @@ pub enum Signs {
     },
     /// The same: the high seven bits of each index's word.
     AboveIndex,
+    /// One for all elements of an index: a bit among the [`HighBits`].
+    Common {
+        /// The first index's.
+        first: usize,
+        /// From one index's to the next one's.
+        apart: usize,
+    },
 }
 
 impl Grid {
@@ -113,13 +132,14 @@ impl Grid {
             let bytes = &field(name)[self.words_stride() * sub + 2 * number..];
             usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))
         };
+        let high_bits = |bits: HighBits| match bits.bytes {
+            1 => usize::from(field("high")[sub]),
+            _ => usize::from(u16::from_le_bytes([field("high")[2 * sub], field("high")[2 * sub + 1]])),
+        };
         let index = match self.index {
             Index::Bytes { field: name, stride, high } => {
-                let above = match high {
-                    0 => 0,
-                    bits => field("high")[sub] >> (bits * number) & ((1 << bits) - 1),
-                };
-                usize::from(field(name)[stride * sub + number]) | usize::from(above) << 8
+                let above = high.map_or(0, |bits| high_bits(bits) >> (bits.apart * number) & ((1 << bits.width) - 1));
+                usize::from(field(name)[stride * sub + number]) | above << 8
             }
             Index::Words { field: name } => word(name) & 511,
         };
@@ -132,7 +152,11 @@ impl Grid {
                 seven((word >> (7 * (i % SUB / 8))) as usize)
             }
             (Signs::AboveIndex, Index::Words { field: name }) => seven(word(name) >> 9),
+            (Signs::Common { first, apart }, Index::Bytes { high: Some(bits), .. }) => {
+                if high_bits(bits) >> (first + apart * number) & 1 == 1 { u8::MAX } else { 0 }
+            }
             (Signs::AboveIndex, Index::Bytes { .. }) => unreachable!("no word with an index and signs"),
+            (Signs::Common { .. }, _) => unreachable!("no bits above those of indices"),
         };
         let place = TABLES[self.table][index] >> (i % self.len * (32 / self.len)) & ((1 << self.bits) - 1);
         place as u8 | (signs >> (i % 8) & 1) << self.bits

@@ -19,7 +19,8 @@
 //! or some more (`q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %: scales of six bits, and half a line that is left of a block's `d`), in memory as in what a token reads.
 //!
 //! Where a file has indices of a [grid](super::grids), the packed block has the codes: 27 % more for four bits (`iq3_s`; `iq3_xxs` 43 %), 41 to 64 % for three
-//! (`iq2_s`, `iq2_xs`, `iq2_xxs`). Products then cost what they do with codes of as many bits; to look numbers up would take longer than to read that
+//! (`iq2_s`, `iq2_xs`, `iq2_xxs`), and more than twice as much where indices are of eight elements and 11 bits (`iq1_s`, `iq1_m`); digits of base 3 take two bits
+//! each (`tq1_0`, 26 % more). Products then cost what they do with codes of as many bits; to look numbers up would take longer than to read that
 //! from memory (`lookup`: a load for each four or eight elements).
 //!
 //! [`pack`] changes how codes are stored and nothing else: dequantised, both are the same numbers.
@@ -94,7 +95,7 @@ pub(super) const fn row(
 ) -> FormatRow {
     let (block_len, fields) = match &codec {
         Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
-        Codec::Quants(quants) => (columns(len), quants.packed_fields(columns(len), len)),
+        Codec::Quants(quants) => (columns(len), quants.packed().packed_fields(columns(len), len)),
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => panic!("activations are not packed"),
     };
     let tail = match &codec {
@@ -102,6 +103,10 @@ pub(super) const fn row(
             Fields::of(&[]).then("d", 4 * STRIP)
         }
         Codec::Quants(_) | Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => Fields::of(&[]),
+    };
+    let codec = match codec {
+        Codec::Quants(quants) => Codec::Quants(quants.packed()),
+        Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => codec,
     };
     let block_bytes = fields.bytes() / STRIP;
     let (gguf_id, tiles, pairs, packed, unpacked) = (None, None, None, None, Some(unpacked));
@@ -228,10 +233,10 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         Codec::Quants(quants) => quants,
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("activations are not packed"),
     };
-    for (name, float, _) in quants.numbers() {
-        let bytes = float.bytes();
-        let float = &block[codec::offset(&from.fields, name)..][..bytes];
-        out[at(name) + bytes * (STRIP * number + r)..][..bytes].copy_from_slice(float);
+    for (name, float, _) in from.format.quants().map_or(Vec::new(), Quants::numbers) {
+        let float = float.pack(&block[codec::offset(&from.fields, name)..]);
+        let bytes = float.len();
+        out[at(name) + bytes * (STRIP * number + r)..][..bytes].copy_from_slice(&float);
     }
     let (reader, base) = (codec::Block { row: from, block }, at("quants"));
     let first = number * from.block_len;
@@ -298,11 +303,12 @@ mod tests {
                 row[row_bytes - 4..].copy_from_slice(&(0.25 + f32::from(random())).to_le_bytes());
             }
             for block in rows.chunks_exact_mut(from.block_bytes()).filter(|_| !from.has_row_scale()) {
-                let floats = from.row().fields.iter().filter(|f| ["d", "dmin", "m", "value"].contains(&f.name));
-                for field in floats.filter(|field| field.bytes > 1) {
+                let Some(quants) = from.quants() else {
                     // An exponent below the top: no infinity, no NaN.
-                    block[field.offset + 1] &= 0xbb;
-                }
+                    block[from.field("value") + 1] &= 0xbb;
+                    continue;
+                };
+                quants.numbers().iter().for_each(|(name, number, _)| number.tame(&mut block[from.field(name)..]));
             }
             let mut packed = vec![0xee; STRIP * to.row_bytes(k as u64).unwrap() as usize];
             pack(to, &rows, &mut packed);

@@ -224,8 +224,8 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
             Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(rng.signed() / 8.0).to_le_bytes()),
             Codec::Quants(quants) => {
                 for (field, number, largest) in quants.numbers() {
-                    let d = number.near((1.0 + rng.signed() / 2.0) * 0.1 / largest);
-                    block[format.field(field)..][..d.len()].copy_from_slice(&d);
+                    let x = (1.0 + rng.signed() / 2.0) * 0.1 / largest;
+                    number.put(x, &mut block[format.field(field)..]);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {

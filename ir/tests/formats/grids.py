@@ -16,7 +16,7 @@ out = ['''//! The grids themselves, as `ir/tests/formats/grids.py` writes them: 
 //! > CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
 //! > SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
 ''']
-for name in ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S"):
+for name in ("IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S"):
     c = getattr(quants, name); c.init_grid()
     n, length = c.grid_shape
     grid = c.grid.reshape(n, length).astype(int)

@@ -287,8 +287,7 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
             Codec::Quants(quants) => {
                 block.fill_with(|| random.bits() as u8);
                 for (name, number, _) in quants.numbers() {
-                    let d = number.near(random.signed() * 0.01);
-                    block[format.field(name)..][..d.len()].copy_from_slice(&d);
+                    number.put(random.signed() * 0.01, &mut block[format.field(name)..]);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),

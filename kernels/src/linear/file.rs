@@ -1,9 +1,11 @@
 //! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
 
 use ixc_ir::format::digits::{BASE, Digits};
-use ixc_ir::format::grids::{Grid, Index, Signs};
+use ixc_ir::format::grids::{Grid, HighBits, Index, Signs};
 use ixc_ir::format::packed::SUB;
-use ixc_ir::format::{Codes, Format, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Values};
+use ixc_ir::format::{
+    Codes, Format, Number, Plane, Quants, ScaleBits, ScaleCodes, ScaleNumber, Scales, Spread, Values,
+};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::packed::strip;
@@ -123,7 +125,10 @@ impl Block {
     /// The codes of a sub-block by a grid.
     fn grid_codes(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let numbers = self.grid_indices(b, grid, sub);
-        let entries = b.op_imm(Op::Lookup, b.ty(numbers), &[numbers], grid.table as i64);
+        let mut entries = b.op_imm(Op::Lookup, b.ty(numbers), &[numbers], grid.table as i64);
+        if let Some(signs) = self.common_signs(b, grid, sub) {
+            entries = b.same(Op::Or, &[entries, signs]);
+        }
         let places = match grid.len {
             4 => b.bitcast(BYTES, entries),
             _ => {
@@ -145,6 +150,8 @@ impl Block {
                 let top = each_bit(b, signs, 4);
                 bits(b, top, Some((Op::ShrU, 7 - to)), 1 << to)
             }
+            // They stand in the entries.
+            Signs::Common { .. } => return places,
         };
         b.same(Op::Or, &[places, signs])
     }
@@ -157,18 +164,9 @@ impl Block {
                 let at = self.field(field) + sub * stride as i64;
                 let low = b.load(Type::i8(dwords.lanes), self.buffer, at);
                 let low = b.op(Op::ExtendU, dwords, &[low]);
-                if high == 0 {
-                    return low;
-                }
-                let byte = b.load(Type::i8(1), self.buffer, self.field("high") + sub);
-                let byte = b.op(Op::ExtendU, Type::i32(1), &[byte]);
-                let byte = b.broadcast(dwords.lanes, byte);
-                // Each its own bits, and these to bit 8.
-                let words = |of: &dyn Fn(usize) -> u32| (0..grid.each()).flat_map(|i| of(i).to_le_bytes()).collect();
-                let own = b.bytes(dwords, words(&|i| ((1 << high) - 1) << (high * i)));
-                let above = b.bytes(dwords, words(&|i| 256 >> (high * i)));
-                let own = b.same(Op::And, &[byte, own]);
-                let above = b.same(Op::IMul, &[own, above]);
+                let Some(high) = high else { return low };
+                let word = self.high_bits(b, grid, high, sub);
+                let above = each_to(b, word, (0, high.apart), high.width, 8);
                 b.same(Op::Or, &[low, above])
             }
             Index::Words { field } => {
@@ -177,6 +175,26 @@ impl Block {
                 b.same(Op::And, &[words, mask])
             }
         }
+    }
+
+    /// The bits that a sub-block's indices have beyond a byte, and what stands between them, in as many dwords as there are indices.
+    fn high_bits(&self, b: &mut KernelBuilder, grid: &Grid, high: HighBits, sub: i64) -> ValueId {
+        let bytes = high.bytes as i64;
+        let word = b.load(whole(high.bytes), self.buffer, self.field("high") + sub * bytes);
+        let word = b.op(Op::ExtendU, Type::i32(1), &[word]);
+        b.broadcast(grid.each() as u16, word)
+    }
+
+    /// The signs that all elements of an index have, where entries of the table have room for them.
+    fn common_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> Option<ValueId> {
+        let (Signs::Common { first, apart }, Index::Bytes { high: Some(high), .. }) = (grid.signs, grid.index) else {
+            return None;
+        };
+        let word = self.high_bits(b, grid, high, sub);
+        let signs = each_to(b, word, (first, apart), 1, 0);
+        let every = (0..grid.len).fold(0u32, |every, i| every | 1 << (i * 32 / grid.len + grid.bits));
+        let every = b.splat_int(b.ty(signs), i64::from(every as i32));
+        Some(b.same(Op::IMul, &[signs, every]))
     }
 
     /// A sub-block's words of 16 bits, in dwords.
@@ -202,7 +220,9 @@ impl Block {
                 let words = self.grid_words(b, grid, field, sub);
                 b.shift(Op::ShrU, words, 9)
             }
-            (Signs::Bits { .. } | Signs::AboveIndex, _) => unreachable!("{} has eight signs", self.format),
+            (Signs::Bits { .. } | Signs::AboveIndex | Signs::Common { .. }, _) => {
+                unreachable!("{} has eight signs, or one", self.format)
+            }
         };
         // The eighth makes them even.
         let parity = [4, 2, 1].into_iter().fold(seven, |all, by| {
@@ -235,11 +255,21 @@ impl Block {
     }
 
     fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
-        let mut all = self.small_plane(b, codes, &codes.low, 0);
-        if let Some(high) = &codes.high {
-            let high = self.small_plane(b, codes, high, codes.low.bits);
-            all = b.same(Op::Or, &[all, high]);
-        }
+        let dense = Spread { each: 1, first: 0 };
+        let all = match &codes.bits {
+            ScaleBits::Plane(plane) => self.small_plane(b, codes.columns, plane, dense, 0),
+            ScaleBits::Spread(plane, spread) => self.small_plane(b, codes.columns, plane, *spread, 0),
+            ScaleBits::Planes(low, high) => {
+                let above = self.small_plane(b, codes.columns, high, dense, low.bits);
+                let low = self.small_plane(b, codes.columns, low, dense, 0);
+                b.same(Op::Or, &[low, above])
+            }
+            ScaleBits::Words { field, each, width, first } => {
+                let at = self.field(field);
+                let count = self.format.block_len() / codes.columns;
+                self.in_words(b, at, (count, *each), *width, *first)
+            }
+        };
         match codes.number {
             ScaleNumber::Less(zero) => {
                 let zero = b.splat_int(SCALES, zero.into());
@@ -252,16 +282,47 @@ impl Block {
         }
     }
 
+    /// So many codes of 16-bit words, `each` of a word from bit `first` on, in bytes of their own.
+    fn in_words(
+        &self,
+        b: &mut KernelBuilder,
+        at: Affine,
+        (count, each): (usize, usize),
+        width: usize,
+        first: usize,
+    ) -> ValueId {
+        let bytes = count.div_ceil(each) * 2;
+        let mut words = b.load(Type::i8(bytes as u16), self.buffer, at);
+        if bytes < usize::from(SCALES.lanes) {
+            words = b.op(Op::Concat, SCALES, &[words, words]);
+        }
+        let eight = Type::i16(SCALES.lanes / 2);
+        let halves = [0, 8].map(|from| {
+            let number = |i: usize| (from + i).min(count - 1);
+            let order = (0..8).flat_map(|i| [0, 1].map(|byte| (2 * (number(i) / each) + byte) as u8));
+            let order = b.bytes(SCALES, order.collect());
+            let own = b.same(Op::ShuffleBytes, &[words, order]);
+            let own = b.bitcast(eight, own);
+            // Each to the top, and down from there.
+            let up = (0..8).flat_map(|i| (1u16 << (16 - width - first - number(i) % each * width)).to_le_bytes());
+            let up = b.bytes(eight, up.collect());
+            let top = b.same(Op::IMul, &[own, up]);
+            let codes = b.shift(Op::ShrU, top, 16 - width as i64);
+            b.op(Op::NarrowS, Type::i8(8), &[codes])
+        });
+        b.op(Op::Concat, SCALES, &halves)
+    }
+
     /// Scales' bits of a plane in bytes of their own, from bit `to` of a byte on: each gets its byte, and of all that are moved alike, a mask
     /// keeps those.
-    fn small_plane(&self, b: &mut KernelBuilder, codes: &ScaleCodes, plane: &Plane, to: usize) -> ValueId {
+    fn small_plane(&self, b: &mut KernelBuilder, columns: usize, plane: &Plane, spread: Spread, to: usize) -> ValueId {
         let lanes = usize::from(SCALES.lanes);
         let field = self.format.field(plane.field);
         let place = |i: usize| {
-            let (byte, shift) = plane.place(codes.spread.place(i));
+            let (byte, shift) = plane.place(spread.place(i));
             (field + byte, shift)
         };
-        let places: Vec<(usize, usize)> = (0..self.format.block_len() / codes.columns).map(place).collect();
+        let places: Vec<(usize, usize)> = (0..self.format.block_len() / columns).map(place).collect();
         let mut all = None;
         // Sixteen bytes of the block at a time; the last may begin before others end, as the block may end with the field.
         let mut rest = places.as_slice();
@@ -311,6 +372,17 @@ impl Block {
 /// Scales of a block.
 const SCALES: Type = Type::i8(16);
 
+/// What a number is, of the half that is stored for it.
+fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
+    match number {
+        Number::PartOfHalf { halved } | Number::TopsOfWords { halved } => {
+            let part = b.splat_f32(b.ty(whole).lanes, Number::part(halved));
+            b.mul(whole, part)
+        }
+        Number::Half | Number::HalfOfPower => whole,
+    }
+}
+
 /// A block's floats, or those of several rows side by side, as f32.
 pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
     match number {
@@ -318,10 +390,15 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
             let halves = b.load(Type::f16(lanes), buffer, at);
             b.op(Op::F16ToF32, Type::f32(lanes), &[halves])
         }
-        Number::PartOfHalf { halved } => {
+        Number::PartOfHalf { .. } => {
             let whole = numbers(b, Number::Half, lanes, buffer, at);
-            let part = b.splat_f32(lanes, Number::part(halved));
-            b.mul(whole, part)
+            part(b, number, whole)
+        }
+        Number::TopsOfWords { .. } => {
+            let half = number_bits(b, number, buffer, at);
+            let half = b.bitcast(Type::f16(1), half);
+            let half = b.op(Op::F16ToF32, Type::f32(1), &[half]);
+            part(b, number, half)
         }
         Number::HalfOfPower => {
             // The exponent of `2^(e - 128)` is `e - 1`, and where that is none of a normal number, the mantissa's bit is larger: of 0 and of 1,
@@ -335,6 +412,49 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
             b.bitcast(Type::f32(lanes), bits)
         }
     }
+}
+
+/// An integer of one or two bytes.
+pub fn whole(bytes: usize) -> Type {
+    if bytes == 1 { Type::i8(1) } else { Type::i16(1) }
+}
+
+/// The bits of a block's float as packed blocks have them.
+pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: Affine) -> ValueId {
+    match number {
+        Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower => b.load(whole(number.bytes()), buffer, at),
+        Number::TopsOfWords { .. } => {
+            let dword = Type::i32(1);
+            // Of each word the top four bits: of two words one beside the other.
+            let tops = [0, 4].map(|from| {
+                let words = b.load(dword, buffer, at.clone() + from);
+                let [low, high] = [(12, 15), (24, 0xf0)].map(|(by, mask)| {
+                    let moved = b.shift(Op::ShrU, words, by);
+                    let mask = b.splat_int(dword, mask);
+                    b.same(Op::And, &[moved, mask])
+                });
+                b.same(Op::Or, &[low, high])
+            });
+            let high = b.shift(Op::Shl, tops[1], 8);
+            let both = b.same(Op::Or, &[tops[0], high]);
+            let words = b.bitcast(Type::i16(2), both);
+            b.op_imm(Op::Extract, Type::i16(1), &[words], 0)
+        }
+    }
+}
+
+/// Of a dword in all lanes, in each its own `width` bits, the first from bit `first` on and the others `apart` from there, moved to bit `to`.
+fn each_to(b: &mut KernelBuilder, word: ValueId, (first, apart): (usize, usize), width: usize, to: usize) -> ValueId {
+    let (ty, lanes) = (b.ty(word), usize::from(b.ty(word).lanes));
+    let dwords = |of: &dyn Fn(usize) -> u32| (0..lanes).flat_map(|i| of(i).to_le_bytes()).collect();
+    let at = |i: usize| first + apart * i;
+    // All to the bit that the last has, or the one that they go to, and down from there.
+    let top = at(lanes - 1).max(to);
+    let own = b.bytes(ty, dwords(&|i| ((1 << width) - 1) << at(i)));
+    let up = b.bytes(ty, dwords(&|i| 1 << (top - at(i))));
+    let own = b.same(Op::And, &[word, own]);
+    let moved = b.same(Op::IMul, &[own, up]);
+    if top > to { b.shift(Op::ShrU, moved, (top - to) as i64) } else { moved }
 }
 
 /// Eight scales and eight minimums of twelve bytes. What is read behind these is not used.

@@ -9,7 +9,7 @@
 //! ```
 
 use ixc_ir::format::packed::{self, STRIP as STRIP_ROWS};
-use ixc_ir::format::{Codec, Float, Format, Number, Quants, Scales};
+use ixc_ir::format::{Codec, Float, Format, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
 use super::SUB;
@@ -207,15 +207,11 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     let field = |name: &str| to.format.field(name) as i64;
     let format = to.format;
     for (name, float, _) in codec.numbers() {
-        let (ty, bytes) = match float {
-            Number::Half | Number::PartOfHalf { .. } => (Type::i16(1), 2),
-            Number::HalfOfPower => (Type::i8(1), 1),
-        };
-        let zero = b.splat_int(ty, 0);
+        let bytes = float.packed().bytes() as i64;
         for (r, row) in (0..).zip(rows) {
             let float = match row {
-                Some(row) => b.load(ty, row.buffer, row.field(name)),
-                None => zero,
+                Some(row) => file::number_bits(b, float, row.buffer, row.field(name)),
+                None => b.splat_int(file::whole(float.packed().bytes()), 0),
             };
             to.store(b, Affine::constant(field(name) + bytes * (number * STRIP + r)), float);
         }

@@ -376,8 +376,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let codec = format.quants().unwrap_or_else(|| panic!("no model file has weights in {format}"));
                 let names: Vec<&str> = codec.numbers().iter().map(|(name, ..)| *name).collect();
                 let put = |block: &mut [u8], field: &str, x: f32| {
-                    let number = codec.number(field).near(x);
-                    block[format.field(field)..][..number.len()].copy_from_slice(&number);
+                    codec.number(field).put(x, &mut block[format.field(field)..])
                 };
                 // What the block's other bits make of scales of 1 and 0, measured.
                 let mut measured = |ones: &str| -> (f32, f32) {
