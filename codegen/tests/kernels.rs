@@ -14,10 +14,10 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet,
-    DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise,
-    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax,
-    SsmScan, SumSquares, Swiglu, generate,
+    Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, ColumnSquares, Combine,
+    Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack,
+    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap,
+    Softmax, SsmScan, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -361,6 +361,27 @@ fn rows_of_one() {
     for format in formats(false) {
         let n = 2 * format.block_len().max(17) as u32;
         group.one(Embed { format, rows: 5, n });
+    }
+    group.done();
+}
+
+#[test]
+fn column_squares() {
+    let mut group = Group::new("column_squares");
+    let floats = ODD.map(|n| (Format::F32, n));
+    let quantised = [
+        (Format::A8Super, 512),
+        (Format::A8Small, 96),
+        (Format::A8Row, 192),
+        (Format::A8SuperTile, 256),
+        (Format::A8SmallTile, 64),
+        (Format::Bf16x2, 96),
+        (Format::Bf16x1, 64),
+    ];
+    for (format, n) in floats.into_iter().chain(quantised) {
+        for rows in [1, 5] {
+            group.rows(ColumnSquares { format, n }, rows);
+        }
     }
     group.done();
 }

@@ -41,7 +41,7 @@ impl Definition for ColumnSquares {
     fn signature(&self) -> Signature {
         Signature::new()
             .update("sums", Holds::Floats)
-            .read("x", Holds::Table(self.format, "format"))
+            .read("x", Holds::Activations(self.format, "format"))
             .dim("rows", DimRule::Rows)
     }
 

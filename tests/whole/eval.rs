@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{ixc, list, read_npy, scratch, stderr, stdout};
+use crate::support::{demo_model, ixc, list, read_npy, scratch, stderr, stdout};
+use ixc::frontend::gguf::Gguf;
 use serde_json::Value as Json;
 
 /// A text that does not change.
@@ -156,4 +157,59 @@ fn what_cannot_be_scored_is_refused() {
     fs::write(&other, "Mine.").unwrap();
     refused(&[&same[..4], &["-o", other.to_str().unwrap()]].concat(), 2, &["--force"]);
     assert_eq!(fs::read_to_string(&other).unwrap(), "Mine.");
+}
+
+/// The first layer's rows are those of the table, normed: their squares, summed here in f64, and how often its experts were taken. Streamed experts
+/// give the same file.
+#[test]
+fn an_importance_matrix_is_of_what_matrices_are_multiplied_with() {
+    let folder = scratch("eval_imatrix");
+    let path = folder.join("imatrix.gguf");
+    let model = demo_model();
+    let write = |path: &Path, more: &[&str]| {
+        let arguments =
+            ["--text", TEXT, "--ctx", "48", "--pieces", "3", "--target", "portable", "-t", "2", "--imatrix"];
+        let mut command = ixc(["eval"]);
+        command.arg(&model).args(arguments).arg(path).args(more);
+        command.output().unwrap()
+    };
+    assert!(write(&path, &[]).status.success());
+    let (found, model) = (Gguf::open(&path).unwrap(), Gguf::open(&model).unwrap());
+    let floats = |gguf: &Gguf, name: &str| -> Vec<f64> {
+        let tensor = gguf.require_tensor(name).unwrap();
+        let (format, columns) = (gguf.require_format(tensor).unwrap(), tensor.dims()[0] as usize);
+        format.dequantise_rows(gguf.tensor_data(tensor), columns).into_iter().map(f64::from).collect()
+    };
+    let (table, norm) = (floats(&model, "token_embd.weight"), floats(&model, "blk.0.attn_norm.weight"));
+    let columns = norm.len();
+    let mut sums = vec![0.0; columns];
+    for id in (0..PIECES).flat_map(piece) {
+        let row = &table[id as usize * columns..][..columns];
+        let scale = 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / columns as f64 + 1e-6);
+        sums.iter_mut().zip(row.iter().zip(&norm)).for_each(|(sum, (x, w))| *sum += x * x * scale * w * w);
+    }
+    let counted = floats(&found, "blk.0.attn_q.weight.counts");
+    assert_eq!(counted, [(PIECES * CONTEXT) as f64]);
+    let size = sums.iter().copied().fold(0.0, f64::max);
+    for (found, wanted) in floats(&found, "blk.0.attn_q.weight.in_sum2").iter().zip(&sums) {
+        // Rows are rounded to eight bits before they are multiplied.
+        assert!((found - wanted).abs() < 0.02 * wanted + 1e-4 * size, "{found} is not {wanted}");
+    }
+    for part in ["gate", "up", "down"] {
+        let counts = floats(&found, &format!("blk.3.ffn_{part}_exps.weight.counts"));
+        assert_eq!((counts.len(), counts.iter().sum::<f64>()), (16, (2 * PIECES * CONTEXT) as f64));
+    }
+    let refused = write(&folder.join("streamed.gguf"), &["--memory", "1MiB"]);
+    let least = stderr(&refused).split("besides experts, and ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let least = least.parse::<u64>().unwrap() + 2;
+    let streamed = folder.join("streamed.gguf");
+    assert!(write(&streamed, &["--memory", &format!("{least}MiB")]).status.success());
+    assert!(fs::read(&streamed).unwrap() == fs::read(&path).unwrap(), "other bits");
+    // What is written is read, and a model is not replaced by it.
+    let quantised = folder.join("q2.gguf");
+    let mut command = ixc(["quantise"]);
+    command.arg(demo_model()).args(["Q2_K", "--allow-requantize", "--imatrix"]).arg(&path).arg("-o").arg(&quantised);
+    stdout(command);
+    let refused = write(&quantised, &[]);
+    assert!(!refused.status.success() && stderr(&refused).contains("importance matrix"), "{}", stderr(&refused));
 }
