@@ -176,7 +176,7 @@ impl Args {
             return refused.map_or(Ok(()), |error| Err(ixc::Error::from(error).into()));
         }
         let gguf = match self.model.path() {
-            Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,
+            Some(path) => ixc::model::open_files(path)?,
             None => ixc::demo::open()?,
         };
         let mut problems = Vec::new();

@@ -76,7 +76,7 @@ fn open(model: &ModelArgument) -> anyhow::Result<Tokenizer> {
         let plan = read_plan(path).map_err(ixc::Error::from)?;
         return Ok(Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?).map_err(ixc::Error::from)?);
     }
-    Ok(ixc::model::tokenizer(&Gguf::open(path).map_err(ixc::Error::from)?)?)
+    Ok(ixc::model::tokenizer(&ixc::model::open_files(path)?)?)
 }
 
 impl EncodeArgs {

@@ -24,6 +24,6 @@ impl<'a> FileWeights<'a> {
 impl WeightSource for FileWeights<'_> {
     fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError> {
         let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
-        Ok(Cow::Borrowed(self.gguf.tensor_data(self.gguf.require_tensor(&weight.name)?)))
+        Ok(self.gguf.tensor_data(self.gguf.require_tensor(&weight.name)?))
     }
 }

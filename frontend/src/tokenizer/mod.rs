@@ -48,8 +48,10 @@ mod values;
 mod vocabulary;
 
 pub use error::TokenizerError;
+pub(crate) use pretokenize::{BYTE_LEVEL_PATTERN, PreTokenizer};
 pub use pretokenize::supported_pre_tokenizers;
-pub use spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
+pub use spec::{MAX_TOKENS, ModelKind, SpecialIds, TokenType, TokenizerSpec};
+pub(crate) use spec::{byte_of, split_merge};
 pub use stream::Stream;
 pub use tokenizer::{DecodeOptions, Tokenizer};
 pub use values::Values;

@@ -137,7 +137,7 @@ fn model(path: Option<&Path>) -> Result<Model, ixc::Error> {
         return Ok(Model { name: None, architecture, file, plan: true, bytes, parameters, formats });
     }
     let gguf = match path {
-        Some(path) => Gguf::open(path)?,
+        Some(path) => ixc::model::open_files(path)?,
         None => ixc::demo::open()?,
     };
     gguf.tensors().for_each(|tensor| add(tensor.tensor_type().name, tensor.bytes()));
