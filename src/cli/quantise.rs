@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::files::Kind;
-use ixc::frontend::gguf::{Gguf, ShardFile};
+use ixc::frontend::gguf::ShardFile;
 use ixc::ir::format::Format;
 use ixc::quantise::importance::Importance;
 use ixc::quantise::mix::{MIXES, Mix};

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use ixc::compile::decode_tokenizer;
-use ixc::frontend::gguf::Gguf;
 use ixc::frontend::tokenizer::{DecodeOptions, Tokenizer};
 use ixc::model::is_plan;
 use ixc::runtime::file::read as read_plan;

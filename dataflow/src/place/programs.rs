@@ -58,7 +58,10 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         let file = match weight.file {
             ixc_ir::plan::WeightFile::Source(file) => file,
             ixc_ir::plan::WeightFile::Derived(_) => {
-                return wrong(&weight.name, "a weight that is made of others as it is read; they must be in model files");
+                return wrong(
+                    &weight.name,
+                    "a weight that is made of others as it is read; they must be in model files",
+                );
             }
             _ => return wrong(&weight.name, "a weight in a plan's own file; they must be in model files"),
         };

@@ -131,7 +131,8 @@ impl Array {
     /// As a part of a derived tensor's rows.
     fn piece(&self) -> Option<Piece> {
         let (columns, rows) = self.dims.split_last()?;
-        let kept = |axes: &mut dyn Iterator<Item = &Axis>| axes.filter(|axis| axis.len > 1).copied().collect::<Vec<_>>();
+        let kept =
+            |axes: &mut dyn Iterator<Item = &Axis>| axes.filter(|axis| axis.len > 1).copied().collect::<Vec<_>>();
         Some(Piece {
             extent: self.extent,
             element: self.element?,

@@ -75,15 +75,25 @@ impl Config {
     }
 
     /// The error for a key that has another value than it must.
-    pub(super) fn wrong(&self, key: &str, found: impl Into<Box<str>>, expected: impl Into<Box<str>>) -> CheckpointError {
-        CheckpointError::Key { path: self.path.clone(), key: key.into(), found: found.into(), expected: expected.into() }
+    pub(super) fn wrong(
+        &self,
+        key: &str,
+        found: impl Into<Box<str>>,
+        expected: impl Into<Box<str>>,
+    ) -> CheckpointError {
+        CheckpointError::Key {
+            path: self.path.clone(),
+            key: key.into(),
+            found: found.into(),
+            expected: expected.into(),
+        }
     }
 
     /// The first of some keys that is there and not null.
     fn find<'a>(&self, keys: &[&'a str]) -> Option<(&'a str, &Value)> {
-        self.objects
-            .iter()
-            .find_map(|object| keys.iter().find_map(|&key| Some((key, object.get(key).filter(|value| !value.is_null())?))))
+        self.objects.iter().find_map(|object| {
+            keys.iter().find_map(|&key| Some((key, object.get(key).filter(|value| !value.is_null())?)))
+        })
     }
 
     pub(super) fn has(&self, key: &str) -> bool {

@@ -58,7 +58,7 @@ pub enum CheckpointError {
         found: Box<str>,
     },
     /// The folder has no weights.
-    #[error("{}: has config.json and no model.safetensors.index.json, nor model.safetensors; {hint}", path.display())]
+    #[error("{}: is a Hugging Face folder without model.safetensors, or model.safetensors.index.json: {hint}", path.display())]
     NoWeights {
         /// The folder.
         path: Box<Path>,

@@ -41,13 +41,25 @@ const USUAL: Family = Family {
 
 /// Every model that is read.
 pub(super) static FAMILIES: &[Family] = &[
-    Family { model_types: &["llama", "mistral", "mixtral"], architecture: "llama", tensors: TURNED, window: true, ..USUAL },
+    Family {
+        model_types: &["llama", "mistral", "mixtral"],
+        architecture: "llama",
+        tensors: TURNED,
+        window: true,
+        ..USUAL
+    },
     Family { model_types: &["qwen2"], architecture: "qwen2", ..USUAL },
     Family { model_types: &["qwen2_moe"], architecture: "qwen2moe", keys: qwen_moe, ..USUAL },
     Family { model_types: &["qwen3"], architecture: "qwen3", ..USUAL },
     Family { model_types: &["qwen3_moe"], architecture: "qwen3moe", keys: qwen_moe, ..USUAL },
     Family { model_types: &["qwen3_next"], architecture: "qwen3next", keys: linear, tensors: QWEN_3_NEXT, ..USUAL },
-    Family { model_types: &["qwen3_5", "qwen3_5_text"], architecture: "qwen35", keys: linear, tensors: QWEN_3_5, ..USUAL },
+    Family {
+        model_types: &["qwen3_5", "qwen3_5_text"],
+        architecture: "qwen35",
+        keys: linear,
+        tensors: QWEN_3_5,
+        ..USUAL
+    },
     Family {
         model_types: &["qwen3_5_moe", "qwen3_5_moe_text"],
         architecture: "qwen35moe",
@@ -76,7 +88,14 @@ pub(super) static FAMILIES: &[Family] = &[
         },
         ..USUAL
     },
-    Family { model_types: &["gemma3_text", "gemma3"], architecture: "gemma3", keys: gemma_3, tensors: GEMMA_3, tied: true, ..USUAL },
+    Family {
+        model_types: &["gemma3_text", "gemma3"],
+        architecture: "gemma3",
+        keys: gemma_3,
+        tensors: GEMMA_3,
+        tied: true,
+        ..USUAL
+    },
     Family { model_types: &["gpt_oss"], architecture: "gpt-oss", keys: gpt_oss, tensors: GPT_OSS, ..USUAL },
     Family {
         model_types: &["deepseek_v2"],
@@ -182,10 +201,23 @@ pub(super) static FAMILIES: &[Family] = &[
         tensors: LING_2,
         ..USUAL
     },
-    Family { model_types: &["hunyuan_v1_moe"], architecture: "hunyuan-moe", keys: hunyuan_moe, tensors: HUNYUAN_MOE, ..USUAL },
+    Family {
+        model_types: &["hunyuan_v1_moe"],
+        architecture: "hunyuan-moe",
+        keys: hunyuan_moe,
+        tensors: HUNYUAN_MOE,
+        ..USUAL
+    },
     Family { model_types: &["smollm3"], architecture: "smollm3", keys: smollm_3, tensors: TURNED, ..USUAL },
     Family { model_types: &["seed_oss"], architecture: "seed_oss", tensors: POST_ATTENTION, ..USUAL },
-    Family { model_types: &["phi3"], architecture: "phi3", keys: |keys| keys.rotated_part(1.0), tensors: PHI_3, window: true, ..USUAL },
+    Family {
+        model_types: &["phi3"],
+        architecture: "phi3",
+        keys: |keys| keys.rotated_part(1.0),
+        tensors: PHI_3,
+        window: true,
+        ..USUAL
+    },
 ];
 
 /// All values of `model_type`.
@@ -324,7 +356,8 @@ fn hunyuan_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_shared_feed_forward_length", &["intermediate_size"])?;
     // NTK by alpha: the base alone changes (llama.cpp's conversion, and the report of the 13 B model).
     if let (Some("dynamic"), Some(alpha)) = (keys.rope_kind()?.as_deref(), keys.rope_number("alpha")?) {
-        let dims = f64::from(keys.config.require(&["hidden_size"])?) / f64::from(keys.config.require(&["num_attention_heads"])?.max(1));
+        let dims = f64::from(keys.config.require(&["hidden_size"])?)
+            / f64::from(keys.config.require(&["num_attention_heads"])?.max(1));
         let base = keys.rope_number("rope_theta")?.unwrap_or(10_000.0);
         keys.put("rope.freq_base", (base * alpha.powf(dims / (dims - 2.0))) as f32);
         keys.put("rope.scaling.type", "none");
@@ -337,5 +370,9 @@ fn hunyuan_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn smollm_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let Some(layers) = keys.config.counts("no_rope_layers")? else { return Ok(()) };
     let usual = layers.iter().enumerate().all(|(layer, roped)| (*roped == 1) == ((layer + 1) % 4 != 0));
-    if usual { Ok(()) } else { Err(keys.config.wrong("no_rope_layers", "another pattern", "0 for every fourth layer, else 1")) }
+    if usual {
+        Ok(())
+    } else {
+        Err(keys.config.wrong("no_rope_layers", "another pattern", "0 for every fourth layer, else 1"))
+    }
 }

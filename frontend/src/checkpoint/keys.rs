@@ -47,7 +47,8 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Vec<(Box<str>, Va
     keys.number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"])?;
     if let Some(score) = config.text(&["score_function", "scoring_func"])? {
         let found = SCORES.iter().find(|(name, _)| *name == score);
-        let (_, number) = found.ok_or_else(|| config.wrong("scoring_func", format!("\"{score}\""), "softmax or sigmoid"))?;
+        let (_, number) =
+            found.ok_or_else(|| config.wrong("scoring_func", format!("\"{score}\""), "softmax or sigmoid"))?;
         keys.put("expert_gating_func", *number);
     }
     if let Some(length) = config.count(&["head_dim"])?.filter(|_| !family.ignores_head_dim) {
@@ -70,7 +71,9 @@ impl Keys<'_> {
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|(name, _)| name.strip_prefix(self.architecture).and_then(|name| name.strip_prefix('.')) == Some(key))
+        self.entries
+            .iter()
+            .any(|(name, _)| name.strip_prefix(self.architecture).and_then(|name| name.strip_prefix('.')) == Some(key))
     }
 
     pub(super) fn default(&mut self, key: &str, value: u32) {
@@ -183,7 +186,8 @@ impl Keys<'_> {
         }
         let factor = self.rope_number("factor")?;
         match (self.rope_kind()?.as_deref(), factor) {
-            (None | Some("default" | "llama3" | "dynamic" | "mrope" | "proportional"), _) | (Some("linear" | "yarn"), None) => {}
+            (None | Some("default" | "llama3" | "dynamic" | "mrope" | "proportional"), _)
+            | (Some("linear" | "yarn"), None) => {}
             (Some("linear"), Some(factor)) => {
                 self.put("rope.scaling.type", "linear");
                 self.put("rope.scaling.factor", factor as f32);
@@ -261,6 +265,8 @@ pub(super) fn sizes(config: &Config) -> Result<Sizes, CheckpointError> {
         head_dim: head_dim(config)?,
         still: count(&["qk_nope_head_dim"])?,
         value: count(&["v_head_dim"])?,
+        width: count(&["hidden_size"])?,
+        expert_width: count(&["moe_intermediate_size"])?,
         key_heads: count(&["linear_num_key_heads"])?,
         value_heads: count(&["linear_num_value_heads"])?,
         key_len: count(&["linear_key_head_dim"])?,
@@ -283,17 +289,18 @@ pub(super) fn llama_3_divisors(config: &Config) -> Result<Option<Vec<f32>>, Chec
     if dims == 0 || dims > 1 << 16 || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
         return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
     }
+    let [factor, low, high, context] = [factor, low, high, context].map(|x| x as f32);
+    // In single precision, as it is computed elsewhere, so that files and folders have the same divisors.
     let divisors = (0..dims / 2).map(|pair| {
-        // The frequency as it is computed in single precision elsewhere.
         let frequency = 1.0 / base.powf((2 * pair) as f32 / dims as f32);
-        let length = 2.0 * std::f64::consts::PI / f64::from(frequency);
+        let length = (2.0 * std::f64::consts::PI) as f32 / frequency;
         if length < context / high {
             1.0
         } else if length > context / low {
-            factor as f32
+            factor
         } else {
             let smooth = (context / length - low) / (high - low);
-            (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
+            1.0 / ((1.0 - smooth) / factor + smooth)
         }
     });
     Ok(Some(divisors.collect()))

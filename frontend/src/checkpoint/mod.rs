@@ -49,6 +49,8 @@ use shards::{Quantisation, Shards};
 
 /// The configuration of a checkpoint's folder.
 const CONFIG: &str = "config.json";
+/// Most files of a folder that are looked at.
+const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
@@ -78,9 +80,13 @@ const PREFIXES: [(&str, &str); 7] = [
     ("norm.", "model.norm."),
 ];
 
-/// Whether a folder is a checkpoint.
+/// Whether a folder is a checkpoint: it has a configuration, and weights as safetensors or nothing else that is a model.
 pub fn is_checkpoint(folder: &Path) -> bool {
-    folder.join(CONFIG).is_file()
+    let has_gguf = || {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().take(MAX_ENTRIES).filter_map(Result::ok);
+        entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|end| end == "gguf"))
+    };
+    folder.join(CONFIG).is_file() && (shards::has_weights(folder) || !has_gguf())
 }
 
 /// Names of all `model_type`s that are read, with the architectures that they are.
@@ -94,6 +100,9 @@ pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// When a file is missing or malformed, or the model is none that the tables know.
 pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let config = Config::open(&folder.join(CONFIG))?;
+    if !shards::has_weights(folder) {
+        return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });
+    }
     let family = family(&config)?;
     let quantisation = Quantisation::read(&config)?;
     let sizes = keys::sizes(&config)?;
@@ -122,9 +131,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
             shapes.dedup();
             unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
         })?;
-        let bad = |source| {
-            CheckpointError::Derived { path: folder.into(), tensor: name.as_str().into(), source }
-        };
+        let bad = |source| CheckpointError::Derived { path: folder.into(), tensor: name.as_str().into(), source };
         tensor.check(&lengths).map_err(bad)?;
         let bytes = tensor.bytes().unwrap_or(0);
         let place = tensor.place(0, bytes).filter(|(_, offset)| offset.is_multiple_of(ALIGNMENT));
@@ -152,7 +159,8 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
     // What is outside says which parts a model has, what is inside which decoder: the decoder's is more special where both are known.
     let inner = config.text(&["model_type"])?;
     let outer = config.outer("model_type").and_then(|value| value.as_str());
-    let row = |name: Option<&str>| FAMILIES.iter().find(|family| name.is_some_and(|name| family.model_types.contains(&name)));
+    let row =
+        |name: Option<&str>| FAMILIES.iter().find(|family| name.is_some_and(|name| family.model_types.contains(&name)));
     row(inner).or_else(|| row(outer)).ok_or_else(|| CheckpointError::UnknownModel {
         path: config.path().into(),
         found: outer.or(inner).unwrap_or("").into(),
@@ -217,7 +225,11 @@ fn made(
             let to = found.to.replace("{P}", part);
             if let Some(expert) = found.expert {
                 if expert >= sizes.experts {
-                    return Err(shards.wrong(&stored, format!("of expert {expert}"), format!("below {}", sizes.experts)));
+                    return Err(shards.wrong(
+                        &stored,
+                        format!("of expert {expert}"),
+                        format!("below {}", sizes.experts),
+                    ));
                 }
                 experts.entry(to).or_default().extend(arrays.into_iter().map(|array| (expert, array)));
                 continue;

@@ -14,6 +14,9 @@ pub(super) struct Sizes {
     pub heads: u64,
     pub kv_heads: u64,
     pub head_dim: u64,
+    /// Of the residual stream, and of an expert.
+    pub width: u64,
+    pub expert_width: u64,
     /// Latent attention: lengths of a head's key without its rotated part, and of its value.
     pub still: u64,
     pub value: u64,
@@ -50,10 +53,7 @@ fn one(array: Array) -> Option<Vec<Made>> {
 }
 
 fn parts<const N: usize>(parts: [(&'static str, Option<Array>); N]) -> Option<Vec<Made>> {
-    parts
-        .into_iter()
-        .map(|(part, array)| Some(Made { part, arrays: vec![array?], change: Change::Keep }))
-        .collect()
+    parts.into_iter().map(|(part, array)| Some(Made { part, arrays: vec![array?], change: Change::Keep })).collect()
 }
 
 /// As it is.
@@ -89,12 +89,20 @@ pub(super) fn key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 pub(super) fn gate_up(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let dim = x.rank().checked_sub(2)?;
     let half = x.len(dim) / 2;
+    if half * 2 != x.len(dim) {
+        return None;
+    }
     parts([("gate", x.clone().slice(dim, 0, half)), ("up", x.slice(dim, half, half))])
 }
 
-/// The same, where matrices are transposed.
-pub(super) fn gate_up_transposed(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    gate_up(s, transposed_array(x)?)
+/// The same of experts, whose matrices are transposed in files that were published, and not in those that transformers 5 writes.
+pub(super) fn gate_up_either(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    gate_up(s, if x.len(1) == s.width { transposed_array(x)? } else { x })
+}
+
+/// Theirs of the other product.
+pub(super) fn down_either(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(if x.len(1) == s.expert_width { transposed_array(x)? } else { x })
 }
 
 fn transposed_array(x: Array) -> Option<Array> {
@@ -339,10 +347,10 @@ pub(super) static PHI_3: &[Rule] = &[
     rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// Qwen3-VL with experts: their matrices are transposed.
+/// Qwen3-VL with experts: their matrices are transposed, mostly.
 pub(super) static QWEN_3_VL_MOE: &[Rule] = &[
-    rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", gate_up_transposed),
-    rule("model.layers.{L}.mlp.experts.down_proj", "blk.{L}.ffn_down_exps.weight", transposed),
+    rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", gate_up_either),
+    rule("model.layers.{L}.mlp.experts.down_proj", "blk.{L}.ffn_down_exps.weight", down_either),
 ];
 
 /// ERNIE 4.5.
@@ -411,7 +419,11 @@ mod tests {
         let row = rule("model.layers.{L}.mlp.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain);
         let found = matches(&row, "model.layers.12.mlp.experts.7.up_proj.weight").unwrap();
         assert_eq!((found.to.as_str(), found.layer, found.expert), ("blk.12.ffn_up_exps.weight", Some(12), Some(7)));
-        for other in ["model.layers.mlp.experts.7.up_proj.weight", "model.layers.1.mlp.experts.7.up_proj.weights", "model.layers.1.mlp.experts.x.up_proj"] {
+        for other in [
+            "model.layers.mlp.experts.7.up_proj.weight",
+            "model.layers.1.mlp.experts.7.up_proj.weights",
+            "model.layers.1.mlp.experts.x.up_proj",
+        ] {
             assert_eq!(matches(&row, other), None, "{other}");
         }
         let plain = rule("lm_head", "output", plain);

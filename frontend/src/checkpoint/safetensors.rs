@@ -221,13 +221,18 @@ mod tests {
         assert!(one(r#"{"dtype":"F33","shape":[1],"data_offsets":[0,4]}"#, 4).contains("type \"F33\""));
         assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,0]}"#, 4).contains("4 to 0; the file has 4"));
         assert!(one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#, 4).contains("0 to 8; the file has 4"));
-        assert!(one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,4]}"#, 4).contains("has 4 bytes; [2] of F32 take 8"));
+        assert!(
+            one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,4]}"#, 4).contains("has 4 bytes; [2] of F32 take 8")
+        );
         let huge = r#"{"dtype":"F32","shape":[18446744073709551615,18446744073709551615],"data_offsets":[0,4]}"#;
         assert!(one(huge, 4).starts_with("w: has 4 bytes"));
         assert!(one(r#"{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}"#, 4).starts_with("json: invalid value"));
         assert!(one(r#"{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}"#, 4).starts_with("json: "));
         assert!(one(r#"{"dtype":"F32","shape":[1]}"#, 4).contains("missing field `data_offsets`"));
-        assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#, 8).contains("8 bytes of data; its tensors end at 4"));
+        assert!(
+            one(r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#, 8)
+                .contains("8 bytes of data; its tensors end at 4")
+        );
         assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#, 8).contains("begins at byte 4 of the data"));
         let two = |a: &str, b: &str| {
             let entry = |offsets: &str| format!(r#"{{"dtype":"F32","shape":[2],"data_offsets":{offsets}}}"#);

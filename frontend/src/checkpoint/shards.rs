@@ -58,9 +58,6 @@ impl Shards {
                     let (path, missing) = (index.as_path().into(), path.as_path().into());
                     CheckpointError::MissingShard { path, missing, tensor: tensor.unwrap_or_default() }
                 }
-                (GgufError::Io { source, .. }, None) if source.kind() == std::io::ErrorKind::NotFound => {
-                    CheckpointError::NoWeights { path: folder.into(), hint: hint(folder) }
-                }
                 _ => CheckpointError::Gguf(error),
             })?;
             let header = safetensors::header(&path, file.data())?;
@@ -77,7 +74,8 @@ impl Shards {
             }
             shards.files.push(file.with_header(header.bytes));
         }
-        if let Some(tensor) = said.iter().flat_map(|said| said.keys()).find(|name| !shards.tensors.contains_key(*name)) {
+        if let Some(tensor) = said.iter().flat_map(|said| said.keys()).find(|name| !shards.tensors.contains_key(*name))
+        {
             return Err(CheckpointError::TensorMissing { path: folder.into(), tensor: tensor.clone() });
         }
         Ok(shards)
@@ -114,8 +112,13 @@ fn weight_map(index: &Path, value: &Value) -> Result<HashMap<Box<str>, Box<str>>
         .collect()
 }
 
+/// Whether there are weights.
+pub(super) fn has_weights(folder: &Path) -> bool {
+    folder.join(INDEX).is_file() || folder.join(SINGLE).is_file()
+}
+
 /// What there is instead of weights.
-fn hint(folder: &Path) -> &'static str {
+pub(super) fn hint(folder: &Path) -> &'static str {
     let has = |name: &str| folder.join(name).exists();
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
         "pytorch_model.bin is a pickle, which is not read: save the model as safetensors (transformers: save_pretrained)"
@@ -273,7 +276,12 @@ fn blocks(
         .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))?;
     let extent = Extent { file: *file, offset: scales.offset, bytes: scales.bytes };
     let kind = ScaleKind::OfBlock;
-    array.set_scales(Scales { extent, kind, block_rows: 1, block_columns: 1, columns: units.last().copied().unwrap_or(1) });
+    array.set_scales(Scales {
+        extent,
+        kind,
+        block_rows: 1,
+        block_columns: 1,
+        columns: units.last().copied().unwrap_or(1),
+    });
     Ok(array)
 }
-

@@ -103,7 +103,8 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
     }
     let path = folder.join(TOKENIZER);
     if !path.is_file() {
-        let other = ["tokenizer.model", "tiktoken.model", "tekken.json"].into_iter().find(|name| folder.join(name).is_file());
+        let other =
+            ["tokenizer.model", "tiktoken.model", "tekken.json"].into_iter().find(|name| folder.join(name).is_file());
         let instead = other.map_or_else(String::new, |name| format!(" ({name} is not read)"));
         tracing::warn!("{}: there is no {TOKENIZER}{instead}; the model takes token ids only", folder.display());
         return Ok(keys);
@@ -134,7 +135,11 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
     let pieces = file.model.byte_fallback;
     for (token, &id) in ids {
         if let Some(other) = tokens[id as usize].replace(token) {
-            return Err(wrong("model.vocab", format!("of two tokens with id {id}, \"{other}\" and \"{token}\""), "one token for each id"));
+            return Err(wrong(
+                "model.vocab",
+                format!("of two tokens with id {id}, \"{other}\" and \"{token}\""),
+                "one token for each id",
+            ));
         }
         types[id as usize] = match token {
             _ if pieces && crate::tokenizer::byte_of(token).is_some() => BYTE,
@@ -157,16 +162,24 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
         let added = file.added_tokens.iter().find(|token| token.content == text).map(|token| token.id);
         added.or_else(|| ids.get(text).copied())
     };
-    let names: StringArray =
-        tokens.iter().enumerate().map(|(id, token)| token.map_or_else(|| format!("[PAD{id}]"), str::to_owned)).collect();
+    let names: StringArray = tokens
+        .iter()
+        .enumerate()
+        .map(|(id, token)| token.map_or_else(|| format!("[PAD{id}]"), str::to_owned))
+        .collect();
     let mut put = |key: &str, value: Value| keys.push((format!("tokenizer.ggml.{key}").into(), value));
     if pieces {
         let mut scores = vec![NEVER_MERGED; count];
         for (rank, merge) in file.model.merges.iter().enumerate() {
-            let (left, right) =
-                merge.sides().ok_or_else(|| wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between"))?;
+            let (left, right) = merge.sides().ok_or_else(|| {
+                wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
+            })?;
             let Some(&id) = ids.get(&*[left, right].concat()) else {
-                return Err(wrong("model.merges", format!("a pair at index {rank} that makes no token"), "pairs that make tokens"));
+                return Err(wrong(
+                    "model.merges",
+                    format!("a pair at index {rank} that makes no token"),
+                    "pairs that make tokens",
+                ));
             };
             let score = &mut scores[id as usize];
             if *score == NEVER_MERGED {
@@ -180,14 +193,18 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
     } else {
         let Some(name) = pre_tokenizer(&file) else {
             let found: String = file.pre_tokenizer.to_string().chars().take(200).collect();
-            tracing::warn!("{}: pre-tokenizer {found} is not supported; the model takes token ids only", path.display());
+            tracing::warn!(
+                "{}: pre-tokenizer {found} is not supported; the model takes token ids only",
+                path.display()
+            );
             keys.retain(|(key, _)| !key.starts_with("tokenizer.ggml."));
             return Ok(keys);
         };
         let mut merges = StringArray::default();
         for (rank, merge) in file.model.merges.iter().enumerate() {
-            let (left, right) =
-                merge.sides().ok_or_else(|| wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between"))?;
+            let (left, right) = merge.sides().ok_or_else(|| {
+                wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
+            })?;
             merges.extend([format!("{left} {right}")]);
         }
         put("model", "gpt2".into());
@@ -255,7 +272,9 @@ fn pre_tokenizer(file: &File) -> Option<&'static str> {
         match kind(part) {
             "Split" => {
                 let pattern = part.get("pattern")?;
-                if part.get("behavior").and_then(Json::as_str)? != "Isolated" && part.get("invert")?.as_bool() != Some(true) {
+                if part.get("behavior").and_then(Json::as_str)? != "Isolated"
+                    && part.get("invert")?.as_bool() != Some(true)
+                {
                     return None;
                 }
                 patterns.push(pattern.get("Regex").and_then(Json::as_str)?.to_owned());
@@ -352,7 +371,9 @@ fn template(folder: &Path, said: &Json) -> Result<Option<String>, CheckpointErro
     Ok(match said.get("chat_template") {
         Some(Json::String(template)) => Some(template.clone()),
         Some(Json::Array(templates)) => {
-            let named = |name: &str| templates.iter().find(|template| template.get("name").and_then(Json::as_str) == Some(name));
+            let named = |name: &str| {
+                templates.iter().find(|template| template.get("name").and_then(Json::as_str) == Some(name))
+            };
             let chosen = named("default").or(templates.first());
             chosen.and_then(|template| template.get("template")?.as_str()).map(str::to_owned)
         }

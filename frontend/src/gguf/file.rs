@@ -216,7 +216,9 @@ impl Gguf {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= tensor.bytes), "bytes outside of {}", tensor.name);
         let Some(derived) = tensor.file.checked_sub(self.files.len()) else {
             // All fit in a usize: the range was checked against the mapped length.
-            return Cow::Borrowed(&self.files[tensor.file].data()[(tensor.offset + offset) as usize..][..bytes as usize]);
+            return Cow::Borrowed(
+                &self.files[tensor.file].data()[(tensor.offset + offset) as usize..][..bytes as usize],
+            );
         };
         if let Some(number) = derived.checked_sub(self.derived.len()) {
             return Cow::Borrowed(&self.constants[number][offset as usize..][..bytes as usize]);

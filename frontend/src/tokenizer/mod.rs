@@ -48,8 +48,8 @@ mod values;
 mod vocabulary;
 
 pub use error::TokenizerError;
-pub(crate) use pretokenize::{BYTE_LEVEL_PATTERN, PreTokenizer};
 pub use pretokenize::supported_pre_tokenizers;
+pub(crate) use pretokenize::{BYTE_LEVEL_PATTERN, PreTokenizer};
 pub use spec::{MAX_TOKENS, ModelKind, SpecialIds, TokenType, TokenizerSpec};
 pub(crate) use spec::{byte_of, split_merge};
 pub use stream::Stream;

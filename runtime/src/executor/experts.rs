@@ -206,7 +206,9 @@ impl Layout {
             let raw = parts.iter().any(|part| part.format != part.stored);
             layout.raw |= raw;
             let mut offsets = Vec::new();
-            if let (Some(shape), Some((file, begin))) = (&shape, places.first().and_then(|(weight, _)| place(weight, 0))) {
+            if let (Some(shape), Some((file, begin))) =
+                (&shape, places.first().and_then(|(weight, _)| place(weight, 0)))
+            {
                 let first = begin.checked_sub(BLOCK_HEADER)?;
                 for expert in 0..group.experts {
                     let offset = first.checked_add(shape.stride().checked_mul(expert.into())?)?;

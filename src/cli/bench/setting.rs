@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use ixc::build::{BUILD, Build};
-use ixc::frontend::gguf::Gguf;
 use ixc::machine::features::{cpu_name, features};
 use ixc::model::is_plan;
 use serde::Serialize;

@@ -456,7 +456,8 @@ fn chunks(
         // They fit: the weight's own lengths do.
         let from = files.of(weight, first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
-        let job = from.clone().zip(to).and_then(|(from, to)| Job::new((weight.stored, weight.format), columns, from, to));
+        let job =
+            from.clone().zip(to).and_then(|(from, to)| Job::new((weight.stored, weight.format), columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
         // SAFETY: `from` lies in a mapped file, `to` in memory that only this function uses.
         unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
