@@ -560,3 +560,174 @@ fn halves_apart(codes: &[u8; MX_CODES as usize]) -> [u8; MX_CODES as usize] {
     let code = |element: usize| codes[element / 2] >> (element % 2 * 4) & 15;
     std::array::from_fn(|byte| code(byte) | code(byte + MX_CODES as usize) << 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, bytes: u64) -> Extent {
+        Extent { file: 0, offset, bytes }
+    }
+
+    fn axes(axes: &[(u64, u64)]) -> Vec<Axis> {
+        axes.iter().map(|&(len, stride)| Axis { len, stride }).collect()
+    }
+
+    fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64, u64)]) -> Piece {
+        Piece { extent, element, first: 0, rows: axes(rows), columns: axes(columns), scales: None }
+    }
+
+    /// All of it, in reads of so many bytes.
+    fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
+        derived.check(&[file.len() as u64]).unwrap();
+        let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+            out.copy_from_slice(&file[offset as usize..][..out.len()]);
+            true
+        };
+        let mut all = vec![0; derived.bytes().unwrap() as usize];
+        for (at, part) in (0..).step_by(step).zip(all.chunks_mut(step)) {
+            assert!(derived.read(at, part, &fetch));
+        }
+        all
+    }
+
+    #[test]
+    fn rows_are_put_in_another_order_and_behind_each_other() {
+        // 8 rows of 3 columns, 2 heads of 4: halves become neighbours; behind them row 7 again, of a view that begins there.
+        let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
+        let turned = piece(Element::F16, extent(0, 48), &[(2, 12), (2, 3), (2, 6)], &[(3, 1)]);
+        let last = Piece { first: 21, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
+        let derived = Derived { format: Format::F32, columns: 3, change: Change::PlusOne, pieces: vec![turned, last] };
+        let rows: Vec<f32> =
+            [0, 2, 1, 3, 4, 6, 5, 7, 7].iter().flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32)).collect();
+        let right: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+        for step in [4, 8, 12, 20, 108] {
+            assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
+        }
+        assert_eq!(derived.place(0, 12), None);
+        // As they lie, from row 2 on.
+        let plain = Derived {
+            format: Format::F16,
+            columns: 3,
+            change: Change::Keep,
+            pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
+        };
+        assert_eq!((plain.place(12, 36), plain.place(0, 54), plain.place(2, 6)), (Some((0, 12)), None, None));
+        assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
+    }
+
+    #[test]
+    fn columns_are_transposed() {
+        let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();
+        let pieces = vec![piece(Element::Bf16, extent(0, 12), &[(3, 1)], &[(2, 3)])];
+        let derived = Derived { format: Format::Bf16, columns: 2, change: Change::Keep, pieces };
+        let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(read(&derived, &file, 2), right);
+        assert_eq!(read(&derived, &file, 12), right);
+        assert_eq!(derived.spans(0, 12), [extent(0, 12)]);
+    }
+
+    /// Every number of the format, by its definition.
+    #[test]
+    fn bytes_of_e4m3_are_their_numbers() {
+        let at = |byte: u8| f8_e4m3(byte);
+        assert_eq!(
+            [at(0), at(0x38), at(0x7e), at(0xfe), at(0x01), at(0x08)],
+            [0.0, 1.0, 448.0, -448.0, 1.0 / 512.0, 1.0 / 64.0]
+        );
+        assert!(at(0x7f).is_nan() && at(0xff).is_nan() && at(0x80).is_sign_negative());
+        let rising: Vec<f32> = (0..0x7f).map(at).collect();
+        assert!(rising.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn scales_are_those_of_the_stored_place() {
+        // 3 rows of 5 columns of 1.0, scales of 2 rows and 3 columns; rows are read from the last to the first, columns from 1 on.
+        let mut file = vec![0x38u8; 15];
+        file.push(0);
+        file.extend([1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
+        let scales = Scales {
+            extent: extent(16, 16),
+            kind: ScaleKind::Number(Element::F32),
+            block_rows: 2,
+            block_columns: 3,
+            columns: 5,
+        };
+        let row = |row: u64| Piece {
+            first: 5 * row + 1,
+            scales: Some(scales),
+            ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
+        };
+        let derived =
+            Derived { format: Format::F32, columns: 4, change: Change::Keep, pieces: vec![row(2), row(1), row(0)] };
+        let right: Vec<u8> = [3.0f32, 3.0, 4.0, 4.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
+            .iter()
+            .flat_map(|x| x.to_le_bytes())
+            .collect();
+        assert_eq!(read(&derived, &file, 48), right);
+        assert_eq!(read(&derived, &file, 4), right);
+        assert_eq!((power(127), power(130), power(0)), (1.0, 8.0, 2f32.powi(-127)));
+    }
+
+    #[test]
+    fn neighbours_of_mx_blocks_are_taken_apart() {
+        let codes: [u8; 16] = std::array::from_fn(|byte| (2 * byte as u8 & 15) | (2 * byte as u8 + 1) << 4);
+        let mut file = codes.to_vec();
+        file.push(121);
+        let scales =
+            Scales { extent: extent(16, 1), kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
+        let pieces = vec![Piece { scales: Some(scales), ..piece(Element::Mxfp4, extent(0, 16), &[], &[]) }];
+        let derived = Derived { format: Format::Mxfp4, columns: 32, change: Change::Keep, pieces };
+        let made = read(&derived, &file, 17);
+        let right: Vec<u8> = std::iter::once(121).chain((0..16).map(|i| i | i << 4)).collect();
+        assert_eq!(made, right);
+    }
+
+    #[test]
+    fn what_is_outside_is_refused() {
+        let good = Derived {
+            format: Format::F16,
+            columns: 3,
+            change: Change::Keep,
+            pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
+        };
+        good.check(&[48]).unwrap();
+        let with = |change: &dyn Fn(&mut Derived)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            bad.check(&[48]).map_err(|error| error.to_string())
+        };
+        let piece_of = |change: &dyn Fn(&mut Piece)| with(&|derived: &mut Derived| change(&mut derived.pieces[0]));
+        let says = |found: Result<(), String>, says: &str| {
+            assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}")
+        };
+        says(piece_of(&|p| p.extent.file = 1), "of file 1; there are 1");
+        says(piece_of(&|p| p.extent.bytes = 49), "a stored tensor ends outside");
+        says(piece_of(&|p| p.extent.offset = u64::MAX), "a stored tensor ends outside");
+        says(piece_of(&|p| p.first = 1), "its view ends outside");
+        says(piece_of(&|p| p.rows[0].len = 9), "its view ends outside");
+        says(piece_of(&|p| p.rows[0].stride = u64::MAX), "its view ends outside");
+        says(piece_of(&|p| p.rows[0].len = 0), "an axis of no length");
+        says(piece_of(&|p| p.columns[0].len = 2), "other columns");
+        says(piece_of(&|p| p.rows = axes(&[(1, 1); 9])), "too many axes");
+        says(piece_of(&|p| p.element = Element::Mxfp4), "other columns");
+        says(with(&|d| d.format = Format::Q8_0), "no columns");
+        says(with(&|d| d.columns = 0), "no columns");
+        let scales = |kind, bytes, block| Scales {
+            extent: extent(0, bytes),
+            kind,
+            block_rows: block,
+            block_columns: 1,
+            columns: 3,
+        };
+        let number = ScaleKind::Number(Element::F32);
+        says(piece_of(&|p| p.scales = Some(scales(number, 48, 0))), "scales for no rows");
+        says(piece_of(&|p| p.scales = Some(scales(number, 48, 1))), "its scales end");
+        says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks, and no blocks");
+        says(
+            piece_of(&|p| p.scales = Some(scales(ScaleKind::Number(Element::Mxfp4), 48, 1))),
+            "no numbers of two or four bytes",
+        );
+        piece_of(&|p| p.scales = Some(scales(number, 48, 2))).unwrap();
+    }
+}

@@ -243,6 +243,6 @@ mod tests {
         assert_eq!(fault(&file(twice, 8)), "a: appears twice");
         assert!(fault(&file("[1]", 0)).starts_with("json: invalid type: sequence, expected a safetensors header"));
         assert!(fault(&file("{\"a\":", 0)).starts_with("json: EOF"));
-        assert!(fault(&file(&format!("{{\"__metadata__\":{}", "[".repeat(1 << 16)), 0)).contains("recursion limit"));
+        assert!(fault(&file(&format!("{{\"__metadata__\":{}", "[".repeat(1 << 16)), 0)).contains("EOF"));
     }
 }

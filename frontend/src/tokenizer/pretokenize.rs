@@ -434,6 +434,36 @@ mod tests {
         }
     }
 
+    /// Patterns as `tokenizer.json` has them.
+    #[test]
+    fn published_patterns_are_known_by_what_they_are() {
+        const CONTRACTIONS: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+        let qwen = |digits: &str| {
+            format!(
+                r"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            )
+        };
+        let upper = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}";
+        let lower = r"\p{Ll}\p{Lm}\p{Lo}\p{M}";
+        let gpt_4o = format!(
+            r"[^\r\n\p{{L}}\p{{N}}]?[{upper}]*[{lower}]+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?[{upper}]+[{lower}]*{CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        );
+        let deepseek = [
+            r"\p{N}{1,3}",
+            "[一-龥぀-ゟ゠-ヿ]+",
+            r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+        ];
+        let known = |patterns: &[&str], whole: bool| PreTokenizer::with_patterns(patterns, whole);
+        assert_eq!(known(&[&qwen(r"\p{N}")], false), Some("qwen2"));
+        assert_eq!(known(&[&qwen(r"\p{N}{1,3}")], true), Some("llama-bpe"));
+        assert_eq!(known(&[&qwen(r"\p{N}{1,3}")], false), Some("dbrx"));
+        assert_eq!(known(&[&gpt_4o], false), Some("gpt-4o"));
+        assert_eq!(known(&deepseek, false), Some("deepseek-v3"));
+        assert_eq!(known(&[BYTE_LEVEL_PATTERN], false), Some("gpt-2"));
+        assert_eq!(known(&[r"\p{N}", BYTE_LEVEL_PATTERN], false), Some("smollm"));
+        assert_eq!((known(&["[a-z]+"], false), known(&[], false)), (None, None));
+    }
+
     #[test]
     fn an_unknown_name_says_what_is_known() {
         let error = PreTokenizer::named("evil").unwrap_err().to_string();
