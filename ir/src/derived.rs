@@ -671,7 +671,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_mx_blocks_are_taken_apart() {
-        let codes: [u8; 16] = std::array::from_fn(|byte| (2 * byte as u8 & 15) | (2 * byte as u8 + 1) << 4);
+        let codes: [u8; 16] = std::array::from_fn(|byte| ((2 * (byte as u8)) & 15) | ((2 * (byte as u8) + 1) << 4));
         let mut file = codes.to_vec();
         file.push(121);
         let scales =

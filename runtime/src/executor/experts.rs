@@ -165,6 +165,9 @@ impl std::fmt::Debug for Experts {
     }
 }
 
+/// The number of the file of a weight's byte, and where that lies there.
+type PlaceOf<'a> = dyn Fn(&PlanWeight, u64) -> Option<(u32, u64)> + 'a;
+
 /// Where a plan's experts are: the blocks that a store is made of.
 #[derive(Debug)]
 pub(crate) struct Layout {
@@ -182,7 +185,7 @@ impl Layout {
     pub(crate) fn new(
         program: &Program,
         weights: &[PlanWeight],
-        place: &dyn Fn(&PlanWeight, u64) -> Option<(u32, u64)>,
+        place: &PlaceOf<'_>,
     ) -> Option<Layout> {
         let mut layout = Layout {
             groups: Vec::new(),

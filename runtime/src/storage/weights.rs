@@ -367,7 +367,7 @@ mod tests {
         unsafe { from.region().base().copy_from_nonoverlapping(source.as_ptr(), source.len()) };
         let to = Memory::zeroed("a test", STRIPS * strip(Format::Q4KR16), false).unwrap();
         let job = Job::new((Format::Q4K, Format::Q4KR16), 256, from.region(), to.region()).unwrap();
-        assert!(Unpacked::new(job, 0, 0, 4).is_none() && Unpacked::new(job, 0, 0, 0).is_none());
+        assert!(Unpacked::new(job.clone(), 0, 0, 4).is_none() && Unpacked::new(job.clone(), 0, 0, 0).is_none());
         let region = to.region();
         let weights = vec![
             Weight { region: from.region(), matrices: None, unpacked: None },
