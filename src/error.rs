@@ -17,6 +17,7 @@ use ixc_dataflow::read::ReadError as DescriptorError;
 use ixc_dataflow::simulate::SimulateError;
 use ixc_files::{OutputError, ReadError, is_not_regular};
 use ixc_frontend::arch::ArchError;
+use ixc_frontend::checkpoint::CheckpointError;
 use ixc_frontend::gguf::{ErrorClass, GgufError};
 use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
@@ -74,6 +75,9 @@ pub enum Error {
     /// The model file is missing or malformed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// The model's folder.
+    #[error(transparent)]
+    Checkpoint(Box<CheckpointError>),
     /// It does not fit on a grid of processing elements.
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -342,6 +346,15 @@ impl From<CodegenError> for Error {
     }
 }
 
+impl From<CheckpointError> for Error {
+    fn from(error: CheckpointError) -> Error {
+        match error {
+            CheckpointError::Gguf(error) => Error::Gguf(error),
+            other => Error::Checkpoint(Box::new(other)),
+        }
+    }
+}
+
 impl Error {
     /// An [`Error::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -352,6 +365,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Error::Gguf(error) => error.class().into(),
+            Error::Checkpoint(error) => error.class().into(),
             Error::Arch(error) => error.class().into(),
             Error::Settings(_) => Class::Usage,
             Error::Kernel(error) => error.class(),

@@ -14,6 +14,7 @@
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`excerpt`] | an error in text, shown where it is |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
+//! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
@@ -41,6 +42,7 @@ pub mod error;
 pub mod eval;
 pub mod excerpt;
 pub mod forecast;
+pub mod hub;
 pub mod kernels;
 pub mod kl_divergence;
 pub mod machine;

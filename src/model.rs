@@ -24,7 +24,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model and builds its graph.
+    /// Opens a model (a GGUF file, or a folder of safetensors) and builds its graph.
     ///
     /// # Errors
     /// When the file is missing, malformed, or no model that is supported.
@@ -32,7 +32,7 @@ impl Model {
         if is_plan(path) {
             return Err(Error::IsPlan { path: path.to_owned() });
         }
-        Model::new(Gguf::open(path)?)
+        Model::new(open_files(path)?)
     }
 
     /// Builds the graph of an open file.
@@ -108,13 +108,21 @@ pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Err
     let built_in = crate::demo::built_in();
     match model_file {
         Some(model) => {
-            let gguf = Gguf::open(model)?;
+            let gguf = open_files(model)?;
             let paths: Vec<PathBuf> = gguf.files().iter().map(|file| file.path().to_owned()).collect();
             load::use_files(&mut file.plan, &paths)?;
         }
         None => load::locate(&mut file.plan, path.parent().unwrap_or(path), Some(built_in)),
     }
     Ok(file)
+}
+
+/// Opens a model's files: a GGUF file, or a folder of safetensors.
+///
+/// # Errors
+/// When they are missing or malformed.
+pub fn open_files(path: &Path) -> Result<Gguf, Error> {
+    Ok(ixc_frontend::open(path)?)
 }
 
 /// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.

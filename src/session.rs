@@ -536,6 +536,10 @@ fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
         let path = match weight.file {
             WeightFile::Source(number) => plan.files.get(number as usize).map(|source| folder.join(&source.path)),
             WeightFile::Plan | WeightFile::Blocks { .. } => own(),
+            WeightFile::Derived(number) => {
+                let piece = plan.derived.get(number as usize)?.pieces.first()?;
+                plan.files.get(piece.extent.file as usize).map(|source| folder.join(&source.path))
+            }
         };
         let sum = bytes.entry(path?).or_default();
         *sum = sum.saturating_add(weight.bytes);

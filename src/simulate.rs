@@ -66,7 +66,7 @@ pub enum WeightError {
 struct Weight<'g> {
     format: Format,
     columns: u64,
-    stored: &'g [u8],
+    stored: Cow<'g, [u8]>,
     /// As kernels read it, where that is not how it is stored: packed when it is first needed.
     packed: Option<OnceCell<Vec<u8>>>,
 }
@@ -153,7 +153,7 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
 
 impl Weight<'_> {
     fn bytes(&self) -> &[u8] {
-        let Some(packed) = &self.packed else { return self.stored };
+        let Some(packed) = &self.packed else { return &self.stored };
         packed.get_or_init(|| {
             let row = |format: Format| format.row_bytes(self.columns).unwrap_or(0) as usize * STRIP;
             let from = self.format.unpacked().map_or(0, row);

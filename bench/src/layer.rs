@@ -182,7 +182,7 @@ struct Layer {
 
 impl Layer {
     fn open(path: &Path, threads: usize, target: Option<TargetName>) -> anyhow::Result<Layer> {
-        let gguf = Gguf::open(path).map_err(ixc::Error::from)?;
+        let gguf = ixc::model::open_files(path)?;
         let (model, rows) = model(gguf)?;
         Layer::of(&model, rows, threads, target)
     }

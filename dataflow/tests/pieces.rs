@@ -47,6 +47,7 @@ fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
         max_tokens: 8,
         context_length: 64,
         files: vec![file],
+        derived: Vec::new(),
         tokenizer: Vec::new(),
         weights: &bytes,
     });

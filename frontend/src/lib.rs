@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`arch`] | architectures: from a file to a graph |
 //! | [`chat`] | what models write, taken apart: reasoning, answer, tool calls |
+//! | [`checkpoint`] | folders of safetensors, presented as GGUF files are |
 //! | [`gguf`] | the GGUF reader |
 //! | [`template`] | chat templates, rendered within limits |
 //! | [`tokenizer`] | vocabularies, text to ids and back |
@@ -12,6 +13,20 @@
 
 pub mod arch;
 pub mod chat;
+pub mod checkpoint;
 pub mod gguf;
 pub mod template;
 pub mod tokenizer;
+
+use std::path::Path;
+
+use checkpoint::CheckpointError;
+use gguf::Gguf;
+
+/// Opens a model: a GGUF file, or a folder of safetensors.
+///
+/// # Errors
+/// When it is missing, malformed, or of no kind that is read.
+pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
+    if checkpoint::is_checkpoint(path) { checkpoint::open(path) } else { Ok(Gguf::open(path)?) }
+}

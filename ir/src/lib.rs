@@ -2,6 +2,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`derived`] | tensors that are made of the bytes of others when they are read |
 //! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
@@ -12,6 +13,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod derived;
 pub mod format;
 pub mod graph;
 pub mod kernel;

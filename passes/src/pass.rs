@@ -1,5 +1,6 @@
 //! A pass, and what it knows beside its IR.
 
+use ixc_ir::derived::Derived;
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::WeightSource;
 use ixc_ir::plan::{Plan, SourceFile};
@@ -74,6 +75,8 @@ pub struct Facts<'a> {
     pub context_length: u32,
     /// Model files; weights' places count them.
     pub files: Vec<SourceFile>,
+    /// Tensors that are made of parts of those; weights' places count them behind the files.
+    pub derived: Vec<Derived>,
     /// Tokenizer and chat template, as the frontend encodes them.
     pub tokenizer: Vec<u8>,
     /// The weights: asked for frequency factors of rotations, a few hundred bytes, and nothing else.

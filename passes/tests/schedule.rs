@@ -41,6 +41,7 @@ fn planned(
         max_tokens: MAX_TOKENS,
         context_length: 128,
         files: vec![SourceFile { path: "model.gguf".to_string(), bytes: made.bytes, header_crc: 0, header_bytes: 0 }],
+        derived: Vec::new(),
         tokenizer: Vec::new(),
         weights: made.weights,
     };

@@ -45,6 +45,7 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         max_tokens: 8,
         context_length: 64,
         files: vec![file],
+        derived: Vec::new(),
         tokenizer: Vec::new(),
         weights: &bytes,
     };

@@ -60,4 +60,4 @@ pub use engine::{file, load, memory_estimate, options, sample};
 pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, page_cache_hints, states, stats};
 pub use storage::{blocks, memory, pages};
-pub(crate) use storage::{identity, pack, weights};
+pub(crate) use storage::{identity, pack, stored, weights};

@@ -21,7 +21,8 @@ use super::size::Size;
 /// A model, of a command that runs no plan.
 #[derive(Debug, clap::Args)]
 pub struct ModelArgument {
-    /// The model's file, of a split model any of its files; `demo`, or none: the built-in demo model.
+    /// The model: a GGUF file (of a split model any), a folder of safetensors, or ORG/NAME of Hugging Face's cache; `demo`, or none: the built-in
+    /// demo model.
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// The same, as llama.cpp spells it.
@@ -52,7 +53,8 @@ pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
 /// A model or a plan, of a command that runs either.
 #[derive(Debug, clap::Args)]
 pub struct ModelChoice {
-    /// The model, a GGUF file or a plan; `demo`, or none: the built-in demo model.
+    /// The model: a GGUF file, a plan, a folder of safetensors, or ORG/NAME[:QUANT] of Hugging Face's cache; `demo`, or none: the built-in demo
+    /// model.
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// The model file of a plan, where it is neither where the plan says nor beside the plan; of a split model any of its files. Without MODEL,

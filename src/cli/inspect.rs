@@ -176,7 +176,7 @@ impl Args {
             return refused.map_or(Ok(()), |error| Err(ixc::Error::from(error).into()));
         }
         let gguf = match self.model.path() {
-            Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,
+            Some(path) => ixc::model::open_files(path)?,
             None => ixc::demo::open()?,
         };
         let mut problems = Vec::new();
@@ -295,13 +295,11 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
 
 fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()> {
     let files = if facts.files > 1 { format!(" in {} files", facts.files) } else { String::new() };
-    writeln!(
-        out,
-        "file          {} (GGUF v{}, {}{files})",
-        Printable(&facts.path),
-        facts.gguf_version,
-        Bytes(facts.file_bytes)
-    )?;
+    let kind = match facts.gguf_version {
+        0 => "safetensors".to_owned(),
+        version => format!("GGUF v{version}"),
+    };
+    writeln!(out, "file          {} ({kind}, {}{files})", Printable(&facts.path), Bytes(facts.file_bytes))?;
     if let Some(name) = &facts.name {
         writeln!(out, "name          {}", Printable(name))?;
     }

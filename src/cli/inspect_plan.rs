@@ -72,7 +72,7 @@ impl PlanFacts {
         for weight in &plan.weights {
             let (format, stored) = (weight.format.name(), weight.stored.name());
             let place = match weight.file {
-                WeightFile::Source(_) => Place::ModelFile,
+                WeightFile::Source(_) | WeightFile::Derived(_) => Place::ModelFile,
                 WeightFile::Plan | WeightFile::Blocks { .. } => Place::Plan,
             };
             let none = FormatFacts { format, stored, place, weights: 0, bytes: 0, kernel_bytes: 0 };

@@ -124,9 +124,7 @@ const ELSEWHERE: [(&[&str], &str); 4] = [
 pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let unknown = |problem| Cli::command().error(ErrorKind::UnknownArgument, problem);
     let arguments = spelling::of_llama(arguments).map_err(unknown)?;
-    if let Some(problem) = name::hub_option(arguments.get(1..).unwrap_or_default()) {
-        return Err(unknown(problem));
-    }
+    let arguments = name::without_hub_options(arguments).map_err(unknown)?;
     Cli::try_parse_from(arguments).map_err(|mut error| {
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
         let word = word.clone();

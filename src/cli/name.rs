@@ -1,12 +1,14 @@
 //! MODEL on the command line: a file, or the built-in demo model; and what to say where it is neither.
 //!
-//! One rule for all commands: MODEL is a path; `demo`, or no MODEL, is the built-in demo model. (A file of that name is `./demo`.) Nothing
-//! is downloaded, so names of registries and llama.cpp's `-hf` are errors that say how to fetch a model.
+//! One rule for all commands: MODEL is a path; `demo`, or no MODEL, is the built-in demo model. (A file of that name is `./demo`.) `ORG/NAME`,
+//! `ORG/NAME:QUANT` and llama.cpp's `-hf ORG/NAME` are models in the cache of Hugging Face's tools. Nothing is downloaded: where they are not
+//! there, and for names of other registries, an error says how to fetch a model.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use ixc::hub::Caches;
 
 /// What stands for the built-in demo model.
 const DEMO: &str = "demo";
@@ -42,6 +44,9 @@ impl ModelName {
         if path.exists() {
             return Ok(ModelName::Path(path.to_owned()));
         }
+        if let Some(found) = name.to_str().and_then(fetched) {
+            return Ok(ModelName::Path(found));
+        }
         match name.to_str().and_then(elsewhere) {
             Some(advice) => Err(advice),
             None => Ok(ModelName::Path(path.to_owned())),
@@ -49,11 +54,40 @@ impl ModelName {
     }
 }
 
+/// What stands before a name of Hugging Face's.
+const HUB: [&str; 5] = ["hf:", "hf.co/", "huggingface.co/", "https://huggingface.co/", "https://hf.co/"];
+
+/// A name of Hugging Face's without what stands before it, where something does.
+fn on_hub(name: &str) -> Option<&str> {
+    HUB.iter().find_map(|prefix| name.strip_prefix(prefix)).map(|rest| rest.trim_start_matches('/'))
+}
+
+/// The model of Hugging Face that a name means, where it was fetched.
+fn fetched(name: &str) -> Option<PathBuf> {
+    let named = on_hub(name);
+    if named.is_none() && (name.starts_with(['/', '.', '~']) || name.contains(char::is_whitespace)) {
+        return None;
+    }
+    let caches = Caches::of_environment();
+    let words: Vec<&str> = named.unwrap_or(name).trim_end_matches('/').splitn(5, '/').collect();
+    match words[..] {
+        [organisation, repository, "resolve" | "blob", _, file] => {
+            caches.file(&format!("{organisation}/{repository}"), file.split('?').next().unwrap_or_default())
+        }
+        [organisation, repository] => {
+            let (repository, quantisation) = repository
+                .split_once(':')
+                .map_or((repository, None), |(name, quantisation)| (name, Some(quantisation)));
+            caches.find(&format!("{organisation}/{repository}"), quantisation)
+        }
+        _ => None,
+    }
+}
+
 /// How to fetch a model that is named as registries name them; `None` where the name is a path like any other.
 fn elsewhere(name: &str) -> Option<String> {
-    let hub = ["hf:", "hf.co/", "huggingface.co/", "https://huggingface.co/", "https://hf.co/"];
-    if let Some(rest) = hub.iter().find_map(|prefix| name.strip_prefix(prefix)) {
-        return Some(hub_advice(rest.trim_start_matches('/')));
+    if let Some(rest) = on_hub(name) {
+        return Some(hub_advice(rest));
     }
     if name.starts_with("https://") || name.starts_with("http://") {
         return Some(format!("ixc downloads nothing; `curl -LO {name}` fetches it, then give the file"));
@@ -85,35 +119,67 @@ fn hub_advice(name: &str) -> String {
         ([organisation, repository, "resolve" | "blob", _, file], _) => {
             let file = file.split('?').next().unwrap_or_default();
             return format!(
-                "ixc downloads nothing: `hf download {organisation}/{repository} {file}` fetches it, then give the file"
+                "it is in no cache here, and ixc downloads nothing: `hf download {organisation}/{repository} {file}` fetches it"
             );
         }
         ([organisation, repository, _, ..], _) => (format!("{organisation}/{repository}"), "*.gguf".to_owned()),
         (_, Some((repository, quant))) => (repository.to_owned(), format!("*{quant}*.gguf")),
         (_, None) => (name.to_owned(), "*.gguf".to_owned()),
     };
-    format!("ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it, then give the file")
+    format!(
+        "it is in no cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it \
+         (`hf download {repository}` as safetensors)"
+    )
 }
 
 /// Options of llama.cpp that name a model of Hugging Face. clap would read `-hf` as `-h`, and print the help.
 const HUB_OPTIONS: [&str; 6] = ["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "--hf"];
+/// Those of them that name a file.
+const FILE_OPTIONS: [&str; 2] = ["-hff", "--hf-file"];
 /// Options whose value may begin with a hyphen: what follows them is text.
 const TEXT_OPTIONS: [&str; 5] = ["-p", "--prompt", "--system", "--system-prompt", "--text"];
 
-/// What to say where the arguments ask for a model of Hugging Face.
-pub fn hub_option(arguments: &[OsString]) -> Option<String> {
-    let words: Vec<&str> = arguments.iter().map(|argument| argument.to_str().unwrap_or_default()).collect();
-    let words = words.split(|word| *word == "--").next().unwrap_or_default();
-    let is_text = |at: usize| {
-        at.checked_sub(1).and_then(|before| words.get(before)).is_some_and(|word| TEXT_OPTIONS.contains(word))
+/// The arguments with MODEL in place of llama.cpp's options that name a model of Hugging Face (`-hf ORG/NAME`, and `-hff FILE` for one of its
+/// files).
+///
+/// # Errors
+/// In words, where an option has no value.
+pub fn without_hub_options(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let (mut kept, mut repository, mut file) = (Vec::new(), None, None);
+    let mut rest = arguments.into_iter();
+    while let Some(argument) = rest.next() {
+        let word = argument.to_str().unwrap_or_default();
+        if word == "--" {
+            kept.push(argument);
+            kept.extend(rest);
+            break;
+        }
+        let is_text = kept.last().is_some_and(|before: &OsString| TEXT_OPTIONS.iter().any(|option| before == option));
+        let (option, value) = word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
+        let Some(option) = HUB_OPTIONS.iter().find(|known| **known == option && !is_text) else {
+            kept.push(argument);
+            continue;
+        };
+        let value = value.map(str::to_owned).or_else(|| rest.next()?.into_string().ok());
+        let value = value.filter(|value| !value.starts_with('-') && !value.is_empty());
+        let value = value.ok_or_else(|| format!("{option} takes a name: {option} ORG/NAME"))?;
+        match FILE_OPTIONS.contains(option) {
+            true => file = Some(value),
+            false => repository = Some((kept.len(), value)),
+        }
+    }
+    let Some((at, repository)) = repository else {
+        return match file {
+            Some(_) => Err("a file of which model? -hf ORG/NAME names it".to_owned()),
+            None => Ok(kept),
+        };
     };
-    words.iter().enumerate().filter(|(at, _)| !is_text(*at)).find_map(|(at, word)| {
-        let (option, value) = word.split_once('=').map_or((*word, None), |(option, value)| (option, Some(value)));
-        let option = HUB_OPTIONS.iter().find(|known| **known == option)?;
-        let value =
-            value.or_else(|| words.get(at + 1).copied()).filter(|value| !value.starts_with('-') && !value.is_empty());
-        Some(format!("{option} {}: {}", value.unwrap_or_default(), hub_advice(value.unwrap_or("ORG/NAME"))))
-    })
+    let name = match file {
+        Some(file) => format!("hf:{repository}/resolve/main/{file}"),
+        None => format!("hf:{repository}"),
+    };
+    kept.insert(at, name.into());
+    Ok(kept)
 }
 
 #[cfg(test)]
@@ -146,17 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_hub_are_found_and_texts_left_alone() {
-        let option = |words: &[&str]| hub_option(&words.iter().map(OsString::from).collect::<Vec<_>>());
-        assert!(
-            option(&["run", "-hf", "a/b", "-p", "x"])
-                .unwrap()
-                .contains("-hf a/b: ixc downloads nothing: `hf download a/b ")
-        );
-        assert!(option(&["run", "--hf-repo=a/b:Q4_0"]).unwrap().contains("*Q4_0*"));
-        assert!(option(&["run", "-hf"]).unwrap().contains("ORG/NAME"));
-        for words in [&["run", "-p", "-hf"][..], &["run", "-h"], &["tokenize", "--", "-hf", "a/b"], &[]] {
-            assert_eq!(option(words), None, "{words:?}");
+    fn options_of_the_hub_become_the_model() {
+        let option = |words: &[&str]| {
+            let words = without_hub_options(words.iter().map(OsString::from).collect())?;
+            Ok::<_, String>(words.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "))
+        };
+        for (words, right) in [
+            (&["run", "-hf", "a/b", "-p", "x"][..], "run hf:a/b -p x"),
+            (&["run", "-p", "x", "--hf-repo=a/b:Q4_0"], "run -p x hf:a/b:Q4_0"),
+            (&["run", "-hf", "a/b", "--hf-file", "c/d.gguf"], "run hf:a/b/resolve/main/c/d.gguf"),
+            (&["run", "-p", "-hf"], "run -p -hf"),
+            (&["tokenize", "--", "-hf", "a/b"], "tokenize -- -hf a/b"),
+            (&["run", "-h"], "run -h"),
+            (&[], ""),
+        ] {
+            assert_eq!(option(words), Ok(right.to_owned()));
+        }
+        for words in [&["run", "-hf"][..], &["run", "-hf", "-p"], &["run", "--hf="], &["run", "-hff", "x.gguf"]] {
+            assert!(option(words).unwrap_err().contains("ORG/NAME"), "{words:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::files::Kind;
-use ixc::frontend::gguf::{Gguf, ShardFile};
+use ixc::frontend::gguf::ShardFile;
 use ixc::ir::format::Format;
 use ixc::quantise::importance::Importance;
 use ixc::quantise::mix::{MIXES, Mix};
@@ -129,7 +129,7 @@ impl Args {
             false => Some(self.force.open(&path, &KIND, &inputs)?),
         };
         let model = match self.model.path() {
-            Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,
+            Some(path) => ixc::model::open_files(path)?,
             None => ixc::demo::open()?,
         };
         if let Some(output) = &mut output {
@@ -152,7 +152,7 @@ impl Args {
                 note!("ixc: the importance matrix says nothing of {}", counted(unknown, "tensor"));
             }
         }
-        let bytes_before: u64 = model.tensors().map(|tensor| model.tensor_data(tensor).len() as u64).sum();
+        let bytes_before: u64 = model.tensors().map(|tensor| tensor.bytes()).sum();
         let threads = self
             .threads
             .map(usize::from)

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use ixc::compile::decode_tokenizer;
-use ixc::frontend::gguf::Gguf;
 use ixc::frontend::tokenizer::{DecodeOptions, Tokenizer};
 use ixc::model::is_plan;
 use ixc::runtime::file::read as read_plan;
@@ -76,7 +75,7 @@ fn open(model: &ModelArgument) -> anyhow::Result<Tokenizer> {
         let plan = read_plan(path).map_err(ixc::Error::from)?;
         return Ok(Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?).map_err(ixc::Error::from)?);
     }
-    Ok(ixc::model::tokenizer(&Gguf::open(path).map_err(ixc::Error::from)?)?)
+    Ok(ixc::model::tokenizer(&ixc::model::open_files(path)?)?)
 }
 
 impl EncodeArgs {

@@ -184,7 +184,8 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
         let Some(name) = sums.name().strip_suffix(SUMS) else { continue };
         let floats = |tensor: &ixc_frontend::gguf::Tensor| match gguf.require_format(tensor) {
             Ok(Format::F32) => {
-                let bytes = gguf.tensor_data(tensor).chunks_exact(4);
+                let data = gguf.tensor_data(tensor);
+                let bytes = data.chunks_exact(4);
                 Ok(bytes.map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect::<Vec<f32>>())
             }
             _ => Err(format!("{} is not f32", tensor.name())),

@@ -276,8 +276,16 @@ impl Plan<'_> {
         threads: usize,
         out: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let data = self.source.tensor_data(planned.tensor);
-        let Some(to) = planned.to else { return out(data) };
+        let Some(to) = planned.to else {
+            let most = (NUMBERS as u64).next_multiple_of(planned.tensor.tensor_type().block_bytes.into());
+            let mut at = 0;
+            while at < planned.tensor.bytes() {
+                let count = most.min(planned.tensor.bytes() - at);
+                out(&self.source.tensor_part(planned.tensor, at, count))?;
+                at += count;
+            }
+            return Ok(());
+        };
         let invalid = |error: GgufError| io::Error::new(io::ErrorKind::InvalidData, error);
         let from = self.source.require_format(planned.tensor).map_err(invalid)?;
         let [columns, rows, matrices] = planned.shape();
@@ -291,7 +299,13 @@ impl Plan<'_> {
         let (from_bytes, to_bytes) = (bytes(from), bytes(to));
         let most = (NUMBERS / columns).max(1);
         let mut made = Vec::new();
-        for (first, part) in (0..).step_by(most).zip(data.chunks(most * from_bytes)) {
+        let whole = planned.tensor.bytes();
+        for first in (0..).step_by(most) {
+            let at = (first * from_bytes) as u64;
+            if at >= whole {
+                break;
+            }
+            let part = &*self.source.tensor_part(planned.tensor, at, (whole - at).min((most * from_bytes) as u64));
             let count = part.len() / from_bytes;
             made.clear();
             made.resize(count * to_bytes, 0);

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::support::measure::{Measured, measured};
 use crate::support::{demo_model, ixc, scratch, stdout};
+use ixc::ir::derived::{Axis, Change as Made, Derived, Element, Extent, Piece};
 use ixc::ir::kernel::{Affine, For, Kernel, Stmt, VarId};
-use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeStyle, RopeTable, RowCount, State, Step};
+use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeStyle, RopeTable, RowCount, State, Step, WeightFile};
 use ixc::runtime::file;
 
 /// Processor time of a refusal, over what a good plan's first token takes. Issue: one second, in a release build; the code that reads
@@ -46,10 +47,49 @@ fn zeros(plan: &mut Plan<Kernel>, words: u64) -> BufferId {
     BufferId(plan.buffers.len() as u32 - 1)
 }
 
+/// Numbers of a weight that is read as it is stored: the first of those that are vectors.
+fn vector(plan: &Plan<Kernel>) -> usize {
+    plan.weights.iter().position(|weight| weight.shape.len() == 1).unwrap()
+}
+
+/// A vector as a derived tensor that reads one number again and again.
+fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
+    let (at, number) = (vector(plan), plan.derived.len() as u32);
+    let columns = plan.weights[at].shape[0];
+    let extent = Extent { file, offset, bytes: 4 };
+    let axes = vec![Axis { len: columns, stride: 0 }];
+    let piece = Piece { extent, element: Element::F32, first: 0, rows: Vec::new(), columns: axes, scales: None };
+    let format = plan.weights[at].stored;
+    plan.derived.push(Derived { format, columns, change: Made::Keep, pieces: vec![piece] });
+    (plan.weights[at].file, plan.weights[at].offset) = (WeightFile::Derived(number), 0);
+    at
+}
+
 type Change = fn(&mut Plan<Kernel>);
 
 /// What is changed, and a part of what is said.
 const REFUSED: &[(&str, &str, Change)] = &[
+    ("a derived tensor that is not there", "derived tensor 7 does not exist", |plan| {
+        let at = vector(plan);
+        plan.weights[at].file = WeightFile::Derived(7);
+    }),
+    ("a derived tensor of no file", "piece 0 is of file 9; there are 1", |plan| {
+        derived(plan, 9, 0);
+    }),
+    ("a derived tensor outside of its file", "a stored tensor ends outside", |plan| {
+        derived(plan, 0, u64::MAX - 8);
+    }),
+    ("a derived tensor of fewer columns", "is no whole blocks of", |plan| {
+        derived(plan, 0, 0);
+        let made = &mut plan.derived[0];
+        made.columns -= 1;
+        made.pieces[0].columns[0].len -= 1;
+    }),
+    ("numbers that are made many times", "bytes to be made is", |plan| {
+        let at = derived(plan, 0, 0);
+        let weight = plan.weights[at].clone();
+        plan.weights.extend((0..100_000).map(|_| weight.clone()));
+    }),
     ("routings", "number of routings is 12004, must be in 0..=8192", |plan| {
         let (ids, old, at) = (zeros(plan, 1), plan.buckets, first_bucket(plan) + 1);
         let bucket = |i| Step::Bucket { bucket: BucketId(old + i), ids, first: 0, top_k: 1, experts: 65_536 };

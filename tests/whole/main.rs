@@ -6,6 +6,7 @@
 //! ```
 
 mod budget;
+mod checkpoints;
 mod commands;
 mod converse;
 mod dataflow;

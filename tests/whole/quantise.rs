@@ -155,7 +155,7 @@ fn an_importance_matrix_is_heeded() {
         let numbers = |gguf: &Gguf| {
             let tensor = gguf.tensor(name).unwrap();
             assert_eq!(tensor.dims()[0] as usize, columns);
-            gguf.require_format(tensor).unwrap().dequantise_rows(gguf.tensor_data(tensor), columns)
+            gguf.require_format(tensor).unwrap().dequantise_rows(&gguf.tensor_data(tensor), columns)
         };
         let (made, exact) = (numbers(&made), numbers(&source));
         let errors = made.iter().zip(&exact).map(|(a, b)| f64::from(a - b).powi(2));

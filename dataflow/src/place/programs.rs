@@ -57,6 +57,12 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         let bytes = weight.bytes_in(weight.format).unwrap_or(0);
         let file = match weight.file {
             ixc_ir::plan::WeightFile::Source(file) => file,
+            ixc_ir::plan::WeightFile::Derived(_) => {
+                return wrong(
+                    &weight.name,
+                    "a weight that is made of others as it is read; they must be in model files",
+                );
+            }
             _ => return wrong(&weight.name, "a weight in a plan's own file; they must be in model files"),
         };
         let (name, format, stored) = (weight.name.clone(), weight.format.to_string(), weight.stored.to_string());

@@ -26,7 +26,7 @@ impl WeightSource for FileWeights<'_> {
         let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
         let bytes = self.gguf.tensor_data(self.gguf.require_tensor(weight.tensor())?);
         let (Some(part), [.., rows, columns]) = (&weight.part, &weight.shape[..]) else {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(bytes);
         };
         let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are no whole blocks")? as usize;
         let (from, count) = (part.from as usize * row, *rows as usize * row);

@@ -41,7 +41,7 @@ pub enum GgufError {
         path: Box<Path>,
     },
     /// A folder, or a file of a kind that people take for a model.
-    #[error("{}: is {what}; ixc reads GGUF files: {advice}", path.display())]
+    #[error("{}: is {what}; ixc reads GGUF files and folders of safetensors: {advice}", path.display())]
     Foreign {
         /// The path.
         path: Box<Path>,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
 use memmap2::Mmap;
 
@@ -14,6 +15,7 @@ use super::error::{Fault, GgufError, Place};
 use super::foreign;
 use super::metadata::Metadata;
 use super::parse::{Parsed, Tensor, parse};
+use super::tensor_type::TensorType;
 
 /// What tells whether a file is still the one that was read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -47,12 +49,17 @@ enum Backing {
     Memory(Cow<'static, [u8]>),
 }
 
-/// A GGUF model: metadata and tensors of all its files, checked.
+/// A model in GGUF's terms: metadata and tensors of all its files, checked. Files of another kind are presented so, too
+/// ([`Gguf::presented`]); what they do not have as GGUF does is derived from what they have.
 #[derive(Debug)]
 pub struct Gguf {
     files: Vec<ShardFile>,
     metadata: Metadata,
     tensors: Vec<Tensor>,
+    /// What tensors are made of whose file's number is not below that of the files.
+    derived: Vec<Derived>,
+    /// Tensors that are neither, counted behind these.
+    constants: Vec<Vec<u8>>,
     /// Indices into `tensors`, sorted by name.
     by_name: Vec<usize>,
 }
@@ -78,7 +85,7 @@ impl Gguf {
     /// # Errors
     /// When it is malformed.
     pub fn from_bytes(name: &Path, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Gguf, GgufError> {
-        let (file, parsed) = ShardFile::new(name.into(), Backing::Memory(bytes.into()), None, 0)?;
+        let (file, parsed) = ShardFile::new(name.into(), Backing::Memory(bytes.into()), None).parsed(0)?;
         Gguf::new(vec![file], vec![parsed])
     }
 
@@ -101,7 +108,59 @@ impl Gguf {
             }
         }
         let metadata = metadata.unwrap_or_else(|| unreachable!("a model has at least one file"));
-        Ok(Gguf { files, metadata, tensors, by_name })
+        Ok(Gguf { files, metadata, tensors, derived: Vec::new(), constants: Vec::new(), by_name })
+    }
+
+    /// A model of files of another kind: keys and tensors as a GGUF file would have them. A tensor's file is one of `files`, or, counted
+    /// behind these, one of `derived`. `constants` are vectors that no file has; graphs may take them, and kernels not.
+    ///
+    /// # Errors
+    /// When a tensor is there twice, or is not inside its file.
+    pub fn presented(
+        files: Vec<ShardFile>,
+        metadata: Metadata,
+        mut tensors: Vec<Tensor>,
+        derived: Vec<Derived>,
+        constants: &[(&str, Vec<f32>)],
+    ) -> Result<Gguf, GgufError> {
+        let single = TensorType::from_id(0).unwrap_or_else(|| unreachable!("F32 is type 0"));
+        for (number, (name, numbers)) in constants.iter().enumerate() {
+            let file = files.len() + derived.len() + number;
+            tensors.extend(Tensor::new(name, single, &[numbers.len() as u64], file, 0));
+        }
+        let constants = constants.iter().map(|(_, x)| x.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+        let constants: Vec<Vec<u8>> = constants;
+        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+        by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+        let malformed = |tensor: &Tensor, fault| {
+            let path = files.get(tensor.file).map_or(metadata.path(), ShardFile::path).into();
+            GgufError::Malformed { path, offset: tensor.offset, place: Place::Tensor(tensor.name.clone()), fault }
+        };
+        for pair in by_name.windows(2) {
+            let (first, second): (&Tensor, &Tensor) = (&tensors[pair[0]], &tensors[pair[1]]);
+            if first.name == second.name {
+                return Err(malformed(second, Fault::Duplicate { first: first.offset }));
+            }
+        }
+        for tensor in &tensors {
+            let limit = match tensor.file.checked_sub(files.len()) {
+                None => files[tensor.file].data().len() as u64,
+                Some(number) => match number.checked_sub(derived.len()) {
+                    None => derived[number].bytes().unwrap_or(0),
+                    Some(number) => constants.get(number).map_or(0, |bytes| bytes.len() as u64),
+                },
+            };
+            if tensor.offset.checked_add(tensor.bytes).is_none_or(|end| end > limit) {
+                let fault = Fault::OutsideFile { offset: tensor.offset, bytes: tensor.bytes, limit };
+                return Err(malformed(tensor, fault));
+            }
+        }
+        Ok(Gguf { files, metadata, tensors, derived, constants, by_name })
+    }
+
+    /// What tensors are made of that no file has as they are.
+    pub fn derived(&self) -> &[Derived] {
+        &self.derived
     }
 
     /// The model's keys (the first shard's).
@@ -145,9 +204,33 @@ impl Gguf {
     ///
     /// # Panics
     /// When `tensor` is another model's.
-    pub fn tensor_data(&self, tensor: &Tensor) -> &[u8] {
-        // Both fit in a usize: the range was checked against the mapped length.
-        &self.files[tensor.file].data()[tensor.offset as usize..][..tensor.bytes as usize]
+    pub fn tensor_data(&self, tensor: &Tensor) -> Cow<'_, [u8]> {
+        self.tensor_part(tensor, 0, tensor.bytes)
+    }
+
+    /// Some bytes of `tensor`, whole blocks of its rows; those of one that is derived are made, the others lie in their file.
+    ///
+    /// # Panics
+    /// When `tensor` is another model's, or has no such bytes.
+    pub fn tensor_part(&self, tensor: &Tensor, offset: u64, bytes: u64) -> Cow<'_, [u8]> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= tensor.bytes), "bytes outside of {}", tensor.name);
+        let Some(derived) = tensor.file.checked_sub(self.files.len()) else {
+            // All fit in a usize: the range was checked against the mapped length.
+            return Cow::Borrowed(
+                &self.files[tensor.file].data()[(tensor.offset + offset) as usize..][..bytes as usize],
+            );
+        };
+        if let Some(number) = derived.checked_sub(self.derived.len()) {
+            return Cow::Borrowed(&self.constants[number][offset as usize..][..bytes as usize]);
+        }
+        let mut made = vec![0; bytes as usize];
+        let fetch = |file: u32, offset: u64, out: &mut [u8]| {
+            let data = self.files.get(file as usize).map_or(&[][..], ShardFile::data);
+            let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
+            part.map(|part| out.copy_from_slice(part)).is_some()
+        };
+        assert!(self.derived[derived].read(offset, &mut made, &fetch), "{} is made of what is there", tensor.name);
+        Cow::Owned(made)
     }
 
     /// The model's files; tensors name them by index.
@@ -158,6 +241,14 @@ impl Gguf {
 
 impl ShardFile {
     fn open(path: &Path, index: usize) -> Result<(ShardFile, Parsed), GgufError> {
+        ShardFile::mapped(path)?.parsed(index)
+    }
+
+    /// Maps a file of another kind; [`ShardFile::with_header`] says which bytes tell it from others.
+    ///
+    /// # Errors
+    /// When it is missing, unreadable, or no regular file.
+    pub fn mapped(path: &Path) -> Result<ShardFile, GgufError> {
         let failed = |action| move |source| GgufError::Io { path: path.into(), action, source };
         let file = ixc_files::open_regular(path).map_err(|error| match error {
             error if ixc_files::is_not_regular(&error) => GgufError::NotAFile { path: path.into() },
@@ -170,19 +261,23 @@ impl ShardFile {
         // changes the file meanwhile; that is the user's to keep, as with every mapped model (the documentation says so).
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map"))?;
         let modified = modified.map(|time| (time.as_secs(), time.subsec_nanos()));
-        ShardFile::new(path.into(), Backing::Mapped(map), modified, index)
+        Ok(ShardFile::new(path.into(), Backing::Mapped(map), modified))
     }
 
-    fn new(
-        path: Arc<Path>,
-        backing: Backing,
-        modified: Option<(u64, u32)>,
-        index: usize,
-    ) -> Result<(ShardFile, Parsed), GgufError> {
-        let mut file = ShardFile { path, backing, modified, version: 0, alignment: 0, header_bytes: 0 };
-        let parsed = parse(&file.path, file.data(), index)?;
-        (file.version, file.alignment, file.header_bytes) = (parsed.version, parsed.alignment, parsed.header_bytes);
-        Ok((file, parsed))
+    fn new(path: Arc<Path>, backing: Backing, modified: Option<(u64, u32)>) -> ShardFile {
+        ShardFile { path, backing, modified, version: 0, alignment: 0, header_bytes: 0 }
+    }
+
+    fn parsed(mut self, index: usize) -> Result<(ShardFile, Parsed), GgufError> {
+        let parsed = parse(&self.path, self.data(), index)?;
+        (self.version, self.alignment, self.header_bytes) = (parsed.version, parsed.alignment, parsed.header_bytes);
+        Ok((self, parsed))
+    }
+
+    /// The same file, whose first bytes, no more than it has, say what is in it.
+    pub fn with_header(self, bytes: u64) -> ShardFile {
+        let header_bytes = bytes.min(self.data().len() as u64);
+        ShardFile { header_bytes, ..self }
     }
 
     /// Its path.
@@ -198,7 +293,7 @@ impl ShardFile {
         }
     }
 
-    /// Its GGUF version, 2 or 3.
+    /// Its GGUF version, 2 or 3; 0 for a file of another kind.
     pub fn version(&self) -> u32 {
         self.version
     }

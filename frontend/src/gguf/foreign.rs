@@ -24,7 +24,7 @@ const UNPACK: &str = "unpack it first";
 
 /// Most specific first.
 const KINDS: [Kind; 19] = [
-    Kind { what: "a safetensors file", advice: CONVERT, is: is_safetensors },
+    Kind { what: "a safetensors file", advice: "give the folder that it is in, with config.json", is: is_safetensors },
     Kind {
         what: "a PyTorch checkpoint",
         advice: CONVERT,
@@ -78,7 +78,7 @@ const KINDS: [Kind; 19] = [
     },
     Kind {
         what: "JSON text, such as a model's configuration",
-        advice: "give the model itself, or convert its folder with llama.cpp's `python convert_hf_to_gguf.py FOLDER`",
+        advice: "give the model itself, or the folder that it is in with safetensors",
         is: |b| text_of(b).starts_with(['{', '[']),
     },
     Kind {
@@ -138,9 +138,10 @@ pub(super) fn folder(path: &Path) -> GgufError {
     files.sort();
     let ends = |end: &str| files.iter().filter(|file| file.extension().is_some_and(|found| found == end)).count();
     let models: Vec<&PathBuf> = files.iter().filter(|file| file.extension().is_some_and(|end| end == "gguf")).collect();
-    let configured = files.iter().any(|file| file.file_name().is_some_and(|name| name == "config.json"));
     let (what, advice) = match models.as_slice() {
-        [] if configured || ends("safetensors") > 0 => ("a Hugging Face folder", CONVERT.replace("its folder", "it")),
+        [] if ends("safetensors") > 0 => {
+            ("a folder of safetensors without config.json", "fetch config.json and the tokenizer, too".to_owned())
+        }
         [] => ("a folder without a GGUF file in it", "give the file of a model".to_owned()),
         [model] => ("a folder", format!("give the file in it, {}", model.display())),
         // Any file of a split model opens all of them.

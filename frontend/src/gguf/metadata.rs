@@ -40,6 +40,23 @@ impl Metadata {
         Metadata { path, entries, by_name }
     }
 
+    /// Keys that a file of another kind stands for; of those that are there twice, the last counts.
+    pub fn of(path: &Path, entries: Vec<(Box<str>, Value)>) -> Metadata {
+        let last: std::collections::HashMap<Box<str>, usize> =
+            entries.iter().enumerate().map(|(index, (key, _))| (key.clone(), index)).collect();
+        let mut index = 0;
+        let entries: Vec<_> = entries
+            .into_iter()
+            .filter(|(key, _)| {
+                index += 1;
+                last.get(key) == Some(&(index - 1))
+            })
+            .collect();
+        let mut by_name: Vec<u32> = (0..entries.len() as u32).collect();
+        by_name.sort_by(|&a, &b| entries[a as usize].0.cmp(&entries[b as usize].0));
+        Metadata::new(path.into(), entries, by_name)
+    }
+
     /// The file that the keys are from.
     pub fn path(&self) -> &Path {
         &self.path

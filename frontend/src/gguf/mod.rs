@@ -27,7 +27,7 @@
 //! let bytes = GgufWriter::new().key("general.architecture", "llama").f32_tensor("t", &[2], &[1.0, 2.0]).finish();
 //! let gguf = Gguf::from_bytes("two.gguf".as_ref(), bytes)?;
 //! assert_eq!(gguf.metadata().read::<&str>("general.architecture")?, "llama");
-//! assert_eq!(gguf.tensor_data(gguf.require_tensor("t")?), [0, 0, 128, 63, 0, 0, 0, 64]);
+//! assert_eq!(*gguf.tensor_data(gguf.require_tensor("t")?), [0, 0, 128, 63, 0, 0, 0, 64]);
 //! # Ok::<(), ixc_frontend::gguf::GgufError>(())
 //! ```
 

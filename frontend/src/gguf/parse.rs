@@ -53,6 +53,15 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A tensor of a file of another kind, with 1 to 4 dimensions in `ne` order; `None` where these have no whole blocks, or too many.
+    pub fn new(name: &str, tensor_type: TensorType, dims: &[u64], file: usize, offset: u64) -> Option<Tensor> {
+        let bytes = tensor_type.tensor_bytes(dims).filter(|&bytes| bytes <= i64::MAX as u64)?;
+        let mut padded = [1; MAX_DIMENSIONS as usize];
+        padded.get_mut(..dims.len())?.copy_from_slice(dims);
+        let (name, dimensions) = (name.into(), dims.len());
+        Some(Tensor { name, tensor_type, dims: padded, dimensions, file, offset, bytes })
+    }
+
     /// Its name, as in the file: escape it before printing.
     pub fn name(&self) -> &str {
         &self.name

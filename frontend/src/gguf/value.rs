@@ -122,6 +122,12 @@ impl<S: AsRef<str>> FromIterator<S> for StringArray {
     }
 }
 
+impl<S: AsRef<str>> Extend<S> for StringArray {
+    fn extend<I: IntoIterator<Item = S>>(&mut self, strings: I) {
+        strings.into_iter().for_each(|string| self.push(string.as_ref()));
+    }
+}
+
 impl Array {
     /// How many elements.
     pub fn len(&self) -> usize {

@@ -49,7 +49,9 @@ mod vocabulary;
 
 pub use error::TokenizerError;
 pub use pretokenize::supported_pre_tokenizers;
-pub use spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
+pub(crate) use pretokenize::{BYTE_LEVEL_PATTERN, PreTokenizer};
+pub use spec::{MAX_TOKENS, ModelKind, SpecialIds, TokenType, TokenizerSpec};
+pub(crate) use spec::{byte_of, split_merge};
 pub use stream::Stream;
 pub use tokenizer::{DecodeOptions, Tokenizer};
 pub use values::Values;

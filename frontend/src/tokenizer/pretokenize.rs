@@ -80,6 +80,8 @@ pub enum Bos {
     Always,
 }
 
+/// The pattern of a `ByteLevel` pre-tokenizer that has none beside it.
+pub const BYTE_LEVEL_PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// GPT-2's pattern, without its white space.
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 /// Llama 3: contractions in any case, digits in threes, newlines apart.
@@ -199,13 +201,59 @@ impl PreTokenizer {
             .ok_or_else(|| TokenizerError::UnknownPreTokenizer { found: name.chars().take(64).collect() })
     }
 
+    /// The name of a row whose patterns these are, each written as in a `tokenizer.json` (`Split`, matches isolated), and which looks whole words
+    /// up if `whole_words` says so.
+    pub fn with_patterns(patterns: &[&str], whole_words: bool) -> Option<&'static str> {
+        let wanted: Vec<(bool, String)> = patterns.iter().map(|pattern| published(pattern)).collect();
+        let same = |row: &&PreTokenizer| {
+            let stages: Option<Vec<(bool, String)>> = row.stages.iter().map(|stage| stage.published()).collect();
+            row.alphabet == Alphabet::Bytes && stages.as_ref() == Some(&wanted)
+        };
+        let rows = || TABLE.iter().filter(same);
+        let fits = |row: &&PreTokenizer| (row.whole_words == WholeWords::Always) == whole_words;
+        rows().find(fits).or_else(|| rows().next()).and_then(|row| row.names.first().copied())
+    }
+
     /// The machine that splits.
     pub fn splitter(&self) -> Splitter {
         Splitter { stages: self.stages.iter().map(|stage| (*stage, stage.regex())).collect() }
     }
 }
 
+/// A published pattern as the rows have it, and whether runs of white space are left to be cut behind it.
+fn published(pattern: &str) -> (bool, String) {
+    // In any case: the engine here has no such group, and needs none.
+    const CONTRACTIONS: [(&str, &str); 3] = [
+        ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"),
+        ("(?i:[sdmt]|ll|ve|re)", "(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"),
+        ("\\p{N}{1}|", "\\p{N}|"),
+    ];
+    let mut pattern = pattern.to_owned();
+    // Behind a word contractions are optional, as a group.
+    pattern = pattern.replace(&format!("{}?", CONTRACTIONS[0].0), &format!("(?:{})?", CONTRACTIONS[0].1));
+    for (from, to) in CONTRACTIONS {
+        pattern = pattern.replace(from, to);
+    }
+    // Possessive: nothing goes back here.
+    pattern = pattern.replace("?+", "?").replace("++", "+").replace("\\$", "$");
+    for tail in [r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s"] {
+        if let Some(words) = pattern.strip_suffix(tail) {
+            return (true, words.to_owned());
+        }
+    }
+    (false, pattern)
+}
+
 impl Stage {
+    /// The same of a stage; `None` for those that no such pattern says.
+    fn published(self) -> Option<(bool, String)> {
+        match self {
+            Words(pattern) => Some((true, pattern.to_owned())),
+            Matches(pattern) => Some((false, pattern.to_owned())),
+            WordsAndRuns(..) | Threes(_) | ThreesUnless(..) | BeforeThrees(_) => None,
+        }
+    }
+
     fn regex(self) -> Regex {
         let regex = match self {
             // Leftmost first: white space is tried where the pattern has no match.
@@ -384,6 +432,36 @@ mod tests {
                 assert_eq!(splitter.split(&text).concat(), text, "{}: {unit:?}", row.names[0]);
             }
         }
+    }
+
+    /// Patterns as `tokenizer.json` has them.
+    #[test]
+    fn published_patterns_are_known_by_what_they_are() {
+        const CONTRACTIONS: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+        let qwen = |digits: &str| {
+            format!(
+                r"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            )
+        };
+        let upper = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}";
+        let lower = r"\p{Ll}\p{Lm}\p{Lo}\p{M}";
+        let gpt_4o = format!(
+            r"[^\r\n\p{{L}}\p{{N}}]?[{upper}]*[{lower}]+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?[{upper}]+[{lower}]*{CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        );
+        let deepseek = [
+            r"\p{N}{1,3}",
+            "[一-龥぀-ゟ゠-ヿ]+",
+            r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+        ];
+        let known = |patterns: &[&str], whole: bool| PreTokenizer::with_patterns(patterns, whole);
+        assert_eq!(known(&[&qwen(r"\p{N}")], false), Some("qwen2"));
+        assert_eq!(known(&[&qwen(r"\p{N}{1,3}")], true), Some("llama-bpe"));
+        assert_eq!(known(&[&qwen(r"\p{N}{1,3}")], false), Some("dbrx"));
+        assert_eq!(known(&[&gpt_4o], false), Some("gpt-4o"));
+        assert_eq!(known(&deepseek, false), Some("deepseek-v3"));
+        assert_eq!(known(&[BYTE_LEVEL_PATTERN], false), Some("gpt-2"));
+        assert_eq!(known(&[r"\p{N}", BYTE_LEVEL_PATTERN], false), Some("smollm"));
+        assert_eq!((known(&["[a-z]+"], false), known(&[], false)), (None, None));
     }
 
     #[test]

@@ -323,14 +323,14 @@ pub(super) fn byte_token(byte: u8) -> String {
 }
 
 /// The byte that a text like `<0x0A>` stands for.
-pub(super) fn byte_of(text: &str) -> Option<u8> {
+pub(crate) fn byte_of(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
     // `from_str_radix` would take a sign.
     (hex.len() == 2 && hex.bytes().all(|c| c.is_ascii_hexdigit())).then(|| u8::from_str_radix(hex, 16).ok())?
 }
 
 /// Both sides of a merge. The left side may be a space itself.
-pub(super) fn split_merge(merge: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_merge(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = first + merge.get(first..)?.find(' ')?;
     let (left, right) = (merge.get(..space)?, merge.get(space + 1..)?);

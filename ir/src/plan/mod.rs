@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::derived::Derived;
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
 
@@ -129,6 +130,8 @@ pub enum WeightFile {
         /// Bytes from a block to the next.
         stride: u64,
     },
+    /// One of [`Plan::derived`], whose bytes are made when they are read.
+    Derived(u32),
 }
 
 /// A weight as kernels read it. Where [`PlanWeight::stored`] is [`PlanWeight::format`] they read it in place; otherwise it is
@@ -649,6 +652,8 @@ pub struct Plan<K> {
     pub vocabulary: u32,
     /// Model files.
     pub files: Vec<SourceFile>,
+    /// Tensors that are made of parts of those.
+    pub derived: Vec<Derived>,
     /// Weights.
     pub weights: Vec<PlanWeight>,
     /// Bytes of the weights behind the plan in its own file, 0 where there are none.
@@ -701,6 +706,7 @@ impl<K> Plan<K> {
             context_length: self.context_length,
             vocabulary: self.vocabulary,
             files: self.files,
+            derived: self.derived,
             weights: self.weights,
             own_weight_bytes: self.own_weight_bytes,
             expert_groups: self.expert_groups,

@@ -26,6 +26,7 @@ mod rows;
 
 use std::collections::HashMap;
 
+use ixc_ir::derived::Derived;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::def_use::DefUse;
@@ -106,6 +107,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         context_length: facts.context_length,
         vocabulary,
         files: facts.files.clone(),
+        derived: facts.derived.clone(),
         weights: plan_weights,
         own_weight_bytes: 0,
         ropes,
@@ -680,7 +682,15 @@ impl<'a> Lowering<'a> {
         let (shape, row) = (weight.tensor_shape(), row_bytes(weight.stored(), last)?);
         let lead = &shape[..lead.len()];
         let bytes = lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)).unwrap_or(u64::MAX);
-        let available = self.facts.files.get(place.file as usize).map_or(0, |file| file.bytes);
+        let derived = (place.file as usize).checked_sub(self.facts.files.len());
+        let (file, available) = match derived {
+            None => (WeightFile::Source(place.file), self.facts.files.get(place.file as usize).map(|file| file.bytes)),
+            Some(number) => (
+                WeightFile::Derived(fit("number of derived tensors", number as u64)?),
+                self.facts.derived.get(number).and_then(Derived::bytes),
+            ),
+        };
+        let available = available.unwrap_or(0);
         if place.offset.checked_add(bytes).is_none_or(|end| end > available) {
             let (file, offset) = (place.file, place.offset);
             return Err(ScheduleError::Place { name: name(), file, offset, bytes, available });
@@ -691,7 +701,7 @@ impl<'a> Lowering<'a> {
             format,
             stored: weight.stored(),
             shape,
-            file: WeightFile::Source(place.file),
+            file,
             offset: place.offset,
             bytes,
         });

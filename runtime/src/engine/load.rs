@@ -20,7 +20,7 @@ use crate::expert_prefetch::Prefetcher;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::gauge::{Activity, Gauge};
-use crate::memory::{Inputs, Mapped, Memory, MemoryError, Rope};
+use crate::memory::{Inputs, Mapped, Memory, MemoryError, Region, Rope};
 use crate::model_files::open_files;
 use crate::options::{BackendKind, ExpertStore, Options, pool};
 use crate::pack::{self, Job};
@@ -31,6 +31,7 @@ use crate::processors::{Pin, Unpinned, allowed};
 use crate::program::{MAX_CONTEXT, Program};
 use crate::states::States;
 use crate::stats::{Clock, Stats};
+use crate::stored::{Makers, Stored};
 use crate::stream::store::Config;
 use crate::weights::{Unpacked, Weight, Weights};
 
@@ -126,7 +127,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
     let own = own.map(|(_, mapped)| mapped);
-    let weights = weights(&plan.weights, &files, own.as_ref(), streamed.as_deref(), threads)?;
+    let sources = Sources { files: &files, makers: Makers::new(&plan.derived, &files), own: own.as_ref() };
+    let weights = weights(&plan.weights, &sources, streamed.as_deref(), threads)?;
     let begin = std::time::Instant::now();
     options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
     let backend = match options.backend {
@@ -199,7 +201,29 @@ fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
 
 /// Whether a weight has memory of its own. While experts are streamed, nothing else is left in mapped files.
 fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> bool {
-    !is_streamed(streamed, number) && weight.bytes > 0 && (weight.is_packed_at_load() || streamed.is_some())
+    let made = weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
+    !is_streamed(streamed, number) && weight.bytes > 0 && (made || streamed.is_some())
+}
+
+/// Where weights are read from.
+struct Sources<'a> {
+    files: &'a [Mapped],
+    makers: Makers,
+    /// The plan's own file.
+    own: Option<&'a Mapped>,
+}
+
+impl Sources<'_> {
+    /// A weight's bytes; the number of their file, where they lie in one.
+    fn of(&self, weight: &PlanWeight) -> Result<(Option<Stored>, usize), LoadError> {
+        let (file, number) = match weight.file {
+            WeightFile::Source(file) => (&self.files[file as usize], file as usize),
+            WeightFile::Plan | WeightFile::Blocks { .. } => (self.own.ok_or(LoadError::NoWeights)?, self.files.len()),
+            WeightFile::Derived(derived) => return Ok((self.makers.part(derived, 0, weight.bytes), usize::MAX)),
+        };
+        let place = weight.span().and_then(|bytes| file.region().part(weight.offset, bytes));
+        Ok((place.map(Stored::Mapped), number))
+    }
 }
 
 fn packed_bytes(weight: &PlanWeight) -> u64 {
@@ -216,8 +240,7 @@ fn kept(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<u64>, u64) {
 /// whose length was compared, and what packing takes.
 fn weights(
     weights: &[PlanWeight],
-    files: &[Mapped],
-    own: Option<&Mapped>,
+    sources: &Sources<'_>,
     streamed: Option<&[bool]>,
     threads: usize,
 ) -> Result<Weights, LoadError> {
@@ -225,18 +248,19 @@ fn weights(
     let is_streamed = |number: usize| is_streamed(streamed, number);
     let (offsets, bytes) = kept(weights, streamed);
     let memory = Memory::zeroed("packed weights", bytes, true)?;
+    let nowhere = Region::of(&mut []);
     let mut offsets = offsets.into_iter();
     let mut places = Vec::with_capacity(weights.len());
     for (i, weight) in weights.iter().enumerate() {
-        let (file, number) = match weight.file {
-            WeightFile::Source(file) => (&files[file as usize], file as usize),
-            WeightFile::Plan | WeightFile::Blocks { .. } => (own.ok_or(LoadError::NoWeights)?, files.len()),
-        };
-        let place = weight.span().and_then(|bytes| file.region().part(weight.offset, bytes));
+        let (place, number) = sources.of(weight)?;
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
         if !in_memory(streamed, i, weight) {
             // What is streamed is nowhere.
-            let region = if is_streamed(i) { place.part(0, 0).unwrap_or(place) } else { place };
+            let region = match place {
+                Stored::Mapped(region) if is_streamed(i) => region.part(0, 0).unwrap_or(region),
+                Stored::Mapped(region) => region,
+                Stored::Derived(_) => nowhere,
+            };
             // The program's check says that what lies in blocks has experts.
             let matrices = match (weight.file, weight.shape.first()) {
                 (WeightFile::Blocks { stride }, Some(&experts)) => Some((stride, weight.bytes / experts.max(1))),
@@ -248,9 +272,16 @@ fn weights(
         let to = offsets.next().and_then(|offset| memory.region().part(offset, packed_bytes(weight)));
         let to = to.ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
         if !weight.is_packed_at_load() {
-            // SAFETY: both are as long; `to` is new memory, and the other is mapped.
-            unsafe { to.base().copy_from_nonoverlapping(place.base(), place.bytes() as usize) };
-            file.release(weight.offset, weight.bytes);
+            // SAFETY: `to` is new memory, mapped and so initialised, which nothing else uses; the others are mapped.
+            let out = unsafe { std::slice::from_raw_parts_mut(to.base(), to.bytes() as usize) };
+            // SAFETY: as above.
+            if !unsafe { place.read(0, out) } {
+                return Err(no_memory("a weight in its file", weight.bytes).into());
+            }
+            match sources.files.get(number) {
+                Some(file) => file.release(weight.offset, weight.bytes),
+                None => place.release(sources.files),
+            }
             places.push(Weight { region: to, matrices: None, unpacked: None });
             continue;
         }
@@ -298,13 +329,26 @@ pub(crate) fn layout(
     });
     let streamed =
         program.groups.iter().flat_map(|group| &group.weights).filter_map(|&weight| plan.weights.get(weight as usize));
-    if own_offset.is_none() && streamed.into_iter().any(|weight| !matches!(weight.file, WeightFile::Source(_))) {
+    let own = |weight: &PlanWeight| matches!(weight.file, WeightFile::Plan | WeightFile::Blocks { .. });
+    if own_offset.is_none() && streamed.into_iter().any(own) {
         return Err(LoadError::NoWeights);
     }
-    let place = |weight: &PlanWeight| match weight.file {
-        WeightFile::Source(file) => Some((file, weight.offset)),
-        WeightFile::Plan | WeightFile::Blocks { .. } => Some((own_number, own_offset?.checked_add(weight.offset)?)),
+    let place = |weight: &PlanWeight, offset: u64| match weight.file {
+        WeightFile::Source(file) => Some((file, weight.offset.checked_add(offset)?)),
+        WeightFile::Plan | WeightFile::Blocks { .. } => {
+            Some((own_number, own_offset?.checked_add(weight.offset)?.checked_add(offset)?))
+        }
+        WeightFile::Derived(number) => {
+            let matrix = weight.bytes.checked_div(*weight.shape.first()?)?;
+            plan.derived.get(number as usize)?.place(offset, matrix)
+        }
     };
+    // All experts of a weight are stored alike.
+    let groups = || program.groups.iter().flat_map(|group| &group.weights);
+    let weights = groups().filter_map(|&weight| plan.weights.get(weight as usize));
+    if let Some(weight) = weights.into_iter().find(|weight| place(weight, 0).is_none()) {
+        return Err(LoadError::ConvertedExperts { weight: weight.name.clone() });
+    }
     let no_memory =
         || MemoryError { what: "streamed experts", bytes: u64::MAX, source: io::ErrorKind::OutOfMemory.into() };
     let layout = experts::Layout::new(program, &plan.weights, &place).ok_or_else(no_memory)?;

@@ -162,6 +162,14 @@ pub enum LoadError {
         /// The first weight that is.
         weight: String,
     },
+    /// Experts are to be streamed, and lie in no file as they are packed.
+    #[error(
+        "experts cannot be streamed from the model's own files: {weight} is converted as it is read (FP8, MXFP4, or rows in another order); stream them from a plan that has them packed"
+    )]
+    ConvertedExperts {
+        /// The first weight that is.
+        weight: String,
+    },
     /// Experts can't be streamed.
     #[error(transparent)]
     Stream(Box<StreamError>),

@@ -165,6 +165,9 @@ impl std::fmt::Debug for Experts {
     }
 }
 
+/// The number of the file of a weight's byte, and where that lies there.
+type PlaceOf<'a> = dyn Fn(&PlanWeight, u64) -> Option<(u32, u64)> + 'a;
+
 /// Where a plan's experts are: the blocks that a store is made of.
 #[derive(Debug)]
 pub(crate) struct Layout {
@@ -177,12 +180,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Of a checked plan's groups; `place` gives the number of a weight's file and where the weight begins there. `None` where numbers
+    /// Of a checked plan's groups; `place` gives the number of the file of a weight's byte and where that lies there. `None` where numbers
     /// do not fit, which they do in a plan whose files are there.
     pub(crate) fn new(
         program: &Program,
         weights: &[PlanWeight],
-        place: &dyn Fn(&PlanWeight) -> Option<(u32, u64)>,
+        place: &PlaceOf<'_>,
     ) -> Option<Layout> {
         let mut layout = Layout {
             groups: Vec::new(),
@@ -201,12 +204,14 @@ impl Layout {
                 let bytes = facts.bytes_in(facts.format)? / experts;
                 let columns = *facts.shape.last()?;
                 parts.push(Part { format: facts.format, stored: facts.stored, columns, bytes });
-                places.push((place(facts)?, facts.bytes / experts));
+                places.push((facts, facts.bytes / experts));
             }
             let raw = parts.iter().any(|part| part.format != part.stored);
             layout.raw |= raw;
             let mut offsets = Vec::new();
-            if let (Some(shape), Some(&((file, begin), _))) = (&shape, places.first()) {
+            if let (Some(shape), Some((file, begin))) =
+                (&shape, places.first().and_then(|(weight, _)| place(weight, 0)))
+            {
                 let first = begin.checked_sub(BLOCK_HEADER)?;
                 for expert in 0..group.experts {
                     let offset = first.checked_add(shape.stride().checked_mul(expert.into())?)?;
@@ -219,8 +224,8 @@ impl Layout {
             }
             for expert in 0..group.experts {
                 let (mut at, mut extents) = (0u64, Vec::new());
-                for (part, &((file, begin), stored)) in parts.iter().zip(&places) {
-                    let offset = begin.checked_add(stored.checked_mul(u64::from(expert))?)?;
+                for (part, &(weight, stored)) in parts.iter().zip(&places) {
+                    let (file, offset) = place(weight, stored.checked_mul(u64::from(expert))?)?;
                     // Whole pages are read, so that a matrix lies in its first page as it does in the file.
                     at = match raw {
                         true => at.checked_next_multiple_of(LINE)?,

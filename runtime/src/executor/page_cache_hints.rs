@@ -62,6 +62,7 @@ impl Advice {
                 WeightFile::Source(file) => (file as usize, bytes),
                 WeightFile::Plan => (own, bytes),
                 WeightFile::Blocks { stride } => (own, stride),
+                WeightFile::Derived(_) => return Err(weight.name.clone()),
             };
             Ok(Matrices { file, offset: weight.offset, stride, bytes })
         };

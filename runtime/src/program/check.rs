@@ -1,5 +1,6 @@
 //! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax.
 
+use ixc_ir::derived::Derived;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{
     ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Plan, PlanWeight, RowAxis, RowCount, Source,
@@ -28,6 +29,19 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
     let (what, available) = match weight.file {
         WeightFile::Source(file) => ("its file", id("file", file, &plan.files)?.bytes),
         WeightFile::Plan | WeightFile::Blocks { .. } => ("the weights of the plan", plan.own_weight_bytes),
+        WeightFile::Derived(number) => {
+            let derived = id("derived tensor", number, &plan.derived)?;
+            let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
+            derived.check(&lengths).map_err(|error| Problem::Derived { error })?;
+            if derived.format != weight.stored {
+                let expected = "the format of the tensor that it is made as";
+                return Err(Problem::Stored { format: weight.format, stored: weight.stored, expected });
+            }
+            if weight.shape.last() != Some(&derived.columns) {
+                return Err(Problem::Blocks { shape: weight.shape.clone(), format: weight.stored });
+            }
+            ("a derived tensor", derived.bytes().unwrap_or(0))
+        }
     };
     let (format, stored) = (weight.format, weight.stored);
     if weight.is_packed_at_load() {
@@ -38,7 +52,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
                 expected: "both must be the same, or one packed or requantised from the other",
             });
         }
-        if !matches!(weight.file, WeightFile::Source(_)) {
+        if !matches!(weight.file, WeightFile::Source(_) | WeightFile::Derived(_)) {
             return Err(Problem::Stored {
                 format,
                 stored,
@@ -59,8 +73,17 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
 /// What is packed takes memory: no more is packed than the files have.
 pub(super) fn packed_at_load(plan: &Plan<Kernel>) -> Result<(), Problem> {
     let most = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
-    let packed = plan.weights.iter().filter(|weight| weight.is_packed_at_load());
-    range("bytes to be packed", packed.fold(0u64, |sum, weight| sum.saturating_add(weight.bytes)), 0, most)
+    let stored = |weight: &PlanWeight| match weight.file {
+        WeightFile::Derived(number) => plan.derived.get(number as usize).and_then(Derived::stored_bytes),
+        WeightFile::Source(_) | WeightFile::Plan | WeightFile::Blocks { .. } => Some(weight.bytes),
+    };
+    let bytes = |wanted: &dyn Fn(&PlanWeight) -> bool| {
+        let weights = plan.weights.iter().filter(|weight| wanted(weight));
+        weights.fold(0u64, |sum, weight| sum.saturating_add(stored(weight).unwrap_or(u64::MAX)))
+    };
+    range("bytes to be packed", bytes(&PlanWeight::is_packed_at_load), 0, most)?;
+    let made = |weight: &PlanWeight| !weight.is_packed_at_load() && matches!(weight.file, WeightFile::Derived(_));
+    range("bytes to be made", bytes(&made), 0, most)
 }
 
 pub(super) fn inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {

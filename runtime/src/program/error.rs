@@ -1,5 +1,6 @@
 //! What can be wrong with a plan.
 
+use ixc_ir::derived::DerivedError;
 use ixc_ir::format::Format;
 use ixc_ir::plan::DimRule;
 
@@ -48,6 +49,12 @@ pub enum Problem {
         found: usize,
         /// How many there must be.
         expected: usize,
+    },
+    /// A tensor that is not made of what the files have.
+    #[error("derived tensor: {error}")]
+    Derived {
+        /// Why not.
+        error: DerivedError,
     },
     /// Something that ends outside what it lies in.
     #[error("{bytes} bytes at {offset} end outside {what} of {available} bytes")]

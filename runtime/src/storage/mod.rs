@@ -6,6 +6,7 @@
 //! | [`memory`] | mappings: model files, arena, rotary tables, inputs, scratch |
 //! | [`pages`] | how much of memory is in large pages |
 //! | `pack` | weights of a model file into packed memory |
+//! | `stored` | a weight's bytes: mapped, or made of what is mapped |
 //! | `weights` | where kernels find weights, and packing them when they are first needed |
 //! | [`blocks`] | experts as they lie in a plan's file: header, parts, checksums |
 
@@ -14,4 +15,5 @@ pub(crate) mod identity;
 pub mod memory;
 pub(crate) mod pack;
 pub mod pages;
+pub(crate) mod stored;
 pub(crate) mod weights;

@@ -24,6 +24,7 @@ use ixc_targets::Target;
 
 use crate::memory::Region;
 use crate::pool::{Pool, PoolError};
+use crate::stored::Stored;
 
 /// Packed weights start at multiples of this, in memory and in plan files.
 pub const ALIGNMENT: u64 = 4096;
@@ -46,11 +47,11 @@ pub(crate) fn layout(lengths: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
 }
 
 /// Whole strips to be packed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Job {
     to_format: Format,
     from_format: Format,
-    from: Region,
+    from: Stored,
     to: Region,
     /// Columns of a row, whole blocks of both formats.
     columns: u64,
@@ -63,9 +64,10 @@ impl Job {
     pub(crate) fn new(
         (from_format, to_format): (Format, Format),
         columns: u64,
-        from: Region,
+        from: impl Into<Stored>,
         to: Region,
     ) -> Option<Job> {
+        let from = from.into();
         if !makes(from_format, to_format) {
             return None;
         }
@@ -91,6 +93,11 @@ impl Job {
         (from * STRIP as u64, to * STRIP as u64)
     }
 
+    /// What it packs.
+    pub(crate) fn from(&self) -> &Stored {
+        &self.from
+    }
+
     /// Number of strips.
     pub(crate) fn strips(&self) -> u64 {
         self.strips
@@ -102,7 +109,7 @@ impl Job {
         let from = self.from.part(first.checked_mul(from_strip)?, count.checked_mul(from_strip)?)?;
         let place = self.to.part(first.checked_mul(to_strip)?, count.checked_mul(to_strip)?)?;
         let to = to.unwrap_or(place);
-        (to.bytes() == place.bytes()).then_some(Job { from, to, strips: count, ..*self })
+        (to.bytes() == place.bytes()).then_some(Job { from, to, strips: count, ..self.clone() })
     }
 
     /// Packs all strips. `rows` is only memory for use.
@@ -133,10 +140,10 @@ impl Job {
             rows.resize(STRIP * from_bytes as usize, 0);
             for (r, row) in rows.chunks_exact_mut(from_bytes as usize).enumerate() {
                 let at = (strip * STRIP as u64 + r as u64) * from_row + from_at;
-                let Some(part) = self.from.part(at, from_bytes) else { return };
-                // SAFETY: the part lies in `from`, which the caller says is readable, and is as long as `row`. It is copied, since
-                // a mapped file may change and must not be borrowed.
-                unsafe { row.as_mut_ptr().copy_from_nonoverlapping(part.base(), row.len()) };
+                // SAFETY: the caller says that it is readable.
+                if !unsafe { self.from.read(at, row) } {
+                    return;
+                }
             }
             let at = STRIP as u64 * (strip * to_row + to_at);
             let Some(part) = self.to.part(at, STRIP as u64 * to_bytes) else { return };

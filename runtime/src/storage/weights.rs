@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
+use crate::stored::Stored;
 
 /// Steps of a prompt that keep nothing: as many uses as keeping costs, and half as many again, as prompts end.
 const PROMPT_STEPS: u64 = 16;
@@ -57,7 +58,7 @@ pub(crate) struct Weight {
 pub(crate) struct Unpacked {
     /// Packs all of it.
     job: Job,
-    /// Its file, and where it lies there.
+    /// Its file, and where it lies there, where it lies in one.
     file: usize,
     offset: u64,
     part_strips: u64,
@@ -86,6 +87,18 @@ impl Unpacked {
 
     fn is_ready(&self, part: u64) -> bool {
         self.ready.get(part as usize).is_none_or(|ready| ready.load(Ordering::Acquire))
+    }
+
+    /// Gives back the pages that bytes are read from, and those before them that came with them.
+    fn release(&self, offset: u64, bytes: u64, files: &[Mapped]) {
+        match (self.job.from(), files.get(self.file)) {
+            (Stored::Mapped(_), Some(file)) => release_around(file, self.offset + offset, bytes),
+            (Stored::Mapped(_), None) => {}
+            (derived @ Stored::Derived(_), _) => {
+                let bytes = bytes.min(derived.bytes().saturating_sub(offset));
+                derived.part(offset, bytes).iter().for_each(|part| part.release(files));
+            }
+        }
     }
 
     fn part(&self, part: u64) -> Option<Job> {
@@ -203,9 +216,7 @@ impl Weights {
         let prompt = step.number == 0 || tokens > FEW_TOKENS;
         if !prompt && self.prompt && self.unpacked_parts() > 0 {
             for unpacked in self.weights.iter().filter_map(|weight| weight.unpacked.as_ref()) {
-                if let Some(file) = files.get(unpacked.file) {
-                    file.release(unpacked.offset, unpacked.job.strips() * unpacked.job.strip_bytes().0);
-                }
+                unpacked.release(0, unpacked.job.strips() * unpacked.job.strip_bytes().0, files);
             }
         }
         self.prompt = prompt;
@@ -260,14 +271,12 @@ impl Weights {
     /// threads still read of them comes back.
     pub(crate) fn release(&self, (weight, part): Part, strip: u64, files: &[Mapped]) {
         let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
-        let Some((unpacked, file)) = unpacked.and_then(|unpacked| Some((unpacked, files.get(unpacked.file)?))) else {
-            return;
-        };
+        let Some(unpacked) = unpacked else { return };
         let (strip_bytes, _) = unpacked.job.strip_bytes();
         let window = (strip + 1) * strip_bytes / WINDOW;
         if window >= 2 && window > strip * strip_bytes / WINDOW {
-            let begin = unpacked.offset + part * unpacked.part_strips * strip_bytes + (window - 2) * WINDOW;
-            release_around(file, begin, WINDOW);
+            let begin = part * unpacked.part_strips * strip_bytes + (window - 2) * WINDOW;
+            unpacked.release(begin, WINDOW, files);
         }
     }
 
@@ -285,9 +294,7 @@ impl Weights {
             self.left.fetch_sub(1, Ordering::AcqRel);
             let (strip, _) = unpacked.job.strip_bytes();
             let bytes = unpacked.part_strips * strip;
-            if let Some(file) = files.get(unpacked.file) {
-                release_around(file, unpacked.offset + part * bytes, bytes);
-            }
+            unpacked.release(part * bytes, bytes, files);
         }
     }
 
@@ -360,7 +367,7 @@ mod tests {
         unsafe { from.region().base().copy_from_nonoverlapping(source.as_ptr(), source.len()) };
         let to = Memory::zeroed("a test", STRIPS * strip(Format::Q4KR16), false).unwrap();
         let job = Job::new((Format::Q4K, Format::Q4KR16), 256, from.region(), to.region()).unwrap();
-        assert!(Unpacked::new(job, 0, 0, 4).is_none() && Unpacked::new(job, 0, 0, 0).is_none());
+        assert!(Unpacked::new(job.clone(), 0, 0, 4).is_none() && Unpacked::new(job.clone(), 0, 0, 0).is_none());
         let region = to.region();
         let weights = vec![
             Weight { region: from.region(), matrices: None, unpacked: None },

@@ -219,6 +219,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         context_length: CONTEXT,
         vocabulary: VOCABULARY,
         files: Vec::new(),
+        derived: Vec::new(),
         weights: Vec::new(),
         own_weight_bytes: 0,
         expert_groups: Vec::new(),

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use ixc::build::{BUILD, Build};
-use ixc::frontend::gguf::Gguf;
 use ixc::machine::features::{cpu_name, features};
 use ixc::model::is_plan;
 use serde::Serialize;
@@ -137,7 +136,7 @@ fn model(path: Option<&Path>) -> Result<Model, ixc::Error> {
         return Ok(Model { name: None, architecture, file, plan: true, bytes, parameters, formats });
     }
     let gguf = match path {
-        Some(path) => Gguf::open(path)?,
+        Some(path) => ixc::model::open_files(path)?,
         None => ixc::demo::open()?,
     };
     gguf.tensors().for_each(|tensor| add(tensor.tensor_type().name, tensor.bytes()));

@@ -37,6 +37,7 @@ use crate::pack::{self, ALIGNMENT, Job};
 use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
+use crate::stored::{Makers, Stored};
 use crate::stream::{BlockId, StreamError};
 
 /// Most bytes that are packed before they are written, unless a strip has more.
@@ -159,7 +160,9 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
         // The program's check says that they are there.
         group.weights.iter().for_each(|&weight| in_block[weight as usize] = true);
     }
-    let wanted = |weight: &PlanWeight| contents == Contents::All || weight.is_packed_at_load();
+    // What is derived is made once, too.
+    let made = |weight: &PlanWeight| weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
+    let wanted = |weight: &PlanWeight| contents == Contents::All || made(weight);
     let whole = |&i: &usize| wanted(&plan.weights[i]) && !in_block[i];
     let packed: Vec<_> = (0..plan.weights.len()).filter(whole).collect();
     let bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
@@ -194,6 +197,7 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
     if contents == Contents::All {
         written.files.clear();
     }
+    written.derived.clear();
     Layout { plan: written, groups, work }
 }
 
@@ -236,6 +240,7 @@ pub fn write_to(
         return Err(failed(LoadError::NoWeights));
     }
     let files = open_files(plan, folder, options).map_err(failed)?;
+    let sources = ModelFiles { files: &files, makers: Makers::new(&plan.derived, &files) };
     let Layout { plan: written, groups, work } = layout(plan, contents);
     if work.is_empty() {
         super::put(output, plan)?;
@@ -269,7 +274,7 @@ pub fn write_to(
         match *first {
             Work::Weight(weight) => {
                 let (mut hasher, mut at) = (crc32fast::Hasher::new(), weights_at + place.at);
-                chunks(&plan.weights[weight], &files, &mut pool, |part| {
+                chunks(&plan.weights[weight], &sources, &mut pool, |part| {
                     hasher.update(part);
                     partial.write(at, part)?;
                     at += part.len() as u64;
@@ -286,7 +291,7 @@ pub fn write_to(
                 // At least one, and no more than there are.
                 let most = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
                 let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
-                let source = Source { weights: weights.collect(), experts: group.experts, files: &files };
+                let source = Source { weights: weights.collect(), experts: group.experts, files: &sources };
                 let (packed, checksums) = pack_blocks(shape, block, most, &source, &mut memory, &mut pool)?;
                 // SAFETY: `packed` lies in `memory`, is mapped and so initialised, and nothing writes it until the next round.
                 let bytes = unsafe { std::slice::from_raw_parts(packed.base(), packed.bytes() as usize) };
@@ -331,7 +336,37 @@ fn unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(),
 struct Source<'a> {
     weights: Vec<&'a PlanWeight>,
     experts: u32,
+    files: &'a ModelFiles<'a>,
+}
+
+/// Where weights are read from.
+struct ModelFiles<'a> {
     files: &'a [Mapped],
+    makers: Makers,
+}
+
+impl ModelFiles<'_> {
+    /// Some bytes of a weight as it is stored.
+    fn of(&self, weight: &PlanWeight, offset: u64, bytes: u64) -> Option<Stored> {
+        match weight.file {
+            WeightFile::Source(file) => {
+                let region = self.files.get(file as usize)?.region();
+                region.part(weight.offset.checked_add(offset)?, bytes).map(Stored::Mapped)
+            }
+            WeightFile::Derived(number) => self.makers.part(number, offset, bytes),
+            WeightFile::Plan | WeightFile::Blocks { .. } => None,
+        }
+    }
+
+    /// Gives back the pages that [`ModelFiles::of`] is read from.
+    fn release(&self, weight: &PlanWeight, stored: &Stored, offset: u64, bytes: u64) {
+        stored.release(self.files);
+        if let WeightFile::Source(file) = weight.file
+            && let Some(file) = self.files.get(file as usize)
+        {
+            file.release(weight.offset + offset, bytes);
+        }
+    }
 }
 
 /// Makes the blocks of `count` experts from `first` on in `memory`, which is made when it is too small: where they are, and the checksum of
@@ -362,18 +397,20 @@ fn pack_blocks(
     for i in 0..u64::from(count) {
         let block = packed.part(i * stride, stride).ok_or_else(wrong)?;
         for (weight, part) in source.weights.iter().zip(&shape.parts) {
-            let WeightFile::Source(file) = weight.file else { return Err(wrong()) };
             let stored = weight.bytes / u64::from(source.experts.max(1));
-            let offset = weight.offset + stored * (u64::from(first.expert) + i);
-            let file = source.files.get(file as usize).ok_or_else(wrong)?;
-            let (from, to) =
-                file.region().part(offset, stored).zip(block.part(part.offset, part.bytes)).ok_or_else(wrong)?;
-            read.push((file, offset, stored));
+            let offset = stored * (u64::from(first.expert) + i);
+            let from = source.files.of(weight, offset, stored);
+            let (from, to) = from.zip(block.part(part.offset, part.bytes)).ok_or_else(wrong)?;
+            read.push((*weight, from.clone(), offset, stored));
             if weight.is_packed_at_load() {
                 jobs.push(Job::new((weight.stored, weight.format), part.columns.into(), from, to).ok_or_else(wrong)?);
             } else if from.bytes() == to.bytes() {
-                // SAFETY: `from` lies in a mapped file, `to` in `memory`; both are as long.
-                unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
+                // SAFETY: `to` lies in `memory`, is mapped and so initialised, and nothing else uses it.
+                let to = unsafe { std::slice::from_raw_parts_mut(to.base(), to.bytes() as usize) };
+                // SAFETY: `from` lies in mapped files.
+                if !unsafe { from.read(0, to) } {
+                    return Err(wrong());
+                }
             } else {
                 return Err(wrong());
             }
@@ -383,7 +420,7 @@ fn pack_blocks(
     }
     // SAFETY: the jobs' sources lie in mapped files, what they write in `memory`, nowhere twice.
     unsafe { pack::run(&jobs, pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
-    read.into_iter().for_each(|(file, offset, bytes)| file.release(offset, bytes));
+    read.iter().for_each(|(weight, from, offset, bytes)| source.files.release(weight, from, *offset, *bytes));
     for ((expert, block), crc) in (first.expert..).zip(&blocks).zip(checksums(&payloads, pool)?) {
         let header = shape.header(BlockId { expert, ..first }, crc);
         // SAFETY: a block is longer than its header, and nothing else uses the memory.
@@ -396,7 +433,7 @@ fn pack_blocks(
 /// Gives a weight's bytes as kernels read them, in order, some at a time.
 fn chunks(
     weight: &PlanWeight,
-    files: &[Mapped],
+    files: &ModelFiles<'_>,
     pool: &mut Pool,
     mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
@@ -406,12 +443,9 @@ fn chunks(
     }
     let columns = weight.shape.last().copied().unwrap_or(0);
     let strip = |format: Format| format.row_bytes(columns).and_then(|row| row.checked_mul(16));
-    let (Some(from_strip), Some(to_strip), WeightFile::Source(file)) =
-        (strip(weight.stored), strip(weight.format), weight.file)
-    else {
+    let (Some(from_strip), Some(to_strip)) = (strip(weight.stored), strip(weight.format)) else {
         return Err(wrong());
     };
-    let file = files.get(file as usize).ok_or_else(wrong)?;
     let strips = weight.bytes.checked_div(from_strip).unwrap_or(0);
     let most = (CHUNK / to_strip.max(1)).clamp(1, strips.max(1));
     let memory = Memory::zeroed("packed weights", most.saturating_mul(to_strip), true);
@@ -420,13 +454,16 @@ fn chunks(
     while first < strips {
         let count = most.min(strips - first);
         // They fit: the weight's own lengths do.
-        let from = file.region().part(weight.offset + first * from_strip, count * from_strip);
+        let from = files.of(weight, first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
-        let job = from.zip(to).and_then(|(from, to)| Job::new((weight.stored, weight.format), columns, from, to));
+        let job =
+            from.clone().zip(to).and_then(|(from, to)| Job::new((weight.stored, weight.format), columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
         // SAFETY: `from` lies in a mapped file, `to` in memory that only this function uses.
         unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
-        file.release(weight.offset + first * from_strip, count * from_strip);
+        if let Some(from) = &from {
+            files.release(weight, from, first * from_strip, count * from_strip);
+        }
         // SAFETY: `to` lies in `memory`, is initialised as all mapped memory, and nothing writes it until the next round.
         give(unsafe { std::slice::from_raw_parts(to.base(), to.bytes() as usize) })?;
         first += count;
@@ -437,21 +474,23 @@ fn chunks(
 /// Gives the bytes of a weight that kernels read as it lies in its file.
 fn copies(
     weight: &PlanWeight,
-    files: &[Mapped],
+    files: &ModelFiles<'_>,
     mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     let wrong = || failed(LoadError::NoWeights);
-    let WeightFile::Source(file) = weight.file else { return Err(wrong()) };
-    let file = files.get(file as usize).ok_or_else(wrong)?;
+    // Whole blocks, which is what derived tensors are made of.
+    let most = COPIED - COPIED % weight.stored.block_bytes() as u64;
     let (mut copy, mut at) = (Vec::new(), 0);
     while at < weight.bytes {
-        let count = COPIED.min(weight.bytes - at);
-        let from = file.region().part(weight.offset + at, count).ok_or_else(wrong)?;
+        let count = most.min(weight.bytes - at);
+        let from = files.of(weight, at, count).ok_or_else(wrong)?;
         copy.resize(count as usize, 0);
-        // SAFETY: `from` lies in a mapped file, `copy` is as long. It is copied since a mapped file may change and must not be borrowed.
-        unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(from.base(), copy.len()) };
+        // SAFETY: `from` lies in mapped files.
+        if !unsafe { from.read(0, &mut copy) } {
+            return Err(wrong());
+        }
         give(&copy)?;
-        file.release(weight.offset + at, count);
+        files.release(weight, &from, at, count);
         at += count;
     }
     Ok(())

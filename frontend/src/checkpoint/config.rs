@@ -1,0 +1,160 @@
+//! `config.json`, and what else is JSON: keys with the kinds of values that they must have.
+//!
+//! Models that see and hear keep what is said of their decoder under `text_config`; it is looked for there first.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::error::CheckpointError;
+
+/// Longest JSON file beside the weights: `tokenizer.json` of the largest vocabularies has some 35 MB.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// An object of a JSON file.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    path: Box<Path>,
+    /// Objects in which a key is looked for, first to last.
+    objects: Vec<Map<String, Value>>,
+}
+
+/// Reads a JSON file.
+pub(super) fn read(path: &Path) -> Result<Value, CheckpointError> {
+    let text = ixc_files::read_text(path, MAX_BYTES)?;
+    serde_json::from_str(&text).map_err(|source| CheckpointError::Json { path: path.into(), source })
+}
+
+/// The same, where there is such a file.
+pub(super) fn read_optional(path: &Path) -> Result<Option<Value>, CheckpointError> {
+    match read(path) {
+        Err(CheckpointError::Read(ixc_files::ReadError::Io { source, .. }))
+            if source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
+}
+
+/// What kind of value this is, for errors.
+fn kind(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(x) => x.to_string(),
+        Value::Number(x) => x.to_string(),
+        Value::String(text) => format!("\"{}\"", crate::gguf::quoted(text)),
+        Value::Array(items) => format!("an array of {}", items.len()),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+impl Config {
+    pub(super) fn open(path: &Path) -> Result<Config, CheckpointError> {
+        Config::of(path, read(path)?)
+    }
+
+    fn of(path: &Path, value: Value) -> Result<Config, CheckpointError> {
+        let Value::Object(mut root) = value else {
+            return Err(CheckpointError::Key {
+                path: path.into(),
+                key: "".into(),
+                found: kind(&value).into(),
+                expected: "an object".into(),
+            });
+        };
+        let text = ["text_config", "llm_config", "language_config"].iter().find_map(|key| match root.remove(*key) {
+            Some(Value::Object(text)) => Some(text),
+            _ => None,
+        });
+        Ok(Config { path: path.into(), objects: text.into_iter().chain([root]).collect() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The error for a key that has another value than it must.
+    pub(super) fn wrong(
+        &self,
+        key: &str,
+        found: impl Into<Box<str>>,
+        expected: impl Into<Box<str>>,
+    ) -> CheckpointError {
+        CheckpointError::Key {
+            path: self.path.clone(),
+            key: key.into(),
+            found: found.into(),
+            expected: expected.into(),
+        }
+    }
+
+    /// The first of some keys that is there and not null.
+    fn find<'a>(&self, keys: &[&'a str]) -> Option<(&'a str, &Value)> {
+        self.objects.iter().find_map(|object| {
+            keys.iter().find_map(|&key| Some((key, object.get(key).filter(|value| !value.is_null())?)))
+        })
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.find(&[key]).is_some()
+    }
+
+    pub(super) fn value(&self, key: &str) -> Option<&Value> {
+        self.find(&[key]).map(|(_, value)| value)
+    }
+
+    /// A key of the outermost object alone.
+    pub(super) fn outer(&self, key: &str) -> Option<&Value> {
+        self.objects.last()?.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn count(&self, keys: &[&str]) -> Result<Option<u32>, CheckpointError> {
+        let Some((key, value)) = self.find(keys) else { return Ok(None) };
+        let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
+        count.map(Some).ok_or_else(|| self.wrong(key, kind(value), "a count below 2^32"))
+    }
+
+    pub(super) fn require(&self, keys: &[&str]) -> Result<u32, CheckpointError> {
+        self.count(keys)?.ok_or_else(|| self.wrong(keys.first().copied().unwrap_or_default(), "missing", "a count"))
+    }
+
+    pub(super) fn number(&self, keys: &[&str]) -> Result<Option<f64>, CheckpointError> {
+        let Some((key, value)) = self.find(keys) else { return Ok(None) };
+        value.as_f64().map(Some).ok_or_else(|| self.wrong(key, kind(value), "a number"))
+    }
+
+    pub(super) fn flag(&self, keys: &[&str]) -> Result<Option<bool>, CheckpointError> {
+        let Some((key, value)) = self.find(keys) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.wrong(key, kind(value), "true or false"))
+    }
+
+    pub(super) fn text(&self, keys: &[&str]) -> Result<Option<&str>, CheckpointError> {
+        let Some((key, value)) = self.find(keys) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(key, kind(value), "a text"))
+    }
+
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, CheckpointError> {
+        let Some((key, value)) = self.find(&[key]) else { return Ok(None) };
+        let texts = value.as_array().and_then(|items| items.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+        texts.map(Some).ok_or_else(|| self.wrong(key, kind(value), "an array of texts"))
+    }
+
+    pub(super) fn counts(&self, key: &str) -> Result<Option<Vec<u32>>, CheckpointError> {
+        let Some((key, value)) = self.find(&[key]) else { return Ok(None) };
+        let count = |item: &Value| item.as_u64().and_then(|n| u32::try_from(n).ok());
+        let counts = value.as_array().and_then(|items| items.iter().map(count).collect::<Option<Vec<_>>>());
+        counts.map(Some).ok_or_else(|| self.wrong(key, kind(value), "an array of counts"))
+    }
+
+    /// An object of it, as a configuration of its own.
+    pub(super) fn object(&self, key: &str) -> Result<Option<Config>, CheckpointError> {
+        match self.find(&[key]) {
+            None => Ok(None),
+            Some((_, Value::Object(object))) => {
+                Ok(Some(Config { path: self.path.clone(), objects: vec![object.clone()] }))
+            }
+            Some((key, value)) => Err(self.wrong(key, kind(value), "an object")),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Keys of a configuration as GGUF has them.
+//!
+//! ```text
+//! num_hidden_layers: 28                                  ->  qwen3.block_count = 28
+//! rope_parameters: {rope_type: "yarn", factor: 4.0, …}   ->  qwen3.rope.scaling.type = "yarn", qwen3.rope.scaling.factor = 4.0
+//! ```
+
+use super::config::Config;
+use super::error::CheckpointError;
+use super::families::Family;
+use super::names::Sizes;
+use crate::gguf::{Array, Value};
+
+/// Counts that all models have, or may have: GGUF's key and those of configurations.
+const COUNTS: [(&str, &[&str]); 10] = [
+    ("block_count", &["num_hidden_layers", "n_layer", "num_layers"]),
+    ("context_length", &["max_position_embeddings", "n_positions", "max_sequence_length"]),
+    ("embedding_length", &["hidden_size"]),
+    ("feed_forward_length", &["intermediate_size"]),
+    ("attention.head_count", &["num_attention_heads"]),
+    ("attention.head_count_kv", &["num_key_value_heads", "num_attention_heads"]),
+    ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
+    ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
+    ("expert_group_count", &["n_group"]),
+    ("expert_group_used_count", &["topk_group"]),
+];
+/// `expert_gating_func` by what configurations call it.
+const SCORES: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
+
+/// Keys as they are collected.
+pub(super) struct Keys<'a> {
+    pub config: &'a Config,
+    architecture: &'static str,
+    entries: Vec<(Box<str>, Value)>,
+}
+
+/// The keys of a model, and the numbers that its tensors are taken apart by.
+pub(super) fn keys(config: &Config, family: &Family) -> Result<Vec<(Box<str>, Value)>, CheckpointError> {
+    let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
+    keys.entries.push(("general.architecture".into(), family.architecture.into()));
+    if let Some(name) = config.text(&["_name_or_path"])?.filter(|name| !name.is_empty()) {
+        keys.entries.push(("general.name".into(), name.into()));
+    }
+    for (key, from) in COUNTS {
+        keys.count(key, from)?;
+    }
+    keys.number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"])?;
+    if let Some(score) = config.text(&["score_function", "scoring_func"])? {
+        let found = SCORES.iter().find(|(name, _)| *name == score);
+        let (_, number) =
+            found.ok_or_else(|| config.wrong("scoring_func", format!("\"{score}\""), "softmax or sigmoid"))?;
+        keys.put("expert_gating_func", *number);
+    }
+    if let Some(length) = config.count(&["head_dim"])?.filter(|_| !family.ignores_head_dim) {
+        keys.put("attention.key_length", length);
+        keys.put("attention.value_length", length);
+    }
+    keys.rope()?;
+    // Some configurations state a window that they do not use.
+    if family.window && config.flag(&["use_sliding_window"])? != Some(false) {
+        keys.count("attention.sliding_window", &["sliding_window"])?;
+    }
+    (family.keys)(&mut keys)?;
+    keys.causal()?;
+    Ok(keys.entries)
+}
+
+impl Keys<'_> {
+    pub(super) fn put(&mut self, key: &str, value: impl Into<Value>) {
+        self.entries.push((format!("{}.{key}", self.architecture).into(), value.into()));
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries
+            .iter()
+            .any(|(name, _)| name.strip_prefix(self.architecture).and_then(|name| name.strip_prefix('.')) == Some(key))
+    }
+
+    pub(super) fn default(&mut self, key: &str, value: u32) {
+        if !self.has(key) {
+            self.put(key, value);
+        }
+    }
+
+    pub(super) fn count(&mut self, key: &str, from: &[&str]) -> Result<(), CheckpointError> {
+        if let Some(count) = self.config.count(from)? {
+            self.put(key, count);
+        }
+        Ok(())
+    }
+
+    pub(super) fn number(&mut self, key: &str, from: &[&str]) -> Result<(), CheckpointError> {
+        if let Some(number) = self.config.number(from)? {
+            self.put(key, number as f32);
+        }
+        Ok(())
+    }
+
+    pub(super) fn flags(&mut self, key: &str, flags: impl Iterator<Item = bool>) {
+        self.put(key, Value::Array(Array::Bool(flags.collect())));
+    }
+
+    /// Whether experts' weights are divided by their sum.
+    pub(super) fn normalise(&mut self, from: &[&str]) -> Result<(), CheckpointError> {
+        if let Some(flag) = self.config.flag(from)? {
+            self.put("expert_weights_norm", flag);
+        }
+        Ok(())
+    }
+
+    /// A count, or an array of the same count for each layer.
+    pub(super) fn same_for_all(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
+        if self.config.value(from).is_some_and(|value| value.is_array()) {
+            let counts = self.config.counts(from)?.unwrap_or_default();
+            match counts[..] {
+                [first, ref rest @ ..] if rest.iter().all(|count| *count == first) => self.put(key, first),
+                _ => return Err(self.config.wrong(from, format!("{counts:?}"), "the same count for each layer")),
+            }
+            return Ok(());
+        }
+        self.count(key, &[from])
+    }
+
+    /// Refuses a key with a value that changes what is computed and that no graph here does.
+    pub(super) fn refuse(
+        &self,
+        key: &str,
+        is_other: impl Fn(&serde_json::Value) -> bool,
+        expected: &str,
+    ) -> Result<(), CheckpointError> {
+        match self.config.value(key) {
+            Some(value) if is_other(value) => {
+                let found: String = value.to_string().chars().take(64).collect();
+                Err(self.config.wrong(key, found, format!("{expected}: nothing else is supported")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn causal(&self) -> Result<(), CheckpointError> {
+        self.refuse("is_causal", |value| value.as_bool() != Some(true), "true")
+    }
+
+    /// Tables of RoPE's parameters: of transformers 5 (`rope_parameters`, for kinds of layers where these differ), and of those before.
+    fn rope_tables(&self) -> Result<[Option<Config>; 2], CheckpointError> {
+        let now = self.config.object("rope_parameters")?;
+        let full = match &now {
+            Some(table) => table.object("full_attention")?,
+            None => None,
+        };
+        Ok([full.or(now), self.config.object("rope_scaling")?])
+    }
+
+    /// A number of RoPE's parameters.
+    pub(super) fn rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
+        for table in self.rope_tables()?.iter().flatten() {
+            if let Some(number) = table.number(&[key])? {
+                return Ok(Some(number));
+            }
+        }
+        match key {
+            "rope_theta" | "partial_rotary_factor" => self.config.number(&[key]),
+            _ => Ok(None),
+        }
+    }
+
+    /// The kind of RoPE's scaling.
+    pub(super) fn rope_kind(&self) -> Result<Option<String>, CheckpointError> {
+        for table in self.rope_tables()?.iter().flatten() {
+            if let Some(kind) = table.text(&["rope_type", "type"])? {
+                return Ok(Some(kind.to_owned()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn rope(&mut self) -> Result<(), CheckpointError> {
+        if let Some(base) = self.rope_number("rope_theta")? {
+            self.put("rope.freq_base", base as f32);
+        }
+        if let Some(parameters) = self.config.object("rope_parameters")?
+            && let Some(local) = parameters.object("sliding_attention")?
+            && let Some(base) = local.number(&["rope_theta"])?
+        {
+            self.put("rope.freq_base_swa", base as f32);
+        }
+        let factor = self.rope_number("factor")?;
+        match (self.rope_kind()?.as_deref(), factor) {
+            (None | Some("default" | "llama3" | "dynamic" | "mrope" | "proportional"), _)
+            | (Some("linear" | "yarn"), None) => {}
+            (Some("linear"), Some(factor)) => {
+                self.put("rope.scaling.type", "linear");
+                self.put("rope.scaling.factor", factor as f32);
+            }
+            (Some("yarn"), Some(factor)) => {
+                self.put("rope.scaling.type", "yarn");
+                self.put("rope.scaling.factor", factor as f32);
+                let context = self.rope_number("original_max_position_embeddings")?;
+                let context = context.filter(|x| *x >= 1.0 && *x <= f64::from(u32::MAX)).ok_or_else(|| {
+                    self.config.wrong("original_max_position_embeddings", "missing, or no count", "a count, for yarn")
+                })?;
+                self.put("rope.scaling.original_context_length", context as u32);
+                for (key, from) in [
+                    ("rope.scaling.yarn_ext_factor", "extrapolation_factor"),
+                    ("rope.scaling.yarn_beta_fast", "beta_fast"),
+                    ("rope.scaling.yarn_beta_slow", "beta_slow"),
+                ] {
+                    if let Some(number) = self.rope_number(from)? {
+                        self.put(key, number as f32);
+                    }
+                }
+                if let Some(number) = self.rope_number("attention_factor")?.or(self.rope_number("attn_factor")?) {
+                    self.put("rope.scaling.yarn_attn_factor", number as f32);
+                }
+            }
+            (Some(other), _) => {
+                let expected = "default, linear, llama3 or yarn: nothing else is supported";
+                return Err(self.config.wrong("rope_type", format!("\"{other}\""), expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// The leading part of a head that is rotated: this share where the configuration does not say another.
+    pub(super) fn rotated_part(&mut self, share: f64) -> Result<(), CheckpointError> {
+        let share = self.rope_number("partial_rotary_factor")?.unwrap_or(share);
+        let dims = head_dim(self.config)? as f64 * share;
+        if !(0.0..=f64::from(u32::MAX)).contains(&dims) {
+            return Err(self.config.wrong("partial_rotary_factor", share.to_string(), "from 0 to 1"));
+        }
+        self.put("rope.dimension_count", dims as u32);
+        Ok(())
+    }
+
+    /// Which layers have the window.
+    pub(super) fn windows(&mut self) -> Result<(), CheckpointError> {
+        if let Some(types) = self.config.texts("layer_types")? {
+            self.flags("attention.sliding_window_pattern", types.iter().map(|kind| *kind == "sliding_attention"));
+        } else if let Some(period) = self.config.count(&["sliding_window_pattern", "_sliding_window_pattern"])? {
+            self.put("attention.sliding_window_pattern", period);
+        }
+        Ok(())
+    }
+}
+
+/// Length of a head.
+fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
+    if let Some(length) = config.count(&["head_dim"])? {
+        return Ok(length.into());
+    }
+    let heads = config.require(&["num_attention_heads"])?;
+    let width = config.require(&["hidden_size"])?;
+    Ok(u64::from(width.checked_div(heads).unwrap_or(0)))
+}
+
+/// Numbers that tensors are taken apart by; 0 for those that a model has not.
+pub(super) fn sizes(config: &Config) -> Result<Sizes, CheckpointError> {
+    let count = |keys: &[&str]| Ok::<_, CheckpointError>(u64::from(config.count(keys)?.unwrap_or(0)));
+    let heads = count(&["num_attention_heads"])?;
+    Ok(Sizes {
+        layers: count(COUNTS[0].1)?,
+        experts: count(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])?,
+        heads,
+        kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
+        head_dim: head_dim(config)?,
+        still: count(&["qk_nope_head_dim"])?,
+        value: count(&["v_head_dim"])?,
+        width: count(&["hidden_size"])?,
+        expert_width: count(&["moe_intermediate_size"])?,
+        key_heads: count(&["linear_num_key_heads"])?,
+        value_heads: count(&["linear_num_value_heads"])?,
+        key_len: count(&["linear_key_head_dim"])?,
+        value_len: count(&["linear_value_head_dim"])?,
+    })
+}
+
+/// Divisors of the frequencies of Llama 3's RoPE: high ones stay, low ones are divided by the factor, and between they change smoothly
+/// (transformers, `_compute_llama3_parameters`).
+pub(super) fn llama_3_divisors(config: &Config) -> Result<Option<Vec<f32>>, CheckpointError> {
+    let keys = Keys { config, architecture: "", entries: Vec::new() };
+    if keys.rope_kind()?.as_deref() != Some("llama3") {
+        return Ok(None);
+    }
+    let number = |key: &str, default: f64| Ok::<_, CheckpointError>(keys.rope_number(key)?.unwrap_or(default));
+    let base = number("rope_theta", 10_000.0)? as f32;
+    let (factor, low) = (number("factor", 8.0)?, number("low_freq_factor", 1.0)?);
+    let (high, context) = (number("high_freq_factor", 4.0)?, number("original_max_position_embeddings", 8192.0)?);
+    let dims = head_dim(config)?;
+    if dims == 0 || dims > 1 << 16 || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
+        return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
+    }
+    let [factor, low, high, context] = [factor, low, high, context].map(|x| x as f32);
+    // In single precision, as it is computed elsewhere, so that files and folders have the same divisors.
+    let divisors = (0..dims / 2).map(|pair| {
+        let frequency = 1.0 / base.powf((2 * pair) as f32 / dims as f32);
+        let length = (2.0 * std::f64::consts::PI) as f32 / frequency;
+        if length < context / high {
+            1.0
+        } else if length > context / low {
+            factor
+        } else {
+            let smooth = (context / length - low) / (high - low);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    });
+    Ok(Some(divisors.collect()))
+}

@@ -1,0 +1,273 @@
+//! Checkpoints of Hugging Face: a folder with `config.json`, safetensors and a tokenizer, presented as a GGUF file would be.
+//!
+//! In: a folder. Out: a [`Gguf`], with GGUF's keys and names of tensors, so that everything behind it is what it is for a GGUF file. Weights
+//! stay in the mapped files; what GGUF has in another form (experts as one tensor, rows of heads in another order, numbers that FP8 and scales
+//! stand for) is [derived](ixc_ir::derived) when it is read. Tensors, their conversions and keys are rows of tables.
+//!
+//! ```text
+//! model.layers.3.mlp.experts.{0..127}.up_proj.weight  bf16[768, 2048] each  ->  blk.3.ffn_up_exps.weight  bf16[128, 768, 2048]
+//! ```
+//!
+//! Everything read is checked as GGUF files are: lengths and offsets against the file, names and shapes against each other. A tensor that
+//! no rule names is an error, so that nothing of a model is left out in silence.
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `safetensors` | the header of a file |
+//! | `shards` | the files of a checkpoint, their tensors, and scales of quantised ones |
+//! | `array` | views of stored tensors |
+//! | `names` | which tensor is which, and how it is made |
+//! | `families` | models, by `model_type` |
+//! | `keys` | keys of a configuration as GGUF's |
+//! | `vocabulary` | `tokenizer.json` as GGUF's keys |
+//! | `config` | JSON, typed |
+//! | `error` | what can be wrong, and where |
+
+mod array;
+mod config;
+mod error;
+mod families;
+mod keys;
+mod names;
+mod safetensors;
+mod shards;
+mod vocabulary;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ixc_ir::derived::{Change, Element};
+use ixc_ir::format::Format;
+
+use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
+use array::Array;
+use config::Config;
+pub use error::{CheckpointError, HeaderFault};
+use families::{FAMILIES, Family};
+use names::{Made, SHARED, Sizes};
+use shards::{Quantisation, Shards};
+
+/// The configuration of a checkpoint's folder.
+const CONFIG: &str = "config.json";
+/// Most files of a folder that are looked at.
+const MAX_ENTRIES: usize = 4096;
+/// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
+const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
+/// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
+const OTHER_PARTS: [&str; 12] = [
+    "visual.",
+    "model.visual.",
+    "vision_tower.",
+    "model.vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "model.multi_modal_projector.",
+    "audio_tower.",
+    "mtp.",
+    "model.mtp_block.",
+    "model.mtp_emb_norm.",
+    "model.mtp_hidden_norm.",
+];
+/// What stands before a decoder's names in models that have other parts, and what is meant.
+const PREFIXES: [(&str, &str); 7] = [
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head", "lm_head"),
+    ("ernie.", "model."),
+    // Models without a head.
+    ("layers.", "model.layers."),
+    ("embed_tokens.", "model.embed_tokens."),
+    ("norm.", "model.norm."),
+];
+
+/// Whether a folder is a checkpoint: it has a configuration, and weights as safetensors or nothing else that is a model.
+pub fn is_checkpoint(folder: &Path) -> bool {
+    let has_gguf = || {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().take(MAX_ENTRIES).filter_map(Result::ok);
+        entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|end| end == "gguf"))
+    };
+    folder.join(CONFIG).is_file() && (shards::has_weights(folder) || !has_gguf())
+}
+
+/// Names of all `model_type`s that are read, with the architectures that they are.
+pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FAMILIES.iter().flat_map(|family| family.model_types.iter().map(|name| (*name, family.architecture)))
+}
+
+/// Opens the model of a folder.
+///
+/// # Errors
+/// When a file is missing or malformed, or the model is none that the tables know.
+pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
+    let config = Config::open(&folder.join(CONFIG))?;
+    if !shards::has_weights(folder) {
+        return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });
+    }
+    let family = family(&config)?;
+    let quantisation = Quantisation::read(&config)?;
+    let sizes = keys::sizes(&config)?;
+    let shards = Shards::open(folder)?;
+    let weights = shards::weights(&shards, &quantisation)?;
+    let mut made = made(&shards, &config, family, &sizes, weights)?;
+    let mut entries = keys::keys(&config, family)?;
+    let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
+    entries.extend(vocabulary::keys(folder, &config, rows)?);
+    let mut order: Vec<String> = made.keys().cloned().collect();
+    order.sort_by_key(|name| (layer(name), name.clone()));
+    let lengths = shards.lengths();
+    let (mut tensors, mut derived) = (Vec::with_capacity(order.len()), Vec::new());
+    for name in order {
+        let Some(group) = made.remove(&name) else { continue };
+        let arrays = group.arrays;
+        let unusable = |found: String| shards.wrong(&name, found, "a tensor of the model");
+        let element = arrays.first().map_or(Err("nothing"), Array::element);
+        let element = element.map_err(|dtype| unusable(format!("of type {dtype}")))?;
+        let rank = arrays.first().map_or(0, Array::rank) + usize::from(group.stacked);
+        let format = format(&name, rank, element, group.change);
+        let shapes = || arrays.iter().map(|array| format!("{:?}", array.shape())).collect::<Vec<_>>();
+        let parts = array::derived(&arrays, group.stacked, format, group.change);
+        let (tensor, dims) = parts.ok_or_else(|| {
+            let mut shapes = shapes();
+            shapes.dedup();
+            unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
+        })?;
+        let bad = |source| CheckpointError::Derived { path: folder.into(), tensor: name.as_str().into(), source };
+        tensor.check(&lengths).map_err(bad)?;
+        let bytes = tensor.bytes().unwrap_or(0);
+        let place = tensor.place(0, bytes).filter(|(_, offset)| offset.is_multiple_of(ALIGNMENT));
+        let (file, offset) = match place {
+            Some((file, offset)) => (file as usize, offset),
+            None => {
+                derived.push(tensor);
+                (shards.files.len() + derived.len() - 1, 0)
+            }
+        };
+        let tensor_type = format.row().gguf_id.and_then(TensorType::from_id);
+        let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
+        tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
+    }
+    let metadata = Metadata::of(&folder.join(CONFIG), entries);
+    let constants = match keys::llama_3_divisors(&config)? {
+        Some(divisors) => vec![("rope_freqs.weight", divisors)],
+        None => Vec::new(),
+    };
+    Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
+}
+
+/// The row of a configuration.
+fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
+    // What is outside says which parts a model has, what is inside which decoder: the decoder's is more special where both are known.
+    let inner = config.text(&["model_type"])?;
+    let outer = config.outer("model_type").and_then(|value| value.as_str());
+    let row =
+        |name: Option<&str>| FAMILIES.iter().find(|family| name.is_some_and(|name| family.model_types.contains(&name)));
+    row(inner).or_else(|| row(outer)).ok_or_else(|| CheckpointError::UnknownModel {
+        path: config.path().into(),
+        found: outer.or(inner).unwrap_or("").into(),
+        known: families::known(),
+    })
+}
+
+/// The layer in one of GGUF's names; what is of no layer comes before.
+fn layer(name: &str) -> Option<u64> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
+/// What a tensor is made of.
+struct Group {
+    arrays: Vec<Array>,
+    stacked: bool,
+    change: Change,
+}
+
+/// A stored name as the rules have it; `None` for what is no part of the decoder.
+fn decoder_name(name: &str) -> Option<String> {
+    if OTHER_PARTS.iter().any(|part| name.starts_with(part)) {
+        return None;
+    }
+    let found = PREFIXES.iter().find_map(|(prefix, meant)| Some(format!("{meant}{}", name.strip_prefix(prefix)?)));
+    Some(found.unwrap_or_else(|| name.to_owned()))
+}
+
+/// All tensors by GGUF's names.
+fn made(
+    shards: &Shards,
+    config: &Config,
+    family: &Family,
+    sizes: &Sizes,
+    weights: BTreeMap<Box<str>, Array>,
+) -> Result<BTreeMap<String, Group>, CheckpointError> {
+    let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(family.tied);
+    let mut made: BTreeMap<String, Group> = BTreeMap::new();
+    let mut experts: BTreeMap<String, BTreeMap<u64, Array>> = BTreeMap::new();
+    for (stored, array) in weights {
+        let Some(name) = decoder_name(&stored) else { continue };
+        if tied && name == "lm_head.weight" {
+            continue;
+        }
+        let rules = family.tensors.iter().chain(SHARED);
+        let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, &name)?))) else {
+            // Behind the decoder's layers are some that only draft, with tensors of their own.
+            if layer(&name.replacen("model.layers.", "blk.", 1)).is_some_and(|layer| layer >= sizes.layers) {
+                continue;
+            }
+            let model = family.model_types.first().copied().unwrap_or_default();
+            return Err(CheckpointError::UnknownTensor { path: shards.folder.clone(), tensor: stored, model });
+        };
+        if found.layer.is_some_and(|layer| layer >= sizes.layers) {
+            continue;
+        }
+        let shape = array.shape();
+        let parts = (rule.how)(sizes, array).ok_or_else(|| {
+            shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
+        })?;
+        for Made { part, arrays, change } in parts {
+            let to = found.to.replace("{P}", part);
+            if let Some(expert) = found.expert {
+                if expert >= sizes.experts {
+                    return Err(shards.wrong(
+                        &stored,
+                        format!("of expert {expert}"),
+                        format!("below {}", sizes.experts),
+                    ));
+                }
+                experts.entry(to).or_default().extend(arrays.into_iter().map(|array| (expert, array)));
+                continue;
+            }
+            if made.insert(to, Group { arrays, stacked: false, change }).is_some() {
+                return Err(shards.wrong(&stored, "there under another name, too".to_owned(), "there once"));
+            }
+        }
+    }
+    for (name, parts) in experts {
+        if let Some(missing) = (0..sizes.experts).find(|expert| !parts.contains_key(expert)) {
+            let tensor = format!("{name}, expert {missing}").into();
+            return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
+        }
+        let arrays = parts.into_values().collect();
+        if made.insert(name.clone(), Group { arrays, stacked: true, change: Change::Keep }).is_some() {
+            return Err(shards.wrong(&name, "there expert by expert and as one".to_owned(), "there once"));
+        }
+    }
+    Ok(made)
+}
+
+/// Matrices that are f32 whatever they are stored as: small, and what is chosen by them is sensitive.
+const SINGLE: [&str; 3] = ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight"];
+
+/// The format of a tensor: vectors, norms, biases and routers are f32, as in GGUF files; FP8 numbers times their scales are the nearest bf16.
+fn format(name: &str, rank: usize, element: Element, change: Change) -> Format {
+    let single = rank <= 1
+        || change != Change::Keep
+        || name.ends_with("_norm.weight")
+        || name.ends_with(".bias")
+        || SINGLE.iter().any(|end| name.ends_with(end));
+    match element {
+        Element::Mxfp4 => Format::Mxfp4,
+        _ if single => Format::F32,
+        Element::F8E4m3 => Format::Bf16,
+        Element::F32 => Format::F32,
+        Element::F16 => Format::F16,
+        Element::Bf16 => Format::Bf16,
+    }
+}

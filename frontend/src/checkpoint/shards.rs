@@ -1,0 +1,287 @@
+//! The files of a checkpoint: one, or those that its index names; mapped, and what tensors are in them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Component, Path};
+
+use ixc_ir::derived::{Element, Extent, ScaleKind, Scales};
+use serde_json::Value;
+
+use super::array::Array;
+use super::config::{self, Config};
+use super::error::{CheckpointError, HeaderFault};
+use super::safetensors::{self, Entry};
+use crate::gguf::{GgufError, ShardFile};
+
+/// The list of a checkpoint of several files.
+const INDEX: &str = "model.safetensors.index.json";
+/// The file of one that has no more.
+const SINGLE: &str = "model.safetensors";
+/// Most files.
+const MAX_SHARDS: usize = 4096;
+
+/// All stored tensors of a checkpoint, by name.
+pub(super) struct Shards {
+    pub folder: Box<Path>,
+    pub files: Vec<ShardFile>,
+    /// The file of each, and what is there.
+    pub tensors: BTreeMap<Box<str>, (u32, Entry)>,
+}
+
+/// A name of a file in the folder itself.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
+}
+
+impl Shards {
+    pub(super) fn open(folder: &Path) -> Result<Shards, CheckpointError> {
+        let index = folder.join(INDEX);
+        let (names, said) = match config::read_optional(&index)? {
+            Some(value) => {
+                let said = weight_map(&index, &value)?;
+                let mut names: Vec<Box<str>> = said.values().cloned().collect();
+                names.sort();
+                names.dedup();
+                (names, Some(said))
+            }
+            None => (vec![SINGLE.into()], None),
+        };
+        if names.len() > MAX_SHARDS {
+            return Err(key(&index, "weight_map", format!("names {} files", names.len()), "at most 4096"));
+        }
+        let mut shards = Shards { folder: folder.into(), files: Vec::new(), tensors: BTreeMap::new() };
+        for name in names {
+            let path = folder.join(&*name);
+            let file = ShardFile::mapped(&path).map_err(|error| match (&error, &said) {
+                (GgufError::Io { source, .. }, Some(said)) if source.kind() == std::io::ErrorKind::NotFound => {
+                    let tensor = said.iter().find(|(_, shard)| **shard == name).map(|(tensor, _)| tensor.clone());
+                    let (path, missing) = (index.as_path().into(), path.as_path().into());
+                    CheckpointError::MissingShard { path, missing, tensor: tensor.unwrap_or_default() }
+                }
+                _ => CheckpointError::Gguf(error),
+            })?;
+            let header = safetensors::header(&path, file.data())?;
+            let number = shards.files.len() as u32;
+            for entry in header.tensors {
+                // The index says where each is; what it does not name, or names elsewhere, is not read.
+                if said.as_ref().is_some_and(|said| said.get(&entry.name).is_none_or(|shard| *shard != name)) {
+                    continue;
+                }
+                if shards.tensors.insert(entry.name.clone(), (number, entry.clone())).is_some() {
+                    let (path, tensor) = (path.as_path().into(), Some(entry.name));
+                    return Err(CheckpointError::Malformed { path, tensor, fault: HeaderFault::Duplicate });
+                }
+            }
+            shards.files.push(file.with_header(header.bytes));
+        }
+        if let Some(tensor) = said.iter().flat_map(|said| said.keys()).find(|name| !shards.tensors.contains_key(*name))
+        {
+            return Err(CheckpointError::TensorMissing { path: folder.into(), tensor: tensor.clone() });
+        }
+        Ok(shards)
+    }
+
+    /// Lengths of all files.
+    pub(super) fn lengths(&self) -> Vec<u64> {
+        self.files.iter().map(|file| file.data().len() as u64).collect()
+    }
+
+    /// The error for a tensor that is not what it must be.
+    pub(super) fn wrong(&self, tensor: &str, found: String, expected: impl Into<Box<str>>) -> CheckpointError {
+        let path = self.folder.clone();
+        CheckpointError::Tensor { path, tensor: tensor.into(), found: found.into(), expected: expected.into() }
+    }
+}
+
+fn key(path: &Path, key: &str, found: impl Into<Box<str>>, expected: &str) -> CheckpointError {
+    CheckpointError::Key { path: path.into(), key: key.into(), found: found.into(), expected: expected.into() }
+}
+
+/// `weight_map` of an index: tensors and the names of their files.
+fn weight_map(index: &Path, value: &Value) -> Result<HashMap<Box<str>, Box<str>>, CheckpointError> {
+    let map = value.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or_else(|| key(index, "weight_map", "missing, or no object", "an object of names of files"))?;
+    map.iter()
+        .map(|(tensor, shard)| {
+            let shard = shard.as_str().ok_or_else(|| key(index, tensor, "no text", "the name of a file"))?;
+            match is_plain(shard) {
+                true => Ok((tensor.as_str().into(), shard.into())),
+                false => Err(CheckpointError::ShardName { path: index.into(), shard: shard.into() }),
+            }
+        })
+        .collect()
+}
+
+/// Whether there are weights.
+pub(super) fn has_weights(folder: &Path) -> bool {
+    folder.join(INDEX).is_file() || folder.join(SINGLE).is_file()
+}
+
+/// What there is instead of weights.
+pub(super) fn hint(folder: &Path) -> &'static str {
+    let has = |name: &str| folder.join(name).exists();
+    if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
+        "pytorch_model.bin is a pickle, which is not read: save the model as safetensors (transformers: save_pretrained)"
+    } else if has("consolidated.safetensors") || has("consolidated.safetensors.index.json") {
+        "consolidated.safetensors is Mistral's own layout, which is not read: take the files of Hugging Face's"
+    } else {
+        "fetch the files of the model, too"
+    }
+}
+
+/// How weights of a checkpoint are quantised.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Quantisation {
+    /// Rows and columns that share a scale, where it says.
+    block: Option<[u64; 2]>,
+}
+
+impl Quantisation {
+    /// `quantization_config` of the configuration.
+    pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
+        let Some(said) = config.object("quantization_config")? else { return Ok(Quantisation::default()) };
+        let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
+        let method = said.text(&["quant_method"])?.unwrap_or("none");
+        match method {
+            "fp8" | "mxfp4" => {}
+            // What is 4 bits wide there has other names for its weights.
+            "compressed-tensors" => match said.text(&["format"])?.unwrap_or("float-quantized") {
+                "float-quantized" | "naive-quantized" => {}
+                other => return Err(refused(&format!("{method}, {other}"))),
+            },
+            other => return Err(refused(other)),
+        }
+        let mut block = said.counts("weight_block_size")?;
+        if block.is_none()
+            && let Some(group) = said.object("config_groups")?.and_then(|groups| groups.object("group_0").transpose())
+            && let Some(weights) = group?.object("weights")?
+        {
+            block = weights.counts("block_structure")?;
+        }
+        let block = block.map(|block| match block[..] {
+            [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
+            _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
+        });
+        Ok(Quantisation { block: block.transpose()? })
+    }
+}
+
+/// Ends of names of what only says how activations are quantised, which they are not here.
+const OF_ACTIVATIONS: [&str; 4] = [".input_scale", ".activation_scale", ".k_scale", ".v_scale"];
+
+/// Weights with their scales: stored tensors by the names that they have without quantisation.
+pub(super) fn weights(shards: &Shards, of: &Quantisation) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
+    let mut weights = BTreeMap::new();
+    let scales_of = |name: &str| {
+        let names = [format!("{name}_scale_inv"), format!("{name}_scale")];
+        names.into_iter().find_map(|name| shards.tensors.get_key_value(name.as_str()))
+    };
+    let is_scale = |name: &str| {
+        let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
+        weight.is_some_and(|weight| shards.tensors.contains_key(weight))
+            || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
+            || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
+    };
+    for (name, (file, entry)) in shards.tensors.iter().filter(|(name, _)| !is_scale(name)) {
+        let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+        if let Some(base) = name.strip_suffix("_blocks")
+            && let Some((scales, found)) = shards.tensors.get_key_value(&*format!("{base}_scales"))
+        {
+            weights.insert(base.into(), blocks(shards, name, entry, extent, scales, found)?);
+            continue;
+        }
+        let unreadable = || shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3");
+        let Some(element) = entry.dtype.element else {
+            // Counters, tables of tokenizers and the like: refused where a weight is made of them.
+            weights.insert(name.clone(), Array::unreadable(entry.dtype.name));
+            continue;
+        };
+        let mut array = Array::whole(extent, element, &entry.shape).ok_or_else(unreadable)?;
+        if element == Element::F8E4m3 {
+            let (scale_name, (file, found)) = scales_of(name).ok_or_else(|| {
+                shards.wrong(name, "F8_E4M3 without scales".to_owned(), format!("{name}_scale_inv or {name}_scale"))
+            })?;
+            array.set_scales(scales(shards, name, &entry.shape, scale_name, *file, found, of)?);
+        }
+        weights.insert(name.clone(), array);
+    }
+    Ok(weights)
+}
+
+/// Scales of an FP8 matrix, or of several of the same shape, by blocks, by rows, or one.
+fn scales(
+    shards: &Shards,
+    weight: &str,
+    shape: &[u64],
+    name: &str,
+    file: u32,
+    found: &Entry,
+    of: &Quantisation,
+) -> Result<Scales, CheckpointError> {
+    let kind = match found.dtype.name {
+        "F8_E8M0" | "U8" => ScaleKind::Power,
+        _ => match found.dtype.element {
+            Some(element @ (Element::F32 | Element::F16 | Element::Bf16)) => ScaleKind::Number(element),
+            _ => return Err(shards.wrong(name, found.dtype.name.to_owned(), "F32, F16, BF16 or F8_E8M0")),
+        },
+    };
+    let (Some((&columns, lead)), false) = (shape.split_last(), shape.contains(&0)) else {
+        return Err(shards.wrong(weight, format!("{shape:?}"), "a matrix"));
+    };
+    let rows: u64 = lead.iter().product();
+    let count: u64 = found.shape.iter().product();
+    let shape_of = |block: [u64; 2]| -> Option<Vec<u64>> {
+        let (&of_rows, outer) = lead.split_last()?;
+        // Matrices one behind the other: their blocks must not go from one to the next.
+        if !outer.is_empty() && !of_rows.is_multiple_of(block[0]) {
+            return None;
+        }
+        let last = [of_rows.div_ceil(block[0]), columns.div_ceil(block[1])];
+        Some(outer.iter().copied().chain(last).collect())
+    };
+    let block = match of.block {
+        _ if count == 1 => [rows, columns],
+        Some(block) if shape_of(block).as_deref() == Some(&*found.shape) => block,
+        _ if found.shape.first() == lead.first() && count == rows => [1, columns],
+        _ => {
+            let expected = match of.block {
+                Some([rows, columns]) => format!("a scale for each {rows} rows and {columns} columns of {shape:?}"),
+                None => format!("one scale, or one for each row of {shape:?}"),
+            };
+            return Err(shards.wrong(name, format!("{:?}", found.shape), expected));
+        }
+    };
+    let extent = Extent { file, offset: found.offset, bytes: found.bytes };
+    Ok(Scales { extent, kind, block_rows: block[0], block_columns: block[1], columns })
+}
+
+/// Blocks of MXFP4 (gpt-oss): bytes `[.., rows, blocks, 16]`, with scales `[.., rows, blocks]`.
+fn blocks(
+    shards: &Shards,
+    name: &str,
+    entry: &Entry,
+    extent: Extent,
+    scales_name: &str,
+    (file, scales): &(u32, Entry),
+) -> Result<Array, CheckpointError> {
+    let units = match entry.shape.split_last() {
+        Some((&16, units)) if entry.dtype.name == "U8" && !units.is_empty() => units,
+        _ => return Err(shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "[.., 16] of U8")),
+    };
+    if *units != *scales.shape || scales.dtype.name != "U8" {
+        let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
+        return Err(shards.wrong(scales_name, found, format!("{units:?} of U8, one for each block")));
+    }
+    let mut array = Array::whole(extent, Element::Mxfp4, units)
+        .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))?;
+    let extent = Extent { file: *file, offset: scales.offset, bytes: scales.bytes };
+    let kind = ScaleKind::OfBlock;
+    array.set_scales(Scales {
+        extent,
+        kind,
+        block_rows: 1,
+        block_columns: 1,
+        columns: units.last().copied().unwrap_or(1),
+    });
+    Ok(array)
+}

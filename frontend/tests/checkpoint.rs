@@ -1,0 +1,77 @@
+//! Vocabularies of folders of safetensors against the `tokenizers` crate, which reads the same files.
+
+use std::path::{Path, PathBuf};
+
+use ixc_frontend::tokenizer::{DecodeOptions, Tokenizer, TokenizerSpec};
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+
+const FOLDERS: [&str; 2] = ["qwen3moe", "deepseek-fp8"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/checkpoints").join(name)
+}
+
+fn ours(name: &str) -> Tokenizer {
+    let model = ixc_frontend::open(&folder(name)).unwrap();
+    Tokenizer::new(&TokenizerSpec::from_metadata(model.metadata()).unwrap()).unwrap()
+}
+
+fn theirs(name: &str) -> tokenizers::Tokenizer {
+    tokenizers::Tokenizer::from_file(folder(name).join("tokenizer.json")).unwrap()
+}
+
+#[test]
+fn ids_are_those_of_the_tokenizers_crate() {
+    let texts = [
+        "the borrow checker said that",
+        "There, it's 1234567 o'clock: über naïve 日本語!",
+        "  two  spaces\n\n\tand a tab \r\n end ",
+        "the<|im_end|>the <think> borrow",
+        "a",
+        " ",
+        "\u{1f600}\u{0301}",
+    ];
+    for name in FOLDERS {
+        let (ours, theirs) = (ours(name), theirs(name));
+        for text in texts {
+            // SentencePiece's special tokens are looked for in text by both.
+            let right = theirs.encode(text, false).unwrap();
+            assert_eq!(
+                ours.encode(text, true).map(|ids| without_bos(name, ids)).unwrap(),
+                right.get_ids(),
+                "{name}: {text:?}"
+            );
+        }
+    }
+}
+
+/// What is added to every text is not what is compared here.
+fn without_bos(name: &str, ids: Vec<u32>) -> Vec<u32> {
+    match (name, ids.split_first()) {
+        ("deepseek-fp8", Some((1, rest))) => rest.to_vec(),
+        _ => ids,
+    }
+}
+
+#[test]
+fn any_text_has_their_ids() {
+    // Fixed, so that a failure repeats.
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig { cases: 300, ..ProptestConfig::default() }, rng);
+    let words =
+        prop::sample::select(vec!["the", " borrow", "12", "é", "日", "\n", " ", "  ", "'s", "x", "_", "!", "there "]);
+    let text = prop::collection::vec(words, 0..12).prop_map(|words| words.concat());
+    let tokenizers = FOLDERS.map(|name| (name, ours(name), theirs(name)));
+    let run = runner.run(&text, |text| {
+        for (name, ours, theirs) in &tokenizers {
+            let ids = without_bos(name, ours.encode(&text, false).unwrap());
+            let right = theirs.encode(text.as_str(), false).unwrap();
+            prop_assert_eq!(&ids[..], right.get_ids(), "{}: {:?}", name, text);
+            let options = DecodeOptions { show_special: false, at_start: true };
+            prop_assert_eq!(ours.decode_with(&ids, options).unwrap(), theirs.decode(&ids, true).unwrap());
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}

@@ -1,0 +1,733 @@
+//! Derived tensors: what a graph calls a weight and no file has as such, made of the bytes of files when it is read, a few rows at a time.
+//!
+//! Checkpoints of Hugging Face keep each expert's matrix for itself, rotate halves of heads where a graph turns neighbours, and store
+//! numbers in formats that no kernel packs. A derived tensor says where each of its elements comes from: its rows are those of *pieces*, one
+//! behind the other, and a piece is a strided view of one stored tensor, whose elements are converted on the way.
+//!
+//! ```text
+//! rows of Q whose pairs lie side by side, of 8 heads of 64 whose pairs lie half a head apart, 512 columns:
+//!     rows    [8 by 64*512] [32 by 512] [2 by 32*512]        row 3 is head 0, pair 1, second half: element (32 + 1) * 512
+//!     columns [512 by 1]
+//! ```
+//!
+//! What is read is rounded nowhere but where a piece's numbers do not fit the derived format: FP8 numbers times their scales, as `f32`, become
+//! the nearest `bf16`.
+//!
+//! Invariant: after [`Derived::check`], reading asks only for bytes inside of the files.
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use crate::format::Format;
+
+/// Elements of a block of MX formats, which share a scale.
+const MX_BLOCK: u64 = 32;
+/// Bytes of the codes of such a block of four-bit numbers.
+const MX_CODES: u64 = 16;
+/// Elements that are converted at a time.
+const CHUNK: u64 = 2048;
+/// Most axes of a view: twice as many as any checkpoint needs.
+const MAX_AXES: usize = 8;
+
+/// How a stored tensor's elements are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Element {
+    /// IEEE single.
+    F32,
+    /// IEEE half.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+    /// `float8_e4m3fn`: no infinities, one NaN a sign.
+    F8E4m3,
+    /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower half. Views count blocks; scales are bytes apart.
+    Mxfp4,
+}
+
+impl Element {
+    /// Bytes of one: of a number, or of a block's codes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Element::F32 => 4,
+            Element::F16 | Element::Bf16 => 2,
+            Element::F8E4m3 => 1,
+            Element::Mxfp4 => MX_CODES,
+        }
+    }
+
+    /// Columns that one stands for.
+    pub fn columns(self) -> u64 {
+        match self {
+            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 => 1,
+            Element::Mxfp4 => MX_BLOCK,
+        }
+    }
+
+    /// The format that has the same numbers in the same bytes.
+    pub fn format(self) -> Option<Format> {
+        match self {
+            Element::F32 => Some(Format::F32),
+            Element::F16 => Some(Format::F16),
+            Element::Bf16 => Some(Format::Bf16),
+            Element::F8E4m3 | Element::Mxfp4 => None,
+        }
+    }
+
+    /// Numbers of stored bytes.
+    fn floats(self, bytes: &[u8], out: &mut [f32]) {
+        let pairs = || bytes.as_chunks::<2>().0.iter();
+        match self {
+            Element::F32 => {
+                out.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
+            }
+            Element::F16 => out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = f16::from_le_bytes(*bytes).to_f32()),
+            Element::Bf16 => {
+                out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32());
+            }
+            Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
+            // Blocks are moved, never converted.
+            Element::Mxfp4 => {}
+        }
+    }
+}
+
+/// The number of a byte of `float8_e4m3fn`: exponents are 7 too large; the largest with all bits of the mantissa is NaN.
+fn f8_e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+    let size = match (exponent, byte & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa / 512.0,
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if byte & 0x80 == 0 { size } else { -size }
+}
+
+/// What becomes of each number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// One more: the weight of a norm that multiplies by `1 + w`.
+    PlusOne,
+    /// `-exp(x)`: the decay of a state whose logarithm is stored.
+    MinusExp,
+}
+
+impl Change {
+    fn of(self, x: f32) -> f32 {
+        match self {
+            Change::Keep => x,
+            Change::PlusOne => x + 1.0,
+            Change::MinusExp => -f64::from(x).exp() as f32,
+        }
+    }
+}
+
+/// A digit of an index, and how many elements it moves by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Axis {
+    /// Values of the digit.
+    pub len: u64,
+    /// Elements from one to the next.
+    pub stride: u64,
+}
+
+/// Bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// The file's number.
+    pub file: u32,
+    /// The first byte.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+impl Extent {
+    fn part(&self, offset: u64, bytes: u64) -> Option<u64> {
+        let end = offset.checked_add(bytes)?;
+        (end <= self.bytes).then(|| self.offset.checked_add(offset)).flatten()
+    }
+}
+
+/// What numbers of a stored matrix are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scales {
+    /// Where they are, row by row.
+    pub extent: Extent,
+    /// How they are written.
+    pub kind: ScaleKind,
+    /// Rows of the stored matrix that share a scale.
+    pub block_rows: u64,
+    /// Columns that do.
+    pub block_columns: u64,
+    /// Columns of the stored matrix.
+    pub columns: u64,
+}
+
+/// How scales are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ScaleKind {
+    /// As numbers, which multiply.
+    Number(Element),
+    /// Powers of two in a byte, 127 too large (E8M0), which multiply.
+    Power,
+    /// The bytes of MX blocks, one for each, which are moved with their codes.
+    OfBlock,
+}
+
+impl ScaleKind {
+    fn bytes(self) -> u64 {
+        match self {
+            ScaleKind::Number(element) => element.bytes(),
+            ScaleKind::Power | ScaleKind::OfBlock => 1,
+        }
+    }
+}
+
+/// A strided view of a stored tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// The stored tensor.
+    pub extent: Extent,
+    /// How its elements are written.
+    pub element: Element,
+    /// The element of row 0 and column 0.
+    pub first: u64,
+    /// Digits of a row's number, the slowest first.
+    pub rows: Vec<Axis>,
+    /// Digits of a column's.
+    pub columns: Vec<Axis>,
+    /// Scales.
+    pub scales: Option<Scales>,
+}
+
+fn len(axes: &[Axis]) -> Option<u64> {
+    axes.iter().try_fold(1u64, |product, axis| product.checked_mul(axis.len))
+}
+
+/// The element that a number's digits move to, from 0.
+fn at(axes: &[Axis], mut number: u64) -> u64 {
+    let mut element = 0;
+    for axis in axes.iter().rev() {
+        element += number % axis.len * axis.stride;
+        number /= axis.len;
+    }
+    element
+}
+
+impl Piece {
+    /// How many rows it has.
+    pub fn row_count(&self) -> u64 {
+        len(&self.rows).unwrap_or(0)
+    }
+
+    /// The last element of any row and column.
+    fn last(&self) -> Option<u64> {
+        self.rows.iter().chain(&self.columns).try_fold(self.first, |element, axis| {
+            element.checked_add(axis.len.checked_sub(1)?.checked_mul(axis.stride)?)
+        })
+    }
+
+    /// Elements from `column` on that lie one behind another.
+    fn run(&self, column: u64) -> u64 {
+        match self.columns.last() {
+            Some(axis) if axis.stride == 1 => axis.len - column % axis.len,
+            _ => 1,
+        }
+    }
+}
+
+/// A tensor that is made of others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Derived {
+    /// Format of its rows.
+    pub format: Format,
+    /// Numbers of a row.
+    pub columns: u64,
+    /// What becomes of each.
+    pub change: Change,
+    /// Its rows, one behind the other.
+    pub pieces: Vec<Piece>,
+}
+
+/// Why a derived tensor is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DerivedError {
+    /// A file that is not there.
+    #[error("piece {piece} is of file {file}; there are {files}")]
+    File {
+        /// Which piece.
+        piece: usize,
+        /// The file.
+        file: u32,
+        /// How many there are.
+        files: usize,
+    },
+    /// Bytes or elements outside of what they are in.
+    #[error("piece {piece}: {what} ends outside of the {available} bytes that it is in")]
+    Outside {
+        /// Which piece.
+        piece: usize,
+        /// What.
+        what: &'static str,
+        /// Bytes that there are.
+        available: u64,
+    },
+    /// What does not go together.
+    #[error("piece {piece}: {what}")]
+    Shape {
+        /// Which piece.
+        piece: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// Gives bytes of a file by its number and the first of them; false where they are not there.
+pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
+
+impl Derived {
+    /// Bytes of all its rows; `None` where they are too many.
+    pub fn bytes(&self) -> Option<u64> {
+        let rows = self.pieces.iter().try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
+        rows.checked_mul(self.format.row_bytes(self.columns)?)
+    }
+
+    /// Bytes of the stored elements that it is made of, scales not counted; `None` where they are too many.
+    pub fn stored_bytes(&self) -> Option<u64> {
+        self.pieces.iter().try_fold(0u64, |sum, piece| {
+            let elements = len(&piece.rows)?.checked_mul(len(&piece.columns)?)?;
+            sum.checked_add(elements.checked_mul(piece.element.bytes())?)
+        })
+    }
+
+    /// Whether every element is inside of files with these lengths, and all parts fit each other.
+    ///
+    /// # Errors
+    /// The first thing that does not.
+    pub fn check(&self, files: &[u64]) -> Result<(), DerivedError> {
+        if self.bytes().is_none() || self.columns == 0 {
+            return Err(DerivedError::Shape { piece: 0, what: "no columns, or too many rows" });
+        }
+        for (number, piece) in self.pieces.iter().enumerate() {
+            let wrong = |what| Err(DerivedError::Shape { piece: number, what });
+            let outside = |what, available| Err(DerivedError::Outside { piece: number, what, available });
+            for extent in [Some(piece.extent), piece.scales.map(|scales| scales.extent)].into_iter().flatten() {
+                let Some(&available) = files.get(extent.file as usize) else {
+                    return Err(DerivedError::File { piece: number, file: extent.file, files: files.len() });
+                };
+                if extent.offset.checked_add(extent.bytes).is_none_or(|end| end > available) {
+                    return outside("a stored tensor", available);
+                }
+            }
+            if piece.rows.len() > MAX_AXES || piece.columns.len() > MAX_AXES {
+                return wrong("too many axes");
+            }
+            if piece.rows.iter().chain(&piece.columns).any(|axis| axis.len == 0) {
+                return wrong("an axis of no length");
+            }
+            let element = piece.element;
+            if len(&piece.columns).and_then(|n| n.checked_mul(element.columns())) != Some(self.columns) {
+                return wrong("other columns than the derived tensor");
+            }
+            let end = piece.last().and_then(|last| last.checked_add(1)?.checked_mul(element.bytes()));
+            let Some(elements) = end.filter(|&end| end <= piece.extent.bytes).map(|end| end / element.bytes()) else {
+                return outside("its view", piece.extent.bytes);
+            };
+            let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&self.format);
+            match (element, piece.scales) {
+                (Element::Mxfp4, Some(Scales { kind: ScaleKind::OfBlock, extent, .. })) => {
+                    if self.format != Format::Mxfp4 || self.change != Change::Keep {
+                        return wrong("blocks of another format");
+                    }
+                    if elements > extent.bytes {
+                        return outside("its scales", extent.bytes);
+                    }
+                }
+                (Element::Mxfp4, _) => return wrong("blocks without a scale for each"),
+                (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => return wrong("scales of blocks, and no blocks"),
+                (_, Some(Scales { kind: ScaleKind::Number(Element::Mxfp4 | Element::F8E4m3), .. })) => {
+                    return wrong("scales that are no numbers of two or four bytes");
+                }
+                _ if !is_float => return wrong("a format that numbers are not converted to"),
+                (_, None) => {}
+                (_, Some(scales)) => {
+                    if scales.block_rows == 0 || scales.block_columns == 0 || scales.columns == 0 {
+                        return wrong("scales for no rows or columns");
+                    }
+                    let last_row = (elements - 1) / scales.columns / scales.block_rows;
+                    let each = scales.columns.div_ceil(scales.block_columns);
+                    let count = last_row.checked_add(1).and_then(|rows| rows.checked_mul(each));
+                    if count.and_then(|n| n.checked_mul(scales.kind.bytes())).is_none_or(|n| n > scales.extent.bytes) {
+                        return outside("its scales", scales.extent.bytes);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The piece that a row is of, and its number there.
+    fn piece(&self, mut row: u64) -> Option<(&Piece, u64)> {
+        for piece in &self.pieces {
+            let rows = piece.row_count();
+            if row < rows {
+                return Some((piece, row));
+            }
+            row -= rows;
+        }
+        None
+    }
+
+    /// Gives the bytes from `offset` on, which are whole blocks of rows. False where they are not, or `fetch` has not what they are made of.
+    #[must_use]
+    pub fn read(&self, offset: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
+        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
+        if !offset.is_multiple_of(block_bytes) || !(out.len() as u64).is_multiple_of(block_bytes) {
+            return false;
+        }
+        let (mut row, mut within, mut out) = (offset / row_bytes, offset % row_bytes, out);
+        while !out.is_empty() {
+            let bytes = (row_bytes - within).min(out.len() as u64);
+            let (part, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
+            let Some((piece, number)) = self.piece(row) else { return false };
+            let first = within / block_bytes * block_len / piece.element.columns();
+            if !self.row(piece, number, first, part, fetch) {
+                return false;
+            }
+            (row, within, out) = (row + 1, 0, rest);
+        }
+        true
+    }
+
+    /// A part of a piece's row, from an element's column on.
+    fn row(&self, piece: &Piece, row: u64, mut column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        let base = piece.first + at(&piece.rows, row);
+        // An element is a block of the format: a number, or what MX blocks are made of.
+        let each = self.format.block_bytes() as u64;
+        let mut out = out;
+        while !out.is_empty() {
+            let count = piece.run(column).min(out.len() as u64 / each).min(CHUNK);
+            if count == 0 {
+                return false;
+            }
+            let (part, rest) = std::mem::take(&mut out).split_at_mut((count * each) as usize);
+            if !self.run(piece, base + at(&piece.columns, column), part, count, fetch) {
+                return false;
+            }
+            (column, out) = (column + count, rest);
+        }
+        true
+    }
+
+    /// Elements that lie one behind another.
+    fn run(&self, piece: &Piece, first: u64, out: &mut [u8], count: u64, fetch: &Fetch<'_>) -> bool {
+        let Piece { element, extent, scales, .. } = piece;
+        let Some(place) = extent.part(first * element.bytes(), count * element.bytes()) else { return false };
+        if element.format() == Some(self.format) && self.change == Change::Keep && scales.is_none() {
+            return fetch(extent.file, place, out);
+        }
+        let mut stored = vec![0u8; (count * element.bytes()) as usize];
+        if !fetch(extent.file, place, &mut stored) {
+            return false;
+        }
+        if let (Element::Mxfp4, Some(scales)) = (element, scales) {
+            let mut bytes = vec![0u8; count as usize];
+            let Some(place) = scales.extent.part(first, count) else { return false };
+            if !fetch(scales.extent.file, place, &mut bytes) {
+                return false;
+            }
+            let blocks = out.chunks_exact_mut(1 + MX_CODES as usize);
+            for ((block, codes), scale) in blocks.zip(stored.as_chunks().0).zip(bytes) {
+                block[0] = scale;
+                block[1..].copy_from_slice(&halves_apart(codes));
+            }
+            return true;
+        }
+        let mut x = vec![0f32; count as usize];
+        element.floats(&stored, &mut x);
+        if let Some(scales) = scales
+            && !scale(scales, first, &mut x, fetch)
+        {
+            return false;
+        }
+        x.iter_mut().for_each(|x| *x = self.change.of(*x));
+        match self.format {
+            Format::F32 => out.as_chunks_mut().0.iter_mut().zip(x).for_each(|(out, x)| *out = x.to_le_bytes()),
+            Format::F16 => {
+                out.as_chunks_mut().0.iter_mut().zip(x).for_each(|(out, x)| *out = f16::from_f32(x).to_le_bytes());
+            }
+            Format::Bf16 => {
+                out.as_chunks_mut().0.iter_mut().zip(x).for_each(|(out, x)| *out = bf16::from_f32(x).to_le_bytes());
+            }
+            // The check refuses others.
+            _ => return false,
+        }
+        true
+    }
+
+    /// Where bytes are read from, more or less: for each piece that has rows of them, all between the first byte and the last.
+    pub fn spans(&self, offset: u64, bytes: u64) -> Vec<Extent> {
+        let mut spans = Vec::new();
+        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
+        let (mut first, mut end) = (offset / row_bytes, offset.saturating_add(bytes).div_ceil(row_bytes));
+        for piece in &self.pieces {
+            let rows = piece.row_count();
+            if first < rows && end > first {
+                let last = (end.min(rows) - 1).max(first);
+                let elements: Vec<u64> = [first, last].iter().map(|&row| piece.first + at(&piece.rows, row)).collect();
+                let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
+                let from = elements[0].min(elements[1]);
+                let count = elements[0].max(elements[1]) + width + 1 - from;
+                let (from, count) = (from * piece.element.bytes(), count * piece.element.bytes());
+                if let Some(offset) = piece.extent.part(from, count) {
+                    spans.push(Extent { file: piece.extent.file, offset, bytes: count });
+                }
+            }
+            (first, end) = (first.saturating_sub(rows), end.saturating_sub(rows));
+            if end == 0 {
+                break;
+            }
+        }
+        spans
+    }
+
+    /// Where bytes lie just as they are, if they do.
+    pub fn place(&self, offset: u64, bytes: u64) -> Option<(u32, u64)> {
+        let row_bytes = self.format.row_bytes(self.columns).filter(|&row| row > 0)?;
+        if self.change != Change::Keep || !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
+            return None;
+        }
+        let (piece, row) = self.piece(offset / row_bytes)?;
+        let count = bytes / row_bytes;
+        if piece.element.format() != Some(self.format) || piece.scales.is_some() || row + count > piece.row_count() {
+            return None;
+        }
+        let first = piece.first + at(&piece.rows, row);
+        let follows = |digits: &[Axis], mut step: u64| {
+            digits.iter().rev().filter(|axis| axis.len > 1).all(|axis| {
+                let right = axis.stride == step;
+                step = step.saturating_mul(axis.len);
+                right
+            })
+        };
+        if !follows(&piece.columns, 1) || !follows(&piece.rows, self.columns) {
+            return None;
+        }
+        let (first, bytes) = (first * piece.element.bytes(), bytes);
+        Some((piece.extent.file, piece.extent.part(first, bytes)?))
+    }
+}
+
+/// Multiplies numbers of a stored matrix, from an element on, by their scales.
+fn scale(scales: &Scales, first: u64, x: &mut [f32], fetch: &Fetch<'_>) -> bool {
+    let each = scales.columns.div_ceil(scales.block_columns);
+    let (mut element, mut left) = (first, x);
+    while !left.is_empty() {
+        let (row, column) = (element / scales.columns, element % scales.columns);
+        let end = (column / scales.block_columns + 1).saturating_mul(scales.block_columns).min(scales.columns);
+        let count = (end - column).min(left.len() as u64);
+        let number = row / scales.block_rows * each + column / scales.block_columns;
+        let bytes = scales.kind.bytes();
+        let mut stored = [0u8; 4];
+        let stored = &mut stored[..bytes as usize];
+        let Some(place) = scales.extent.part(number * bytes, bytes) else { return false };
+        if !fetch(scales.extent.file, place, stored) {
+            return false;
+        }
+        let mut factor = [0f32];
+        match scales.kind {
+            ScaleKind::Number(element) => element.floats(stored, &mut factor),
+            ScaleKind::Power | ScaleKind::OfBlock => factor = [power(stored[0])],
+        }
+        let (part, rest) = std::mem::take(&mut left).split_at_mut(count as usize);
+        part.iter_mut().for_each(|x| *x *= factor[0]);
+        (element, left) = (element + count, rest);
+    }
+    true
+}
+
+/// `2^(byte - 127)`; 255 is NaN.
+fn power(byte: u8) -> f32 {
+    if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
+}
+
+/// Codes of a block, neighbours in a byte, as ggml has them: element `i` with element `i + 16`.
+fn halves_apart(codes: &[u8; MX_CODES as usize]) -> [u8; MX_CODES as usize] {
+    let code = |element: usize| codes[element / 2] >> (element % 2 * 4) & 15;
+    std::array::from_fn(|byte| code(byte) | code(byte + MX_CODES as usize) << 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, bytes: u64) -> Extent {
+        Extent { file: 0, offset, bytes }
+    }
+
+    fn axes(axes: &[(u64, u64)]) -> Vec<Axis> {
+        axes.iter().map(|&(len, stride)| Axis { len, stride }).collect()
+    }
+
+    fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64, u64)]) -> Piece {
+        Piece { extent, element, first: 0, rows: axes(rows), columns: axes(columns), scales: None }
+    }
+
+    /// All of it, in reads of so many bytes.
+    fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
+        derived.check(&[file.len() as u64]).unwrap();
+        let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+            out.copy_from_slice(&file[offset as usize..][..out.len()]);
+            true
+        };
+        let mut all = vec![0; derived.bytes().unwrap() as usize];
+        for (at, part) in (0..).step_by(step).zip(all.chunks_mut(step)) {
+            assert!(derived.read(at, part, &fetch));
+        }
+        all
+    }
+
+    #[test]
+    fn rows_are_put_in_another_order_and_behind_each_other() {
+        // 8 rows of 3 columns, 2 heads of 4: halves become neighbours; behind them row 7 again, of a view that begins there.
+        let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
+        let turned = piece(Element::F16, extent(0, 48), &[(2, 12), (2, 3), (2, 6)], &[(3, 1)]);
+        let last = Piece { first: 21, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
+        let derived = Derived { format: Format::F32, columns: 3, change: Change::PlusOne, pieces: vec![turned, last] };
+        let rows: Vec<f32> =
+            [0, 2, 1, 3, 4, 6, 5, 7, 7].iter().flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32)).collect();
+        let right: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+        for step in [4, 8, 12, 20, 108] {
+            assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
+        }
+        assert_eq!(derived.place(0, 12), None);
+        // As they lie, from row 2 on.
+        let plain = Derived {
+            format: Format::F16,
+            columns: 3,
+            change: Change::Keep,
+            pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
+        };
+        assert_eq!((plain.place(12, 36), plain.place(0, 54), plain.place(2, 6)), (Some((0, 12)), None, None));
+        assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
+    }
+
+    #[test]
+    fn columns_are_transposed() {
+        let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();
+        let pieces = vec![piece(Element::Bf16, extent(0, 12), &[(3, 1)], &[(2, 3)])];
+        let derived = Derived { format: Format::Bf16, columns: 2, change: Change::Keep, pieces };
+        let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(read(&derived, &file, 2), right);
+        assert_eq!(read(&derived, &file, 12), right);
+        assert_eq!(derived.spans(0, 12), [extent(0, 12)]);
+    }
+
+    /// Every number of the format, by its definition.
+    #[test]
+    fn bytes_of_e4m3_are_their_numbers() {
+        let at = |byte: u8| f8_e4m3(byte);
+        assert_eq!(
+            [at(0), at(0x38), at(0x7e), at(0xfe), at(0x01), at(0x08)],
+            [0.0, 1.0, 448.0, -448.0, 1.0 / 512.0, 1.0 / 64.0]
+        );
+        assert!(at(0x7f).is_nan() && at(0xff).is_nan() && at(0x80).is_sign_negative());
+        let rising: Vec<f32> = (0..0x7f).map(at).collect();
+        assert!(rising.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn scales_are_those_of_the_stored_place() {
+        // 3 rows of 5 columns of 1.0, scales of 2 rows and 3 columns; rows are read from the last to the first, columns from 1 on.
+        let mut file = vec![0x38u8; 15];
+        file.push(0);
+        file.extend([1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
+        let scales = Scales {
+            extent: extent(16, 16),
+            kind: ScaleKind::Number(Element::F32),
+            block_rows: 2,
+            block_columns: 3,
+            columns: 5,
+        };
+        let row = |row: u64| Piece {
+            first: 5 * row + 1,
+            scales: Some(scales),
+            ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
+        };
+        let derived =
+            Derived { format: Format::F32, columns: 4, change: Change::Keep, pieces: vec![row(2), row(1), row(0)] };
+        let right: Vec<u8> = [3.0f32, 3.0, 4.0, 4.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
+            .iter()
+            .flat_map(|x| x.to_le_bytes())
+            .collect();
+        assert_eq!(read(&derived, &file, 48), right);
+        assert_eq!(read(&derived, &file, 4), right);
+        assert_eq!((power(127), power(130), power(0)), (1.0, 8.0, 2f32.powi(-127)));
+    }
+
+    #[test]
+    fn neighbours_of_mx_blocks_are_taken_apart() {
+        let codes: [u8; 16] = std::array::from_fn(|byte| ((2 * (byte as u8)) & 15) | ((2 * (byte as u8) + 1) << 4));
+        let mut file = codes.to_vec();
+        file.push(121);
+        let scales =
+            Scales { extent: extent(16, 1), kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
+        let pieces = vec![Piece { scales: Some(scales), ..piece(Element::Mxfp4, extent(0, 16), &[], &[]) }];
+        let derived = Derived { format: Format::Mxfp4, columns: 32, change: Change::Keep, pieces };
+        let made = read(&derived, &file, 17);
+        let right: Vec<u8> = std::iter::once(121).chain((0..16).map(|i| i | i << 4)).collect();
+        assert_eq!(made, right);
+    }
+
+    #[test]
+    fn what_is_outside_is_refused() {
+        let good = Derived {
+            format: Format::F16,
+            columns: 3,
+            change: Change::Keep,
+            pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
+        };
+        good.check(&[48]).unwrap();
+        let with = |change: &dyn Fn(&mut Derived)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            bad.check(&[48]).map_err(|error| error.to_string())
+        };
+        let piece_of = |change: &dyn Fn(&mut Piece)| with(&|derived: &mut Derived| change(&mut derived.pieces[0]));
+        let says = |found: Result<(), String>, says: &str| {
+            assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}")
+        };
+        says(piece_of(&|p| p.extent.file = 1), "of file 1; there are 1");
+        says(piece_of(&|p| p.extent.bytes = 49), "a stored tensor ends outside");
+        says(piece_of(&|p| p.extent.offset = u64::MAX), "a stored tensor ends outside");
+        says(piece_of(&|p| p.first = 1), "its view ends outside");
+        says(piece_of(&|p| p.rows[0].len = 9), "its view ends outside");
+        says(piece_of(&|p| p.rows[0].stride = u64::MAX), "its view ends outside");
+        says(piece_of(&|p| p.rows[0].len = 0), "an axis of no length");
+        says(piece_of(&|p| p.columns[0].len = 2), "other columns");
+        says(piece_of(&|p| p.rows = axes(&[(1, 1); 9])), "too many axes");
+        says(piece_of(&|p| p.element = Element::Mxfp4), "other columns");
+        says(with(&|d| d.format = Format::Q8_0), "no columns");
+        says(with(&|d| d.columns = 0), "no columns");
+        let scales = |kind, bytes, block| Scales {
+            extent: extent(0, bytes),
+            kind,
+            block_rows: block,
+            block_columns: 1,
+            columns: 3,
+        };
+        let number = ScaleKind::Number(Element::F32);
+        says(piece_of(&|p| p.scales = Some(scales(number, 48, 0))), "scales for no rows");
+        says(piece_of(&|p| p.scales = Some(scales(number, 48, 1))), "its scales end");
+        says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks, and no blocks");
+        says(
+            piece_of(&|p| p.scales = Some(scales(ScaleKind::Number(Element::Mxfp4), 48, 1))),
+            "no numbers of two or four bytes",
+        );
+        piece_of(&|p| p.scales = Some(scales(number, 48, 2))).unwrap();
+    }
+}
