@@ -564,7 +564,8 @@ fn prompts_too_long_for_the_context_are_refused_at_once() {
 fn a_chat_goes_on_when_the_program_is_replaced() {
     let folder = scratch("replaced");
     let program = folder.join("ixc");
-    fs::copy(env!("CARGO_BIN_EXE_ixc"), &program).unwrap();
+    // By another process: one that a test beside this one starts meanwhile would hold the copy open for writing, and a busy text is not run.
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_ixc")).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.args(["run", "--chat", "-n", "2", "--temp", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
