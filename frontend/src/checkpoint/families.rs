@@ -23,6 +23,8 @@ pub(super) struct Family {
     pub tensors: &'static [Rule],
     /// Whether heads are as long as the width by their number, whatever `head_dim` says.
     pub ignores_head_dim: bool,
+    /// Values of `hidden_act` that are what the graph does.
+    pub activations: &'static [&'static str],
     /// Whether all layers have the window that a configuration states.
     pub window: bool,
     /// Whether the output matrix is the embeddings' where a configuration does not say.
@@ -35,6 +37,7 @@ const USUAL: Family = Family {
     keys: |_| Ok(()),
     tensors: &[],
     ignores_head_dim: false,
+    activations: &["silu", "swish"],
     window: false,
     tied: false,
 };
@@ -94,6 +97,7 @@ pub(super) static FAMILIES: &[Family] = &[
         keys: gemma_3,
         tensors: GEMMA_3,
         tied: true,
+        activations: &["gelu_pytorch_tanh"],
         ..USUAL
     },
     Family { model_types: &["gpt_oss"], architecture: "gpt-oss", keys: gpt_oss, tensors: GPT_OSS, ..USUAL },
@@ -110,7 +114,7 @@ pub(super) static FAMILIES: &[Family] = &[
         architecture: "deepseek2",
         keys: |keys| {
             // Configurations that transformers wrote itself have no `scoring_func`.
-            keys.put("expert_gating_func", SIGMOID);
+            keys.default("expert_gating_func", SIGMOID);
             latent(keys)
         },
         tensors: LATENT,
@@ -121,7 +125,7 @@ pub(super) static FAMILIES: &[Family] = &[
         model_types: &["glm4_moe_lite"],
         architecture: "deepseek2",
         keys: |keys| {
-            keys.put("expert_gating_func", SIGMOID);
+            keys.default("expert_gating_func", SIGMOID);
             latent(keys)
         },
         tensors: LATENT,
@@ -132,7 +136,7 @@ pub(super) static FAMILIES: &[Family] = &[
         model_types: &["glm4_moe", "glm4v_moe", "glm4v_moe_text"],
         architecture: "glm4moe",
         keys: |keys| {
-            keys.put("expert_gating_func", SIGMOID);
+            keys.default("expert_gating_func", SIGMOID);
             keys.rotated_part(0.5)?;
             keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
             keys.count("expert_shared_count", &["n_shared_experts"])?;

@@ -57,11 +57,16 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Vec<(Box<str>, Va
     }
     keys.rope()?;
     // Some configurations state a window that they do not use.
-    if family.window && config.flag(&["use_sliding_window"])? != Some(false) {
+    let used = config.flag(&["use_sliding_window"])?;
+    if used.unwrap_or(family.window) {
         keys.count("attention.sliding_window", &["sliding_window"])?;
     }
     (family.keys)(&mut keys)?;
-    keys.causal()?;
+    keys.refuse("is_causal", |value| value.as_bool() != Some(true), "true")?;
+    for key in ["hidden_act", "hidden_activation"] {
+        let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !family.activations.contains(&name));
+        keys.refuse(key, other, &family.activations.join(" or "))?;
+    }
     Ok(keys.entries)
 }
 
@@ -135,10 +140,6 @@ impl Keys<'_> {
             }
             _ => Ok(()),
         }
-    }
-
-    fn causal(&self) -> Result<(), CheckpointError> {
-        self.refuse("is_causal", |value| value.as_bool() != Some(true), "true")
     }
 
     /// Tables of RoPE's parameters: of transformers 5 (`rope_parameters`, for kinds of layers where these differ), and of those before.

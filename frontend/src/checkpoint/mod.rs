@@ -36,7 +36,7 @@ mod vocabulary;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ixc_ir::derived::{Change, Element};
+use ixc_ir::derived::{Change, Derived, Element};
 use ixc_ir::format::Format;
 
 use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
@@ -99,59 +99,62 @@ pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// # Errors
 /// When a file is missing or malformed, or the model is none that the tables know.
 pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
-    let config = Config::open(&folder.join(CONFIG))?;
     if !shards::has_weights(folder) {
         return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });
     }
+    let config = Config::open(&folder.join(CONFIG))?;
     let family = family(&config)?;
     let quantisation = Quantisation::read(&config)?;
     let sizes = keys::sizes(&config)?;
     let shards = Shards::open(folder)?;
     let weights = shards::weights(&shards, &quantisation)?;
-    let mut made = made(&shards, &config, family, &sizes, weights)?;
+    let made = made(&shards, &config, family, &sizes, weights)?;
     let mut entries = keys::keys(&config, family)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows)?);
-    let mut order: Vec<String> = made.keys().cloned().collect();
-    order.sort_by_key(|name| (layer(name), name.clone()));
-    let lengths = shards.lengths();
-    let (mut tensors, mut derived) = (Vec::with_capacity(order.len()), Vec::new());
-    for name in order {
-        let Some(group) = made.remove(&name) else { continue };
-        let arrays = group.arrays;
-        let unusable = |found: String| shards.wrong(&name, found, "a tensor of the model");
-        let element = arrays.first().map_or(Err("nothing"), Array::element);
-        let element = element.map_err(|dtype| unusable(format!("of type {dtype}")))?;
-        let rank = arrays.first().map_or(0, Array::rank) + usize::from(group.stacked);
-        let format = format(&name, rank, element, group.change);
-        let shapes = || arrays.iter().map(|array| format!("{:?}", array.shape())).collect::<Vec<_>>();
-        let parts = array::derived(&arrays, group.stacked, format, group.change);
-        let (tensor, dims) = parts.ok_or_else(|| {
-            let mut shapes = shapes();
-            shapes.dedup();
-            unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
-        })?;
-        let bad = |source| CheckpointError::Derived { path: folder.into(), tensor: name.as_str().into(), source };
-        tensor.check(&lengths).map_err(bad)?;
-        let bytes = tensor.bytes().unwrap_or(0);
-        let place = tensor.place(0, bytes).filter(|(_, offset)| offset.is_multiple_of(ALIGNMENT));
-        let (file, offset) = match place {
-            Some((file, offset)) => (file as usize, offset),
-            None => {
-                derived.push(tensor);
-                (shards.files.len() + derived.len() - 1, 0)
-            }
-        };
-        let tensor_type = format.row().gguf_id.and_then(TensorType::from_id);
-        let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
-        tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
-    }
+    let (tensors, derived) = placed(&shards, made)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
     let constants = match keys::llama_3_divisors(&config)? {
         Some(divisors) => vec![("rope_freqs.weight", divisors)],
         None => Vec::new(),
     };
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
+}
+
+/// Tensors where they lie as they are, in one of the files, and what the others are made of, each of which counts as a file behind these.
+fn placed(shards: &Shards, made: BTreeMap<String, Group>) -> Result<(Vec<Tensor>, Vec<Derived>), CheckpointError> {
+    let lengths = shards.lengths();
+    let (mut tensors, mut all) = (Vec::with_capacity(made.len()), Vec::new());
+    let mut made: Vec<(String, Group)> = made.into_iter().collect();
+    made.sort_by_key(|(name, _)| layer(name));
+    for (name, Group { arrays, stacked, change }) in made {
+        let unusable = |found: String| shards.wrong(&name, found, "a tensor of the model");
+        let first = arrays.first().ok_or_else(|| unusable("made of nothing".to_owned()))?;
+        let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
+        let format = format(&name, first.rank() + usize::from(stacked), element, change);
+        let (derived, dims) = array::derived(&arrays, stacked, format, change).ok_or_else(|| {
+            let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
+            shapes.dedup();
+            unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
+        })?;
+        derived.check(&lengths).map_err(|source| CheckpointError::Derived {
+            path: shards.folder.clone(),
+            tensor: name.as_str().into(),
+            source,
+        })?;
+        let place = derived.place(0, derived.bytes().unwrap_or(0));
+        let (file, offset) = match place.filter(|(_, offset)| offset.is_multiple_of(ALIGNMENT)) {
+            Some((file, offset)) => (file as usize, offset),
+            None => {
+                all.push(derived);
+                (shards.files.len() + all.len() - 1, 0)
+            }
+        };
+        let tensor_type = format.row().gguf_id.and_then(TensorType::from_id);
+        let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
+        tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
+    }
+    Ok((tensors, all))
 }
 
 /// The row of a configuration.

@@ -182,11 +182,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Of a checked plan's groups; `place` gives the number of the file of a weight's byte and where that lies there. `None` where numbers
     /// do not fit, which they do in a plan whose files are there.
-    pub(crate) fn new(
-        program: &Program,
-        weights: &[PlanWeight],
-        place: &PlaceOf<'_>,
-    ) -> Option<Layout> {
+    pub(crate) fn new(program: &Program, weights: &[PlanWeight], place: &PlaceOf<'_>) -> Option<Layout> {
         let mut layout = Layout {
             groups: Vec::new(),
             of_weight: vec![None; weights.len()],
