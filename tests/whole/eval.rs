@@ -178,7 +178,7 @@ fn an_importance_matrix_is_of_what_matrices_are_multiplied_with() {
     let floats = |gguf: &Gguf, name: &str| -> Vec<f64> {
         let tensor = gguf.require_tensor(name).unwrap();
         let (format, columns) = (gguf.require_format(tensor).unwrap(), tensor.dims()[0] as usize);
-        format.dequantise_rows(gguf.tensor_data(tensor), columns).into_iter().map(f64::from).collect()
+        format.dequantise_rows(&gguf.tensor_data(tensor), columns).into_iter().map(f64::from).collect()
     };
     let (table, norm) = (floats(&model, "token_embd.weight"), floats(&model, "blk.0.attn_norm.weight"));
     let columns = norm.len();

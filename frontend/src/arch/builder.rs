@@ -110,7 +110,7 @@ impl<'a> Builder<'a> {
     pub fn optional_scalar(&mut self, name: &str) -> Result<Option<f64>, ArchError> {
         let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
         let bytes = self.gguf.tensor_data(tensor);
-        let found = <[u8; 4]>::try_from(bytes).ok().filter(|_| tensor.tensor_type().name == "F32");
+        let found = <[u8; 4]>::try_from(&*bytes).ok().filter(|_| tensor.tensor_type().name == "F32");
         self.used.insert(name.to_owned());
         match found.map(f32::from_le_bytes) {
             Some(number) if number.is_finite() => Ok(Some(number.into())),
