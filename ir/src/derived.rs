@@ -63,6 +63,16 @@ impl Element {
         }
     }
 
+    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16.
+    pub fn scaled_format(self) -> Format {
+        match self {
+            Element::F32 => Format::F32,
+            Element::F16 => Format::F16,
+            Element::Bf16 | Element::F8E4m3 => Format::Bf16,
+            Element::Mxfp4 => Format::Mxfp4,
+        }
+    }
+
     /// The format that has the same numbers in the same bytes.
     pub fn format(self) -> Option<Format> {
         match self {

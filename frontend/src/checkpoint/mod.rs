@@ -265,12 +265,6 @@ fn format(name: &str, rank: usize, element: Element, change: Change) -> Format {
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || SINGLE.iter().any(|end| name.ends_with(end));
-    match element {
-        Element::Mxfp4 => Format::Mxfp4,
-        _ if single => Format::F32,
-        Element::F8E4m3 => Format::Bf16,
-        Element::F32 => Format::F32,
-        Element::F16 => Format::F16,
-        Element::Bf16 => Format::Bf16,
-    }
+    // Blocks of numbers stay blocks.
+    if single && element.columns() == 1 { Format::F32 } else { element.scaled_format() }
 }
