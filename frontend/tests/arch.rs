@@ -409,3 +409,57 @@ fn keys_of_recurrent_layers_are_checked() {
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
 }
+
+/// Published files of Gemma 4's small models have keys and values in layers that read those of others: nobody reads them, and nothing else is let through.
+#[test]
+fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
+    let model = || {
+        let keys: [(&str, ixc_frontend::gguf::Value); 4] = [
+            ("block_count", 4u32.into()),
+            ("attention.sliding_window", 4u32.into()),
+            ("attention.sliding_window_pattern", Array::Bool(vec![true, false, true, false]).into()),
+            ("attention.shared_kv_layers", 2u32.into()),
+        ];
+        let parts: [(&str, &[u64]); 12] = [
+            ("attn_norm", &[8]),
+            ("attn_q", &[8, 8]),
+            ("attn_q_norm", &[2]),
+            ("attn_k_norm", &[2]),
+            ("attn_k", &[8, 4]),
+            ("attn_v", &[8, 4]),
+            ("attn_output", &[8, 8]),
+            ("post_attention_norm", &[8]),
+            ("ffn_norm", &[8]),
+            ("ffn_gate", &[8, 16]),
+            ("ffn_up", &[8, 16]),
+            ("post_ffw_norm", &[8]),
+        ];
+        (0..4).fold(as_architecture("gemma4", &keys), |model, layer| {
+            let of_shared = |part: &str| layer >= 2 && ["attn_k", "attn_v", "attn_k_norm"].contains(&part);
+            let model = ["attn_k", "attn_v"]
+                .iter()
+                .fold(model, |model, part| model.without(&format!("blk.{layer}.{part}.weight")));
+            let model = model.tensor(&format!("blk.{layer}.ffn_down.weight"), 0, &[16, 8]);
+            parts
+                .iter()
+                .filter(|(part, _)| !of_shared(part))
+                .fold(model, |model, (part, dims)| model.tensor(&format!("blk.{layer}.{part}.weight"), 0, dims))
+        })
+    };
+    let lean = model().build().unwrap().module;
+    let with = |model: Small, layer: u32| {
+        let parts: [(&str, &[u64]); 3] = [("attn_k", &[8, 4]), ("attn_v", &[8, 4]), ("attn_k_norm", &[2])];
+        parts.iter().fold(model, |model, (part, dims)| model.tensor(&format!("blk.{layer}.{part}.weight"), 0, dims))
+    };
+    let full = with(with(model(), 2), 3).build().unwrap().module;
+    assert_eq!(full.functions, lean.functions);
+    assert_eq!(full.weights.len(), lean.weights.len());
+    for (name, dims, expected) in [
+        ("blk.3.attn_k.weight", &[8, 8][..], "tensor \"blk.3.attn_k.weight\" has dimensions [8, 8]; must be [8, 4]"),
+        ("blk.3.attn_k_2.weight", &[8, 4], "tensor \"blk.3.attn_k_2.weight\" has no place in architecture gemma4"),
+        ("blk.3.attn_k.bias", &[4], "tensor \"blk.3.attn_k.bias\" has no place in architecture gemma4"),
+    ] {
+        let text = model().tensor(name, 0, dims).refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}

@@ -1,7 +1,7 @@
 //! What the architecture files write graphs with: weights looked up by name and checked for shape, ops with their types.
 //!
 //! In: a checked file and its hyperparameters. Out: a module whose one function is `@step` (see [`ixc_ir::graph`]). A weight
-//! that is asked for twice (tied output) is one weight. One that is never asked for is refused at the end.
+//! that is asked for twice (tied output) is one weight. A tensor that is never asked for, nor known to be read by nobody, is refused at the end.
 
 use std::collections::{HashMap, HashSet};
 
@@ -104,6 +104,15 @@ impl<'a> Builder<'a> {
     /// Whether the file has a tensor `name`.
     pub fn has(&self, name: &str) -> bool {
         self.gguf.tensor(name).is_some()
+    }
+
+    /// A tensor that files may have though nothing reads it: it has a place, and no weight is made of it. Its shape is checked as any other's.
+    pub fn unread(&mut self, name: &str, shape: &[u64]) -> Result<(), ArchError> {
+        if let Some(tensor) = self.gguf.tensor(name) {
+            self.check_shape(tensor, shape)?;
+            self.used.insert(name.to_owned());
+        }
+        Ok(())
     }
 
     /// The number that is the F32 tensor `name`, where the file has it.

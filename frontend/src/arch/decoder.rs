@@ -188,12 +188,22 @@ fn projections(
 ) -> Result<(ValueId, Option<[ValueId; 2]>), ArchError> {
     let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
     let ([q, k, v], bias) = (widths, style.bias);
+    let shares = b.hyper.layers[layer].shares.is_some();
     let (q, mut kv) = if b.has(&name("attn_qkv.weight")) {
         let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
-        (b.slice(all, 0, q)?, Some([b.slice(all, q, k)?, b.slice(all, q + k, v)?]))
+        let q_rows = b.slice(all, 0, q)?;
+        if shares {
+            return Ok((q_rows, None));
+        }
+        (q_rows, Some([b.slice(all, q, k)?, b.slice(all, q + k, v)?]))
     } else {
         let q = b.linear(h, &name("attn_q"), width, q, bias)?;
-        if b.hyper.layers[layer].shares.is_some() {
+        if shares {
+            // Checkpoints have the matrices of all layers, read or not, and converters keep them.
+            let head = b.hyper.layers[layer].key_length;
+            for (part, shape) in [("attn_k", &[k, width][..]), ("attn_v", &[v, width]), ("attn_k_norm", &[head])] {
+                b.unread(&name(&format!("{part}.weight")), shape)?;
+            }
             return Ok((q, None));
         }
         let k = b.linear(h, &name("attn_k"), width, k, bias)?;
