@@ -1,9 +1,10 @@
 //! `observe`: sums the squares of what each weight is multiplied with, where that is asked for: what an importance matrix is made of.
 //!
-//! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each weight that rows are multiplied with, named after it: the sum of the
+//! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each tensor that rows are multiplied with, named after it: the sum of the
 //! squares of each of its columns' numbers, and last how many rows there were, for each of its experts. Where [`Options::inputs`] is false
-//! nothing changes. Rows are summed as the product takes them, quantised where it takes them so. Products of heads with a matrix each
-//! (`linear.heads`) are left alone.
+//! nothing changes. Rows are summed as the op takes them, quantised where it takes them so. Of a tensor of which several weights are parts
+//! (`ffn_gate_up_exps`) one is counted; where each head has a matrix of its own, all heads of a row lie side by side in the state, as in the files of
+//! llama-imatrix.
 //!
 //! ```text
 //!   %y = linear %x, @w, _, _ : f32[T, 512]                // @w : q4_k[512, 256], %x : a8_super[T, 256]
@@ -18,7 +19,9 @@
 use std::collections::BTreeMap;
 
 use ixc_ir::graph::rewrite::Position;
-use ixc_ir::graph::{Function, Module, Op, OpKind, Operand, Rewriter, State, StateId, WeightId, view};
+use ixc_ir::graph::{
+    DefUse, Function, Module, Op, OpKind, Operand, Rewriter, State, StateId, ValueId, Weight, WeightId, view,
+};
 use ixc_ir::state::Rollback;
 
 use crate::error::PassError;
@@ -53,40 +56,54 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         return Ok(module);
     }
     for i in 0..module.functions.len() {
-        let found = factors(&module.functions[i]);
-        let mut states: BTreeMap<WeightId, StateId> = BTreeMap::new();
+        let function = &module.functions[i];
+        let found = factors(function);
+        let mut states: BTreeMap<String, StateId> = BTreeMap::new();
         for factor in &found {
             let weight = &module.weights[factor.weight.index()];
-            let name = format!("{PREFIX}{}", weight.name);
-            if states.contains_key(&factor.weight) || module.states.iter().any(|state| state.name == name) {
+            let name = state_name(weight);
+            if states.contains_key(&name) || module.states.iter().any(|state| state.name == name) {
                 continue;
             }
             let (experts, columns) = match weight.shape[..] {
                 [_, k] => (1, k),
+                // All heads of a row side by side.
+                [heads, _, k] if is_of_heads(&function.ops[factor.at]) => (1, heads.saturating_mul(k)),
                 [experts, _, k] => (experts, k),
                 _ => continue,
             };
-            states.insert(factor.weight, StateId(module.states.len() as u32));
+            states.insert(name.clone(), StateId(module.states.len() as u32));
             module.states.push(State::recurrent(&name, &[experts, columns.saturating_add(1)], Rollback::None));
         }
-        let mut rewriter = Rewriter::new(&module, &module.functions[i]);
-        let mut tokens = BTreeMap::new();
-        for Factor { at, weight, x, ids } in found {
-            let Some(&state) = states.get(&weight) else { continue };
+        let mut rewriter = Rewriter::new(&module, function);
+        // The token of each state, and the weight whose rows it counts: parts of a tensor are multiplied with the same rows.
+        let mut tokens: BTreeMap<StateId, (ValueId, WeightId)> = BTreeMap::new();
+        for Factor { at, weight, mut x, ids } in found {
+            let Some(&state) = states.get(&state_name(&module.weights[weight.index()])) else { continue };
             let place = Position::Before(at);
-            let sums = match tokens.get(&weight) {
-                Some(&token) => token,
+            let sums = match tokens.get(&state) {
+                Some((_, counted)) if *counted != weight => continue,
+                Some(&(token, _)) => token,
                 None => {
                     let [token] = rewriter.insert(place, view::StateBegin { state })?;
                     token
                 }
             };
+            if is_of_heads(&function.ops[at]) {
+                [x] = rewriter.insert(place, view::MergeHeads { x })?;
+            }
             let [token] = rewriter.insert(place, view::ColumnSquares { sums, x, ids })?;
-            tokens.insert(weight, token);
+            tokens.insert(state, (token, weight));
         }
         module.functions[i] = rewriter.finish()?;
     }
     Ok(module)
+}
+
+/// What the state of a weight is called: after its tensor, of which it may be a part.
+fn state_name(weight: &Weight) -> String {
+    let tensor = weight.part.as_ref().map_or(&weight.name, |part| &part.tensor);
+    format!("{PREFIX}{tensor}")
 }
 
 /// A weight that rows are multiplied with.
@@ -94,25 +111,35 @@ struct Factor {
     /// Position of the product.
     at: usize,
     weight: WeightId,
-    x: ixc_ir::graph::ValueId,
-    ids: Option<ixc_ir::graph::ValueId>,
+    x: ValueId,
+    ids: Option<ValueId>,
 }
 
 /// All of a function's.
 fn factors(function: &Function) -> Vec<Factor> {
+    let def_use = DefUse::of(function);
     let mut found = Vec::new();
     for (at, op) in function.ops.iter().enumerate() {
         for &(x, weight) in pairs(op) {
-            if let (Operand::Value(x), Operand::Weight(weight)) = (op.operand(x), op.operand(weight)) {
-                let ids = match op.kind {
-                    OpKind::ExpertSwiglu | OpKind::ExpertDown => match op.operand("ids") {
-                        Operand::Value(ids) => Some(ids),
-                        Operand::Weight(_) | Operand::State(_) | Operand::Absent => continue,
-                    },
-                    _ => None,
-                };
-                found.push(Factor { at, weight, x, ids });
-            }
+            let weight = match op.operand(weight) {
+                Operand::Weight(weight) => Some(weight),
+                Operand::Value(value) => def_use.defining(function, value).map(|view::Dequantise { w }| w),
+                Operand::State(_) | Operand::Absent => None,
+            };
+            let (Operand::Value(mut x), Some(weight)) = (op.operand(x), weight) else { continue };
+            let ids = match op.kind {
+                OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul => match op.operand("ids") {
+                    Operand::Value(ids) => Some(ids),
+                    Operand::Weight(_) | Operand::State(_) | Operand::Absent => continue,
+                },
+                // Heads are merged before they are counted, which is of floats alone.
+                OpKind::LinearHeads => {
+                    x = def_use.defining(function, x).map_or(x, |view::Quantise { x, .. }| x);
+                    None
+                }
+                _ => None,
+            };
+            found.push(Factor { at, weight, x, ids });
         }
     }
     found
@@ -121,9 +148,15 @@ fn factors(function: &Function) -> Vec<Factor> {
 /// The operands of a product that are rows, each with the weight that they are multiplied with.
 fn pairs(op: &Op) -> &'static [(&'static str, &'static str)] {
     match op.kind {
-        OpKind::Linear | OpKind::ExpertDown => &[("x", "w")],
+        OpKind::Linear | OpKind::LinearHeads | OpKind::ExpertDown => &[("x", "w")],
+        OpKind::Matmul | OpKind::HeadsMatmul | OpKind::ExpertMatmul => &[("x", "w")],
         OpKind::LinearQkv => &[("xq", "wq"), ("xk", "wk"), ("xv", "wv")],
         OpKind::LinearSwiglu | OpKind::ExpertSwiglu => &[("x", "gate"), ("x", "up")],
         _ => &[],
     }
+}
+
+/// Whether each head has a matrix of its own.
+fn is_of_heads(op: &Op) -> bool {
+    matches!(op.kind, OpKind::LinearHeads | OpKind::HeadsMatmul)
 }

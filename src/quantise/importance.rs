@@ -4,6 +4,7 @@
 //! ```text
 //! blk.0.ffn_down.weight.in_sum2  f32[columns, experts]   sums of squares
 //! blk.0.ffn_down.weight.counts   f32[1, experts]         of how many rows
+//! blk.0.attn_k_b.weight.in_sum2  f32[heads * columns, 1] where each head has a matrix of its own: one count for all
 //! ```
 
 use std::collections::{BTreeMap, HashMap};

@@ -4,9 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::support::{ixc, scratch, stderr, stdout};
+use crate::support::{engines, ixc, scratch, shared, stderr, stdout};
+use ixc::compile;
 use ixc::frontend::gguf::Gguf;
 use ixc::frontend::gguf::write::GgufWriter;
+use ixc::model::Model;
+use ixc::passes::observe;
+use ixc::passes::options::OptionSet;
+use ixc::quantise::importance::{self, Importance, Observed};
+use ixc::targets::Target;
+use ixc_files::{Guard, Output};
 use serde_json::Value as Json;
 
 const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE");
@@ -202,4 +209,58 @@ fn what_cannot_be_made_is_refused() {
         }
         assert!(!path.exists(), "{arguments:?}");
     }
+}
+
+/// What the importance matrix of every golden model is of: all matrices that rows are multiplied with, by the names of their tensors, as llama-imatrix
+/// names them: experts without gates, gates and up in one tensor, matrices of heads. What is no product is a table, a convolution or a grouped norm.
+#[test]
+fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
+    let folder = scratch("quantise_observed");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
+    let files = [Some(models), shared("golden/models")].into_iter().flatten().flat_map(|folder| {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.collect::<Vec<_>>()
+    });
+    let mut seen = [false; 3];
+    for path in files {
+        let model = Model::open(&path).unwrap_or_else(|error| panic!("{error}"));
+        let passes = OptionSet::default().with(&observe::Options { inputs: true });
+        let options =
+            compile::Options { target: Some(Target::AVX2), passes, max_tokens: Some(4), ..Default::default() };
+        let plan =
+            compile::compile(&model, &options).unwrap_or_else(|error| panic!("{}: {error}", path.display())).plan;
+        let mut engine = engines::load(plan, Target::AVX2, 0).unwrap();
+        for id in 0..3 {
+            engine.step(&[id], &[0]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+        let mut observed = Observed::default();
+        observed.add(&engine);
+        let written = folder.join("imatrix.gguf");
+        let output = Output::open(&written, &Guard::replacing(&importance::KIND)).unwrap();
+        observed.write(output, "text", 16).unwrap();
+        let found = Importance::read(&written).unwrap();
+        for tensor in Gguf::open(&path).unwrap().tensors() {
+            let name = tensor.name();
+            let dims = tensor.dims();
+            let is_matrix = name.starts_with("blk.")
+                && name.ends_with(".weight")
+                && dims.len() >= 2
+                && dims[1] > 1
+                && !["conv1d.weight", "conv.weight", "ssm_norm.weight"].iter().any(|end| name.ends_with(end));
+            if !is_matrix {
+                continue;
+            }
+            let (columns, matrices) = (dims[0], dims.get(2).copied().unwrap_or(1));
+            let means = found.of(name, columns, matrices).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let means = means.unwrap_or_else(|| panic!("{}: nothing of {name}", path.display()));
+            assert_eq!(means.len() as u64, columns * matrices, "{}: {name}", path.display());
+            assert!(means.iter().any(|mean| *mean > 0.0), "{}: {name}", path.display());
+            let ungated = name.contains("ffn_up_exps") && path.to_string_lossy().contains("nemotron_h_moe");
+            seen[0] |= ungated;
+            seen[1] |= name.contains("ffn_gate_up_exps");
+            seen[2] |= name.contains("attn_k_b");
+        }
+    }
+    // Matrices of heads are those of DeepSeek's, among the shared models.
+    assert!(seen[0] && seen[1], "{seen:?}");
 }
