@@ -463,3 +463,36 @@ fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
 }
+
+/// Keys of RoPE say nothing where no layer has it.
+#[test]
+fn rope_is_not_asked_of_layers_without_it() {
+    let odd: [(&str, ixc_frontend::gguf::Value); 4] = [
+        ("rope.dimension_count", 77u32.into()),
+        ("rope.freq_base", 0f32.into()),
+        ("rope.scaling.type", "longrope".into()),
+        ("rope.scaling.yarn_ext_factor", 2f32.into()),
+    ];
+    let with = |name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]| {
+        as_architecture(name, &[&odd[..], keys].concat())
+    };
+    // Attention alone, with a network of its own behind each.
+    let nemotron = |model: Small| {
+        let model = (0..2).fold(model, |model, layer| {
+            let of_network = ["ffn_norm", "ffn_gate", "ffn_up", "ffn_down"];
+            of_network.iter().fold(model, |model, part| model.without(&format!("blk.{layer}.{part}.weight")))
+        });
+        model.key("nemotron_h.feed_forward_length", vec![0u32, 0])
+    };
+    let model = nemotron(with("nemotron_h", &[])).build().unwrap();
+    let ropes =
+        |model: &arch::Model| model.module.functions[0].ops.iter().filter(|op| matches!(op.kind, OpKind::Rope)).count();
+    assert_eq!((model.hyper.roped, ropes(&model)), (false, 0));
+    for name in ["granite", "granitemoe", "granitehybrid"] {
+        let off = [("rope.scaling.finetuned", false.into())];
+        let model = with(name, &off).build().unwrap();
+        assert_eq!((model.hyper.roped, ropes(&model)), (false, 0), "{name}");
+        let text = with(name, &[]).refused();
+        assert!(text.starts_with(&format!("key \"{name}.rope.")), "{text}");
+    }
+}

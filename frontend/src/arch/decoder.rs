@@ -32,8 +32,6 @@ pub(super) enum Roped {
     All,
     /// All but every so many, the last of these.
     But(usize),
-    /// None.
-    None,
 }
 
 /// What differs between decoders.
@@ -128,7 +126,6 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
         && match style.roped {
             Roped::All => true,
             Roped::But(period) => !(layer + 1).is_multiple_of(period),
-            Roped::None => false,
         };
     let turned = |b: &mut Builder<'_>, mut x: ValueId, norm: &str| -> Result<ValueId, ArchError> {
         let norm = name(norm);

@@ -6,7 +6,7 @@ use super::Architecture;
 use super::builder::Builder;
 use super::decoder::{Style, attention, feed_forward};
 use super::error::ArchError;
-use super::hyper::{Defaults, Parts};
+use super::hyper::{Defaults, Parts, Rotates};
 use super::ssm::mixer;
 
 const STYLE: Style = Style::LLAMA;
@@ -16,7 +16,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Granite 4 (H)",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
-        rope_by_finetuned: true,
+        rotates: Rotates::IfFinetuned,
         parts: Parts::Keyless,
         ..Defaults::USUAL
     },

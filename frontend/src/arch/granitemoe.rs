@@ -2,7 +2,7 @@
 
 use super::Architecture;
 use super::decoder::{Style, decoder};
-use super::hyper::Defaults;
+use super::hyper::{Defaults, Rotates};
 
 const STYLE: Style = Style::LLAMA;
 
@@ -11,7 +11,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Granite 3 with experts",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
-        rope_by_finetuned: true,
+        rotates: Rotates::IfFinetuned,
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -157,7 +157,7 @@ pub struct Experts {
 pub struct Rope {
     /// Base of the frequencies.
     pub base: f64,
-    /// Leading dimensions of a head that are rotated; even.
+    /// Leading dimensions of a head that are rotated; even. 0 where none are.
     pub dims: u64,
     /// How positions beyond the trained context are reached.
     pub scaling: RopeScaling,
@@ -200,8 +200,8 @@ pub(super) struct Defaults {
     pub normalise: bool,
     /// Another score in the files of one model, which are known by these numbers alone.
     pub score_of: Option<ScoreOf>,
-    /// Whether RoPE can be switched off, by `rope.scaling.finetuned = false`.
-    pub rope_by_finetuned: bool,
+    /// Whether layers have RoPE.
+    pub rotates: Rotates,
     /// Keys of [`NEUTRAL`] that the architecture reads.
     pub reads: &'static [&'static str],
     /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
@@ -225,6 +225,17 @@ pub(super) enum Parts {
     /// A layer is one part alone: a network where it has the width of one (`feed_forward_length`), else attention where it has key heads, else
     /// it has a recurrent state.
     One,
+}
+
+/// Whether layers have RoPE. Where they have none, its keys say nothing, and are not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rotates {
+    /// They have.
+    Always,
+    /// Unless `rope.scaling.finetuned` is false.
+    IfFinetuned,
+    /// They have none.
+    Never,
 }
 
 /// A model whose files lack `expert_gating_func`.
@@ -256,7 +267,7 @@ impl Defaults {
     pub const USUAL: Defaults = Defaults {
         score: RouteScore::Softmax,
         score_of: None,
-        rope_by_finetuned: false,
+        rotates: Rotates::Always,
         normalise: true,
         reads: &[],
         windows: None,
@@ -307,7 +318,11 @@ impl Hyper {
             keys.neutral(name, neutral)?;
         }
         keys.is_true("attention.causal")?;
-        let finetuned = keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true)?;
+        let roped = match defaults.rotates {
+            Rotates::Always => true,
+            Rotates::IfFinetuned => keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true)?,
+            Rotates::Never => false,
+        };
         // `block_count` counts the layers that draft, which come last.
         let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
         let windowed = match defaults.windows {
@@ -327,7 +342,10 @@ impl Hyper {
             own.next().map(|(layer, _)| layer.key_length)
         };
         let [full, local] = [false, true].map(key_length);
-        let mut rope = rope(&keys, context_length, full.or(local).unwrap_or(0))?;
+        let mut rope = match roped {
+            true => rope(&keys, context_length, full.or(local).unwrap_or(0))?,
+            false => Rope::none(context_length),
+        };
         if let Some(mla) = mla {
             mla.check(&keys, &layers, &rope)?;
             let scale = mla.attention_scale(&keys, &mut rope)?;
@@ -353,7 +371,7 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             rope,
-            roped: finetuned || !defaults.rope_by_finetuned,
+            roped,
             local_rope,
             scales: Scales::read(&keys)?,
             mla,
@@ -363,6 +381,23 @@ impl Hyper {
             layers,
             draft_layers,
         })
+    }
+}
+
+impl Rope {
+    /// That of layers which are not rotated.
+    fn none(context_length: u64) -> Rope {
+        Rope {
+            base: 10_000.0,
+            dims: 0,
+            scaling: RopeScaling::None,
+            factor: 1.0,
+            original_context: context_length,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attn_factor: 1.0,
+            divided: false,
+        }
     }
 }
 

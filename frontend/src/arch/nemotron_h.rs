@@ -5,18 +5,17 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use super::Architecture;
 use super::builder::Builder;
-use super::decoder::{Roped, Style, attention, feed_forward};
+use super::decoder::{Style, attention, feed_forward};
 use super::error::ArchError;
-use super::hyper::{Defaults, Parts};
+use super::hyper::{Defaults, Parts, Rotates};
 use super::ssm::mixer;
 
-const STYLE: Style =
-    Style { roped: Roped::None, ffn_norm: "attn_norm", ungated: Some(Unary::ReluSquared), ..Style::LLAMA };
+const STYLE: Style = Style { ffn_norm: "attn_norm", ungated: Some(Unary::ReluSquared), ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "nemotron_h",
     doc: "Nemotron-H, Nemotron Nano 2",
-    defaults: Defaults { parts: Parts::One, ..Defaults::USUAL },
+    defaults: Defaults { parts: Parts::One, rotates: Rotates::Never, ..Defaults::USUAL },
     build: decoder,
 };
 

@@ -4,12 +4,12 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use super::Architecture;
-use super::hyper::{Defaults, Parts};
+use super::hyper::{Defaults, Parts, Rotates};
 use super::nemotron_h::decoder;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "nemotron_h_moe",
     doc: "Nemotron 3",
-    defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::One, ..Defaults::USUAL },
+    defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::One, rotates: Rotates::Never, ..Defaults::USUAL },
     build: decoder,
 };
