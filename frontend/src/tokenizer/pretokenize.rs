@@ -172,7 +172,7 @@ const TABLE: &[PreTokenizer] = &[
     PreTokenizer { names: &["youtu"], stages: &[Matches(YOUTU_SCRIPTS), Words(YOUTU)], whole_words: Always, ..USUAL },
     PreTokenizer { names: &["minicpm5"], stages: &[Matches(r"\p{N}{1,3}"), Words(MINICPM_5)], whole_words: Always, ..USUAL },
     PreTokenizer { names: &["spark2_5"], stages: &[Matches(r"\p{N}{1,3}"), Matches(CHINESE_JAPANESE), Words(SPARK_25), Matches(r"\p{N}")], ..USUAL },
-    PreTokenizer { names: &["deepseek-llm"], stages: &[Matches(r"[\r\n]"), Matches(DEEPSEEK_LLM_LETTERS), Matches(DEEPSEEK_LLM_PUNCTUATION), Matches(r"\s+$"), Matches(DEEPSEEK_ASIAN), Matches(r"\p{N}+")], ..USUAL },
+    PreTokenizer { names: &["deepseek-llm"], stages: &[Matches(r"[\r\n]"), Matches(DEEPSEEK_LLM_LETTERS), Matches(DEEPSEEK_LLM_PUNCTUATION), Matches(r"\s+$"), Matches(DEEPSEEK_ASIAN), Matches(r"\p{N}")], ..USUAL },
     PreTokenizer { names: &["deepseek-coder"], stages: &[Matches(r"[\r\n]"), Matches(r"\s?\p{L}+"), Matches(r"\s?\p{P}+"), Matches(DEEPSEEK_ASIAN), Matches(r"\p{N}")], ..USUAL },
     PreTokenizer { names: &["falcon"], stages: &[Matches(FALCON_PUNCTUATION), Words(GPT_2), Matches("[0-9][0-9][0-9]")], ..USUAL },
     PreTokenizer { names: &["bloom", "poro-chat", "gpt3-finnish"], stages: &[Matches(BLOOM)], ..USUAL },
@@ -233,6 +233,10 @@ fn published(pattern: &str) -> (bool, String) {
     pattern = pattern.replace(&format!("{}?", CONTRACTIONS[0].0), &format!("(?:{})?", CONTRACTIONS[0].1));
     for (from, to) in CONTRACTIONS {
         pattern = pattern.replace(from, to);
+    }
+    // Some files have the characters themselves where others have escapes.
+    for (character, escape) in [("\r", r"\r"), ("\n", r"\n"), ("\t", r"\t")] {
+        pattern = pattern.replace(character, escape);
     }
     // Possessive: nothing goes back here.
     pattern = pattern.replace("?+", "?").replace("++", "+").replace("\\$", "$");
@@ -459,6 +463,15 @@ mod tests {
         assert_eq!(known(&[&qwen(r"\p{N}{1,3}")], false), Some("dbrx"));
         assert_eq!(known(&[&gpt_4o], false), Some("gpt-4o"));
         assert_eq!(known(&deepseek, false), Some("deepseek-v3"));
+        // As DeepSeek's files have it: JSON's escapes are the characters, not the pattern's.
+        let literal = deepseek.map(|pattern| pattern.replace(r"\r\n", "\r\n"));
+        assert!(literal[2].contains("[\r\n]*"));
+        assert_eq!(known(&literal.each_ref().map(String::as_str), false), Some("deepseek-v3"));
+        // DeepSeek-LLM, -V2 and Coder V2: digits one by one (`Digits`, individual).
+        let llm = ["[\r\n]", DEEPSEEK_LLM_LETTERS, DEEPSEEK_LLM_PUNCTUATION, r"\s+$", DEEPSEEK_ASIAN, r"\p{N}"];
+        assert_eq!(known(&llm, false), Some("deepseek-llm"));
+        let coder = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_ASIAN, r"\p{N}"];
+        assert_eq!(known(&coder, false), Some("deepseek-coder"));
         assert_eq!(known(&[BYTE_LEVEL_PATTERN], false), Some("gpt-2"));
         assert_eq!(known(&[r"\p{N}", BYTE_LEVEL_PATTERN], false), Some("smollm"));
         assert_eq!((known(&["[a-z]+"], false), known(&[], false)), (None, None));
