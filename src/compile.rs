@@ -177,7 +177,7 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
         max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
         files: source_files(&model.gguf)?,
-        derived: model.gguf.derived().to_vec(),
+        derived: model.gguf.derived().cloned().collect(),
         tokenizer: encode_tokenizer(&model.vocabulary)?,
         weights,
     })

@@ -26,6 +26,12 @@ const MX_BLOCK: u64 = 32;
 const MX_CODES: u64 = 16;
 /// Elements that are converted at a time.
 const CHUNK: u64 = 2048;
+/// Most rows of a transposed matrix that are read together: of bf16 the columns of so many fill two cache lines.
+const TILE_ROWS: u64 = 64;
+/// Columns of them that are read before they are put in rows: of bf16 a cache line of each row, and a few KiB of all.
+const TILE_COLUMNS: usize = 32;
+/// Farthest that such rows lie apart, in elements: gates and up in turns do by two.
+const MAX_STEP: u64 = 4;
 /// Most axes of a view: twice as many as any checkpoint needs.
 const MAX_AXES: usize = 8;
 
@@ -240,6 +246,23 @@ impl Piece {
         })
     }
 
+    /// Rows from `row` on, of at most `whole`, that are read together: those of a matrix that is stored transposed, whose neighbours lie a few
+    /// elements apart where columns do not.
+    fn tile(&self, row: u64, whole: u64) -> Option<Tile> {
+        let (rows, columns) = (self.rows.last()?, self.columns.last()?);
+        if self.element.columns() > 1
+            || columns.stride <= 1
+            || rows.stride == 0
+            || rows.stride > MAX_STEP
+            || rows.stride >= columns.stride
+        {
+            return None;
+        }
+        let left = rows.len - row % rows.len;
+        let count = left.min(whole).min(TILE_ROWS);
+        (count > 1).then_some(Tile { first: row, rows: count, step: rows.stride })
+    }
+
     /// Elements from `column` on that lie one behind another.
     fn run(&self, column: u64) -> u64 {
         match self.columns.last() {
@@ -247,6 +270,13 @@ impl Piece {
             _ => 1,
         }
     }
+}
+
+/// Rows of a piece whose elements of a column lie `step` elements apart.
+struct Tile {
+    first: u64,
+    rows: u64,
+    step: u64,
 }
 
 /// A tensor that is made of others.
@@ -379,38 +409,15 @@ impl Derived {
         Ok(())
     }
 
-    /// The piece that a row is of, and its number there.
-    fn piece(&self, mut row: u64) -> Option<(&Piece, u64)> {
-        for piece in &self.pieces {
-            let rows = piece.row_count();
-            if row < rows {
-                return Some((piece, row));
-            }
-            row -= rows;
-        }
-        None
-    }
-
-    /// Gives the bytes from `offset` on, which are whole blocks of rows. False where they are not, or `fetch` has not what they are made of.
-    #[must_use]
-    pub fn read(&self, offset: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
-        let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
-        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
-        if !offset.is_multiple_of(block_bytes) || !(out.len() as u64).is_multiple_of(block_bytes) {
-            return false;
-        }
-        let (mut row, mut within, mut out) = (offset / row_bytes, offset % row_bytes, out);
-        while !out.is_empty() {
-            let bytes = (row_bytes - within).min(out.len() as u64);
-            let (part, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
-            let Some((piece, number)) = self.piece(row) else { return false };
-            let first = within / block_bytes * block_len / piece.element.columns();
-            if !self.row(piece, number, first, part, fetch) {
-                return false;
-            }
-            (row, within, out) = (row + 1, 0, rest);
-        }
-        true
+    /// With where the rows of each piece end, so that a row is found at once however many pieces there are.
+    pub fn indexed(self) -> Indexed {
+        let mut rows = 0u64;
+        let end = |piece: &Piece| {
+            rows = rows.saturating_add(piece.row_count());
+            rows
+        };
+        let ends = self.pieces.iter().map(end).collect();
+        Indexed { derived: self, ends }
     }
 
     /// A part of a piece's row, from an element's column on.
@@ -429,6 +436,51 @@ impl Derived {
                 return false;
             }
             (column, out) = (column + count, rest);
+        }
+        true
+    }
+
+    /// Rows of a matrix that is stored transposed, from a column on.
+    fn tile(&self, piece: &Piece, tile: &Tile, column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        match self.format.block_bytes() {
+            2 => self.tile_of::<2>(piece, tile, column, out, fetch),
+            4 => self.tile_of::<4>(piece, tile, column, out, fetch),
+            // No other format is made of numbers.
+            _ => false,
+        }
+    }
+
+    /// The same, of elements of `BYTES` bytes: some columns of the rows at a time, each of which lies together, and then those row by row, so that neither
+    /// side jumps from cache line to cache line.
+    fn tile_of<const BYTES: usize>(
+        &self,
+        piece: &Piece,
+        tile: &Tile,
+        column: u64,
+        out: &mut [u8],
+        fetch: &Fetch<'_>,
+    ) -> bool {
+        let base = piece.first + at(&piece.rows, tile.first);
+        let (rows, step) = (tile.rows as usize, tile.step as usize);
+        // Elements of a column, those between the rows' included.
+        let count = (rows - 1) * step + 1;
+        let row_bytes = out.len() / rows;
+        let mut columns = vec![0u8; TILE_COLUMNS * count * BYTES];
+        for (block, from) in (0u64..).zip((0..row_bytes).step_by(TILE_COLUMNS * BYTES)) {
+            let width = (row_bytes - from).min(TILE_COLUMNS * BYTES);
+            let first = column + block * TILE_COLUMNS as u64;
+            let stored = columns.chunks_exact_mut(count * BYTES).take(width / BYTES);
+            for (number, column) in (first..).zip(stored) {
+                if !self.run(piece, base + at(&piece.columns, number), column, count as u64, fetch) {
+                    return false;
+                }
+            }
+            let elements = columns.as_chunks::<BYTES>().0;
+            for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+                let of_row = elements[row * step..].iter().step_by(count);
+                let out = out[from..from + width].as_chunks_mut::<BYTES>().0;
+                out.iter_mut().zip(of_row).for_each(|(out, element)| *out = *element);
+            }
         }
         true
     }
@@ -478,29 +530,105 @@ impl Derived {
         }
         true
     }
+}
+
+/// A derived tensor, and where the rows of each of its pieces end.
+#[derive(Clone, Debug)]
+pub struct Indexed {
+    derived: Derived,
+    ends: Vec<u64>,
+}
+
+impl std::ops::Deref for Indexed {
+    type Target = Derived;
+
+    fn deref(&self) -> &Derived {
+        &self.derived
+    }
+}
+
+impl Indexed {
+    /// The number of the piece that a row is of, and that piece's first row.
+    fn piece(&self, row: u64) -> Option<(&Piece, u64)> {
+        let number = self.ends.partition_point(|end| *end <= row);
+        let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some((self.pieces.get(number)?, first))
+    }
+
+    /// Gives the bytes from `offset` on, which are whole blocks of rows. False where they are not, or `fetch` has not what they are made of.
+    #[must_use]
+    pub fn read(&self, offset: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
+        let (mut offset, mut out) = (offset, out);
+        while !out.is_empty() {
+            let within = offset % row_bytes;
+            let whole = if within == 0 { out.len() as u64 / row_bytes } else { 0 };
+            // Whole rows, or what is read of one.
+            let each = if whole > 0 { row_bytes } else { (row_bytes - within).min(out.len() as u64) };
+            let bytes = each * whole.max(1);
+            let (part, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
+            if !self.read_rows(offset, each, part, fetch) {
+                return false;
+            }
+            (offset, out) = (offset + bytes, rest);
+        }
+        true
+    }
+
+    /// Gives `each` bytes of as many rows as `out` has room for, the same part of each, from `offset` on in the first; whole blocks. False as of
+    /// [`Indexed::read`].
+    #[must_use]
+    pub fn read_rows(&self, offset: u64, each: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
+        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
+        let (mut row, within) = (offset / row_bytes, offset % row_bytes);
+        let whole = |bytes: u64| bytes.is_multiple_of(block_bytes);
+        if each == 0
+            || each > row_bytes - within
+            || !whole(within)
+            || !whole(each)
+            || !(out.len() as u64).is_multiple_of(each)
+        {
+            return out.is_empty();
+        }
+        let mut out = out;
+        while !out.is_empty() {
+            let Some((piece, first)) = self.piece(row) else { return false };
+            let number = row - first;
+            let tile = piece.tile(number, out.len() as u64 / each);
+            let rows = tile.as_ref().map_or(1, |tile| tile.rows);
+            let (part, rest) = std::mem::take(&mut out).split_at_mut((rows * each) as usize);
+            let column = within / block_bytes * block_len / piece.element.columns();
+            let read = match &tile {
+                Some(tile) => self.derived.tile(piece, tile, column, part, fetch),
+                None => self.derived.row(piece, number, column, part, fetch),
+            };
+            if !read {
+                return false;
+            }
+            (row, out) = (row + rows, rest);
+        }
+        true
+    }
 
     /// Where bytes are read from, more or less: for each piece that has rows of them, all between the first byte and the last.
     pub fn spans(&self, offset: u64, bytes: u64) -> Vec<Extent> {
         let mut spans = Vec::new();
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
-        let (mut first, mut end) = (offset / row_bytes, offset.saturating_add(bytes).div_ceil(row_bytes));
-        for piece in &self.pieces {
-            let rows = piece.row_count();
-            if first < rows && end > first {
-                let last = (end.min(rows) - 1).max(first);
-                let elements: Vec<u64> = [first, last].iter().map(|&row| piece.first + at(&piece.rows, row)).collect();
-                let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
-                let from = elements[0].min(elements[1]);
-                let count = elements[0].max(elements[1]) + width + 1 - from;
-                let (from, count) = (from * piece.element.bytes(), count * piece.element.bytes());
-                if let Some(offset) = piece.extent.part(from, count) {
-                    spans.push(Extent { file: piece.extent.file, offset, bytes: count });
-                }
+        let (mut row, end) = (offset / row_bytes, offset.saturating_add(bytes).div_ceil(row_bytes));
+        while row < end {
+            let Some((piece, before)) = self.piece(row) else { break };
+            let behind = before.saturating_add(piece.row_count());
+            let (first, last) = (row - before, end.min(behind) - 1 - before);
+            let elements: Vec<u64> = [first, last].iter().map(|&row| piece.first + at(&piece.rows, row)).collect();
+            let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
+            let from = elements[0].min(elements[1]);
+            let count = elements[0].max(elements[1]) + width + 1 - from;
+            let (from, count) = (from * piece.element.bytes(), count * piece.element.bytes());
+            if let Some(offset) = piece.extent.part(from, count) {
+                spans.push(Extent { file: piece.extent.file, offset, bytes: count });
             }
-            (first, end) = (first.saturating_sub(rows), end.saturating_sub(rows));
-            if end == 0 {
-                break;
-            }
+            row = behind;
         }
         spans
     }
@@ -511,8 +639,8 @@ impl Derived {
         if self.change != Change::Keep || !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
             return None;
         }
-        let (piece, row) = self.piece(offset / row_bytes)?;
-        let count = bytes / row_bytes;
+        let (piece, before) = self.piece(offset / row_bytes)?;
+        let (row, count) = (offset / row_bytes - before, bytes / row_bytes);
         if piece.element.format() != Some(self.format) || piece.scales.is_some() || row + count > piece.row_count() {
             return None;
         }
@@ -594,6 +722,7 @@ mod tests {
             out.copy_from_slice(&file[offset as usize..][..out.len()]);
             true
         };
+        let derived = derived.clone().indexed();
         let mut all = vec![0; derived.bytes().unwrap() as usize];
         for (at, part) in (0..).step_by(step).zip(all.chunks_mut(step)) {
             assert!(derived.read(at, part, &fetch));
@@ -614,7 +743,7 @@ mod tests {
         for step in [4, 8, 12, 20, 108] {
             assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
         }
-        assert_eq!(derived.place(0, 12), None);
+        assert_eq!(derived.indexed().place(0, 12), None);
         // As they lie, from row 2 on.
         let plain = Derived {
             format: Format::F16,
@@ -622,6 +751,7 @@ mod tests {
             change: Change::Keep,
             pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
         };
+        let plain = plain.indexed();
         assert_eq!((plain.place(12, 36), plain.place(0, 54), plain.place(2, 6)), (Some((0, 12)), None, None));
         assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
     }
@@ -634,7 +764,100 @@ mod tests {
         let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
         assert_eq!(read(&derived, &file, 2), right);
         assert_eq!(read(&derived, &file, 12), right);
-        assert_eq!(derived.spans(0, 12), [extent(0, 12)]);
+        assert_eq!(derived.indexed().spans(0, 12), [extent(0, 12)]);
+    }
+
+    /// As element by element: of every kind of element, with gates and up in turns, in reads that begin and end within tiles.
+    #[test]
+    fn tiles_of_transposed_matrices_are_their_elements() {
+        // Two experts of 6 stored rows of 150: columns 0, 2, 4, ... are rows of gates.
+        let numbers: Vec<f32> = (0..1800u32).map(|i| (i * 7919 % 251) as f32 - 120.0).collect();
+        for (element, format) in [
+            (Element::F32, Format::F32),
+            (Element::Bf16, Format::Bf16),
+            (Element::F16, Format::F32),
+            (Element::F8E4m3, Format::Bf16),
+        ] {
+            let file: Vec<u8> = match element {
+                Element::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                Element::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+                Element::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+                Element::F8E4m3 | Element::Mxfp4 => (0..1800u32).map(|i| (i * 31 % 126) as u8).collect(),
+            };
+            for step in [1, 2] {
+                let rows = 150 / step;
+                let views = axes(&[(2, 900), (rows, step)]);
+                let whole = extent(0, file.len() as u64);
+                let mut transposed = piece(element, whole, &[], &[(6, 150)]);
+                transposed.rows = views.clone();
+                let pieces = vec![transposed];
+                let derived = Derived { format, columns: 6, change: Change::Keep, pieces };
+                let each = format.block_bytes();
+                // A row's part at a time is never a tile.
+                let right = read(&derived, &file, each);
+                for bytes in [6 * each, 7 * each, 12 * each, 100 * each, 6 * 64 * each, right.len()] {
+                    assert_eq!(
+                        read(&derived, &file, bytes),
+                        right,
+                        "{element:?}, step {step}: {bytes} bytes at a time"
+                    );
+                }
+                let indexed = derived.clone().indexed();
+                let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+                    out.copy_from_slice(&file[offset as usize..][..out.len()]);
+                    true
+                };
+                // Columns 2 to 4 of rows on both sides of an expert's end.
+                let (row, count) = (rows as usize - 20, 40);
+                let mut parts = vec![0; count * 3 * each];
+                assert!(indexed.read_rows((row * 6 + 2) as u64 * each as u64, 3 * each as u64, &mut parts, &fetch));
+                for (number, part) in parts.chunks(3 * each).enumerate() {
+                    assert_eq!(
+                        part,
+                        &right[((row + number) * 6 + 2) * each..][..3 * each],
+                        "{element:?}: row {number}"
+                    );
+                }
+                let element_at = |row: u64, column: u64| at(&views, row) + column * 150;
+                let stored = |row, column| {
+                    let mut x = [0f32];
+                    element.floats(
+                        &file[(element_at(row, column) * element.bytes()) as usize..][..element.bytes() as usize],
+                        &mut x,
+                    );
+                    x[0]
+                };
+                let made: Vec<f32> = match format {
+                    Format::F32 => right.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
+                    _ => right.as_chunks().0.iter().map(|x| bf16::from_le_bytes(*x).to_f32()).collect(),
+                };
+                for (row, made) in (0..).zip(made.chunks(6)) {
+                    let expected: Vec<f32> = (0..6).map(|column| stored(row, column)).collect();
+                    assert_eq!(made, expected, "{element:?}, step {step}: row {row}");
+                }
+            }
+        }
+    }
+
+    /// The row of any piece is found without going through those before it.
+    #[test]
+    fn rows_of_many_pieces_are_found_at_once() {
+        let count = 1u64 << 20;
+        let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
+        let pieces = vec![one; count as usize];
+        let derived = Derived { format: Format::F32, columns: 1, change: Change::Keep, pieces }.indexed();
+        let fetch = |_: u32, _: u64, out: &mut [u8]| {
+            out.fill(7);
+            true
+        };
+        // Going through them would take 10^12 steps.
+        for row in 0..count {
+            let mut out = [0; 4];
+            assert!(derived.read(4 * row, &mut out, &fetch) && out == [7; 4]);
+            assert_eq!(derived.place(4 * row, 4), Some((0, 0)));
+        }
+        assert_eq!(derived.spans(4 * (count - 2), 8), [extent(0, 4), extent(0, 4)]);
+        assert!(!derived.read(4 * count, &mut [0; 4], &fetch));
     }
 
     /// Every number of the format, by its definition.

@@ -90,6 +90,13 @@ const REFUSED: &[(&str, &str, Change)] = &[
         let weight = plan.weights[at].clone();
         plan.weights.extend((0..100_000).map(|_| weight.clone()));
     }),
+    ("a derived tensor of many pieces that many weights are of", "bytes to be made is", |plan| {
+        let at = derived(plan, 0, 0);
+        let piece = plan.derived[0].pieces[0].clone();
+        plan.derived[0].pieces.resize(100_000, piece);
+        let weight = plan.weights[at].clone();
+        plan.weights.extend((0..100_000).map(|_| weight.clone()));
+    }),
     ("routings", "number of routings is 12004, must be in 0..=8192", |plan| {
         let (ids, old, at) = (zeros(plan, 1), plan.buckets, first_bucket(plan) + 1);
         let bucket = |i| Step::Bucket { bucket: BucketId(old + i), ids, first: 0, top_k: 1, experts: 65_536 };

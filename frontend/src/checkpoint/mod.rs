@@ -36,7 +36,7 @@ mod vocabulary;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ixc_ir::derived::{Change, Derived, Element};
+use ixc_ir::derived::{Change, Element, Indexed};
 use ixc_ir::format::Format;
 
 use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
@@ -122,7 +122,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
 }
 
 /// Tensors where they lie as they are, in one of the files, and what the others are made of, each of which counts as a file behind these.
-fn placed(shards: &Shards, made: BTreeMap<String, Group>) -> Result<(Vec<Tensor>, Vec<Derived>), CheckpointError> {
+fn placed(shards: &Shards, made: BTreeMap<String, Group>) -> Result<(Vec<Tensor>, Vec<Indexed>), CheckpointError> {
     let lengths = shards.lengths();
     let (mut tensors, mut all) = (Vec::with_capacity(made.len()), Vec::new());
     let mut made: Vec<(String, Group)> = made.into_iter().collect();
@@ -142,6 +142,7 @@ fn placed(shards: &Shards, made: BTreeMap<String, Group>) -> Result<(Vec<Tensor>
             tensor: name.as_str().into(),
             source,
         })?;
+        let derived = derived.indexed();
         let place = derived.place(0, derived.bytes().unwrap_or(0));
         let (file, offset) = match place.filter(|(_, offset)| offset.is_multiple_of(ALIGNMENT)) {
             Some((file, offset)) => (file as usize, offset),

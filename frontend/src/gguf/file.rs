@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::{Derived, Indexed};
 use ixc_ir::format::Format;
 use memmap2::Mmap;
 
@@ -57,7 +57,7 @@ pub struct Gguf {
     metadata: Metadata,
     tensors: Vec<Tensor>,
     /// What tensors are made of whose file's number is not below that of the files.
-    derived: Vec<Derived>,
+    derived: Vec<Indexed>,
     /// Tensors that are neither, counted behind these.
     constants: Vec<Vec<u8>>,
     /// Indices into `tensors`, sorted by name.
@@ -120,7 +120,7 @@ impl Gguf {
         files: Vec<ShardFile>,
         metadata: Metadata,
         mut tensors: Vec<Tensor>,
-        derived: Vec<Derived>,
+        derived: Vec<Indexed>,
         constants: &[(&str, Vec<f32>)],
     ) -> Result<Gguf, GgufError> {
         let single = TensorType::from_id(0).unwrap_or_else(|| unreachable!("F32 is type 0"));
@@ -159,8 +159,8 @@ impl Gguf {
     }
 
     /// What tensors are made of that no file has as they are.
-    pub fn derived(&self) -> &[Derived] {
-        &self.derived
+    pub fn derived(&self) -> impl ExactSizeIterator<Item = &Derived> {
+        self.derived.iter().map(|derived| &**derived)
     }
 
     /// The model's keys (the first shard's).

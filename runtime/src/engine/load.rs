@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 
 use ixc_codegen::module::Module;
+use ixc_ir::derived::Indexed;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use ixc_targets::Target;
@@ -333,6 +334,7 @@ pub(crate) fn layout(
     if own_offset.is_none() && streamed.into_iter().any(own) {
         return Err(LoadError::NoWeights);
     }
+    let derived: Vec<Indexed> = plan.derived.iter().map(|derived| derived.clone().indexed()).collect();
     let place = |weight: &PlanWeight, offset: u64| match weight.file {
         WeightFile::Source(file) => Some((file, weight.offset.checked_add(offset)?)),
         WeightFile::Plan | WeightFile::Blocks { .. } => {
@@ -340,7 +342,7 @@ pub(crate) fn layout(
         }
         WeightFile::Derived(number) => {
             let matrix = weight.bytes.checked_div(*weight.shape.first()?)?;
-            plan.derived.get(number as usize)?.place(offset, matrix)
+            derived.get(number as usize)?.place(offset, matrix)
         }
     };
     // All experts of a weight are stored alike.

@@ -25,14 +25,29 @@ pub(crate) fn shortened(name: &str) -> String {
     }
 }
 
-pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Problem> {
+/// Bytes of a derived tensor, and of what it is made of.
+pub(super) struct Made {
+    bytes: u64,
+    stored: Option<u64>,
+}
+
+/// Derived tensors, each checked once: many weights may be of one.
+pub(super) fn derived(plan: &Plan<Kernel>) -> Result<Vec<Made>> {
+    let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
+    let made = |(number, derived): (usize, &Derived)| {
+        let checked = derived.check(&lengths).map_err(|error| Problem::Derived { error });
+        at(&format!("derived tensor {number}"), checked)?;
+        Ok(Made { bytes: derived.bytes().unwrap_or(0), stored: derived.stored_bytes() })
+    };
+    plan.derived.iter().enumerate().map(made).collect()
+}
+
+pub(super) fn weight(plan: &Plan<Kernel>, made: &[Made], weight: &PlanWeight) -> Result<(), Problem> {
     let (what, available) = match weight.file {
         WeightFile::Source(file) => ("its file", id("file", file, &plan.files)?.bytes),
         WeightFile::Plan | WeightFile::Blocks { .. } => ("the weights of the plan", plan.own_weight_bytes),
         WeightFile::Derived(number) => {
             let derived = id("derived tensor", number, &plan.derived)?;
-            let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
-            derived.check(&lengths).map_err(|error| Problem::Derived { error })?;
             if derived.format != weight.stored {
                 let expected = "the format of the tensor that it is made as";
                 return Err(Problem::Stored { format: weight.format, stored: weight.stored, expected });
@@ -40,7 +55,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
             if weight.shape.last() != Some(&derived.columns) {
                 return Err(Problem::Blocks { shape: weight.shape.clone(), format: weight.stored });
             }
-            ("a derived tensor", derived.bytes().unwrap_or(0))
+            ("a derived tensor", made.get(number as usize).map_or(0, |made| made.bytes))
         }
     };
     let (format, stored) = (weight.format, weight.stored);
@@ -71,10 +86,10 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
 }
 
 /// What is packed takes memory: no more is packed than the files have.
-pub(super) fn packed_at_load(plan: &Plan<Kernel>) -> Result<(), Problem> {
+pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[Made]) -> Result<(), Problem> {
     let most = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let stored = |weight: &PlanWeight| match weight.file {
-        WeightFile::Derived(number) => plan.derived.get(number as usize).and_then(Derived::stored_bytes),
+        WeightFile::Derived(number) => made.get(number as usize).and_then(|made| made.stored),
         WeightFile::Source(_) | WeightFile::Plan | WeightFile::Blocks { .. } => Some(weight.bytes),
     };
     let bytes = |wanted: &dyn Fn(&PlanWeight) -> bool| {
@@ -82,8 +97,8 @@ pub(super) fn packed_at_load(plan: &Plan<Kernel>) -> Result<(), Problem> {
         weights.fold(0u64, |sum, weight| sum.saturating_add(stored(weight).unwrap_or(u64::MAX)))
     };
     range("bytes to be packed", bytes(&PlanWeight::is_packed_at_load), 0, most)?;
-    let made = |weight: &PlanWeight| !weight.is_packed_at_load() && matches!(weight.file, WeightFile::Derived(_));
-    range("bytes to be made", bytes(&made), 0, most)
+    let is_made = |weight: &PlanWeight| !weight.is_packed_at_load() && matches!(weight.file, WeightFile::Derived(_));
+    range("bytes to be made", bytes(&is_made), 0, most)
 }
 
 pub(super) fn inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {

@@ -402,13 +402,14 @@ impl Program {
             let pairs = range("pairs", table.frequencies.len() as u64, 1, MAX_PAIRS as u64);
             at(&format!("rotary table {i}"), pairs)?;
         }
+        let made = check::derived(plan)?;
         for weight in &plan.weights {
-            at(&format!("weight {:?}", check::shortened(&weight.name)), check::weight(plan, weight))?;
+            at(&format!("weight {:?}", check::shortened(&weight.name)), check::weight(plan, &made, weight))?;
         }
         for (i, state) in plan.states.iter().enumerate() {
             at(&format!("state {i}, {:?}", check::shortened(&state.name)), check::state(state))?;
         }
-        at(&"plan", check::packed_at_load(plan))?;
+        at(&"plan", check::packed_at_load(plan, &made))?;
         for buffer in &plan.buffers {
             at(&format!("buffer {:?}", check::shortened(&buffer.name)), check::buffer(plan, buffer))?;
         }

@@ -138,12 +138,11 @@ impl Job {
             let (from_at, to_at) = if first == 0 { (0, 0) } else { self.bytes(first) };
             let (from_bytes, to_bytes) = self.bytes(columns);
             rows.resize(STRIP * from_bytes as usize, 0);
-            for (r, row) in rows.chunks_exact_mut(from_bytes as usize).enumerate() {
-                let at = (strip * STRIP as u64 + r as u64) * from_row + from_at;
-                // SAFETY: the caller says that it is readable.
-                if !unsafe { self.from.read(at, row) } {
-                    return;
-                }
+            // Together, since what is stored transposed has the same elements of several rows side by side.
+            let at = strip * STRIP as u64 * from_row + from_at;
+            // SAFETY: the caller says that it is readable.
+            if !unsafe { self.from.read_rows(at, from_row, from_bytes, rows) } {
+                return;
             }
             let at = STRIP as u64 * (strip * to_row + to_at);
             let Some(part) = self.to.part(at, STRIP as u64 * to_bytes) else { return };

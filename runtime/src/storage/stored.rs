@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::{Derived, Indexed};
 
 use crate::memory::{Mapped, Region};
 
@@ -18,7 +18,7 @@ pub(crate) enum Stored {
 /// A part of a derived tensor, and the files that it is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Making {
-    derived: Arc<Derived>,
+    derived: Arc<Indexed>,
     files: Arc<[Region]>,
     offset: u64,
     bytes: u64,
@@ -33,22 +33,34 @@ impl From<Region> for Stored {
 /// What derived tensors of a plan are made of; they were checked against the files' lengths.
 #[derive(Clone, Debug)]
 pub(crate) struct Makers {
-    derived: Vec<Arc<Derived>>,
+    /// Each with its bytes.
+    derived: Vec<(Arc<Indexed>, Option<u64>)>,
     files: Arc<[Region]>,
 }
 
 impl Makers {
     pub(crate) fn new(derived: &[Derived], files: &[Mapped]) -> Makers {
-        let derived = derived.iter().cloned().map(Arc::new).collect();
-        Makers { derived, files: files.iter().map(Mapped::region).collect() }
+        let made = |derived: &Derived| (Arc::new(derived.clone().indexed()), derived.bytes());
+        Makers { derived: derived.iter().map(made).collect(), files: files.iter().map(Mapped::region).collect() }
     }
 
     /// Bytes of a derived tensor.
     pub(crate) fn part(&self, number: u32, offset: u64, bytes: u64) -> Option<Stored> {
-        let derived = self.derived.get(number as usize)?;
-        let all = derived.bytes()?;
-        let whole = Making { derived: Arc::clone(derived), files: Arc::clone(&self.files), offset: 0, bytes: all };
+        let (derived, all) = self.derived.get(number as usize)?;
+        let (derived, files) = (Arc::clone(derived), Arc::clone(&self.files));
+        let whole = Making { derived, files, offset: 0, bytes: (*all)? };
         Stored::Derived(whole).part(offset, bytes)
+    }
+}
+
+impl Making {
+    /// Copies bytes of a file.
+    ///
+    /// # Safety
+    /// The files must be readable.
+    unsafe fn fetch(&self, file: u32, offset: u64, out: &mut [u8]) -> bool {
+        // SAFETY: the caller's promise.
+        self.files.get(file as usize).is_some_and(|file| unsafe { copy(*file, offset, out) })
     }
 }
 
@@ -86,13 +98,31 @@ impl Stored {
             }
             Stored::Derived(making) => {
                 let inside = offset.checked_add(out.len() as u64).is_some_and(|end| end <= making.bytes);
-                let fetch = |file: u32, offset: u64, out: &mut [u8]| {
-                    // SAFETY: the caller's promise.
-                    making.files.get(file as usize).is_some_and(|file| unsafe { copy(*file, offset, out) })
-                };
+                // SAFETY: the caller's promise.
+                let fetch = |file: u32, offset: u64, out: &mut [u8]| unsafe { making.fetch(file, offset, out) };
                 inside && making.derived.read(making.offset + offset, out, &fetch)
             }
         }
+    }
+
+    /// Copies `each` bytes of as many rows of `row_bytes` as `out` has room for, the same part of each, from `offset` on in the first: whole blocks, of
+    /// what is derived. False where they are not there.
+    ///
+    /// # Safety
+    /// As of [`Stored::read`].
+    #[must_use]
+    pub(crate) unsafe fn read_rows(&self, offset: u64, row_bytes: u64, each: u64, out: &mut [u8]) -> bool {
+        let Stored::Derived(making) = self else {
+            let rows = out.chunks_exact_mut((each as usize).max(1));
+            // SAFETY: the caller's promise.
+            return (0u64..).zip(rows).all(|(row, out)| unsafe { self.read(offset + row * row_bytes, out) });
+        };
+        let last = (out.len() as u64).checked_div(each).unwrap_or(0).saturating_sub(1);
+        let end = last.checked_mul(row_bytes).and_then(|last| last.checked_add(offset)?.checked_add(each));
+        // SAFETY: the caller's promise.
+        let fetch = |file: u32, offset: u64, out: &mut [u8]| unsafe { making.fetch(file, offset, out) };
+        end.is_some_and(|end| end <= making.bytes)
+            && making.derived.read_rows(making.offset + offset, each, out, &fetch)
     }
 
     /// Gives back the pages of the files that bytes of a derived tensor are made of; nothing for others.
