@@ -20,6 +20,8 @@
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
+//! | `special` | tokens with a role, and which of them are added to texts |
+//! | `template` | the chat template |
 //! | `config` | JSON, typed |
 //! | `error` | what can be wrong, and where |
 
@@ -31,6 +33,8 @@ mod keys;
 mod names;
 mod safetensors;
 mod shards;
+mod special;
+mod template;
 mod vocabulary;
 
 use std::collections::BTreeMap;

@@ -5,10 +5,10 @@
 //! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, with the pre-tokenizer whose patterns are the same |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`: a token's score is the rank of the first merge that makes it |
 //!
-//! For others (unigrams, words) the model takes token ids only, which is said once. Tokens that `tokenizer.json` does not have, though the embedding table has a row
-//! for them, are called `[PAD…]`, as in GGUF files.
+//! For others (unigrams, words) the model takes token ids only, which is said once. The embedding table has a row for each token: rows that `tokenizer.json` has no token
+//! for are called `[PAD…]`, as in GGUF files; added tokens without a row are left out, which is said, and other tokens without one are an error.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -16,6 +16,7 @@ use serde_json::Value as Json;
 
 use super::config::{self, Config};
 use super::error::CheckpointError;
+use super::{special, template};
 use crate::gguf::{Array, StringArray, Value};
 use crate::tokenizer::{MAX_TOKENS, PreTokenizer};
 
@@ -98,7 +99,7 @@ impl Merge {
 pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box<str>, Value)>, CheckpointError> {
     let mut keys = Vec::new();
     let said = config::read_optional(&folder.join("tokenizer_config.json"))?.unwrap_or(Json::Null);
-    if let Some(template) = template(folder, &said)? {
+    if let Some(template) = template::template(folder, &said)? {
         keys.push(("tokenizer.chat_template".into(), template.as_str().into()));
     }
     let path = folder.join(TOKENIZER);
@@ -111,7 +112,7 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
     }
     let text = ixc_files::read_text(&path, MAX_BYTES)?;
     let json = |source| CheckpointError::Json { path: path.as_path().into(), source };
-    let file: File = serde_json::from_str(&text).map_err(json)?;
+    let mut file: File = serde_json::from_str(&text).map_err(json)?;
     drop(text);
     let wrong = |key: &str, found: String, expected: &str| CheckpointError::Key {
         path: path.as_path().into(),
@@ -125,15 +126,34 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
         return Ok(keys);
     };
     let most = ids.values().copied().chain(file.added_tokens.iter().map(|token| token.id)).max().unwrap_or(0);
-    let count = (u64::from(most) + 1).max(rows);
-    if count > MAX_TOKENS as u64 {
-        return Err(wrong("model.vocab", format!("of {count} tokens"), "at most 524288"));
+    if most as usize >= MAX_TOKENS {
+        return Err(wrong("model.vocab", format!("of {} tokens", u64::from(most) + 1), "at most 524288"));
     }
+    if rows > MAX_TOKENS as u64 {
+        return Err(wrong("model.vocab", format!("for an embedding table of {rows} rows"), "at most 524288"));
+    }
+    // Without a table, which is said later, there is nothing to hold them against.
+    let count = if rows == 0 { u64::from(most) + 1 } else { rows };
+    let has_row = |id: u32| u64::from(id) < count;
+    let added: HashSet<u32> = file.added_tokens.iter().map(|token| token.id).collect();
+    let without_row = ids.iter().filter(|(_, id)| !has_row(**id) && !added.contains(id));
+    if let Some((token, id)) = without_row.min_by_key(|(_, id)| **id) {
+        let found = format!("of \"{}\" with id {id}", crate::gguf::quoted(token));
+        return Err(wrong("model.vocab", found, &format!("ids below {count}, the rows of the embedding table")));
+    }
+    // Those of pictures, mostly, which a table for text has no rows for.
+    file.added_tokens.retain(|token| {
+        if !has_row(token.id) {
+            let (path, text) = (path.display(), crate::gguf::quoted(&token.content));
+            tracing::warn!("{path}: token {} (\"{text}\") is left out: the embedding table has {count} rows", token.id);
+        }
+        has_row(token.id)
+    });
     let count = count as usize;
     let mut tokens: Vec<Option<&str>> = vec![None; count];
     let mut types = vec![UNUSED; count];
     let pieces = file.model.byte_fallback;
-    for (token, &id) in ids {
+    for (token, &id) in ids.iter().filter(|(_, id)| has_row(**id)) {
         if let Some(other) = tokens[id as usize].replace(token) {
             return Err(wrong(
                 "model.vocab",
@@ -160,7 +180,7 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
     }
     let id_of = |text: &str| {
         let added = file.added_tokens.iter().find(|token| token.content == text).map(|token| token.id);
-        added.or_else(|| ids.get(text).copied())
+        added.or_else(|| ids.get(text).copied().filter(|id| has_row(*id)))
     };
     let names: StringArray = tokens
         .iter()
@@ -168,6 +188,16 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
         .map(|(id, token)| token.map_or_else(|| format!("[PAD{id}]"), str::to_owned))
         .collect();
     let mut put = |key: &str, value: Value| keys.push((format!("tokenizer.ggml.{key}").into(), value));
+    let merges = || {
+        let mut merges = StringArray::default();
+        for (rank, merge) in file.model.merges.iter().enumerate() {
+            let (left, right) = merge.sides().ok_or_else(|| {
+                wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
+            })?;
+            merges.extend([format!("{left} {right}")]);
+        }
+        Ok::<_, CheckpointError>(Value::Array(Array::String(merges)))
+    };
     if pieces {
         let mut scores = vec![NEVER_MERGED; count];
         for (rank, merge) in file.model.merges.iter().enumerate() {
@@ -181,8 +211,7 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
                     "pairs that make tokens",
                 ));
             };
-            let score = &mut scores[id as usize];
-            if *score == NEVER_MERGED {
+            if let Some(score) = scores.get_mut(id as usize).filter(|score| **score == NEVER_MERGED) {
                 *score = -(rank as f32);
             }
         }
@@ -200,35 +229,21 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
             keys.retain(|(key, _)| !key.starts_with("tokenizer.ggml."));
             return Ok(keys);
         };
-        let mut merges = StringArray::default();
-        for (rank, merge) in file.model.merges.iter().enumerate() {
-            let (left, right) = merge.sides().ok_or_else(|| {
-                wrong("model.merges", format!("no pair at index {rank}"), "two texts with a space between")
-            })?;
-            merges.extend([format!("{left} {right}")]);
-        }
         put("model", "gpt2".into());
         put("pre", name.into());
-        put("merges", Value::Array(Array::String(merges)));
+        put("merges", merges()?);
     }
     put("tokens", Value::Array(Array::String(names)));
     put("token_type", Value::Array(Array::I32(types)));
-    let special = specials(folder, config, &said, &id_of)?;
-    for (key, id) in &special {
-        put(key, (*id).into());
+    let roles = special::roles(folder, config, &said, &file.post_processor, &id_of, count as u64)?;
+    for (key, id) in roles.ids {
+        put(key, id.into());
     }
-    let (first, last) = added_around(&file.post_processor);
-    let flag = |key: &str| said.get(key).and_then(Json::as_bool);
-    let is = |text: Option<&str>, role: &str| {
-        let id = text.and_then(&id_of);
-        id.is_some() && id == special.iter().find(|(key, _)| *key == role).map(|(_, id)| *id)
-    };
-    // What is done to every text is said by the file itself, where it says anything; older files leave it to the configuration.
-    let stated = first.is_some() || last.is_some();
-    let bos = if stated { is(first, "bos_token_id") } else { flag("add_bos_token").unwrap_or(false) };
-    let eos = if stated { is(last, "eos_token_id") } else { flag("add_eos_token").unwrap_or(false) };
-    put("add_bos_token", bos.into());
-    put("add_eos_token", eos.into());
+    for (key, flag) in [("add_bos_token", roles.add_bos), ("add_eos_token", roles.add_eos)] {
+        if let Some(flag) = flag {
+            put(key, flag.into());
+        }
+    }
     Ok(keys)
 }
 
@@ -242,7 +257,7 @@ fn looks_special(text: &str) -> bool {
 }
 
 /// All objects of a part of the file: itself, or those of a `Sequence`.
-fn sequence(part: &Json) -> Vec<&Json> {
+pub(super) fn sequence(part: &Json) -> Vec<&Json> {
     let inner = ["normalizers", "pretokenizers", "processors"].iter().find_map(|key| part.get(key)?.as_array());
     match inner {
         Some(parts) => parts.iter().flat_map(sequence).collect(),
@@ -251,7 +266,8 @@ fn sequence(part: &Json) -> Vec<&Json> {
     }
 }
 
-fn kind(part: &Json) -> &str {
+/// What an object of the file is.
+pub(super) fn kind(part: &Json) -> &str {
     part.get("type").and_then(Json::as_str).unwrap_or("")
 }
 
@@ -299,84 +315,4 @@ fn pre_tokenizer(file: &File) -> Option<&'static str> {
     }
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
     PreTokenizer::with_patterns(&patterns, file.model.ignore_merges)
-}
-
-/// The special token that a part of a template is.
-fn special(part: &Json) -> Option<&str> {
-    part.get("SpecialToken")?.get("id")?.as_str()
-}
-
-/// Special tokens that a template puts before and behind a text.
-fn added_around(post_processor: &Json) -> (Option<&str>, Option<&str>) {
-    for part in sequence(post_processor) {
-        if kind(part) != "TemplateProcessing" {
-            continue;
-        }
-        let single = part.get("single").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-        // The text itself stands between.
-        let text = single.iter().position(|part| part.get("Sequence").is_some());
-        let first = text.filter(|at| *at > 0).and_then(|_| special(single.first()?));
-        let last = text.filter(|at| at + 1 < single.len()).and_then(|_| special(single.last()?));
-        return (first, last);
-    }
-    (None, None)
-}
-
-/// Ids of tokens with a role, by GGUF's keys.
-fn specials(
-    folder: &Path,
-    config: &Config,
-    said: &Json,
-    id_of: &dyn Fn(&str) -> Option<u32>,
-) -> Result<Vec<(&'static str, u32)>, CheckpointError> {
-    let generation = config::read_optional(&folder.join("generation_config.json"))?.unwrap_or(Json::Null);
-    let named = |key: &str| {
-        let token = said.get(key)?;
-        id_of(token.as_str().or_else(|| token.get("content")?.as_str())?)
-    };
-    let numbers = |value: Option<&Json>| -> Vec<u32> {
-        let number = |value: &Json| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        match value {
-            Some(Json::Array(ids)) => ids.iter().filter_map(number).collect(),
-            Some(value) => number(value).into_iter().collect(),
-            None => Vec::new(),
-        }
-    };
-    let first = |key: &str| {
-        let own = numbers(config.value(key));
-        own.into_iter().chain(numbers(generation.get(key))).next()
-    };
-    let mut ids = Vec::new();
-    for (key, token, number) in [
-        ("bos_token_id", "bos_token", "bos_token_id"),
-        ("eos_token_id", "eos_token", "eos_token_id"),
-        ("unknown_token_id", "unk_token", ""),
-        ("padding_token_id", "pad_token", "pad_token_id"),
-    ] {
-        ids.extend(named(token).or_else(|| first(number)).map(|id| (key, id)));
-    }
-    // What ends an answer beside the end of a text.
-    let eos = ids.iter().find(|(key, _)| *key == "eos_token_id").map(|(_, id)| *id);
-    let ends = numbers(generation.get("eos_token_id")).into_iter().filter(|id| Some(*id) != eos);
-    ids.extend(["eot_token_id", "eom_token_id"].into_iter().zip(ends));
-    Ok(ids)
-}
-
-/// The chat template: a file of its own, or the tokenizer's configuration has it.
-fn template(folder: &Path, said: &Json) -> Result<Option<String>, CheckpointError> {
-    let file = folder.join("chat_template.jinja");
-    if file.is_file() {
-        return Ok(Some(ixc_files::read_text(&file, MAX_BYTES)?));
-    }
-    Ok(match said.get("chat_template") {
-        Some(Json::String(template)) => Some(template.clone()),
-        Some(Json::Array(templates)) => {
-            let named = |name: &str| {
-                templates.iter().find(|template| template.get("name").and_then(Json::as_str) == Some(name))
-            };
-            let chosen = named("default").or(templates.first());
-            chosen.and_then(|template| template.get("template")?.as_str()).map(str::to_owned)
-        }
-        _ => None,
-    })
 }

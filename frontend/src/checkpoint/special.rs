@@ -1,0 +1,182 @@
+//! Tokens with a role, and which of them every text begins and ends with: what `tokenizer.json` says, then `tokenizer_config.json`, then `config.json` and
+//! `generation_config.json`, in the order in which llama.cpp's converter resolves them (gguf-py, `SpecialVocab`).
+//!
+//! | says | begins with BOS | ends with EOS |
+//! | --- | --- | --- |
+//! | a processor `ByteLevel` | no, unless another processor says so | likewise |
+//! | `RobertaProcessing` | yes | yes |
+//! | `TemplateProcessing` | where its first part is that token | where its last part is a special token, which is EOS then |
+//! | none of them | `add_bos_token` | `add_eos_token` |
+//! | nothing at all | as is usual of the kind of tokenizer: no key is written | likewise |
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::config::{self, Config};
+use super::error::CheckpointError;
+use super::vocabulary::{kind, sequence};
+
+/// What is said of roles.
+pub(super) struct Roles {
+    /// Ids by GGUF's keys.
+    pub ids: Vec<(&'static str, u32)>,
+    /// Whether a text begins with BOS, where something says so.
+    pub add_bos: Option<bool>,
+    /// Whether it ends with EOS.
+    pub add_eos: Option<bool>,
+}
+
+/// Texts of the tokens at both ends of a text.
+#[derive(Default)]
+struct Ends<'j> {
+    bos: Option<&'j str>,
+    cls: Option<&'j str>,
+    eos: Option<&'j str>,
+    /// EOS of the configuration, where a template ends with another.
+    other_eos: Option<&'j str>,
+    add_bos: Option<bool>,
+    add_eos: Option<bool>,
+}
+
+/// The text of a token of `tokenizer_config.json`.
+fn named<'j>(said: &'j Json, key: &str) -> Option<&'j str> {
+    let token = said.get(key)?;
+    token.as_str().or_else(|| token.get("content")?.as_str()).filter(|text| !text.is_empty())
+}
+
+impl<'j> Ends<'j> {
+    fn read(said: &'j Json, post_processor: &'j Json) -> Ends<'j> {
+        let mut ends = Ends {
+            bos: named(said, "bos_token").or_else(|| named(said, "cls_token")),
+            cls: named(said, "cls_token"),
+            eos: named(said, "eos_token").or_else(|| named(said, "sep_token")),
+            ..Ends::default()
+        };
+        for part in sequence(post_processor) {
+            match kind(part) {
+                "ByteLevel" => {
+                    ends.add_bos.get_or_insert(false);
+                    ends.add_eos.get_or_insert(false);
+                }
+                "RobertaProcessing" => (ends.add_bos, ends.add_eos) = (Some(true), Some(true)),
+                "TemplateProcessing" => ends.template(part),
+                _ => {}
+            }
+        }
+        let flag = |key: &str| said.get(key).and_then(Json::as_bool);
+        ends.add_bos = ends.add_bos.or_else(|| flag("add_bos_token"));
+        ends.add_eos = ends.add_eos.or_else(|| flag("add_eos_token"));
+        ends
+    }
+
+    /// What a template puts around a text.
+    fn template(&mut self, part: &'j Json) {
+        let single = part.get("single").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
+        let ([first, .., last], special) = (single, |part: &'j Json| part.get("SpecialToken")?.get("id")?.as_str())
+        else {
+            return;
+        };
+        if let Some(first) = special(first) {
+            let bos = *self.bos.get_or_insert(first);
+            self.add_bos = Some(first == bos || self.cls.is_none_or(|cls| cls == first));
+        }
+        if let Some(last) = special(last) {
+            self.other_eos = self.eos.replace(last).filter(|other| *other != last);
+            self.add_eos = Some(true);
+        }
+    }
+}
+
+/// Roles of the tokens of a folder whose `tokenizer_config.json` is `said`; ids from `count` on are no tokens.
+pub(super) fn roles(
+    folder: &Path,
+    config: &Config,
+    said: &Json,
+    post_processor: &Json,
+    id_of: &dyn Fn(&str) -> Option<u32>,
+    count: u64,
+) -> Result<Roles, CheckpointError> {
+    let generation = config::read_optional(&folder.join("generation_config.json"))?.unwrap_or(Json::Null);
+    let ends = Ends::read(said, post_processor);
+    let numbers = |value: Option<&Json>| -> Vec<u32> {
+        let number = |value: &Json| value.as_u64().filter(|id| *id < count).and_then(|id| u32::try_from(id).ok());
+        match value {
+            Some(Json::Array(ids)) => ids.iter().filter_map(number).collect(),
+            Some(value) => number(value).into_iter().collect(),
+            None => Vec::new(),
+        }
+    };
+    let first = |key: &str| {
+        let own = numbers(config.value(key));
+        own.into_iter().chain(numbers(generation.get(key))).next()
+    };
+    let mut ids = Vec::new();
+    for (key, token, number) in [
+        ("bos_token_id", ends.bos, "bos_token_id"),
+        ("eos_token_id", ends.eos, "eos_token_id"),
+        ("unknown_token_id", named(said, "unk_token"), ""),
+        ("padding_token_id", named(said, "pad_token"), "pad_token_id"),
+    ] {
+        ids.extend(token.and_then(id_of).or_else(|| first(number)).map(|id| (key, id)));
+    }
+    // What ends an answer beside the end of a text.
+    let eos = ids.iter().find(|(key, _)| *key == "eos_token_id").map(|(_, id)| *id);
+    let mut others: Vec<u32> = ends.other_eos.and_then(id_of).into_iter().collect();
+    for id in numbers(generation.get("eos_token_id")) {
+        if !others.contains(&id) {
+            others.push(id);
+        }
+    }
+    others.retain(|id| Some(*id) != eos);
+    ids.extend(["eot_token_id", "eom_token_id"].into_iter().zip(others));
+    Ok(Roles { ids, add_bos: ends.add_bos, add_eos: ends.add_eos })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// BOS, EOS and the two flags.
+    fn found<'j>(
+        said: &'j Json,
+        processor: &'j Json,
+    ) -> (Option<&'j str>, Option<&'j str>, Option<bool>, Option<bool>) {
+        let Ends { bos, eos, add_bos, add_eos, .. } = Ends::read(said, processor);
+        (bos, eos, add_bos, add_eos)
+    }
+
+    #[test]
+    fn processors_come_before_flags_and_flags_before_silence() {
+        let said =
+            json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true, "add_eos_token": true});
+        let bytes = json!({"type": "ByteLevel"});
+        let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+        let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+        let template = |single: &[Json]| json!({"type": "TemplateProcessing", "single": single});
+        let all = |parts: &[Json]| json!({"type": "Sequence", "processors": parts});
+        let (b, e) = (Some("<s>"), Some("</s>"));
+        assert_eq!(found(&said, &Json::Null), (b, e, Some(true), Some(true)));
+        assert_eq!(found(&said, &bytes), (b, e, Some(false), Some(false)));
+        let begins = template(&[special("<s>"), text.clone()]);
+        // What a template does not say, the flag does; where bytes were said to add nothing, it does not.
+        assert_eq!(found(&said, &begins), (b, e, Some(true), Some(true)));
+        assert_eq!(found(&said, &all(&[bytes.clone(), begins.clone()])), (b, e, Some(true), Some(false)));
+        assert_eq!(found(&said, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));
+        // Another token at the end is EOS from then on.
+        let ends = template(&[special("<s>"), text.clone(), special("<end>")]);
+        assert_eq!(found(&said, &ends), (b, Some("<end>"), Some(true), Some(true)));
+        assert_eq!(Ends::read(&said, &ends).other_eos, Some("</s>"));
+        // One that is not BOS at the beginning, where the configuration has a CLS of its own.
+        let said = json!({"bos_token": "<s>", "cls_token": "[CLS]"});
+        assert_eq!(found(&said, &template(&[special("[X]"), text.clone()])), (b, None, Some(false), None));
+        assert_eq!(found(&said, &template(&[special("[CLS]"), text.clone()])), (b, None, Some(true), None));
+        // Nothing is said.
+        assert_eq!(found(&json!({}), &Json::Null), (None, None, None, None));
+        assert_eq!(found(&Json::Null, &begins), (b, None, Some(true), None));
+        assert_eq!(found(&said, &template(&[text])), (b, None, None, None));
+        assert_eq!(found(&Json::Null, &json!({"type": "RobertaProcessing"})), (None, None, Some(true), Some(true)));
+    }
+}

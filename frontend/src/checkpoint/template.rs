@@ -1,0 +1,82 @@
+//! The chat template of a folder, wherever it has it.
+//!
+//! | where | what it is |
+//! | --- | --- |
+//! | `chat_template.jinja` | the default one |
+//! | `tokenizer_config.json`, `chat_template` | one, several with names, or an object of names |
+//! | `chat_template.json`, `chat_template` | the same; models that see and hear have it |
+//! | `additional_chat_templates/default.jinja` | the default one, beside others for other purposes |
+//!
+//! The first that is there counts. Of several with names it is `default`, or else the first.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::config;
+use super::error::CheckpointError;
+
+/// Longest template.
+const MAX_BYTES: u64 = 16 << 20;
+/// The name of the template that is for all purposes.
+const DEFAULT: &str = "default";
+/// The key of templates in JSON.
+const KEY: &str = "chat_template";
+
+/// The template of a folder whose `tokenizer_config.json` is `said`.
+pub(super) fn template(folder: &Path, said: &Json) -> Result<Option<String>, CheckpointError> {
+    if let Some(text) = file(&folder.join("chat_template.jinja"))? {
+        return Ok(Some(text));
+    }
+    if let Some(text) = said.get(KEY).and_then(chosen) {
+        return Ok(Some(text));
+    }
+    let beside = config::read_optional(&folder.join("chat_template.json"))?.unwrap_or(Json::Null);
+    if let Some(text) = beside.get(KEY).and_then(chosen) {
+        return Ok(Some(text));
+    }
+    file(&folder.join("additional_chat_templates").join(format!("{DEFAULT}.jinja")))
+}
+
+fn file(path: &Path) -> Result<Option<String>, CheckpointError> {
+    Ok(if path.is_file() { Some(ixc_files::read_text(path, MAX_BYTES)?) } else { None })
+}
+
+/// A template that is a text, or one of several.
+fn chosen(value: &Json) -> Option<String> {
+    let text = match value {
+        Json::String(_) => Some(value),
+        Json::Array(templates) => {
+            let is_default = |template: &&Json| template.get("name").and_then(Json::as_str) == Some(DEFAULT);
+            templates.iter().find(is_default).or(templates.first()).and_then(|template| template.get("template"))
+        }
+        Json::Object(templates) => templates.get(DEFAULT).or_else(|| templates.values().next()),
+        Json::Null | Json::Bool(_) | Json::Number(_) => None,
+    };
+    text.and_then(Json::as_str).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_of_several_templates_is_the_default() {
+        let named = |name: &str| json!({"name": name, "template": format!("of {name}")});
+        for (value, expected) in [
+            (json!("text"), Some("text")),
+            (json!([named("tool_use"), named("default")]), Some("of default")),
+            (json!([named("rag"), named("tool_use")]), Some("of rag")),
+            (json!({"tool_use": "a", "default": "b"}), Some("b")),
+            (json!({"tool_use": "a"}), Some("a")),
+            (json!([]), None),
+            (json!([7]), None),
+            (json!(7), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(chosen(&value).as_deref(), expected, "{value}");
+        }
+    }
+}

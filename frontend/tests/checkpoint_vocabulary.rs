@@ -1,0 +1,169 @@
+//! What a folder's tokenizer files become, with one thing changed in each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ixc_frontend::gguf::Gguf;
+use ixc_frontend::gguf::StringArray;
+use ixc_frontend::tokenizer::{Tokenizer, TokenizerSpec};
+use serde_json::{Value as Json, json};
+
+/// A copy of a checkpoint of tests, to be changed.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str, of: &str) -> Folder {
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_vocabulary").join(test);
+        let _ = fs::remove_dir_all(&to);
+        fs::create_dir_all(&to).unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/checkpoints").join(of);
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+        Folder(to)
+    }
+
+    fn edit(self, file: &str, change: impl FnOnce(&mut Json)) -> Folder {
+        let path = self.0.join(file);
+        let mut json: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut json);
+        fs::write(path, serde_json::to_vec(&json).unwrap()).unwrap();
+        self
+    }
+
+    fn write(self, file: &str, text: &str) -> Folder {
+        let path = self.0.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    fn open(&self) -> Gguf {
+        ixc_frontend::open(&self.0).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn spec(&self) -> TokenizerSpec {
+        TokenizerSpec::from_metadata(self.open().metadata()).unwrap()
+    }
+
+    fn refused(&self) -> String {
+        ixc_frontend::open(&self.0).unwrap_err().to_string()
+    }
+}
+
+const ROWS: usize = 320;
+
+#[test]
+fn the_table_has_a_row_for_each_token() {
+    // Rows without tokens are called so; the tokenizer of this checkpoint has 304 tokens.
+    let folder = Folder::new("padded", "qwen3moe");
+    let model = folder.open();
+    let tokens = model.metadata().read::<&StringArray>("tokenizer.ggml.tokens").unwrap();
+    assert_eq!(tokens.len(), ROWS);
+    assert_eq!(tokens.iter().last(), Some("[PAD319]"));
+    // An added token without a row is left out: of pictures, in Gemma 3. It is text, then.
+    let added = |id: usize| json!({"id": id, "content": "<image_soft_token>", "special": true, "normalized": false});
+    let with = |name: &str, id: usize| {
+        Folder::new(name, "qwen3moe")
+            .edit("tokenizer.json", |json| json["added_tokens"].as_array_mut().unwrap().push(added(id)))
+    };
+    let (inside, beyond) = (with("inside", ROWS - 1).spec(), with("beyond", ROWS).spec());
+    assert_eq!((inside.tokens.len(), inside.tokens[ROWS - 1].as_str()), (ROWS, "<image_soft_token>"));
+    assert_eq!((beyond.tokens.len(), beyond.tokens[ROWS - 1].as_str()), (ROWS, "[PAD319]"));
+    let ids = Tokenizer::new(&beyond).unwrap().encode("a<image_soft_token>", true).unwrap();
+    assert!(ids.len() > 2 && ids.iter().all(|id| (*id as usize) < ROWS), "{ids:?}");
+    // The same token in the vocabulary, too.
+    let both =
+        with("both", ROWS).edit("tokenizer.json", |json| json["model"]["vocab"]["<image_soft_token>"] = ROWS.into());
+    assert_eq!(both.spec().tokens.len(), ROWS);
+    // Padding that has no row is no token's role.
+    let pad = with("pad", ROWS).edit("tokenizer_config.json", |json| json["pad_token"] = "<image_soft_token>".into());
+    let pad = pad.edit("generation_config.json", |json| json["pad_token_id"] = ROWS.into());
+    let pad = pad.edit("config.json", |json| json["pad_token_id"] = ROWS.into());
+    assert_eq!(pad.spec().special.pad, None);
+    // Text could become a token that no row is for.
+    let word =
+        Folder::new("word", "qwen3moe").edit("tokenizer.json", |json| json["model"]["vocab"]["zz"] = (ROWS + 3).into());
+    let said = word.refused();
+    assert!(said.contains("key \"model.vocab\" is of \"zz\" with id 323; expected ids below 320, the rows"), "{said}");
+}
+
+#[test]
+fn both_ends_of_a_text_are_said_by_the_processor_then_by_flags() {
+    let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let template = |single: Vec<Json>| json!({"type": "TemplateProcessing", "single": single, "pair": []});
+    let cases = [
+        // SentencePiece's models begin with BOS where nothing is said.
+        (json!(null), json!({}), (true, false, Some(2), None)),
+        (json!(null), json!({"add_bos_token": false, "add_eos_token": true}), (false, true, Some(2), None)),
+        // A processor of bytes says no, whatever the flags are.
+        (json!({"type": "ByteLevel"}), json!({"add_bos_token": true}), (false, false, Some(2), None)),
+        // What a template does not say, a flag does.
+        (
+            template(vec![special("<s>"), text.clone()]),
+            json!({"add_bos_token": false, "add_eos_token": true}),
+            (true, true, Some(2), None),
+        ),
+        // What stands at its end is EOS, and what was that ends a turn.
+        (template(vec![text.clone(), special("<unk>")]), json!({}), (true, true, Some(0), Some(2))),
+    ];
+    for (number, (processor, flags, expected)) in cases.into_iter().enumerate() {
+        let folder = Folder::new(&format!("ends-{number}"), "deepseek-fp8")
+            .write("generation_config.json", "{}")
+            .edit("tokenizer.json", |json| json["post_processor"] = processor)
+            .edit("tokenizer_config.json", |json| {
+                json.as_object_mut().unwrap().extend(flags.as_object().unwrap().clone());
+            });
+        let spec = folder.spec();
+        let found = (spec.add_bos, spec.add_eos, spec.special.eos, spec.special.eot);
+        assert_eq!(found, expected, "case {number}");
+    }
+}
+
+#[test]
+fn templates_are_found_wherever_they_are() {
+    let without = |name: &str| {
+        Folder::new(&format!("template-{name}"), "qwen3moe").edit("tokenizer_config.json", |json| {
+            json.as_object_mut().unwrap().remove("chat_template");
+        })
+    };
+    let found = |folder: &Folder| folder.spec().chat_template;
+    assert_eq!(found(&without("none")), None);
+    let beside = without("json").write("chat_template.json", r#"{"chat_template": "beside"}"#);
+    assert_eq!(found(&beside).as_deref(), Some("beside"));
+    let list = r#"{"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]}"#;
+    assert_eq!(found(&without("list").write("chat_template.json", list)).as_deref(), Some("b"));
+    let own = without("own").edit("tokenizer_config.json", |json| json["chat_template"] = "own".into());
+    let own = own.write("chat_template.json", r#"{"chat_template": "beside"}"#);
+    assert_eq!(found(&own).as_deref(), Some("own"));
+    let file = own.write("chat_template.jinja", "file").write("additional_chat_templates/tool_use.jinja", "tools");
+    assert_eq!(found(&file).as_deref(), Some("file"));
+    let additional = without("additional").write("additional_chat_templates/tool_use.jinja", "tools");
+    assert_eq!(found(&additional), None);
+    let additional = additional.write("additional_chat_templates/default.jinja", "usual");
+    assert_eq!(found(&additional).as_deref(), Some("usual"));
+}
+
+/// DeepSeek's files, whose patterns hold line feeds themselves.
+#[test]
+fn deepseeks_pre_tokenizers_are_known() {
+    let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let v3 = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    let asian = "[一-龥ࠀ-一가-퟿]+";
+    for (name, parts) in [
+        ("deepseek-v3", vec![split("\\p{N}{1,3}"), split("[一-龥\u{3040}-ゟ゠-ヿ]+"), split(v3), bytes.clone()]),
+        (
+            "deepseek-coder",
+            vec![split("[\r\n]"), split("\\s?\\p{L}+"), split("\\s?\\p{P}+"), split(asian), digits, bytes],
+        ),
+    ] {
+        let folder = Folder::new(name, "qwen3moe").edit("tokenizer.json", |json| {
+            json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": parts});
+        });
+        assert_eq!(folder.spec().pre_tokenizer, name);
+    }
+}
