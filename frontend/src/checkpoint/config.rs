@@ -1,6 +1,7 @@
 //! `config.json`, and what else is JSON: keys with the kinds of values that they must have.
 //!
-//! Models that see and hear keep what is said of their decoder under `text_config`; it is looked for there first.
+//! Models that see and hear keep what is said of their decoder under `text_config`; it is looked for there first. What a configuration does not say
+//! is what transformers' class of it has, where a family states that ([`Config::with_defaults`]).
 
 use std::path::Path;
 
@@ -17,6 +18,8 @@ pub(super) struct Config {
     path: Box<Path>,
     /// Objects in which a key is looked for, first to last.
     objects: Vec<Map<String, Value>>,
+    /// What keys mean that none of these has.
+    defaults: Map<String, Value>,
 }
 
 /// Reads a JSON file.
@@ -67,7 +70,14 @@ impl Config {
             Some(Value::Object(text)) => Some(text),
             _ => None,
         });
-        Ok(Config { path: path.into(), objects: text.into_iter().chain([root]).collect() })
+        Ok(Config { path: path.into(), objects: text.into_iter().chain([root]).collect(), defaults: Map::new() })
+    }
+
+    /// With what keys mean that it does not have: an object, as JSON. Keys that it has as null mean nothing.
+    pub(super) fn with_defaults(self, json: &str) -> Config {
+        let defaults =
+            serde_json::from_str(json).unwrap_or_else(|error| unreachable!("a constant, and tested: {error}"));
+        Config { defaults, ..self }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -91,9 +101,12 @@ impl Config {
 
     /// The first of some keys that is there and not null.
     fn find<'a>(&self, keys: &[&'a str]) -> Option<(&'a str, &Value)> {
-        self.objects.iter().find_map(|object| {
+        let stated = self.objects.iter().find_map(|object| {
             keys.iter().find_map(|&key| Some((key, object.get(key).filter(|value| !value.is_null())?)))
-        })
+        });
+        let silent = || !keys.iter().any(|key| self.objects.iter().any(|object| object.contains_key(*key)));
+        let default = || keys.iter().find_map(|&key| Some((key, self.defaults.get(key)?)));
+        stated.or_else(|| if silent() { default() } else { None })
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
@@ -152,7 +165,8 @@ impl Config {
         match self.find(&[key]) {
             None => Ok(None),
             Some((_, Value::Object(object))) => {
-                Ok(Some(Config { path: self.path.clone(), objects: vec![object.clone()] }))
+                let (path, objects) = (self.path.clone(), vec![object.clone()]);
+                Ok(Some(Config { path, objects, defaults: Map::new() }))
             }
             Some((key, value)) => Err(self.wrong(key, kind(value), "an object")),
         }

@@ -24,6 +24,8 @@ const COUNTS: [(&str, &[&str]); 10] = [
     ("expert_group_count", &["n_group"]),
     ("expert_group_used_count", &["topk_group"]),
 ];
+/// Longest head whose frequencies are divided.
+const MAX_HEAD: u64 = 1 << 16;
 /// `expert_gating_func` by what configurations call it.
 const SCORES: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
 
@@ -34,8 +36,18 @@ pub(super) struct Keys<'a> {
     entries: Vec<(Box<str>, Value)>,
 }
 
-/// The keys of a model, and the numbers that its tensors are taken apart by.
-pub(super) fn keys(config: &Config, family: &Family) -> Result<Vec<(Box<str>, Value)>, CheckpointError> {
+/// What a configuration says.
+pub(super) struct Described {
+    /// GGUF's keys.
+    pub entries: Vec<(Box<str>, Value)>,
+    /// The numbers that its tensors are taken apart by.
+    pub sizes: Sizes,
+    /// Divisors of the frequencies of RoPE, where they are divided.
+    pub divisors: Option<Vec<f32>>,
+}
+
+/// The keys of a model, and what follows from them.
+pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, CheckpointError> {
     let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
     keys.entries.push(("general.architecture".into(), family.architecture.into()));
     if let Some(name) = config.text(&["_name_or_path"])?.filter(|name| !name.is_empty()) {
@@ -67,7 +79,9 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Vec<(Box<str>, Va
         let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !family.activations.contains(&name));
         keys.refuse(key, other, &family.activations.join(" or "))?;
     }
-    Ok(keys.entries)
+    let sizes = sizes(&keys)?;
+    let divisors = keys.divisors()?;
+    Ok(Described { entries: keys.entries, sizes, divisors })
 }
 
 impl Keys<'_> {
@@ -76,9 +90,19 @@ impl Keys<'_> {
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
-        self.entries
-            .iter()
-            .any(|(name, _)| name.strip_prefix(self.architecture).and_then(|name| name.strip_prefix('.')) == Some(key))
+        self.find(key).is_some()
+    }
+
+    /// What a key has so far: the last that was put.
+    fn find(&self, key: &str) -> Option<&Value> {
+        let is_key =
+            |name: &str| name.strip_prefix(self.architecture).and_then(|name| name.strip_prefix('.')) == Some(key);
+        self.entries.iter().rev().find(|(name, _)| is_key(name)).map(|(_, value)| value)
+    }
+
+    /// The number that a key has so far.
+    fn number_of(&self, key: &str) -> Option<u64> {
+        self.find(key).and_then(Value::integer).and_then(|number| u64::try_from(number).ok())
     }
 
     pub(super) fn default(&mut self, key: &str, value: u32) {
@@ -175,6 +199,33 @@ impl Keys<'_> {
         Ok(None)
     }
 
+    /// YaRN, where positions are scaled by it.
+    pub(super) fn yarn(&self) -> Result<Option<Yarn>, CheckpointError> {
+        if self.rope_kind()?.as_deref() != Some("yarn") {
+            return Ok(None);
+        }
+        let context = self.rope_number("original_max_position_embeddings")?;
+        let context = context.filter(|x| *x >= 1.0 && *x <= f64::from(u32::MAX)).ok_or_else(|| {
+            self.config.wrong("original_max_position_embeddings", "missing, or no count", "a count, for yarn")
+        })?;
+        // What the context grew by, where no factor is stated.
+        let factor = match self.rope_number("factor")? {
+            Some(factor) => factor,
+            None => f64::from(self.config.require(&["max_position_embeddings"])?) / context,
+        };
+        let stated = [self.rope_number("mscale")?, self.rope_number("mscale_all_dim")?];
+        let magnitude = match (self.rope_number("attention_factor")?, stated.map(|weight| weight.filter(|x| *x != 0.0)))
+        {
+            (Some(magnitude), _) => magnitude,
+            (None, [Some(weight), Some(all)]) => yarn_magnitude(factor, weight) / yarn_magnitude(factor, all),
+            (None, _) => yarn_magnitude(factor, 1.0),
+        };
+        if !(magnitude.is_finite() && magnitude > 0.0) {
+            return Err(self.config.wrong("attention_factor", magnitude.to_string(), "a positive number"));
+        }
+        Ok(Some(Yarn { factor, context: context as u32, magnitude }))
+    }
+
     fn rope(&mut self) -> Result<(), CheckpointError> {
         if let Some(base) = self.rope_number("rope_theta")? {
             self.put("rope.freq_base", base as f32);
@@ -187,20 +238,16 @@ impl Keys<'_> {
         }
         let factor = self.rope_number("factor")?;
         match (self.rope_kind()?.as_deref(), factor) {
-            (None | Some("default" | "llama3" | "dynamic" | "mrope" | "proportional"), _)
-            | (Some("linear" | "yarn"), None) => {}
+            (None | Some("default" | "llama3" | "dynamic" | "mrope" | "proportional"), _) | (Some("linear"), None) => {}
             (Some("linear"), Some(factor)) => {
                 self.put("rope.scaling.type", "linear");
                 self.put("rope.scaling.factor", factor as f32);
             }
-            (Some("yarn"), Some(factor)) => {
+            (Some("yarn"), _) => {
+                let Some(Yarn { factor, context, magnitude }) = self.yarn()? else { return Ok(()) };
                 self.put("rope.scaling.type", "yarn");
                 self.put("rope.scaling.factor", factor as f32);
-                let context = self.rope_number("original_max_position_embeddings")?;
-                let context = context.filter(|x| *x >= 1.0 && *x <= f64::from(u32::MAX)).ok_or_else(|| {
-                    self.config.wrong("original_max_position_embeddings", "missing, or no count", "a count, for yarn")
-                })?;
-                self.put("rope.scaling.original_context_length", context as u32);
+                self.put("rope.scaling.original_context_length", context);
                 for (key, from) in [
                     ("rope.scaling.yarn_ext_factor", "extrapolation_factor"),
                     ("rope.scaling.yarn_beta_fast", "beta_fast"),
@@ -210,8 +257,9 @@ impl Keys<'_> {
                         self.put(key, number as f32);
                     }
                 }
-                if let Some(number) = self.rope_number("attention_factor")?.or(self.rope_number("attn_factor")?) {
-                    self.put("rope.scaling.yarn_attn_factor", number as f32);
+                let beside = (magnitude / yarn_magnitude(factor, 1.0)) as f32;
+                if beside != 1.0 {
+                    self.put("rope.scaling.attn_factor", beside);
                 }
             }
             (Some(other), _) => {
@@ -220,6 +268,15 @@ impl Keys<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Divisors of the frequencies of RoPE, where they are divided.
+    fn divisors(&self) -> Result<Option<Vec<f32>>, CheckpointError> {
+        match self.rope_kind()?.as_deref() {
+            Some("llama3") => llama_3_divisors(self).map(Some),
+            Some("proportional") => proportional_divisors(self).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// The leading part of a head that is rotated: this share where the configuration does not say another.
@@ -244,6 +301,21 @@ impl Keys<'_> {
     }
 }
 
+/// Scaling by YaRN.
+pub(super) struct Yarn {
+    /// How much longer the context is.
+    pub factor: f64,
+    /// The context before.
+    pub context: u32,
+    /// What sines and cosines are multiplied by: `attention_factor`, or what follows from the factor.
+    pub magnitude: f64,
+}
+
+/// What YaRN multiplies sines and cosines by, with a weight on the logarithm (transformers, `_compute_yarn_parameters`).
+fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * weight * factor.ln() }
+}
+
 /// Length of a head.
 fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
     if let Some(length) = config.count(&["head_dim"])? {
@@ -255,11 +327,12 @@ fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
 }
 
 /// Numbers that tensors are taken apart by; 0 for those that a model has not.
-pub(super) fn sizes(config: &Config) -> Result<Sizes, CheckpointError> {
+fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
+    let config = keys.config;
     let count = |keys: &[&str]| Ok::<_, CheckpointError>(u64::from(config.count(keys)?.unwrap_or(0)));
     let heads = count(&["num_attention_heads"])?;
     Ok(Sizes {
-        layers: count(COUNTS[0].1)?,
+        layers: keys.number_of("block_count").unwrap_or(0),
         experts: count(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])?,
         heads,
         kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
@@ -267,27 +340,41 @@ pub(super) fn sizes(config: &Config) -> Result<Sizes, CheckpointError> {
         still: count(&["qk_nope_head_dim"])?,
         value: count(&["v_head_dim"])?,
         width: count(&["hidden_size"])?,
-        expert_width: count(&["moe_intermediate_size"])?,
+        expert_width: keys.number_of("expert_feed_forward_length").unwrap_or(0),
         key_heads: count(&["linear_num_key_heads"])?,
         value_heads: count(&["linear_num_value_heads"])?,
         key_len: count(&["linear_key_head_dim"])?,
         value_len: count(&["linear_value_head_dim"])?,
+        groups: count(&["n_groups", "mamba_n_groups"])?,
     })
 }
 
-/// Divisors of the frequencies of Llama 3's RoPE: high ones stay, low ones are divided by the factor, and between they change smoothly
-/// (transformers, `_compute_llama3_parameters`).
-pub(super) fn llama_3_divisors(config: &Config) -> Result<Option<Vec<f32>>, CheckpointError> {
-    let keys = Keys { config, architecture: "", entries: Vec::new() };
-    if keys.rope_kind()?.as_deref() != Some("llama3") {
-        return Ok(None);
+/// Gemma 4's, of layers without a window: the first pairs of a head turn as those of a whole head do, the others stand still.
+fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
+    /// As good as no rotation: what llama.cpp's converter writes.
+    const STILL: f32 = 1e30;
+    let dims = keys.number_of("rope.dimension_count").unwrap_or(0);
+    if dims > MAX_HEAD {
+        return Err(keys.config.wrong("head_dim", dims.to_string(), "the length of a head"));
     }
+    let share = keys.rope_number("partial_rotary_factor")?.unwrap_or(1.0);
+    if !(0.0..=1.0).contains(&share) {
+        return Err(keys.config.wrong("partial_rotary_factor", share.to_string(), "from 0 to 1"));
+    }
+    let turned = (dims as f64 * share / 2.0) as u64;
+    Ok((0..dims / 2).map(|pair| if pair < turned { 1.0 } else { STILL }).collect())
+}
+
+/// Those of Llama 3's: high ones stay, low ones are divided by the factor, and between they change smoothly
+/// (transformers, `_compute_llama3_parameters`).
+fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
+    let config = keys.config;
     let number = |key: &str, default: f64| Ok::<_, CheckpointError>(keys.rope_number(key)?.unwrap_or(default));
     let base = number("rope_theta", 10_000.0)? as f32;
     let (factor, low) = (number("factor", 8.0)?, number("low_freq_factor", 1.0)?);
     let (high, context) = (number("high_freq_factor", 4.0)?, number("original_max_position_embeddings", 8192.0)?);
     let dims = head_dim(config)?;
-    if dims == 0 || dims > 1 << 16 || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
+    if dims == 0 || dims > MAX_HEAD || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
         return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
     }
     let [factor, low, high, context] = [factor, low, high, context].map(|x| x as f32);
@@ -304,5 +391,5 @@ pub(super) fn llama_3_divisors(config: &Config) -> Result<Option<Vec<f32>>, Chec
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
     });
-    Ok(Some(divisors.collect()))
+    Ok(divisors.collect())
 }

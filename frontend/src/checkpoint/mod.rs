@@ -48,6 +48,7 @@ use array::Array;
 use config::Config;
 pub use error::{CheckpointError, HeaderFault};
 use families::{FAMILIES, Family};
+use keys::Described;
 use names::{Made, SHARED, Sizes};
 use shards::{Quantisation, Shards};
 
@@ -58,7 +59,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 12] = [
+const OTHER_PARTS: [&str; 15] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -67,17 +68,21 @@ const OTHER_PARTS: [&str; 12] = [
     "multi_modal_projector.",
     "model.multi_modal_projector.",
     "audio_tower.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
     "mtp.",
     "model.mtp_block.",
     "model.mtp_emb_norm.",
     "model.mtp_hidden_norm.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 7] = [
+const PREFIXES: [(&str, &str); 8] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
     ("ernie.", "model."),
+    ("backbone.", "model."),
     // Models without a head.
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
@@ -108,20 +113,17 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     }
     let config = Config::open(&folder.join(CONFIG))?;
     let family = family(&config)?;
+    let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
-    let sizes = keys::sizes(&config)?;
+    let Described { mut entries, sizes, divisors } = keys::keys(&config, family)?;
     let shards = Shards::open(folder)?;
     let weights = shards::weights(&shards, &quantisation)?;
     let made = made(&shards, &config, family, &sizes, weights)?;
-    let mut entries = keys::keys(&config, family)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
-    entries.extend(vocabulary::keys(folder, &config, rows)?);
+    entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
     let (tensors, derived) = placed(&shards, made)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
-    let constants = match keys::llama_3_divisors(&config)? {
-        Some(divisors) => vec![("rope_freqs.weight", divisors)],
-        None => Vec::new(),
-    };
+    let constants: Vec<_> = divisors.map(|divisors| ("rope_freqs.weight", divisors)).into_iter().collect();
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
 }
 
@@ -167,13 +169,15 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
     // What is outside says which parts a model has, what is inside which decoder: the decoder's is more special where both are known.
     let inner = config.text(&["model_type"])?;
     let outer = config.outer("model_type").and_then(|value| value.as_str());
-    let row =
-        |name: Option<&str>| FAMILIES.iter().find(|family| name.is_some_and(|name| family.model_types.contains(&name)));
-    row(inner).or_else(|| row(outer)).ok_or_else(|| CheckpointError::UnknownModel {
-        path: config.path().into(),
-        found: outer.or(inner).unwrap_or("").into(),
-        known: families::known(),
-    })
+    for name in [inner, outer].into_iter().flatten() {
+        for family in FAMILIES.iter().filter(|family| family.model_types.contains(&name)) {
+            if (family.when)(&config.clone().with_defaults(family.defaults))? {
+                return Ok(family);
+            }
+        }
+    }
+    let (path, found) = (config.path().into(), outer.or(inner).unwrap_or("").into());
+    Err(CheckpointError::UnknownModel { path, found, known: families::known() })
 }
 
 /// The layer in one of GGUF's names; what is of no layer comes before.
@@ -205,7 +209,7 @@ fn made(
     sizes: &Sizes,
     weights: BTreeMap<Box<str>, Array>,
 ) -> Result<BTreeMap<String, Group>, CheckpointError> {
-    let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(family.tied);
+    let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(false);
     let mut made: BTreeMap<String, Group> = BTreeMap::new();
     let mut experts: BTreeMap<String, BTreeMap<u64, Array>> = BTreeMap::new();
     for (stored, array) in weights {
@@ -261,7 +265,8 @@ fn made(
 }
 
 /// Matrices that are f32 whatever they are stored as: small, and what is chosen by them is sensitive.
-const SINGLE: [&str; 3] = ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight"];
+const SINGLE: [&str; 4] =
+    ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
 
 /// The format of a tensor: vectors, norms, biases and routers are f32, as in GGUF files; FP8 numbers times their scales are the nearest bf16.
 fn format(name: &str, rank: usize, element: Element, change: Change) -> Format {

@@ -25,6 +25,8 @@ pub(super) struct Sizes {
     pub value_heads: u64,
     pub key_len: u64,
     pub value_len: u64,
+    /// State spaces: groups of heads.
+    pub groups: u64,
 }
 
 /// What a stored tensor becomes: arrays whose rows are one behind the other, under the name with `{P}` replaced.
@@ -144,8 +146,9 @@ pub(super) fn latent(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 /// Queries, keys and values of one matrix.
 pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
+    let behind = q.checked_add(k)?;
     let part = |from, len| x.clone().slice(0, from, len);
-    parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(q + k, k))])
+    parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
 }
 
 /// A kernel of one channel each: `[channels, 1, taps]`.
@@ -163,6 +166,25 @@ pub(super) fn decay(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     Some(vec![Made { part: "", arrays: vec![x], change: Change::MinusExp }])
 }
 
+/// The weight of a norm of each group of heads: a row for each, where there are several.
+fn by_group(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(if s.groups > 1 { x.clone().split(0, &[s.groups, x.len(0).checked_div(s.groups)?])? } else { x })
+}
+
+/// Gates and up of what is the shared expert, or all of the network where there are no experts.
+fn shared_gate_up(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let mut made = gate_up(s, x)?;
+    if s.experts > 0 {
+        made.iter_mut().zip(["gate_shexp", "up_shexp"]).for_each(|(made, part)| made.part = part);
+    }
+    Some(made)
+}
+
+/// Its other product.
+fn shared_down(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    parts([(if s.experts > 0 { "down_shexp" } else { "down" }, Some(x))])
+}
+
 /// Value heads, those of a key head together, in the order in which key heads repeat: a dimension of `value_heads * len`.
 fn in_turns(s: &Sizes, x: Array, dim: usize, len: u64) -> Option<Array> {
     let each = s.value_heads.checked_div(s.key_heads)?;
@@ -171,7 +193,8 @@ fn in_turns(s: &Sizes, x: Array, dim: usize, len: u64) -> Option<Array> {
 
 /// Queries and keys as they are, then values whose heads are put in turns.
 fn values_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    let (keys, values) = (2 * s.key_heads * s.key_len, s.value_heads * s.value_len);
+    let keys = s.key_heads.checked_mul(s.key_len)?.checked_mul(2)?;
+    let values = s.value_heads.checked_mul(s.value_len)?;
     let still = x.clone().slice(0, 0, keys)?;
     let turned = in_turns(s, x.slice(0, keys, values)?, 0, s.value_len)?;
     Some(vec![Made { part: "", arrays: vec![still, turned], change: Change::Keep }])
@@ -200,10 +223,12 @@ fn turned_columns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 /// Qwen3-Next's fused projection: for each key head its query, key, values and gates.
 fn by_key_head(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let values = s.value_heads.checked_div(s.key_heads)?.checked_mul(s.value_len)?;
-    let heads = x.split(0, &[s.key_heads, 2 * s.key_len + 2 * values])?;
+    let keys = s.key_len.checked_mul(2)?;
+    let gates = keys.checked_add(values)?;
+    let heads = x.split(0, &[s.key_heads, gates.checked_add(values)?])?;
     let part = |from: u64, len: u64| heads.clone().slice(1, from, len)?.join(0);
     let (q, k) = (part(0, s.key_len)?, part(s.key_len, s.key_len)?);
-    let (v, z) = (part(2 * s.key_len, values)?, part(2 * s.key_len + values, values)?);
+    let (v, z) = (part(keys, values)?, part(gates, values)?);
     Some(vec![
         Made { part: "qkv", arrays: vec![q, k, v], change: Change::Keep },
         Made { part: "gate", arrays: vec![z], change: Change::Keep },
@@ -278,6 +303,101 @@ pub(super) static GEMMA_3: &[Rule] = &[
     rule("model.layers.{L}.post_feedforward_layernorm", "blk.{L}.post_ffw_norm", plus_one),
     rule("model.layers.{L}.self_attn.q_norm", "blk.{L}.attn_q_norm", plus_one),
     rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", plus_one),
+];
+
+/// Gemma 4: norms multiply by what is stored; experts stand beside the dense network, gates and up in one tensor.
+pub(super) static GEMMA_4: &[Rule] = &[
+    rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
+    rule("model.layers.{L}.pre_feedforward_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.pre_feedforward_layernorm_2", "blk.{L}.pre_ffw_norm_2", plain),
+    rule("model.layers.{L}.post_feedforward_layernorm", "blk.{L}.post_ffw_norm", plain),
+    rule("model.layers.{L}.post_feedforward_layernorm_1", "blk.{L}.post_ffw_norm_1", plain),
+    rule("model.layers.{L}.post_feedforward_layernorm_2", "blk.{L}.post_ffw_norm_2", plain),
+    rule("model.layers.{L}.layer_scalar", "blk.{L}.layer_output_scale.weight", plain),
+    rule("model.layers.{L}.router.proj", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.router.scale", "blk.{L}.ffn_gate_inp.scale", plain),
+    rule("model.layers.{L}.router.per_expert_scale", "blk.{L}.ffn_down_exps.scale", plain),
+    rule("model.layers.{L}.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain),
+    rule("model.layers.{L}.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
+    rule("model.embed_tokens_per_layer", "per_layer_token_embd", plain),
+    rule("model.per_layer_model_projection", "per_layer_model_proj", plain),
+    rule("model.per_layer_projection_norm", "per_layer_proj_norm", plain),
+    rule("model.layers.{L}.per_layer_input_gate", "blk.{L}.inp_gate", plain),
+    rule("model.layers.{L}.per_layer_projection", "blk.{L}.proj", plain),
+    rule("model.layers.{L}.post_per_layer_input_norm", "blk.{L}.post_norm", plain),
+];
+
+/// LFM2, dense and with experts.
+pub(super) static LFM_2: &[Rule] = &[
+    rule("model.embedding_norm", "token_embd_norm", plain),
+    rule("model.layers.{L}.operator_norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.ffn_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.conv.conv", "blk.{L}.shortconv.conv", taps),
+    rule("model.layers.{L}.conv.in_proj", "blk.{L}.shortconv.in_proj", plain),
+    rule("model.layers.{L}.conv.out_proj", "blk.{L}.shortconv.out_proj", plain),
+    rule("model.layers.{L}.self_attn.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.self_attn.q_layernorm", "blk.{L}.attn_q_norm", plain),
+    rule("model.layers.{L}.self_attn.k_layernorm", "blk.{L}.attn_k_norm", plain),
+    rule("model.layers.{L}.feed_forward.w1", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.feed_forward.w2", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.feed_forward.w3", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.feed_forward.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.feed_forward.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.w1", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.w2", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.w3", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", gate_up),
+    rule("model.layers.{L}.feed_forward.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
+];
+
+/// Granite with layers of Mamba-2: what all of its layers have behind them is the shared expert, or the network where there are no experts.
+pub(super) static GRANITE_HYBRID: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
+    rule("model.layers.{L}.mamba.in_proj", "blk.{L}.ssm_in", plain),
+    rule("model.layers.{L}.mamba.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.mamba.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.{L}.mamba.D", "blk.{L}.ssm_d", plain),
+    rule("model.layers.{L}.mamba.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.mamba.norm", "blk.{L}.ssm_norm", by_group),
+    rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", plain),
+    rule("model.layers.{L}.block_sparse_moe.router.layer", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.block_sparse_moe.router", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.block_sparse_moe.input_linear.weight", "blk.{L}.ffn_{P}_exps.weight", gate_up),
+    rule("model.layers.{L}.block_sparse_moe.output_linear", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.shared_mlp.input_linear.weight", "blk.{L}.ffn_{P}.weight", shared_gate_up),
+    rule("model.layers.{L}.shared_mlp.output_linear.weight", "blk.{L}.ffn_{P}.weight", shared_down),
+];
+
+/// Nemotron-H: each layer is one part behind one norm. Nothing turns queries and keys, which are in the order of those that turn neighbours all the same.
+pub(super) static NEMOTRON_H: &[Rule] = &[
+    rule("model.embeddings", "token_embd", plain),
+    rule("model.norm_f", "output_norm", plain),
+    rule("model.layers.{L}.norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.mixer.q_proj", "blk.{L}.attn_q", query),
+    rule("model.layers.{L}.mixer.k_proj", "blk.{L}.attn_k", key),
+    rule("model.layers.{L}.mixer.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.layers.{L}.mixer.o_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.mixer.in_proj", "blk.{L}.ssm_in", plain),
+    rule("model.layers.{L}.mixer.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.mixer.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.{L}.mixer.D", "blk.{L}.ssm_d", plain),
+    rule("model.layers.{L}.mixer.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.mixer.norm", "blk.{L}.ssm_norm", by_group),
+    rule("model.layers.{L}.mixer.out_proj", "blk.{L}.ssm_out", plain),
+    rule("model.layers.{L}.mixer.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.mixer.down_proj", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.mixer.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.mixer.gate.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.mixer.gate.e_score_correction.bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.mixer.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.mixer.experts.{E}.down_proj", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.mixer.experts.up_proj", "blk.{L}.ffn_up_exps.weight", plain),
+    rule("model.layers.{L}.mixer.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
+    rule("model.layers.{L}.mixer.shared_experts.up_proj", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.mixer.shared_experts.down_proj", "blk.{L}.ffn_down_shexp", plain),
+    rule("model.layers.{L}.mixer.fc1_latent_proj", "blk.{L}.ffn_latent_down", plain),
+    rule("model.layers.{L}.mixer.fc2_latent_proj", "blk.{L}.ffn_latent_up", plain),
 ];
 
 /// gpt-oss: matrices of experts transposed, or blocks of MXFP4 that are not.

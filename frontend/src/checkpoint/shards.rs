@@ -228,6 +228,10 @@ fn scales(
     let (Some((&columns, lead)), false) = (shape.split_last(), shape.contains(&0)) else {
         return Err(shards.wrong(weight, format!("{shape:?}"), "a matrix"));
     };
+    // None of them is 0 from here on, so that no product is larger than the file.
+    if found.shape.contains(&0) {
+        return Err(shards.wrong(name, format!("{:?}", found.shape), "at least one scale"));
+    }
     let rows: u64 = lead.iter().product();
     let count: u64 = found.shape.iter().product();
     let shape_of = |block: [u64; 2]| -> Option<Vec<u64>> {

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, with the pre-tokenizer whose patterns are the same |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`: a token's score is the rank of the first merge that makes it |
+//! | the same of Gemma 4 | its family | `gemma4`, with its merges |
 //!
 //! For others (unigrams, words) the model takes token ids only, which is said once. The embedding table has a row for each token: rows that `tokenizer.json` has no token
 //! for are called `[PAD…]`, as in GGUF files; added tokens without a row are left out, which is said, and other tokens without one are an error.
@@ -16,6 +17,7 @@ use serde_json::Value as Json;
 
 use super::config::{self, Config};
 use super::error::CheckpointError;
+use super::families::Pieces;
 use super::{special, template};
 use crate::gguf::{Array, StringArray, Value};
 use crate::tokenizer::{MAX_TOKENS, PreTokenizer};
@@ -96,7 +98,12 @@ impl Merge {
 }
 
 /// Keys of a checkpoint's vocabulary, whose embedding table has so many rows.
-pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box<str>, Value)>, CheckpointError> {
+pub(super) fn keys(
+    folder: &Path,
+    config: &Config,
+    rows: u64,
+    given: Pieces,
+) -> Result<Vec<(Box<str>, Value)>, CheckpointError> {
     let mut keys = Vec::new();
     let said = config::read_optional(&folder.join("tokenizer_config.json"))?.unwrap_or(Json::Null);
     if let Some(template) = template::template(folder, &said)? {
@@ -168,8 +175,10 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
         };
     }
     let spaced: Vec<String> = file.added_tokens.iter().map(|token| token.content.replace(SPACE, " ")).collect();
+    let visible: &[&str] = if let Pieces::Merged { visible, .. } = given { visible } else { &[] };
     for (added, spaced) in file.added_tokens.iter().zip(&spaced) {
-        let control = added.special || looks_special(&added.content);
+        let is_text = visible.contains(&added.content.as_str());
+        let control = !is_text && (added.special || looks_special(&added.content));
         let id = added.id as usize;
         tokens[id] = Some(if control { &added.content } else { spaced });
         types[id] = match types[id] {
@@ -198,7 +207,12 @@ pub(super) fn keys(folder: &Path, config: &Config, rows: u64) -> Result<Vec<(Box
         }
         Ok::<_, CheckpointError>(Value::Array(Array::String(merges)))
     };
-    if pieces {
+    if let (true, Pieces::Merged { name, .. }) = (pieces, given) {
+        put("model", name.into());
+        put("pre", name.into());
+        put("merges", merges()?);
+        put("add_space_prefix", false.into());
+    } else if pieces {
         let mut scores = vec![NEVER_MERGED; count];
         for (rank, merge) in file.model.merges.iter().enumerate() {
             let (left, right) = merge.sides().ok_or_else(|| {

@@ -133,8 +133,9 @@ def rewrite(path, change):
     writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
 
 
-def make(name, llama_cpp):
-    config, model_class, limit, rewritten = MODELS[name]
+def prepared(name):
+    """The model of a name, with its numbers, and the generator that goes on behind them."""
+    config, model_class, *_ = MODELS[name]
     generator = torch.Generator().manual_seed(SEED)
     model = model_class(config).eval()
     if hasattr(model, "set_experts_implementation"):
@@ -142,6 +143,12 @@ def make(name, llama_cpp):
         model.set_experts_implementation("eager")
     randomise(model, generator)
     round_matrices(model)
+    return model, generator
+
+
+def make(name, llama_cpp):
+    config, _, limit, rewritten = MODELS[name]
+    model, generator = prepared(name)
     vocabulary = config.get_text_config().vocab_size
     tokens = torch.randint(0, vocabulary, (TOKENS,), generator=generator).tolist()
     out = GOLDEN / "models" / f"{name}.gguf"
@@ -177,4 +184,5 @@ def main():
         make(name, arguments.llama_cpp.resolve())
 
 
-main()
+if __name__ == "__main__":
+    main()

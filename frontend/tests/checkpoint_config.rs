@@ -1,0 +1,307 @@
+//! What configurations of folders say, and what they leave to the defaults of transformers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ixc_frontend::arch::{self, Hyper};
+use ixc_frontend::gguf::{Gguf, Value};
+use serde_json::{Value as Json, json};
+
+/// A folder with a configuration and tensors of zeros.
+fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBuf {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
+    let _ = fs::remove_dir_all(&to);
+    fs::create_dir_all(&to).unwrap();
+    fs::write(to.join("config.json"), serde_json::to_vec(config).unwrap()).unwrap();
+    let (mut header, mut end) = (serde_json::Map::new(), 0u64);
+    for (name, dtype, shape) in tensors {
+        let each = match *dtype {
+            "F8_E4M3" => 1,
+            "F32" => 4,
+            _ => 2,
+        };
+        let bytes = if shape.contains(&0) { 0 } else { each * shape.iter().product::<u64>() };
+        header.insert((*name).into(), json!({"dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes]}));
+        end += bytes;
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.resize(file.len() + end as usize, 0);
+    fs::write(to.join("model.safetensors"), file).unwrap();
+    to
+}
+
+fn open(folder: &Path) -> Gguf {
+    ixc_frontend::open(folder).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The smallest Gemma 3 whose heads are as a sparse configuration leaves them: 8 and 4 of 256.
+fn gemma_3(test: &str, text: &Json, [heads, kv_heads, length]: [u64; 3]) -> Gguf {
+    let width = 32;
+    let (q, kv) = (heads * length, kv_heads * length);
+    let parts: [(&str, &[u64]); 13] = [
+        ("input_layernorm", &[width]),
+        ("post_attention_layernorm", &[width]),
+        ("pre_feedforward_layernorm", &[width]),
+        ("post_feedforward_layernorm", &[width]),
+        ("self_attn.q_norm", &[length]),
+        ("self_attn.k_norm", &[length]),
+        ("self_attn.q_proj", &[q, width]),
+        ("self_attn.k_proj", &[kv, width]),
+        ("self_attn.v_proj", &[kv, width]),
+        ("self_attn.o_proj", &[width, q]),
+        ("mlp.gate_proj", &[48, width]),
+        ("mlp.up_proj", &[48, width]),
+        ("mlp.down_proj", &[width, 48]),
+    ];
+    let mut names = vec![
+        ("language_model.model.embed_tokens.weight".to_owned(), vec![16, width]),
+        ("language_model.model.norm.weight".to_owned(), vec![width]),
+        ("vision_tower.vision_model.embeddings.position_embedding.weight".to_owned(), vec![4, 4]),
+    ];
+    for layer in 0..6 {
+        let name = |part: &str| format!("language_model.model.layers.{layer}.{part}.weight");
+        names.extend(parts.map(|(part, shape)| (name(part), shape.to_vec())));
+    }
+    let tensors: Vec<_> = names.iter().map(|(name, shape)| (name.as_str(), "BF16", shape.as_slice())).collect();
+    let config = json!({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}});
+    open(&folder(test, &config, &tensors))
+}
+
+fn hyper(model: &Gguf) -> Hyper {
+    arch::build(model).unwrap_or_else(|error| panic!("{error}")).hyper
+}
+
+/// As gemma-3-4b is published: what is not said is what `Gemma3TextConfig` has.
+#[test]
+fn what_gemma_3_does_not_say_is_the_default() {
+    let text = json!({
+        "model_type": "gemma3_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    });
+    let found = hyper(&gemma_3("gemma3-4b", &text, [8, 4, 256]));
+    assert_eq!((found.context_length, found.norm_eps as f32), (131_072, 1e-6));
+    assert_eq!((found.rope.base, found.rope.factor), (1e6, 8.0));
+    let local = found.local_rope.unwrap();
+    assert_eq!((local.base, local.factor), (1e4, 1.0));
+    let windows: Vec<_> = found.layers.iter().map(|layer| layer.window).collect();
+    assert_eq!(windows, [Some(1024), Some(1024), Some(1024), Some(1024), Some(1024), None]);
+    let layer = &found.layers[0];
+    assert_eq!((layer.heads, layer.kv_heads, layer.key_length), (8, 4, 256));
+    assert_eq!(layer.attention_scale, 1.0 / 16.0);
+    // As the largest is: scores are divided by what is not the length of a head.
+    let mut text = text;
+    let own =
+        json!({"head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 16, "query_pre_attn_scalar": 168});
+    text.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+    let found = hyper(&gemma_3("gemma3-27b", &text, [32, 16, 128]));
+    assert_eq!(found.layers[0].attention_scale as f32, (1.0 / 168f64.sqrt()) as f32);
+    // Nothing but the sizes: the window is another.
+    let text = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6});
+    assert_eq!(hyper(&gemma_3("gemma3-sparse", &text, [8, 4, 256])).layers[0].window, Some(4096));
+}
+
+/// A checkpoint of tests with another configuration.
+fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf, String> {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
+    let _ = fs::remove_dir_all(&to);
+    fs::create_dir_all(&to).unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/checkpoints").join(of);
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+    let path = to.join("config.json");
+    let mut json: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut json);
+    fs::write(path, serde_json::to_vec(&json).unwrap()).unwrap();
+    ixc_frontend::open(&to).map_err(|error| error.to_string())
+}
+
+/// Null is a statement, and no default takes its place.
+#[test]
+fn what_is_null_is_not_the_default() {
+    let without = |key: &'static str| {
+        changed(&format!("without-{key}"), "qwen3moe", move |json| {
+            json.as_object_mut().unwrap().remove(key);
+        })
+    };
+    let of = |model: &Gguf| model.metadata().read_optional::<bool>("qwen3moe.expert_weights_norm").unwrap();
+    assert_eq!(of(&without("norm_topk_prob").unwrap()), Some(false));
+    let null = changed("null", "qwen3moe", |json| json["norm_topk_prob"] = Json::Null).unwrap();
+    assert_eq!(of(&null), None);
+}
+
+/// What sines and cosines are multiplied by, as transformers' `_compute_yarn_parameters` has it.
+#[test]
+fn yarn_multiplies_as_transformers_does() {
+    let magnitude = |test: &str, of: &str, scaling: Json| {
+        let model = changed(test, of, |json| {
+            json["rope_parameters"] =
+                json!({"rope_theta": 10000.0, "rope_type": "yarn", "original_max_position_embeddings": 64});
+            json["rope_parameters"].as_object_mut().unwrap().extend(scaling.as_object().unwrap().clone());
+        });
+        let rope = hyper(&model.unwrap()).rope;
+        (rope.attn_factor * (1.0 + 0.1 * rope.factor.ln()), rope.factor)
+    };
+    let near = |(found, factor): (f64, f64), expected: f64, of: f64| {
+        assert!(
+            (found - expected).abs() < 1e-6 && (factor - of).abs() < 1e-6,
+            "{found} of {factor}, not {expected} of {of}"
+        );
+    };
+    let usual = 1.0 + 0.1 * 4f64.ln();
+    near(magnitude("yarn", "qwen3moe", json!({"factor": 4.0})), usual, 4.0);
+    near(magnitude("yarn-stated", "qwen3moe", json!({"factor": 4.0, "attention_factor": 1.25})), 1.25, 4.0);
+    // The context of 256 positions, by that before.
+    near(magnitude("yarn-grown", "qwen3moe", json!({"factor": null})), usual, 4.0);
+    let weights = json!({"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5});
+    let ratio = usual / (1.0 + 0.05 * 4f64.ln());
+    near(magnitude("yarn-weights", "qwen3moe", weights.clone()), ratio, 4.0);
+    // Latent attention has the rest of it in the factor on scores.
+    near(magnitude("yarn-latent", "deepseek-fp8", weights), ratio, 4.0);
+    near(
+        magnitude("yarn-latent-equal", "deepseek-fp8", json!({"factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.7})),
+        1.0,
+        4.0,
+    );
+    near(magnitude("yarn-latent-plain", "deepseek-fp8", json!({"factor": 4.0})), usual, 4.0);
+    let refused = changed("yarn-negative", "qwen3moe", |json| {
+        json["rope_parameters"] = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": -1.0});
+    });
+    let said = refused.unwrap_err();
+    assert!(said.contains("key \"attention_factor\" is -1; expected a positive number"), "{said}");
+}
+
+/// Numbers of a key, as what they are: a count may be given once or for each layer.
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(array) => {
+            let number = |at| array.integer(at).map(|x| x as f64).or(array.bool(at).map(f64::from));
+            (0..array.len()).filter_map(number).collect()
+        }
+        Value::F32(x) => vec![f64::from(*x)],
+        Value::Bool(x) => vec![f64::from(*x)],
+        other => other.integer().map(|x| x as f64).into_iter().collect(),
+    }
+}
+
+/// Hybrids and Gemma 4, from what transformers saves of the golden models: keys and tensors are those of the files that llama.cpp's converter makes.
+#[test]
+fn keys_and_tensors_are_the_converters() {
+    // What says nothing there: RoPE that no layer has, groups of which there is one, sizes that tensors say, and vocabularies.
+    const SILENT: [&str; 5] = [
+        "rope.scaling.finetuned",
+        "vocab_size",
+        "rope.dimension_count",
+        "expert_group_count",
+        "expert_group_used_count",
+    ];
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checkpoints");
+    let mut count = 0;
+    for entry in fs::read_dir(vectors).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let saved: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let shapes: Vec<(&String, &str, Vec<u64>)> = saved["tensors"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, tensor)| {
+                let shape = tensor[1].as_array().unwrap().iter().map(|len| len.as_u64().unwrap()).collect();
+                (name, tensor[0].as_str().unwrap(), shape)
+            })
+            .collect();
+        let tensors: Vec<_> =
+            shapes.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, shape.as_slice())).collect();
+        let ours = open(&folder(&format!("saved-{name}"), &saved["config"], &tensors));
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/models/{name}.gguf"));
+        let theirs = Gguf::open(&golden).unwrap();
+        let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
+            let of = |tensor: &ixc_frontend::gguf::Tensor| {
+                // Vectors may be written as matrices.
+                let dims = tensor.dims().iter().copied().filter(|dim| *dim > 1).collect();
+                (tensor.name().to_owned(), dims, tensor.tensor_type().to_string())
+            };
+            let mut all: Vec<_> = model.tensors().map(of).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(tensors(&ours), tensors(&theirs), "{name}");
+        let architecture: &str = theirs.metadata().read("general.architecture").unwrap();
+        assert_eq!(ours.metadata().read::<&str>("general.architecture").unwrap(), architecture);
+        for (key, value) in theirs.metadata().iter() {
+            let Some(part) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else { continue };
+            // The epsilon of Nemotron-H is under a name of its own.
+            let found = ours
+                .metadata()
+                .get(key)
+                .or_else(|| ours.metadata().get(&key.replace("layer_norm_epsilon", "layer_norm_rms_epsilon")));
+            match found {
+                Some(found) => assert_eq!(numbers(found), numbers(value), "{name}: {key}"),
+                None => assert!(SILENT.contains(&part), "{name}: {key} is missing"),
+            }
+        }
+        // Factors of layers are numbers of tensors, which are zeros here.
+        let ops = |model: &Gguf| -> Vec<_> {
+            let module = arch::build(model).unwrap_or_else(|error| panic!("{name}: {error}")).module;
+            module.functions[0].ops.iter().map(|op| op.kind).collect()
+        };
+        assert_eq!(ops(&ours), ops(&theirs), "{name}");
+        count += 1;
+    }
+    assert_eq!(count, 8);
+}
+
+/// Hunyuan has a width of experts for each layer, all the same.
+#[test]
+fn a_count_may_be_given_for_each_layer() {
+    let config = json!({
+        "model_type": "hunyuan_v1_moe", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_experts": 2, "moe_topk": [1, 1], "moe_intermediate_size": [16, 16], "num_shared_expert": [1, 1],
+    });
+    let model = open(&folder("hunyuan", &config, &[("model.norm.weight", "BF16", &[32])]));
+    let key = |name: &str| model.metadata().read::<u32>(&format!("hunyuan-moe.{name}")).unwrap();
+    assert_eq!((key("expert_feed_forward_length"), key("expert_used_count"), key("expert_shared_count")), (16, 1, 1));
+}
+
+/// Sizes whose products no number holds are typed errors.
+#[test]
+fn absurd_sizes_are_refused() {
+    let huge = u32::MAX;
+    let config = |model_type: &str| {
+        json!({
+            "model_type": model_type, "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": huge,
+            "num_key_value_heads": huge, "head_dim": huge, "linear_num_key_heads": huge, "linear_num_value_heads": 1,
+            "linear_key_head_dim": huge, "linear_value_head_dim": huge, "max_position_embeddings": 4, "n_groups": huge,
+            "mamba_n_heads": huge, "mamba_d_head": 1, "mamba_n_groups": huge, "layer_types": ["mamba"], "qk_nope_head_dim": huge - 1,
+            "v_head_dim": huge, "kv_lora_rank": 1, "qk_rope_head_dim": 1,
+        })
+    };
+    for (model_type, tensor) in [
+        ("qwen3_next", "model.layers.0.linear_attn.in_proj_qkvz.weight"),
+        ("qwen3_5", "model.layers.0.linear_attn.in_proj_qkv.weight"),
+        ("qwen3_5", "model.layers.0.linear_attn.in_proj_z.weight"),
+        ("ernie4_5", "model.layers.0.self_attn.qkv_proj.weight"),
+        ("deepseek_v3", "model.layers.0.self_attn.kv_b_proj.weight"),
+        ("granitemoehybrid", "model.layers.0.mamba.norm.weight"),
+    ] {
+        let mut config = config(model_type);
+        if model_type != "granitemoehybrid" {
+            config.as_object_mut().unwrap().remove("layer_types");
+        }
+        let shape: &[u64] = if tensor.contains("norm") { &[4] } else { &[4, 4] };
+        let at = folder(&format!("absurd-{model_type}-{}", tensor.len()), &config, &[(tensor, "BF16", shape)]);
+        let said = ixc_frontend::open(&at).unwrap_err().to_string();
+        assert!(said.contains(tensor) && said.contains("sizes take apart"), "{model_type}: {said}");
+    }
+    let config = json!({"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "quantization_config": {"quant_method": "fp8"}});
+    let name = "model.layers.0.self_attn.o_proj.weight";
+    let scale = format!("{name}_scale");
+    let scales: &[u64] = &[1 << 63, 4, 0];
+    let at = folder("absurd-scales", &config, &[(name, "F8_E4M3", &[4, 4]), (&scale, "BF16", scales)]);
+    let said = ixc_frontend::open(&at).unwrap_err().to_string();
+    assert!(said.contains("_scale") && said.contains("at least one scale"), "{said}");
+}

@@ -1,0 +1,104 @@
+"""Holds folders of safetensors against the GGUF files that llama.cpp's converter makes of them, for models that are committed as GGUF files alone.
+
+    pip install torch transformers numpy safetensors
+    python compare.py --llama-cpp vendor/llama.cpp --ixc target/debug/ixc [NAME ...]
+
+Models are those of the golden ones (`tests/golden/make/models.py`), as transformers saves them: matrices in f16, what stays single in f32. Logits of the folder must
+have the bits of the GGUF file's, by the interpreter and compiled for `avx2`, and be near those that transformers computes. Nothing is written but to a temporary folder;
+`--keep FOLDER` keeps the checkpoints there, and `--describe FOLDER` writes their configurations, and names, types and shapes of their tensors
+(`frontend/tests/vectors/checkpoints`).
+"""
+
+import argparse
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden" / "make"))
+import make as golden
+
+TOKENS = 48
+# Of the interpreter's logits, which are those of the file but for the order of sums.
+NEAR = 1e-9
+
+
+def halves(model):
+    """Matrices in f16, as a file of that type has them; `save_pretrained` keeps each parameter's type."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2 and not golden.is_taps(name):
+            parameter.data = parameter.data.half()
+
+
+def logits(ixc, model, tokens, out, arguments):
+    ids = ",".join(map(str, tokens))
+    subprocess.run([ixc, "logits", "--force", "-q", "-t", "2", "--tokens", ids, "-o", out, model, *arguments], check=True)
+    return np.load(out)
+
+
+def describe(folder, out):
+    """The configuration of a checkpoint of one file, and its tensors without their numbers."""
+    with open(folder / "model.safetensors", "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    tensors = {name: [tensor["dtype"], tensor["shape"]] for name, tensor in sorted(header.items()) if name != "__metadata__"}
+    config = json.loads((folder / "config.json").read_text())
+    out.write_text(json.dumps({"config": config, "tensors": tensors}, separators=(",", ":")) + "\n")
+
+
+def compare(name, arguments, scratch):
+    model, generator = golden.prepared(name)
+    vocabulary = model.config.get_text_config().vocab_size
+    tokens = torch.randint(0, vocabulary, (TOKENS,), generator=generator).tolist()
+    with torch.inference_mode():
+        expected = model.double()(input_ids=torch.tensor([tokens])).logits[0].numpy()
+    model, _ = golden.prepared(name)
+    halves(model)
+    folder = (arguments.keep or scratch) / name
+    model.save_pretrained(folder)
+    if arguments.describe:
+        describe(folder, arguments.describe / f"{name}.json")
+    gguf = scratch / f"{name}.gguf"
+    golden.convert(arguments.llama_cpp.resolve(), folder, gguf)
+    # The converter is given words for tokens, which are none.
+    (folder / "tokenizer.json").unlink()
+    out = scratch / "logits.npy"
+    for engine in (["--engine", "interpreter"], ["--target", "avx2"]):
+        ours, converted = (logits(arguments.ixc, path, tokens, out, engine) for path in (folder, gguf))
+        if ours.tobytes() != converted.tobytes():
+            difference = np.abs(ours - converted).max()
+            return f"other bits than the GGUF file's ({' '.join(engine)}): {difference:.1e} at most"
+        if engine[1] == "interpreter":
+            error = ((ours - expected) ** 2).sum() / (expected**2).sum()
+            if not error <= NEAR:
+                return f"NMSE {error:.1e} of transformers' logits"
+    return None
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--llama-cpp", type=Path, required=True)
+    arguments.add_argument("--ixc", type=Path, required=True)
+    arguments.add_argument("--keep", type=Path)
+    arguments.add_argument("--describe", type=Path)
+    arguments.add_argument("names", nargs="*")
+    arguments = arguments.parse_args()
+    # Files that are written again are not what the converter makes.
+    names = arguments.names or sorted(name for name, (*_, rewritten) in golden.MODELS.items() if not rewritten)
+    failed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            try:
+                problem = compare(name, arguments, Path(scratch))
+            except subprocess.CalledProcessError as error:
+                problem = f"{error.cmd[1]} of {error.cmd[-3]}: status {error.returncode}"
+            failed += problem is not None
+            print(f"{name}: {problem or 'the same bits'}", flush=True)
+    sys.exit(failed > 0)
+
+
+main()
