@@ -266,6 +266,16 @@ fn a_count_may_be_given_for_each_layer() {
     assert_eq!((key("expert_feed_forward_length"), key("expert_used_count"), key("expert_shared_count")), (16, 1, 1));
 }
 
+/// Weights that KTransformers' converter cut in tiles are refused by name.
+#[test]
+fn tiles_of_ktransformers_are_refused() {
+    let config =
+        json!({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4});
+    let at = folder("ktransformers", &config, &[("blk.0.ffn_gate_exps.0.numa.0.weight", "BF16", &[64])]);
+    let said = ixc_frontend::open(&at).unwrap_err().to_string();
+    assert!(said.contains("quantised as \"KTransformers, for CPUs\""), "{said}");
+}
+
 /// Sizes whose products no number holds are typed errors.
 #[test]
 fn absurd_sizes_are_refused() {

@@ -117,6 +117,10 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let quantisation = Quantisation::read(&config)?;
     let Described { mut entries, sizes, divisors } = keys::keys(&config, family)?;
     let shards = Shards::open(folder)?;
+    if shards.tensors.keys().any(|name| name.starts_with("blk.") && name.contains("_exps.")) {
+        // Tiles of experts, cut for each socket, under names like `blk.0.ffn_up_exps.7.numa.0.weight` (kt-kernel, `convert_cpu_weights.py`).
+        return Err(CheckpointError::Quantisation { path: folder.into(), found: "KTransformers, for CPUs".into() });
+    }
     let weights = shards::weights(&shards, &quantisation)?;
     let made = made(&shards, &config, family, &sizes, weights)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
