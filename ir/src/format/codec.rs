@@ -330,7 +330,7 @@ pub enum ScaleNumber {
 
 impl ScaleCodes {
     /// The scale of a code: a signed byte.
-    const fn number(&self, code: u8) -> i8 {
+    pub(super) const fn number(&self, code: u8) -> i8 {
         match self.number {
             ScaleNumber::Less(zero) => code.wrapping_sub(zero) as i8,
             ScaleNumber::Odd => (2 * code + 1) as i8,
@@ -693,8 +693,8 @@ impl Block<'_> {
         bits(low) | high.map_or(0, |high| bits(high) << low.bits)
     }
 
-    /// Scale `i` as a signed byte: what a packed block has.
-    pub fn scale_byte(&self, codes: &ScaleCodes, i: usize) -> u8 {
+    /// The code of scale `i`.
+    pub fn scale_code(&self, codes: &ScaleCodes, i: usize) -> u8 {
         let (mut code, mut above) = (0u16, 0);
         for (field, byte, shift, width) in codes.bits.parts(i) {
             let bytes = &self.field(field)[byte..];
@@ -703,7 +703,7 @@ impl Block<'_> {
             code |= bits << above;
             above += width;
         }
-        codes.number(code as u8) as u8
+        code as u8
     }
 }
 
@@ -729,7 +729,7 @@ impl Reader for Block<'_> {
             }
             Scales::Signed16 => (f32::from(self.field("scales")[i / 16] as i8), 0.0),
             Scales::Nibbles16 => nibbles(self.field("scales")[i / 16]),
-            Scales::Coded(codes) => (f32::from(self.scale_byte(&codes, i / codes.columns) as i8), 0.0),
+            Scales::Coded(codes) => (f32::from(codes.number(self.scale_code(&codes, i / codes.columns))), 0.0),
             Scales::Multiples { columns } => (f32::from(self.field("scales")[i / columns] as i8), 0.0),
         }
     }

@@ -132,12 +132,12 @@ impl Block {
         let places = match grid.len {
             4 => b.bitcast(BYTES, entries),
             _ => {
-                // Eight nibbles of each, the lowest first.
+                // Four low nibbles of each, then four high ones.
                 let ty = Type::i8(BYTES.lanes / 2);
                 let both = b.bitcast(ty, entries);
                 let (low, high) = (bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15));
                 let (first, second) =
-                    (b.op_imm(Op::UnpackLo, ty, &[low, high], 1), b.op_imm(Op::UnpackHi, ty, &[low, high], 1));
+                    (b.op_imm(Op::UnpackLo, ty, &[low, high], 4), b.op_imm(Op::UnpackHi, ty, &[low, high], 4));
                 b.op(Op::Concat, BYTES, &[first, second])
             }
         };
@@ -247,16 +247,20 @@ impl Block {
                 six_bits(b, packed)
             }
             Scales::Signed16 | Scales::Nibbles16 => load(b),
-            Scales::Coded(codes) => self.scale_codes(b, &codes),
+            Scales::Coded(scales) => {
+                let codes = self.scale_codes(b, &scales);
+                scale_numbers(b, &scales, codes)
+            }
             Scales::None | Scales::Row | Scales::Multiples { .. } => {
                 unreachable!("{} has no integer scales", self.format)
             }
         }
     }
 
-    fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
+    /// The codes of scales, in sixteen bytes.
+    pub fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
         let dense = Spread { each: 1, first: 0 };
-        let all = match &codes.bits {
+        match &codes.bits {
             ScaleBits::Plane(plane) => self.small_plane(b, codes.columns, plane, dense, 0),
             ScaleBits::Spread(plane, spread) => self.small_plane(b, codes.columns, plane, *spread, 0),
             ScaleBits::Planes(low, high) => {
@@ -268,16 +272,6 @@ impl Block {
                 let at = self.field(field);
                 let count = self.format.block_len() / codes.columns;
                 self.in_words(b, at, (count, *each), *width, *first)
-            }
-        };
-        match codes.number {
-            ScaleNumber::Less(zero) => {
-                let zero = b.splat_int(SCALES, zero.into());
-                b.same(Op::ISub, &[all, zero])
-            }
-            ScaleNumber::Odd => {
-                let (twice, one) = (b.iadd(all, all), b.splat_int(SCALES, 1));
-                b.iadd(twice, one)
             }
         }
     }
@@ -366,6 +360,21 @@ impl Block {
             first += count;
         }
         all.unwrap_or_else(|| b.splat_int(SCALES, 0))
+    }
+}
+
+/// The numbers of codes of scales.
+pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId) -> ValueId {
+    let ty = b.ty(codes);
+    match scales.number {
+        ScaleNumber::Less(zero) => {
+            let zero = b.splat_int(ty, zero.into());
+            b.same(Op::ISub, &[codes, zero])
+        }
+        ScaleNumber::Odd => {
+            let (twice, one) = (b.iadd(codes, codes), b.splat_int(ty, 1));
+            b.iadd(twice, one)
+        }
     }
 }
 

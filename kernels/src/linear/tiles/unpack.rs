@@ -22,6 +22,8 @@ pub(super) struct Unpack {
     pub(super) from: Affine,
     /// Where it goes in the panel's buffer.
     pub(super) to: Affine,
+    /// See [`crate::generate::Vectors`].
+    pub(super) permutes: bool,
 }
 
 impl Unpack {
@@ -72,7 +74,7 @@ impl Unpack {
         let codec = strip::quants(self.format);
         b.for_each("b", self.columns / len, |b, block| {
             let from = self.from.clone() + block * bytes;
-            let part = strip::Part { lanes: LANES, index: 0 };
+            let part = strip::Part { lanes: LANES, index: 0, permutes: self.permutes };
             let strip = StripBlock { format: self.format, buffer: self.w, offset: from, part };
             let halves = |b: &mut KernelBuilder, name: &str, at: Affine| {
                 let v = strip.numbers(b, name, at);
