@@ -152,7 +152,13 @@ pub(super) const fn row(
 ) -> FormatRow {
     let (block_len, fields) = match &codec {
         Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
-        Codec::Quants(quants) => (columns(len), quants.packed().packed_fields(columns(len), len)),
+        Codec::Quants(quants) => {
+            let of_d = match quants.columns_of_d {
+                Some(columns) => columns,
+                None => len,
+            };
+            (columns(len), quants.packed().packed_fields(columns(len), of_d))
+        }
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => panic!("activations are not packed"),
     };
     let tail = match &codec {
@@ -327,9 +333,12 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("activations are not packed"),
     };
     for (name, float, _) in from.format.quants().map_or(Vec::new(), Quants::numbers) {
-        let float = float.pack(&block[codec::offset(&from.fields, name)..]);
-        let bytes = float.len();
-        out[at(name) + bytes * (STRIP * number + r)..][..bytes].copy_from_slice(&float);
+        let floats = from.block_len / from.format.d_columns();
+        for i in 0..floats {
+            let float = float.pack(&block[codec::offset(&from.fields, name) + i * float.bytes()..]);
+            let bytes = float.len();
+            out[at(name) + bytes * (STRIP * (number * floats + i) + r)..][..bytes].copy_from_slice(&float);
+        }
     }
     let (reader, base) = (codec::Block { row: from, block }, at("quants"));
     let first = number * from.block_len;
@@ -428,7 +437,10 @@ mod tests {
                     block[from.field("value") + 1] &= 0xbb;
                     continue;
                 };
-                quants.numbers().iter().for_each(|(name, number, _)| number.tame(&mut block[from.field(name)..]));
+                for (name, number, _) in quants.numbers() {
+                    let floats = block[from.field(name)..].chunks_exact_mut(number.bytes());
+                    floats.take(from.block_len() / from.d_columns()).for_each(|float| number.tame(float));
+                }
             }
             let mut packed = vec![0xee; STRIP * to.row_bytes(k as u64).unwrap() as usize];
             pack(to, &rows, &mut packed);

@@ -81,6 +81,7 @@ const ROWS: &[Row] = &[
     row("pack_q5_k_r16", 8, "pack to=q5_k_r16"),
     row("pack_q6_k_r16", 8, "pack to=q6_k_r16"),
     row("pack_mxfp4_r16", 8, "pack to=mxfp4_r16"),
+    row("pack_nvfp4_r16", 32, "pack to=nvfp4_r16"),
     row("pack_iq4_xs_r16", 8, "pack to=iq4_xs_r16"),
     row("pack_q2_k_r16", 8, "pack to=q2_k_r16"),
     row("pack_q3_k_r16", 8, "pack to=q3_k_r16"),
@@ -209,12 +210,17 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     let format = to.format;
     for (name, float, _) in codec.numbers() {
         let bytes = float.packed().bytes() as i64;
-        for (r, row) in (0..).zip(rows) {
-            let float = match row {
-                Some(row) => file::number_bits(b, float, row.buffer, row.field(name)),
-                None => b.splat_int(file::whole(float.packed().bytes()), 0),
-            };
-            to.store(b, Affine::constant(field(name) + bytes * (number * STRIP + r)), float);
+        let floats = format.unpacked().map_or(1, |from| (from.block_len() / from.d_columns()) as i64);
+        for i in 0..floats {
+            for (r, row) in (0..).zip(rows) {
+                let float = match row {
+                    Some(row) => {
+                        file::number_bits(b, float, row.buffer, row.field(name) + i * float.bytes() as i64)
+                    }
+                    None => b.splat_int(file::whole(float.packed().bytes()), 0),
+                };
+                to.store(b, Affine::constant(field(name) + bytes * ((number * floats + i) * STRIP + r)), float);
+            }
         }
     }
     if format.has_field("pad") {

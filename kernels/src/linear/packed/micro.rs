@@ -21,6 +21,7 @@
 //! and 2 minimums                                                            y += -dmin * (sum over sub-blocks of (min * sums16) * dx)
 //! d of a block     t += sum * dx for eight sub-blocks;        y += t * d
 //! d of a sub-block t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
+//! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;  y += t * d
 //! ```
 
 use ixc_ir::format::packed::STRIP;
@@ -472,13 +473,20 @@ impl Micro {
         let (parts, rows) = (self.parts(), self.rows.len());
         let magnitudes = panel::has_magnitudes(self.source.format, self.source.dots);
         // Magnitudes go with signs.
-        let zero = if magnitudes { 0 } else { self.codec().zero() };
+        let in_integers = strip::begins_with_zero_point(self.source.format, self.x_format);
+        let zero = if magnitudes || in_integers { 0 } else { self.codec().zero() };
+        let by_halves = strip::by_halves_of_d(self.source.format);
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
         let mut low: Vec<ValueId> = Vec::new();
         let mut next = sums.to_vec();
         for half in 0..2 {
             let pairs = 2 * half..2 * half + 2;
-            let integers = match (self.source.dots, magnitudes) {
+            let starts = |b: &mut KernelBuilder| -> Vec<ValueId> {
+                // Made for each part, as a product overwrites its sum.
+                let each = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
+                each.map(|(row, part)| zero_point(b, row, (half, 2), self.codec().zero(), part.lanes)).collect()
+            };
+            let integers: Vec<ValueId> = match (self.source.dots, magnitudes) {
                 (Dots::Dot2, true) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let mut sums = vec![None; parts.len() * rows];
@@ -488,11 +496,16 @@ impl Micro {
                 (Dots::Dot2, false) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let words = self.words(b, step, pairs, &parts, &high);
-                    words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones])).collect()
+                    let sums = words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones]));
+                    let sums: Vec<ValueId> = sums.collect();
+                    match in_integers {
+                        true => starts(b).into_iter().zip(sums).map(|(start, sum)| b.iadd(start, sum)).collect(),
+                        false => sums,
+                    }
                 }
                 (Dots::Dot4, _) => {
                     let zero = b.splat_int(parts[0].dwords(), 0);
-                    let mut sums = vec![zero; parts.len() * rows];
+                    let mut sums = if in_integers { starts(b) } else { vec![zero; parts.len() * rows] };
                     self.groups(b, step, pairs, &parts, &high, |b, i, quants, x| {
                         sums[i] = b.dot4_u8s8(sums[i], quants, x);
                     });
@@ -500,11 +513,11 @@ impl Micro {
                 }
             };
             let items = |b: &mut KernelBuilder, item: Item| -> Vec<ValueId> {
-                let at = |part: Part| step.weights.number_of(step.sub, part);
+                let at = |part: Part| step.weights.number_of(step.sub, half, part);
                 parts.iter().map(|part| step.weights.item(b, item, at(*part), *part)).collect()
             };
             let (mut d, mut m) = (Vec::new(), None);
-            if half == 1 {
+            if half == 1 || by_halves {
                 d = items(b, Item::D);
                 m = (self.codec().minimum == Minimum::Half).then(|| items(b, Item::M));
             }
@@ -520,6 +533,20 @@ impl Micro {
                 for (p, part) in parts.iter().enumerate() {
                     let i = p * rows + r;
                     let value = b.op(Op::ToF32, part.floats(), &[integers[i]]);
+                    if by_halves {
+                        let at = self.result(r, *part);
+                        let old = match slots {
+                            Some(_) => b.load(part.floats(), self.to, at.clone()),
+                            None => next[i],
+                        };
+                        let term = b.mul(value, dx);
+                        let sum = b.fma(term, d[p], old);
+                        match slots {
+                            Some(_) => b.store(self.to, at, sum),
+                            None => next[i] = sum,
+                        }
+                        continue;
+                    }
                     if half == 0 {
                         let term = match start {
                             Some(start) => b.fma(value, dx, start),

@@ -167,9 +167,9 @@ impl Source {
         b.load(part.quants(), self.buffer, at)
     }
 
-    /// Which [`Item::D`] or [`Item::M`] holds for sub-block `sub`.
-    pub fn number_of(&self, sub: VarId, part: Part) -> Affine {
-        self.strip(part).number_of(sub)
+    /// Which [`Item::D`] or [`Item::M`] holds for half `half` of sub-block `sub`.
+    pub fn number_of(&self, sub: VarId, half: i64, part: Part) -> Affine {
+        self.strip(part).number_of(sub, half)
     }
 
     /// Number `at` of an item.

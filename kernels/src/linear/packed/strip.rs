@@ -13,6 +13,8 @@ use super::super::file::{self, bits};
 /// Bytes of a vector in memory: four quants of each row of a strip.
 pub const VECTOR: i64 = 4 * STRIP as i64;
 pub const ROWS: i64 = STRIP as i64;
+/// Columns of half a sub-block.
+const HALF: usize = SUB / 2;
 
 /// The rows of a strip that stand in the lanes of a vector.
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +76,13 @@ impl StripBlock {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
-    /// Which of the floats of a block holds for sub-block `sub`: the only one, or one of its own.
-    pub fn number_of(&self, sub: impl Into<Affine>) -> Affine {
-        if self.format.d_columns() == SUB { sub.into() } else { Affine::constant(0) }
+    /// Which of the floats of a block holds for half `half` of sub-block `sub`: the only one, or one of the sub-block's, or one of its own.
+    pub fn number_of(&self, sub: impl Into<Affine>, half: i64) -> Affine {
+        match self.format.d_columns() {
+            SUB => sub.into(),
+            HALF => sub.into() * 2 + half,
+            _ => Affine::constant(0),
+        }
     }
 
     /// Number `at` of the floats `name` that a block has for each row.
@@ -323,6 +329,17 @@ impl StripBlock {
 /// integers for a sub-block; otherwise they have a scale for each half.
 pub fn by_sub_blocks(format: Format) -> bool {
     matches!(format.activation().codec(), Codec::Bytes { scaled } if *scaled == SUB)
+}
+
+/// Whether both halves of a sub-block have a float of their own, which their sums are multiplied with.
+pub fn by_halves_of_d(format: Format) -> bool {
+    format.d_columns() == HALF
+}
+
+/// Whether sums of products with activations of a format begin with what the zero point takes away, of halves of a sub-block with a scale each: the integer sums of
+/// these are beside their bytes.
+pub fn begins_with_zero_point(format: Format, x_format: Format) -> bool {
+    !by_sub_blocks(format) && quants(format).zero() > 0 && x_format.has_field("sums16")
 }
 
 /// The codec of a packed format of integers: what is not quantised is read elsewhere.

@@ -85,7 +85,7 @@ impl Unpack {
             let d = (len > STEP && self.format.d_columns() as i64 == len).then(|| halves(b, "d", 0.into()));
             let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
             b.for_each("sub", len / STEP, |b, sub| {
-                let own = d.unwrap_or_else(|| halves(b, "d", strip.number_of(sub)));
+                let own = d.unwrap_or_else(|| halves(b, "d", strip.number_of(sub, 0)));
                 let scales: Vec<ValueId> = match codec.scaled().map(|columns| columns as i64) {
                     Some(columns) => (0..STEP / columns)
                         .map(|i| {
@@ -93,6 +93,7 @@ impl Unpack {
                             b.mul(scale, own)
                         })
                         .collect(),
+                    None if strip::by_halves_of_d(self.format) => vec![own, halves(b, "d", strip.number_of(sub, 1))],
                     None => vec![own],
                 };
                 // What is added to the columns of each scale.
@@ -105,7 +106,7 @@ impl Unpack {
                             Some(b.sub(zero, min))
                         })
                         .collect(),
-                    (Minimum::Half, _) => vec![Some(halves(b, "m", strip.number_of(sub)))],
+                    (Minimum::Half, _) => vec![Some(halves(b, "m", strip.number_of(sub, 0)))],
                     (Minimum::Scaled | Minimum::None, _) => vec![None; scales.len()],
                 };
                 let fields = Fields::of(codec);
