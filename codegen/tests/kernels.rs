@@ -195,10 +195,15 @@ fn bands() {
     group.done();
 }
 
+/// Most values of a product by a grid that wait in memory.
+const SPILLS_OF_GRIDS: usize = 4;
+
 /// Inner loops as a person would write them: nothing spilled, nothing copied. Of `zen4` and `zen3`, since that is what they were tuned
-/// on, and of the kind between them: 16 registers, and products of four bytes.
+/// on, and of the kind between them: 16 registers, and products of four bytes. Where strips have indices of a grid, what is looked up of a sub-block takes
+/// registers that others do not need, and a few values wait in memory.
 #[test]
 fn packed_products_keep_their_registers() {
+    let mut others = Vec::new();
     for (target, format) in
         ["zen4", "zen3", "alder-lake"].into_iter().flat_map(|name| formats(true).into_iter().map(move |f| (name, f)))
     {
@@ -212,10 +217,14 @@ fn packed_products_keep_their_registers() {
                 let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy };
                 let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
-                assert_eq!((stats.vector_spills, stats.moves_in_innermost_loops), (0, 0), "{}: {stats:?}", kernel.name);
+                let most = if format.quants().is_some_and(|codec| codec.grid().is_some()) { SPILLS_OF_GRIDS } else { 0 };
+                if stats.vector_spills > most || stats.moves_in_innermost_loops > 0 {
+                    others.push(format!("{}: {stats:?}", kernel.name));
+                }
             }
         }
     }
+    assert!(others.is_empty(), "{}", others.join("\n"));
 }
 
 /// A row of activations has the same sums alone and among others, by few and by many: bits do not depend on who is in a batch.

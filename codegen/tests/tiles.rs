@@ -26,8 +26,8 @@ fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize)
             Codec::Float(Float::Bf16) => block.copy_from_slice(&half::bf16::from_f32(random.signed()).to_le_bytes()),
             Codec::Float(_) => block.copy_from_slice(&f16::from_f32(random.signed()).to_le_bytes()),
             Codec::Quants(quants) => {
-                for (name, number, _) in quants.numbers() {
-                    number.put(random.signed() * 0.01, &mut block[format.field(name)..]);
+                for (name, ..) in quants.numbers() {
+                    format.put(name, random.signed() * 0.01, block);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),

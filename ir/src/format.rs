@@ -41,6 +41,8 @@ pub const K_BLOCK: usize = 256;
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice the numbers of E2M1 (OCP microscaling formats, 5.3.3), so that they are integers: the sign is the highest bit.
 const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+/// The numbers of a bit.
+const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// The magnitudes of grids, and below them the negative ones.
 const IQ3_XXS: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 const IQ3_S: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
@@ -226,6 +228,15 @@ format_table! {
         /// ggml `block_mxfp4`, the OCP microscaling format MXFP4: `x = d * table[q]`, of which `d` is a power of two in a byte.
         Mxfp4 "mxfp4" gguf 39, 32 => 17, { d @ 0, 1; quants @ 1, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&E2M1_TWICE)).d(Number::HalfOfPower)), activation A8Small, packed Mxfp4R16 "mxfp4_r16";
+        /// ggml `block_nvfp4`: `x = d * table[q]`, of which `d` is a byte for 16 elements; half of their nibbles are the low ones of eight bytes.
+        Nvfp4 "nvfp4" gguf 40, 64 => 36, { d @ 0, 4; quants @ 4, 32 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 8), Values::Codebook(&E2M1_TWICE)).d(Number::HalfOfE4m3).d_of(16)), activation A8Halves, packed Nvfp4R16 "nvfp4_r16";
+        /// ggml `block_q1_0`: `x = d * (2 q - 1)`, one bit.
+        Q1_0 "q1_0" gguf 41, 128 => 18, { d @ 0, 2; quants @ 2, 16 },
+            Codec::Quants(Quants::new(Plane::new("quants", 1, 1), Values::Codebook(&SIGNS))), activation A8Small, packed Q1_0R16 "q1_0_r16";
+        /// ggml `block_q2_0`: `x = d * (q - 1)`, two bits, neighbours in the same byte.
+        Q2_0 "q2_0" gguf 42, 64 => 18, { d @ 0, 2; quants @ 2, 16 },
+            Codec::Quants(Quants::new(Plane::new("quants", 2, 1), Values::Linear { zero: 1 })), activation A8Small, packed Q2_0R16 "q2_0_r16";
         /// ggml `block_iq4_xs`: eight sub-blocks of 32, `x = d * (scale - 32) * table[q]`, 6-bit scales.
         Iq4Xs "iq4_xs" gguf 23, 256 => 136, { d @ 0, 2; scales_high @ 2, 2; scales_low @ 4, 4; quants @ 8, 128 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL)).scales(Scales::Coded(ScaleCodes {
@@ -316,11 +327,15 @@ format_table! {
         /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each 16 of them (one for all 32, as in
         /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
         A8Small "a8_small", 32 => 44, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4 }, Codec::Bytes { scaled: 16 }, tiles A8SmallTile;
+        /// `a8_small` with the sums of 16 bytes as i16, for formats with a float for 16 elements.
+        A8Halves "a8_halves", 32 => 48, { quants @ 0, 32; sums16 @ 32, 4; d @ 36, 8; sums @ 44, 4 }, Codec::Bytes { scaled: 16 }, tiles A8HalvesTile;
         /// `a8_super`, and the same elements as bf16 for tile products. Of all formats for those, rows are an odd number of lines apart, so that
         /// a tile's 16 rows are in 16 sets of a cache: the line between them belongs to neither, and no product reads it.
         A8SuperTile "a8_super_tile", 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 32 };
         /// `a8_small`, and the same elements as bf16 for tile products.
         A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };
+        /// `a8_halves`, and the same elements as bf16 for tile products.
+        A8HalvesTile "a8_halves_tile", 32 => 128, { quants @ 0, 32; sums16 @ 32, 4; d @ 36, 8; sums @ 44, 4; pad @ 48, 16; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };
         /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
         Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 } row { pad @ 0, 64 }, Codec::Bf16 { parts: 2 };
         /// Activations for bf16 weights in products of pairs, rounded to bf16.
@@ -357,9 +372,17 @@ impl Format {
         self.row().block_len
     }
 
-    /// Elements of a quantised weight's row that share a float `d`, and what is added: those of a block in its file.
+    /// Elements of a quantised weight's row that share a float `d`, and what is added: those of a block in its file, or fewer.
     pub fn d_columns(self) -> usize {
-        self.unpacked().unwrap_or(self).block_len()
+        let own = self.quants().and_then(|quants| quants.columns_of_d);
+        own.unwrap_or_else(|| self.unpacked().unwrap_or(self).block_len())
+    }
+
+    /// Writes a number near `x` for each float `name` of a file's block: for who makes blocks.
+    pub fn put(self, name: &str, x: f32, block: &mut [u8]) {
+        let number = self.quants().map_or(Number::Half, |quants| quants.number(name));
+        let floats = block[self.field(name)..].chunks_exact_mut(number.bytes());
+        floats.take(self.block_len() / self.d_columns()).for_each(|float| number.put(x, float));
     }
 
     /// Bytes in a block; in packed formats, a row's share of them.

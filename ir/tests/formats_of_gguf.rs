@@ -16,7 +16,8 @@ fn blocks(format: Format) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..BLOCKS * size).map(|_| next()).collect();
     for block in bytes.chunks_exact_mut(size) {
         for (field, number, _) in format.quants().unwrap().numbers() {
-            number.tame(&mut block[format.field(field)..]);
+            let floats = block[format.field(field)..].chunks_exact_mut(number.bytes());
+            floats.take(format.block_len() / format.d_columns()).for_each(|float| number.tame(float));
         }
     }
     bytes

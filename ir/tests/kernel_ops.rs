@@ -192,6 +192,25 @@ fn cases() -> Vec<Case> {
             Imm::Int(2),
             (I32, i32s(&[0x0000_0000, 0x0000_0002, 0x0000_0000, 0x0000_0002])),
         ),
+        // Of iq2_xxs the places of the first four elements; of the table of signs, seven of which make an eighth.
+        case(
+            Op::LookupByte,
+            &[(I8, vec![0, 1, 0, 1]), (I8, vec![0, 0, 1, 7])],
+            Imm::Int(4),
+            (I8, vec![0, 2, 0, 2]),
+        ),
+        case(
+            Op::LookupByte,
+            &[(I8, vec![0, 1, 3, 0x87]), (I8, vec![0, 0, 9, 0])],
+            Imm::Int(12),
+            (I8, vec![0, 0x81, 3, 0x87]),
+        ),
+        case(
+            Op::Multishift,
+            &[(I8, vec![1, 2, 3, 4, 5, 6, 7, 0x80]), (I8, vec![0, 8, 4, 63, 64, 56, 60, 1])],
+            Imm::None,
+            (I8, vec![0x01, 0x02, 0x20, 0x03, 0x01, 0x80, 0x18, 0x00]),
+        ),
         f2(Op::Add, &[1.0, INF, f32::MAX, -0.0], &[1e-8, 1.0, f32::MAX, 0.0], &[1.0, INF, INF, 0.0]),
         f2(Op::Sub, &[1.0, 0.0, -0.0, 3.5], &[1.0, 0.0, 0.0, -1.0], &[0.0, 0.0, -0.0, 4.5]),
         f2(Op::Mul, &[-0.0, 1e-30, f32::MAX, -2.0], &[5.0, 1e-30, 2.0, 0.5], &[-0.0, 0.0, INF, -1.0]),

@@ -57,6 +57,8 @@ pub struct Vectors {
     pub(crate) lanes: u16,
     /// Whether `dot4_u8s8` is one instruction: sums of pairs of products in words are not worth their trouble then.
     pub(crate) dot4: bool,
+    /// Whether `lookup_byte` and `multishift` are a few instructions: tables are looked up by bytes then.
+    pub(crate) permutes: bool,
     /// Whether there are tile registers.
     pub(crate) tiles: bool,
 }
@@ -67,7 +69,8 @@ impl Vectors {
         let row = target.row();
         // f32 lanes of a vector. Targets with narrower registers split it.
         let lanes = (row.isa.vector_bytes / 4) as u16;
-        Vectors { lanes, dot4: target.has_dot4(), tiles: row.isa.tile_registers > 0 }
+        let tiles = row.isa.tile_registers > 0;
+        Vectors { lanes, dot4: target.has_dot4(), permutes: target.permutes_bytes(), tiles }
     }
 }
 

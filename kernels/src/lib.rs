@@ -4,7 +4,7 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`softcap`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
@@ -58,6 +58,7 @@ mod rope_heads;
 mod rotation;
 mod route;
 mod scale;
+mod scale_by;
 mod scale_heads;
 mod short_conv;
 pub mod signature;
@@ -109,6 +110,7 @@ registry! {
     copy::Copy,
     add_bias::AddBias,
     scale::Scale,
+    scale_by::ScaleBy,
     scale_heads::ScaleHeads,
     softmax::Softmax,
     softcap::Softcap,

@@ -178,6 +178,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Gated
         | OpKind::ScaleHeads
         | OpKind::ExpertAddBias
+        | OpKind::ExpertScale
         | OpKind::RmsNorm
         | OpKind::RmsNormQuantise
         | OpKind::SplitHeads

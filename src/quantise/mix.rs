@@ -182,8 +182,10 @@ const fn rule(part: Part, when: When, to: Format) -> Rule {
     Rule { part, when, to }
 }
 
-use Format::{Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use Part::{Down, Output, Value};
+use Format::{
+    Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Tq1_0, Tq2_0,
+};
+use Part::{Down, Embedding, Output, Value};
 use When::{Always, Experts, FewExperts, First, FirstWith, FirstWithout, Grouped, Layers, MoreBits};
 
 /// All mixes.
@@ -270,6 +272,10 @@ pub static MIXES: &[Mix] = &[
         ],
     ),
     mix("Q2_K_S", 21, Q2K, Q6K, &[rule(Value, Grouped, Q4K), rule(Down, First(8), Q4K)]),
+    mix("Q2_0", 41, Q2_0, Q6K, &[rule(Embedding, Always, Q4K)]),
+    plain("Q1_0", 40, Q1_0, Q6K),
+    mix("TQ2_0", 37, Tq2_0, Q6K, &[rule(Embedding, Always, Q4K)]),
+    mix("TQ1_0", 36, Tq1_0, Q6K, &[rule(Embedding, Always, Q4K)]),
 ];
 
 /// Of so many experts attention is a small part of the model: its keys and values get more bits.
@@ -302,8 +308,17 @@ impl Mix {
 }
 
 /// Formats for rows that are no whole blocks of another, which fit shorter blocks and have as many bits or more.
-const SHORTER: [(Format, Format); 6] =
-    [(Iq4Xs, Iq4Nl), (Q2K, Q4_0), (Q3K, Q4_0), (Q4K, Q5_0), (Q5K, Q5_1), (Q6K, Q8_0)];
+const SHORTER: [(Format, Format); 9] = [
+    (Iq4Xs, Iq4Nl),
+    (Q2_0, Q4_0),
+    (Q2K, Q4_0),
+    (Q3K, Q4_0),
+    (Tq1_0, Q4_0),
+    (Tq2_0, Q4_0),
+    (Q4K, Q5_0),
+    (Q5K, Q5_1),
+    (Q6K, Q8_0),
+];
 
 /// The format for rows of so many elements: `format`, or one of shorter blocks, or f16 where no blocks fit.
 pub fn for_rows(format: Format, len: u64) -> Format {

@@ -210,6 +210,11 @@ impl Target {
         self.has(Feature::Avx512bf16)
     }
 
+    /// Whether bytes are taken from anywhere in two vectors, and from any bit of eight bytes, by one instruction (`lookup_byte`, `multishift`).
+    pub fn permutes_bytes(self) -> bool {
+        self.has(Feature::Avx512vbmi)
+    }
+
     /// The target with this name.
     pub fn from_name(name: &str) -> Option<Target> {
         Target::all().find(|target| target.name() == name)

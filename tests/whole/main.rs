@@ -34,6 +34,7 @@ mod recurrent;
 mod reference;
 mod requantised;
 mod run;
+mod scaled;
 mod simulate;
 mod support;
 mod terminal;

@@ -4,7 +4,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     self, ConstantData, Endianness, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value, types,
 };
-use ixc_ir::format::grids::TABLES;
+use ixc_ir::format::grids::{BYTE_TABLES, TABLES};
 use ixc_ir::kernel::{Address, Elem, Imm, Inst, Op, Stmt, Type};
 
 use super::PortableError;
@@ -152,26 +152,75 @@ impl Lowering<'_> {
                 Stmt::Inst(Inst { op: Op::Lookup, imm: Imm::Int(table), .. }) => {
                     let table = *table as usize;
                     if self.tables[table].is_none() {
-                        let bytes = 4 * TABLES[table].len() as u32;
-                        let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4);
-                        let slot = self.b.create_sized_stack_slot(slot);
-                        let base = self.b.ins().stack_addr(types::I64, slot, 0);
-                        for (i, entries) in TABLES[table].chunks_exact(CHUNK_BYTES / 4).enumerate() {
-                            let mut chunk = [0; CHUNK_BYTES];
-                            chunk
-                                .chunks_exact_mut(4)
-                                .zip(entries)
-                                .for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()));
-                            let chunk = self.constant(types::I32X4, chunk);
-                            self.b.ins().store(memory_flags(), chunk, base, (i * CHUNK_BYTES) as i32);
-                        }
-                        self.tables[table] = Some(base);
+                        let bytes: Vec<u8> = TABLES[table].iter().flat_map(|entry| entry.to_le_bytes()).collect();
+                        self.tables[table] = Some(self.copy_table(&bytes));
+                    }
+                }
+                Stmt::Inst(Inst { op: Op::LookupByte, imm: Imm::Int(table), .. }) => {
+                    let table = *table as usize;
+                    if self.byte_tables[table].is_none() {
+                        self.byte_tables[table] = Some(self.copy_table(BYTE_TABLES[table]));
                     }
                 }
                 Stmt::Inst(_) | Stmt::LoadIndex { .. } => {}
                 Stmt::For(looped) => self.copy_tables(&looped.body),
             }
         }
+    }
+
+    /// A table of whole chunks on the stack.
+    fn copy_table(&mut self, bytes: &[u8]) -> Value {
+        let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes.len() as u32, 4);
+        let slot = self.b.create_sized_stack_slot(slot);
+        let base = self.b.ins().stack_addr(types::I64, slot, 0);
+        for (i, bytes) in bytes.chunks_exact(CHUNK_BYTES).enumerate() {
+            let chunk = self.constant(types::I8X16, std::array::from_fn(|byte| bytes[byte]));
+            self.b.ins().store(memory_flags(), chunk, base, (i * CHUNK_BYTES) as i32);
+        }
+        base
+    }
+
+    /// Entries of a table of bytes.
+    pub(super) fn lookup_byte(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
+        let table = self.immediate(inst)? as usize;
+        let Some(base) = self.byte_tables[table] else { return Err(self.malformed("lookup_byte", "a table")) };
+        let mask = BYTE_TABLES[table].len() as i64 - 1;
+        self.map2(inst, |lowering, low, high| {
+            let mut chunk = low;
+            for lane in 0..CHUNK_BYTES as u8 {
+                let [low, high] = [low, high].map(|bytes| {
+                    let byte = lowering.b.ins().extractlane(bytes, lane);
+                    lowering.b.ins().uextend(types::I64, byte)
+                });
+                let high = lowering.b.ins().ishl_imm_u(high, 8);
+                let number = lowering.b.ins().bor(low, high);
+                let number = lowering.b.ins().band_imm_u(number, mask);
+                let at = lowering.b.ins().iadd(base, number);
+                let entry = lowering.b.ins().load(types::I8, memory_flags(), at, 0);
+                chunk = lowering.b.ins().insertlane(chunk, entry, lane);
+            }
+            chunk
+        })
+    }
+
+    /// Of each eight bytes of `a` those that begin at the bits that `from` says.
+    pub(super) fn multishift(&mut self, a: Value, from: Value) -> Value {
+        let [a, from] = [a, from].map(|chunk| self.cast(types::I64X2, chunk));
+        let mut chunk = a;
+        for half in 0..2 {
+            let [eight, from] = [a, from].map(|chunk| self.b.ins().extractlane(chunk, half));
+            let mut all = self.b.ins().iconst(types::I64, 0);
+            for byte in 0..8 {
+                // Rotations take their amount modulo 64.
+                let by = self.b.ins().ushr_imm_u(from, 8 * byte);
+                let bits = self.b.ins().rotr(eight, by);
+                let bits = self.b.ins().band_imm_u(bits, 0xff);
+                let bits = self.b.ins().ishl_imm_u(bits, 8 * byte);
+                all = self.b.ins().bor(all, bits);
+            }
+            chunk = self.b.ins().insertlane(chunk, all, half);
+        }
+        self.cast(types::I8X16, chunk)
     }
 
     /// Entries of a table.

@@ -8,7 +8,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value, types};
 use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::FunctionBuilder;
-use ixc_ir::format::grids::TABLES;
+use ixc_ir::format::grids::{BYTE_TABLES, TABLES};
 use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
 
 use super::chunks::{Chunks, chunk_count, chunk_type};
@@ -28,6 +28,8 @@ pub(super) struct Lowering<'a> {
     values: Vec<Chunks>,
     /// Where the tables are that the kernel looks something up in.
     pub(super) tables: [Option<Value>; TABLES.len()],
+    /// The same of tables of bytes.
+    pub(super) byte_tables: [Option<Value>; BYTE_TABLES.len()],
 }
 
 impl<'a> Lowering<'a> {
@@ -41,6 +43,7 @@ impl<'a> Lowering<'a> {
             vars: vec![None; kernel.vars.len()],
             values: vec![Chunks::new(); kernel.values.len()],
             tables: [None; TABLES.len()],
+            byte_tables: [None; BYTE_TABLES.len()],
         }
     }
 

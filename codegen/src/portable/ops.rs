@@ -102,6 +102,8 @@ impl Lowering<'_> {
             }
             Op::ShuffleBytes => self.map2(inst, Self::shuffle_bytes)?,
             Op::Lookup => self.lookup(inst)?,
+            Op::LookupByte => self.lookup_byte(inst)?,
+            Op::Multishift => self.map2(inst, Self::multishift)?,
 
             Op::Add => self.map2(inst, |l, a, b| l.b.ins().fadd(a, b))?,
             Op::Sub => self.map2(inst, |l, a, b| l.b.ins().fsub(a, b))?,
@@ -311,7 +313,7 @@ impl Lowering<'_> {
         Ok(a.into_iter().map(|a| f(self, a)).collect())
     }
 
-    fn map2(
+    pub(super) fn map2(
         &mut self,
         inst: &Inst,
         mut f: impl FnMut(&mut Self, Value, Value) -> Value,

@@ -3,11 +3,10 @@
 use iced_x86::Code;
 use ixc_ir::kernel::{Elem, Op, Type, ValueId};
 
-use super::codes::{PAND, PERMILPS, PERMW, PSHUFB, PSHUFD, PUNPCKHWD, PUNPCKLWD, UNPACK_HI, UNPACK_LO};
-use super::machine::{Inst, Mem, Rm, Vreg, Width};
+use super::codes::{PERMILPS, PERMW, PSHUFB, PSHUFD, PUNPCKHWD, PUNPCKLWD, UNPACK_HI, UNPACK_LO};
+use super::machine::{Inst, Rm, Vreg, Width};
 use super::select::Selector;
 use super::values::Read;
-use ixc_ir::format::grids::TABLES;
 
 /// Selects the upper halves of both sources of `vperm2i128`.
 const UPPER_HALVES: i64 = 0x31;
@@ -33,7 +32,7 @@ impl Selector<'_> {
     }
 
     /// 16 bytes of a 64-byte register: chunk 2 or 3.
-    fn upper_chunk(&mut self, a: Vreg, chunk: i64, float: bool) -> Vreg {
+    pub fn upper_chunk(&mut self, a: Vreg, chunk: i64, float: bool) -> Vreg {
         let code = if float {
             Code::EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8
         } else {
@@ -132,69 +131,6 @@ impl Selector<'_> {
                 self.three(codes[unit.trailing_zeros().min(3) as usize], bytes, a, b)
             }
         }
-    }
-
-    /// Entries of a table, one by one: the instruction that gathers them takes as long where it is microcode (AMD), and longer where it must not tell what
-    /// others read (Intel).
-    pub fn lookup(&mut self, a: ValueId, ty: Type, table: i64) -> Vreg {
-        let entries = TABLES[table as usize];
-        let bytes = ty.bytes().max(16);
-        let (_, mask) = self.constant((entries.len() as u32 - 1).to_le_bytes().repeat(bytes as usize / 4));
-        let a = self.rm(a, Read::plain(bytes));
-        let numbers = self.three(PAND, bytes, mask, a);
-        let (id, _) = self.constant(entries.iter().flat_map(|entry| entry.to_le_bytes()).collect());
-        let base = self.gpr();
-        self.emit(Inst::code(Code::Lea_r64_m).def(base, Width::R64).mem(Mem::pool(id)));
-        let mut parts: Vec<Vreg> = (0..bytes / 16)
-            .map(|chunk| {
-                let numbers = match (chunk, bytes) {
-                    (0, _) => numbers,
-                    (1, _) => self.upper_half(numbers, 32, false),
-                    (_, _) => self.upper_chunk(numbers, chunk.into(), false),
-                };
-                let lanes = ty.lanes.min(4);
-                let mut all = None;
-                for lane in 0..i64::from(lanes) {
-                    let number = self.gpr();
-                    self.emit(match lane {
-                        0 => Inst::code(Code::VEX_Vmovd_rm32_xmm).def(number, Width::R32).read(numbers, Width::X),
-                        _ => {
-                            let inst = Inst::code(Code::VEX_Vpextrd_rm32_xmm_imm8).def(number, Width::R32);
-                            inst.read(numbers, Width::X).imm(lane)
-                        }
-                    });
-                    let mem = Mem { index: Some((number, 4)), ..Mem::at(base, 0) };
-                    let d = self.vector(16);
-                    self.emit(match all {
-                        None => Inst::code(Code::VEX_Vmovd_xmm_rm32).def(d, Width::X).mem(mem),
-                        Some(all) => {
-                            let inst =
-                                Inst::code(Code::VEX_Vpinsrd_xmm_xmm_rm32_imm8).def(d, Width::X).read(all, Width::X);
-                            inst.mem(mem).imm(lane)
-                        }
-                    });
-                    all = Some(d);
-                }
-                all.unwrap_or(numbers)
-            })
-            .collect();
-        let mut bytes = 16;
-        while parts.len() > 1 {
-            let (code, width) = match bytes {
-                16 => (Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8, Width::Y),
-                _ => (Code::EVEX_Vinserti32x8_zmm_k1z_zmm_ymmm256_imm8, Width::Z),
-            };
-            parts = (parts.chunks_exact(2))
-                .map(|pair| {
-                    let d = self.vector(2 * bytes);
-                    let inst = Inst::code(code).def(d, width).read(pair[0], width).read(pair[1], Width::of(bytes));
-                    self.emit(inst.imm(1));
-                    d
-                })
-                .collect();
-            bytes *= 2;
-        }
-        parts[0]
     }
 
     /// The words of the lower half, each followed by the upper half's of its number.

@@ -7,7 +7,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`machine`] | machine IR: instructions over virtual registers |
-//! | [`select`] | blocks, loops; with `arithmetic`, `bf16`, `combine`, `lanes` and `memory`, what each op becomes |
+//! | [`select`] | blocks, loops; with `arithmetic`, `bf16`, `combine`, `lanes`, `memory` and `tables`, what each op becomes |
 //! | `uses`, `values` | who uses each value; where it is, and what waits for its use |
 //! | [`address`] | strength-reduced addresses: which pointers there are and how they advance |
 //! | [`constants`] | where constants are held in registers |
@@ -45,6 +45,7 @@ pub mod print;
 pub mod schedule;
 pub mod select;
 pub mod spill;
+mod tables;
 mod tiles;
 mod uses;
 mod values;

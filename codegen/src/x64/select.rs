@@ -646,6 +646,8 @@ impl Selector<'_> {
             }
             Op::Interleave => self.interleave(first, ty),
             Op::Lookup => self.lookup(first, ty, int),
+            Op::LookupByte => self.lookup_byte(first, second.unwrap_or(first), ty, int),
+            Op::Multishift => self.multishift(first, second.unwrap_or(first), ty),
             Op::ToBf16 => self.to_bf16(first, ty),
             Op::Bf16ToF32 => self.bf16_to_f32(first, ty),
             Op::ToBf16Pairs => self.to_bf16_pairs(first, second.unwrap_or(first), ty),

@@ -196,6 +196,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)
+            | KernelSpec::ScaleBy(_)
             | KernelSpec::Copy(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)

@@ -32,6 +32,8 @@ pub(super) struct Builder<'a> {
     graph: GraphBuilder,
     step: StepParams,
     used: HashSet<String>,
+    /// Factors of experts that routers have in their weights.
+    routed_scales: HashSet<String>,
     /// The token of each layer's keys and values, behind what was done with them last.
     caches: HashMap<usize, ValueId>,
 }
@@ -41,7 +43,8 @@ impl<'a> Builder<'a> {
     pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
-        Builder { gguf, hyper, architecture, graph, step, used: HashSet::new(), caches: HashMap::new() }
+        let (used, routed_scales) = (HashSet::new(), HashSet::new());
+        Builder { gguf, hyper, architecture, graph, step, used, routed_scales, caches: HashMap::new() }
     }
 
     /// Ends the function with its results; refuses tensors that nothing used, unless layers were left out on purpose.
@@ -285,10 +288,18 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// `x` times the transpose of `NAME.weight` (`to` rows of `from`), plus `NAME.bias`.
+    /// A product with `NAME.weight` times the number `NAME.scale`, where the file has one: formats whose own scales have a short range leave the
+    /// rest of it to that.
+    fn scaled(&mut self, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
+        let factor = self.optional_scalar(&format!("{name}.scale"))?;
+        self.scale(y, factor.unwrap_or(1.0))
+    }
+
+    /// `x` times the transpose of `NAME.weight` (`to` rows of `from`), times `NAME.scale`, plus `NAME.bias`.
     pub fn linear(&mut self, x: ValueId, name: &str, from: u64, to: u64, bias: Bias) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[to, from])?;
         let y = self.matmul(x, weight)?;
+        let y = self.scaled(y, name)?;
         let bias_name = format!("{name}.bias");
         let bias = match bias {
             Bias::Required => Some(self.vector(&bias_name, to)?),
@@ -497,16 +508,19 @@ impl<'a> Builder<'a> {
 
     /// Ids and weights of the experts of each row of router logits.
     ///
-    /// `exp_probs_b.bias` is added for choosing alone, where the file has it; `scales` is a factor of each expert on its weights.
+    /// `exp_probs_b.bias` is added for choosing alone, where the file has it. What an expert gives is a product with `ffn_down_exps`, and the factor
+    /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
     pub fn route(
         &mut self,
         layer: usize,
         logits: ValueId,
         experts: &Experts,
-        scales: Option<WeightId>,
     ) -> Result<(ValueId, ValueId), ArchError> {
         let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
         let bias = self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)?;
+        let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
+        let scales = if self.has(&down("bias")) { None } else { self.optional_vector(&down("scale"), count)? };
+        self.routed_scales.extend(scales.map(|_| down("scale")));
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, normalise, scale };
         let routed = self.graph.route(logits, [bias, scales], &attrs);
         self.typed(routed)
@@ -516,7 +530,8 @@ impl<'a> Builder<'a> {
     pub fn heads_linear(&mut self, x: ValueId, name: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[heads, to, from])?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
-        self.typed(y)
+        let y = self.typed(y)?;
+        self.scaled(y, name)
     }
 
     /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.
@@ -529,12 +544,24 @@ impl<'a> Builder<'a> {
     ) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[count, to, from])?;
         let y = self.expert_matmul(x, ids, weight)?;
+        let y = self.expert_scaled(y, ids, name, count)?;
         let bias = format!("{name}.bias");
         if !self.has(&bias) {
             return Ok(y);
         }
         let bias = self.weight(&bias, &[count, to])?;
         let y = self.graph.expert_add_bias(y, ids, bias);
+        self.typed(y)
+    }
+
+    /// Products with `NAME.weight`, each times its expert's number of `NAME.scale`, where the file has these and no router has them in its weights.
+    fn expert_scaled(&mut self, y: ValueId, ids: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
+        let name = format!("{name}.scale");
+        if self.routed_scales.contains(&name) {
+            return Ok(y);
+        }
+        let Some(factors) = self.optional_vector(&name, count)? else { return Ok(y) };
+        let y = self.graph.expert_scale(y, ids, factors);
         self.typed(y)
     }
 
@@ -559,7 +586,8 @@ impl<'a> Builder<'a> {
             }
             let half = format!("{}.weight", name(half));
             let weight = self.part(&half, &both, [count, to, from], [2 * to, first])?;
-            self.expert_matmul(x, ids, weight)
+            let y = self.expert_matmul(x, ids, weight)?;
+            self.expert_scaled(y, ids, &name("gate_up"), count)
         };
         Ok([half("gate", 0)?, half("up", to)?])
     }

@@ -273,7 +273,7 @@ pub(super) fn experts(
 ) -> Result<(ValueId, ValueId), ArchError> {
     let width = b.hyper.embedding_length;
     let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
-    let (ids, weights) = b.route(layer, logits, of, None)?;
+    let (ids, weights) = b.route(layer, logits, of)?;
     let x = if of.shared > 0 { shared_expert(b, layer, x, h, of.shared, style)? } else { x };
     Ok((x, routed(b, layer, h, (ids, weights), of, style)?))
 }

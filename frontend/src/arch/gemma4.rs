@@ -84,9 +84,7 @@ fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Re
     let h = b.scale(h, 1.0 / (width as f64).sqrt())?;
     let router = b.weight(&name("ffn_gate_inp.weight"), &[of.count, width])?;
     let logits = b.matmul(h, router)?;
-    // What an expert gives is multiplied by a number of its own: so is its weight.
-    let scales = b.optional_vector(&name("ffn_down_exps.scale"), of.count)?;
-    let route = b.route(layer, logits, of, scales)?;
+    let route = b.route(layer, logits, of)?;
     let h = b.rms_norm(x, &name("pre_ffw_norm_2.weight"), width)?;
     routed(b, layer, h, route, of, &STYLE)
 }

@@ -135,7 +135,13 @@ pub enum Number {
     /// A byte `e` that stands for `2^(e - 128)`: half of the number that E8M0 of the OCP microscaling formats has, beside a codebook of doubled
     /// values. (`e = 255` is no number there; here, as in ggml, it is the next power.)
     HalfOfPower,
+    /// A byte of E4M3 without its sign (OCP 8-bit floating point, 5.1; ggml's UE4M3), of which the number is half: beside a codebook of doubled values.
+    /// What is no number there is 0, as in ggml.
+    HalfOfE4m3,
 }
+
+/// The byte of E4M3 that is no number.
+const E4M3_NAN: u8 = 0x7f;
 
 impl Number {
     /// Bytes of one.
@@ -143,7 +149,7 @@ impl Number {
         match self {
             Number::Half | Number::PartOfHalf { .. } => 2,
             Number::TopsOfWords { .. } => 8,
-            Number::HalfOfPower => 1,
+            Number::HalfOfPower | Number::HalfOfE4m3 => 1,
         }
     }
 
@@ -151,7 +157,7 @@ impl Number {
     pub const fn packed(self) -> Number {
         match self {
             Number::TopsOfWords { halved } => Number::PartOfHalf { halved },
-            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower => self,
+            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 => self,
         }
     }
 
@@ -162,7 +168,9 @@ impl Number {
                 let tops = bytes.chunks_exact(2).take(4).map(|word| word[1] >> 4).collect::<Vec<_>>();
                 tops.chunks_exact(2).map(|tops| tops[0] | (tops[1] << 4)).collect()
             }
-            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower => bytes[..self.bytes()].to_vec(),
+            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 => {
+                bytes[..self.bytes()].to_vec()
+            }
         }
     }
 
@@ -182,6 +190,11 @@ impl Number {
                 e @ 0..2 => 0x0020_0000 << e,
                 e => u32::from(e - 1) << 23,
             }),
+            Number::HalfOfE4m3 => match bytes[at] & E4M3_NAN {
+                E4M3_NAN => 0.0,
+                // Of a half-precision number that has the same bits the exponent is 8 less.
+                byte => f16::from_bits(u16::from(byte) << 7).to_f32() * HALF_OF_E4M3,
+            },
         }
     }
 
@@ -198,6 +211,12 @@ impl Number {
                 }
             }
             Number::HalfOfPower => bytes[0] = (x.abs().log2().floor() + 128.0).clamp(0.0, 254.0) as u8,
+            Number::HalfOfE4m3 => {
+                // To the nearest of three bits of a mantissa.
+                let x = (x.abs() / HALF_OF_E4M3).min(2.0);
+                let half = f16::from_f32(x).to_bits() & 0x7fff;
+                bytes[0] = ((half + (1 << 6)) >> 7).min(u16::from(E4M3_NAN - 1)) as u8;
+            }
         }
     }
 
@@ -214,9 +233,13 @@ impl Number {
             Number::Half | Number::PartOfHalf { .. } => bytes[1] &= 0xbb,
             Number::TopsOfWords { .. } => bytes[7] &= 0xbf,
             Number::HalfOfPower => {}
+            Number::HalfOfE4m3 => bytes[0] &= E4M3_NAN,
         }
     }
 }
+
+/// What a half-precision number with the bits of E4M3 is multiplied with to be [`Number::HalfOfE4m3`].
+pub const HALF_OF_E4M3: f32 = 128.0;
 
 /// Integer scales of sub-blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,7 +353,7 @@ pub enum ScaleNumber {
 
 impl ScaleCodes {
     /// The scale of a code: a signed byte.
-    const fn number(&self, code: u8) -> i8 {
+    pub(super) const fn number(&self, code: u8) -> i8 {
         match self.number {
             ScaleNumber::Less(zero) => code.wrapping_sub(zero) as i8,
             ScaleNumber::Odd => (2 * code + 1) as i8,
@@ -385,6 +408,8 @@ pub struct Quants {
     pub codes: Codes,
     /// How `d` is stored.
     pub d: Number,
+    /// Elements that share a `d`, where a file's block has several.
+    pub columns_of_d: Option<usize>,
     /// Integer scales.
     pub scales: Scales,
     /// What is added.
@@ -395,7 +420,7 @@ impl Quants {
     /// Codes in one plane, with a scale for all elements of a block.
     pub const fn new(low: Plane, values: Values) -> Quants {
         let (d, scales, minimum) = (Number::Half, Scales::None, Minimum::None);
-        Quants { low, high: None, values, codes: Codes::Planes, d, scales, minimum }
+        Quants { low, high: None, values, codes: Codes::Planes, d, columns_of_d: None, scales, minimum }
     }
 
     /// Codes that are digits of base 3, which are two bits.
@@ -419,6 +444,11 @@ impl Quants {
     /// With another kind of number for `d`.
     pub const fn d(self, d: Number) -> Quants {
         Quants { d, ..self }
+    }
+
+    /// With a `d` for so many elements each, fewer than a block has.
+    pub const fn d_of(self, columns: usize) -> Quants {
+        Quants { columns_of_d: Some(columns), ..self }
     }
 
     /// With a plane of bits above the low ones.
@@ -693,8 +723,8 @@ impl Block<'_> {
         bits(low) | high.map_or(0, |high| bits(high) << low.bits)
     }
 
-    /// Scale `i` as a signed byte: what a packed block has.
-    pub fn scale_byte(&self, codes: &ScaleCodes, i: usize) -> u8 {
+    /// The code of scale `i`.
+    pub fn scale_code(&self, codes: &ScaleCodes, i: usize) -> u8 {
         let (mut code, mut above) = (0u16, 0);
         for (field, byte, shift, width) in codes.bits.parts(i) {
             let bytes = &self.field(field)[byte..];
@@ -703,7 +733,7 @@ impl Block<'_> {
             code |= bits << above;
             above += width;
         }
-        codes.number(code as u8) as u8
+        code as u8
     }
 }
 
@@ -716,8 +746,8 @@ impl Reader for Block<'_> {
         }
     }
 
-    fn float(&self, number: Number, field: &str, _: usize) -> f32 {
-        number.at(self.field(field), 0)
+    fn float(&self, number: Number, field: &str, i: usize) -> f32 {
+        number.at(self.field(field), number.bytes() * (i / self.row.format.d_columns()))
     }
 
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
@@ -729,7 +759,7 @@ impl Reader for Block<'_> {
             }
             Scales::Signed16 => (f32::from(self.field("scales")[i / 16] as i8), 0.0),
             Scales::Nibbles16 => nibbles(self.field("scales")[i / 16]),
-            Scales::Coded(codes) => (f32::from(self.scale_byte(&codes, i / codes.columns) as i8), 0.0),
+            Scales::Coded(codes) => (f32::from(codes.number(self.scale_code(&codes, i / codes.columns))), 0.0),
             Scales::Multiples { columns } => (f32::from(self.field("scales")[i / columns] as i8), 0.0),
         }
     }

@@ -263,6 +263,19 @@ struct Scaled {
 
 impl Encoder<'_> {
     fn block(&self, x: &[f32], importance: &[f32], out: &mut [u8]) {
+        // Elements with another `d` are others' alone.
+        let columns = self.format.d_columns();
+        let parts = x.chunks_exact(columns).zip(importance.chunks_exact(columns));
+        let (codes, scaled): (Vec<Vec<u8>>, Vec<Scaled>) = parts.filter_map(|(x, w)| self.best(x, w)).unzip();
+        if let Some(first) = scaled.first() {
+            self.write(&codes.concat(), first, out);
+            let d = |i: usize| self.format.field("d") + i * self.quants.d.bytes();
+            scaled.iter().enumerate().for_each(|(i, scaled)| self.quants.d.put(scaled.d, &mut out[d(i)..]));
+        }
+    }
+
+    /// Codes and scales of elements with one `d`.
+    fn best(&self, x: &[f32], importance: &[f32]) -> Option<(Vec<u8>, Scaled)> {
         let mean = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
         let w: Vec<f32> =
             x.iter().zip(importance).map(|(x, importance)| importance * (2.0 * mean + x * x).sqrt()).collect();
@@ -294,9 +307,7 @@ impl Encoder<'_> {
                 }
             }
         }
-        if let Some((codes, scaled)) = best {
-            self.write(&codes, &scaled, out);
-        }
+        best
     }
 
     /// Integers for the scales and minimums of groups, with their units.
@@ -327,6 +338,7 @@ impl Encoder<'_> {
         let minimum = f16::from_f32(scaled.minimum).to_f32();
         let d = match self.quants.d {
             Number::Half | Number::PartOfHalf { .. } | Number::TopsOfWords { .. } => vec![self.quants.d.near(scaled.d)],
+            Number::HalfOfE4m3 => vec![self.quants.d.near(scaled.d)],
             Number::HalfOfPower => {
                 let below = self.quants.d.near(scaled.d);
                 vec![below, 2.0 * below]
@@ -399,10 +411,9 @@ impl Encoder<'_> {
         if !d.is_finite() || !minimum.is_finite() {
             return None;
         }
-        let round = |x: f32| f16::from_f32(x).to_f32();
         let found = Scaled {
-            d: round(d),
-            minimum: round(minimum),
+            d: self.quants.d.near(d),
+            minimum: f16::from_f32(minimum).to_f32(),
             scales: scaled.scales.clone(),
             minimums: scaled.minimums.clone(),
         };
@@ -470,7 +481,6 @@ impl Encoder<'_> {
             }
         }
         let mut float = |name: &str, x: f32| self.quants.number(name).put(x, &mut out[self.format.field(name)..]);
-        float("d", scaled.d);
         match self.quants.minimum {
             Minimum::None => {}
             Minimum::Half => float("m", scaled.minimum),
@@ -519,7 +529,8 @@ mod tests {
     #[test]
     fn every_format_of_files_that_is_made_is_near() {
         let mut random = Random::new(3);
-        let x = normal(&mut random, 1 << 14);
+        // Of a size at which bytes of E4M3 have all their bits; to others it makes no difference.
+        let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
         for format in made() {
             let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
             let bits = format.block_bytes() as f64 * 8.0 / format.block_len() as f64;
@@ -555,8 +566,9 @@ mod tests {
             let of = |importance| format.dequantise_rows(&encoded(format, &x, importance), x.len());
             let w = |i: usize| f64::from(importance[i]);
             let (with, without) = (lost(&x, &of(Some(&importance)), w), lost(&x, &of(None), w));
-            // Bytes are as near as it matters, and powers of two and three codes leave little to choose.
-            let gain = if [Format::Q8_0, Format::Mxfp4, Format::Tq1_0].contains(&format) { 1.0 } else { 0.97 };
+            // Bytes are as near as it matters, and powers of two and few codes leave little to choose.
+            let alike = [Format::Q8_0, Format::Mxfp4, Format::Tq1_0, Format::Q1_0];
+            let gain = if alike.contains(&format) { 1.0 } else { 0.97 };
             assert!(with <= gain * without, "{format}: {with} with importance, {without} without");
         }
     }
@@ -574,15 +586,19 @@ mod tests {
             ("no numbers", |i| if i % 3 == 0 { f32::NAN } else { f32::INFINITY }),
         ];
         for format in made() {
-            // Between 0 and the largest there is nothing where codes are three.
-            let most = if format.quants().is_some_and(|quants| quants.count() < 4) { 0.2 } else { 0.06 };
+            // Between 0 and the largest there is nothing where codes are three, and no 0 where they are two.
+            let most = match format.quants().map(Quants::count) {
+                Some(2) => 0.3,
+                Some(3) => 0.2,
+                _ => 0.06,
+            };
             for (name, of) in special {
                 let x: Vec<f32> = (0..512).map(of).collect();
                 let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
                 match name {
                     "zeros" => assert!(y.iter().all(|&y| y == 0.0), "{format} {name}"),
                     "equal" | "negative" => assert!(lost(&x, &y, |_| 1.0) < most, "{format} {name}: {:?}", &y[..32]),
-                    "one" => assert!(y.iter().enumerate().all(|(i, &y)| (y - x[i]).abs() < 0.3), "{format} {name}"),
+                    "one" if most < 0.3 => assert!(y.iter().enumerate().all(|(i, &y)| (y - x[i]).abs() < 0.3), "{format} {name}"),
                     _ => {}
                 }
             }

@@ -9,36 +9,86 @@
 //! iq1_m     11 bits for 8 numbers of 3, one sign          code = place of the number | sign << 2; what the sign is of stands beside the number
 //! ```
 //!
-//! Indices are looked up where rows are read as they lie in a file. Packed strips have the codes, in planes as those of other formats: products cost what
-//! they do with codes of as many bits, and a packed weight takes more memory than in its file.
+//! Packed strips have indices and signs, too, those of 16 rows side by side ([`super::packed`]), so that a packed weight takes the bytes that it has in its
+//! file. They are looked up as a strip is read: eight elements at a time, or, where bytes of whole vectors can be permuted, as bytes of 64 indices at once.
 
 mod data;
 
 use super::packed::SUB;
 
-/// A table of a grid, for kernels (`lookup`): entries of 32 bits, of which each has the codes of four elements in its bytes or of eight in
-/// its nibbles, the first lowest.
+/// A table of a grid, for kernels (`lookup`): entries of 32 bits, whose bytes have the codes of four elements, or of the first four of eight in
+/// their low nibbles and of the other four in the high ones.
 pub static TABLES: [&[u32]; 6] = [
-    &expand::<256>(&data::IQ3_XXS, 3, 8),
-    &expand::<512>(&data::IQ3_S, 3, 8),
-    &expand::<256>(&data::IQ2_XXS, 2, 4),
-    &expand::<512>(&data::IQ2_XS, 2, 4),
-    &expand::<1024>(&data::IQ2_S, 2, 4),
-    &expand::<2048>(&data::IQ1_S, 2, 4),
+    &expand::<256>(&data::IQ3_XXS, 3, 4),
+    &expand::<512>(&data::IQ3_S, 3, 4),
+    &expand::<256>(&data::IQ2_XXS, 2, 8),
+    &expand::<512>(&data::IQ2_XS, 2, 8),
+    &expand::<1024>(&data::IQ2_S, 2, 8),
+    &expand::<2048>(&data::IQ1_S, 2, 8),
 ];
 
-/// Codes of `bits` bits, as such that are `apart` bits apart.
-const fn expand<const N: usize>(packed: &[u16; N], bits: u32, apart: u32) -> [u32; N] {
+/// Tables of bytes, for kernels (`lookup_byte`): of each of [`TABLES`] the lower and the upper byte of entries whose codes stand side by side, the first
+/// lowest; then [`SIGNS`].
+pub static BYTE_TABLES: [&[u8]; 13] = [
+    &bytes::<256>(&data::IQ3_XXS, 0),
+    &bytes::<256>(&data::IQ3_XXS, 8),
+    &bytes::<512>(&data::IQ3_S, 0),
+    &bytes::<512>(&data::IQ3_S, 8),
+    &bytes::<256>(&data::IQ2_XXS, 0),
+    &bytes::<256>(&data::IQ2_XXS, 8),
+    &bytes::<512>(&data::IQ2_XS, 0),
+    &bytes::<512>(&data::IQ2_XS, 8),
+    &bytes::<1024>(&data::IQ2_S, 0),
+    &bytes::<1024>(&data::IQ2_S, 8),
+    &bytes::<2048>(&data::IQ1_S, 0),
+    &bytes::<2048>(&data::IQ1_S, 8),
+    &even_signs(),
+];
+/// The table that has for seven signs all eight, of which an even number is negative.
+pub const SIGNS: usize = 12;
+
+/// Codes of `bits` bits, `len` of an entry, as [`TABLES`] have them.
+const fn expand<const N: usize>(packed: &[u16; N], bits: usize, len: usize) -> [u32; N] {
     let (mut all, mut i) = ([0; N], 0);
     while i < N {
         let mut place = 0;
-        while place < 32 / apart {
-            all[i] |= ((packed[i] >> (place * bits) & ((1 << bits) - 1)) as u32) << (place * apart);
+        while place < len {
+            all[i] |= ((packed[i] >> (place * bits) & ((1 << bits) - 1)) as u32) << at(place);
             place += 1;
         }
         i += 1;
     }
     all
+}
+
+/// The bit that element `place` of an entry of [`TABLES`] begins at.
+const fn at(place: usize) -> usize {
+    place % 4 * 8 + place / 4 * 4
+}
+
+/// The byte of each entry from bit `from` on.
+const fn bytes<const N: usize>(packed: &[u16; N], from: u32) -> [u8; N] {
+    let (mut all, mut i) = ([0; N], 0);
+    while i < N {
+        all[i] = (packed[i] >> from) as u8;
+        i += 1;
+    }
+    all
+}
+
+/// See [`SIGNS`].
+const fn even_signs() -> [u8; 128] {
+    let (mut all, mut i) = ([0; 128], 0);
+    while i < 128 {
+        all[i as usize] = even(i);
+        i += 1;
+    }
+    all
+}
+
+/// Seven signs, and the eighth that makes them even.
+const fn even(seven: u8) -> u8 {
+    seven | (seven.count_ones() as u8 & 1) << 7
 }
 
 /// How a block of 256 has its elements' codes by a table.
@@ -114,6 +164,19 @@ pub enum Signs {
     },
 }
 
+/// Of each sub-block of a block in a file, four bytes that a packed one has side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FourBytes {
+    /// The field that has them.
+    pub field: &'static str,
+    /// Bytes of it from one sub-block's to the next one's.
+    pub stride: usize,
+    /// The first of them.
+    pub first: usize,
+    /// From one to the next: 1, or 2 where it is every other byte of words.
+    pub step: usize,
+}
+
 impl Grid {
     /// Indices of a sub-block.
     pub const fn each(&self) -> usize {
@@ -125,40 +188,72 @@ impl Grid {
         2 * self.each()
     }
 
+    /// Vectors of a packed sub-block that indices take.
+    pub const fn index_vectors(&self) -> usize {
+        self.each() / 4
+    }
+
+    /// Vectors of a packed sub-block: of indices, then of signs.
+    pub const fn vectors(&self) -> usize {
+        match self.signs {
+            Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => self.index_vectors() + 1,
+            Signs::Common { .. } => self.index_vectors(),
+        }
+    }
+
+    /// What a row's dwords of vector `vector` of a packed block's sub-blocks are.
+    pub const fn vector(&self, vector: usize) -> FourBytes {
+        let (is_signs, words) = (vector == self.index_vectors(), self.words_stride());
+        match (is_signs, self.signs, self.index) {
+            (false, _, Index::Bytes { field, stride, .. }) => FourBytes { field, stride, first: 4 * vector, step: 1 },
+            (true, Signs::Bits { field }, _) => FourBytes { field, stride: SUB / 8, first: 0, step: 1 },
+            (true, Signs::Words { field, stride, at }, _) => FourBytes { field, stride, first: at, step: 1 },
+            (_, _, Index::Words { field }) => FourBytes { field, stride: words, first: is_signs as usize, step: 2 },
+            (true, Signs::AboveIndex | Signs::Common { .. }, Index::Bytes { .. }) => panic!("signs among others' bits"),
+        }
+    }
+
+    /// The bits of indices above those of a byte that stand in the field `high`.
+    pub const fn high(&self) -> Option<HighBits> {
+        match self.index {
+            Index::Bytes { high, .. } => high,
+            Index::Words { .. } => None,
+        }
+    }
+
     /// The code of element `i`, of a block whose fields `field` gives.
     pub(super) fn code<'a>(&self, field: impl Fn(&str) -> &'a [u8], i: usize) -> u8 {
-        let (sub, number) = (i / SUB, i % SUB / self.len);
-        let word = |name: &str| {
-            let bytes = &field(name)[self.words_stride() * sub + 2 * number..];
-            usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))
+        let sub = i / SUB;
+        let dword = |vector: usize| {
+            let FourBytes { field: name, stride, first, step } = self.vector(vector);
+            let bytes = &field(name)[sub * stride + first..];
+            [0, 1, 2, 3].map(|byte| bytes[byte * step])
         };
-        let high_bits = |bits: HighBits| match bits.bytes {
-            1 => usize::from(field("high")[sub]),
-            _ => usize::from(u16::from_le_bytes([field("high")[2 * sub], field("high")[2 * sub + 1]])),
+        let high = self.high().map_or(0, |bits| match bits.bytes {
+            1 => field("high")[sub].into(),
+            _ => u16::from_le_bytes([field("high")[2 * sub], field("high")[2 * sub + 1]]),
+        });
+        self.code_of(dword, high, i % SUB)
+    }
+
+    /// The code of element `i` of a sub-block, of which `dword` gives a row's bytes of each vector, and `high` those of the field of this name.
+    pub(super) fn code_of(&self, dword: impl Fn(usize) -> [u8; 4], high: u16, i: usize) -> u8 {
+        let number = i / self.len;
+        let low = dword(number / 4)[number % 4];
+        let of_signs = || dword(self.index_vectors());
+        let above = match self.index {
+            Index::Bytes { high: None, .. } => 0,
+            Index::Bytes { high: Some(bits), .. } => high >> (bits.apart * number) & ((1 << bits.width) - 1),
+            Index::Words { .. } => (of_signs()[number] & 1).into(),
         };
-        let index = match self.index {
-            Index::Bytes { field: name, stride, high } => {
-                let above = high.map_or(0, |bits| high_bits(bits) >> (bits.apart * number) & ((1 << bits.width) - 1));
-                usize::from(field(name)[stride * sub + number]) | above << 8
-            }
-            Index::Words { field: name } => word(name) & 511,
+        let signs = match self.signs {
+            Signs::Bits { .. } => of_signs()[i / 8],
+            Signs::Words { .. } => even((u32::from_le_bytes(of_signs()) >> (7 * (i / 8)) & 127) as u8),
+            Signs::AboveIndex => even(of_signs()[number] >> 1),
+            Signs::Common { first, apart } if high >> (first + apart * number) & 1 == 1 => u8::MAX,
+            Signs::Common { .. } => 0,
         };
-        let seven = |bits: usize| (bits & 127) as u8 | ((bits & 127).count_ones() as u8 & 1) << 7;
-        let signs = match (self.signs, self.index) {
-            (Signs::Bits { field: name }, _) => field(name)[i / 8],
-            (Signs::Words { field: name, stride, at }, _) => {
-                let bytes = &field(name)[stride * sub + at..];
-                let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                seven((word >> (7 * (i % SUB / 8))) as usize)
-            }
-            (Signs::AboveIndex, Index::Words { field: name }) => seven(word(name) >> 9),
-            (Signs::Common { first, apart }, Index::Bytes { high: Some(bits), .. }) => {
-                if high_bits(bits) >> (first + apart * number) & 1 == 1 { u8::MAX } else { 0 }
-            }
-            (Signs::AboveIndex, Index::Bytes { .. }) => unreachable!("no word with an index and signs"),
-            (Signs::Common { .. }, _) => unreachable!("no bits above those of indices"),
-        };
-        let place = TABLES[self.table][index] >> (i % self.len * (32 / self.len)) & ((1 << self.bits) - 1);
-        place as u8 | (signs >> (i % 8) & 1) << self.bits
+        let place = TABLES[self.table][usize::from(low) | usize::from(above) << 8] >> at(i % self.len);
+        place as u8 & ((1 << self.bits) - 1) | (signs >> (i % 8) & 1) << self.bits
     }
 }

@@ -18,16 +18,25 @@
 //! high ones. Minimums of four bits stand above their scales of four. Other scales are signed bytes. So a packed weight takes the bytes that it had,
 //! or some more (`q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %: scales of six bits, and half a line that is left of a block's `d`), in memory as in what a token reads.
 //!
-//! Where a file has indices of a [grid](super::grids), the packed block has the codes: 27 % more for four bits (`iq3_s`; `iq3_xxs` 43 %), 41 to 64 % for three
-//! (`iq2_s`, `iq2_xs`, `iq2_xxs`), and more than twice as much where indices are of eight elements and 11 bits (`iq1_s`, `iq1_m`); digits of base 3 take two bits
-//! each (`tq1_0`, 26 % more). Products then cost what they do with codes of as many bits; to look numbers up would take longer than to read that
-//! from memory (`lookup`: a load for each four or eight elements).
+//! Where a file has indices of a [grid](super::grids), so has the packed block: in the vectors of a sub-block, byte `i` of a row's dword is the low byte of
+//! index `i`, and a vector of signs follows, a row's bits of 32 columns as the file has them. What indices have above a byte, and all that stands beside
+//! it, is the field `high`, a byte or a word for each row; codes of scales stay where they are in these words and above signs, or are nibbles: of
+//! rows 0 to 7 the low ones of eight bytes, of rows 8 to 15 the high ones. So these take the bytes that they had (`iq1_m` 4 % more: scales of
+//! three bits take four).
+//!
+//! ```text
+//! iq3_s_r16, sub-block s, row r:   quants[192 s + 64 v + 4 r + i] = index 4 v + i, low byte      v in 0..2, i in 0..4
+//!                                  quants[192 s + 128 + 4 r ..] = 32 signs;  high[16 s + r] = bit 8 of 8 indices
+//! ```
+//!
+//! Digits of base 3 take two bits each (`tq1_0`, 26 % more).
 //!
 //! [`pack`] changes how codes are stored and nothing else: dequantised, both are the same numbers.
 //!
 //! Invariant: kernels for one row and for many read the same packed bytes.
 
-use super::codec::{self, Codec, Minimum, Number, Quants, Reader, Scales};
+use super::codec::{self, Codec, Codes, Minimum, Number, Quants, Reader, ScaleBits, Scales};
+use super::grids::{Grid, Signs};
 use super::{Fields, Format, FormatRow, K_BLOCK};
 
 /// Rows of a strip.
@@ -43,10 +52,49 @@ const fn columns(len: usize) -> usize {
     if len == SUB { 2 * SUB } else { len }
 }
 
+/// Where a packed block has the codes of [`Scales::Coded`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodesOfScales {
+    /// Nowhere: it has the numbers, a byte each.
+    Bytes,
+    /// In nibbles of the field `scales`, eight bytes for 16 rows: of rows 0 to 7 the low ones.
+    Nibbles,
+    /// The highest four bits of the dwords of signs.
+    AboveSigns,
+    /// Among the bits of the words `high`.
+    High {
+        /// The lowest.
+        first: usize,
+        /// How many.
+        width: usize,
+    },
+}
+
 impl Quants {
     /// Vectors of the quants of a packed sub-block: of high bits, which stand first, and of all.
     pub const fn vectors(&self) -> (usize, usize) {
-        (self.high_bits(), self.high_bits() + self.low.bits)
+        match self.codes {
+            Codes::Grid(grid) => (0, grid.vectors()),
+            Codes::Planes | Codes::Digits(_) => (self.high_bits(), self.high_bits() + self.low.bits),
+        }
+    }
+
+    /// The grid that a packed block has indices of.
+    pub const fn grid(&self) -> Option<&'static Grid> {
+        match self.codes {
+            Codes::Grid(grid) => Some(grid),
+            Codes::Planes | Codes::Digits(_) => None,
+        }
+    }
+
+    /// Where a packed block has codes of scales.
+    pub const fn codes_of_scales(&self) -> CodesOfScales {
+        let (Some(grid), Scales::Coded(codes)) = (self.grid(), self.scales) else { return CodesOfScales::Bytes };
+        match (codes.bits, grid.signs) {
+            (ScaleBits::Spread(..), Signs::Words { .. }) => CodesOfScales::AboveSigns,
+            (ScaleBits::Words { each: 1, width, first, .. }, Signs::Common { .. }) => CodesOfScales::High { first, width },
+            _ => CodesOfScales::Nibbles,
+        }
     }
 
     /// Fields of a packed block of `columns`, with a scale `d` for each `len` of them.
@@ -73,13 +121,22 @@ impl Quants {
             | Scales::Row
             | Scales::Multiples { .. } => 0,
         };
-        let scales = match self.scaled() {
-            Some(scaled) => STRIP * (columns / scaled),
+        let scales = match (self.scaled(), self.codes_of_scales()) {
+            (Some(scaled), CodesOfScales::Bytes) => STRIP * (columns / scaled),
+            (Some(scaled), CodesOfScales::Nibbles) => STRIP / 2 * (columns / scaled),
+            _ => 0,
+        };
+        // What follows lies on cache lines, but where they would be more than a hundredth of the block, or where few vectors are read of it.
+        let pads = columns == K_BLOCK && self.grid().is_none();
+        let pad = if pads { fields.bytes().next_multiple_of(VECTOR) - fields.bytes() } else { 0 };
+        let high = match self.grid() {
+            Some(grid) => match grid.high() {
+                Some(high) => STRIP * high.bytes * subs,
+                None => 0,
+            },
             None => 0,
         };
-        // What follows lies on cache lines, but where they would be more than a hundredth of the block.
-        let pad = if columns == K_BLOCK { fields.bytes().next_multiple_of(VECTOR) - fields.bytes() } else { 0 };
-        let fields = fields.then("pad", pad);
+        let fields = fields.then("pad", pad).then("high", high);
         fields.then("scales", scales).then("mins", mins).then("quants", subs * self.vectors().1 * VECTOR)
     }
 }
@@ -95,7 +152,13 @@ pub(super) const fn row(
 ) -> FormatRow {
     let (block_len, fields) = match &codec {
         Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
-        Codec::Quants(quants) => (columns(len), quants.packed().packed_fields(columns(len), len)),
+        Codec::Quants(quants) => {
+            let of_d = match quants.columns_of_d {
+                Some(columns) => columns,
+                None => len,
+            };
+            (columns(len), quants.packed().packed_fields(columns(len), of_d))
+        }
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => panic!("activations are not packed"),
     };
     let tail = match &codec {
@@ -159,10 +222,45 @@ impl Strip<'_> {
     fn field(&self, name: &str) -> &[u8] {
         &self.block[codec::offset(&self.row.fields, name)..]
     }
+
+    /// What stands beside the low bytes of a sub-block's indices; 0 where nothing does.
+    fn high(&self, grid: &Grid, sub: usize) -> u16 {
+        grid.high().map_or(0, |high| {
+            let bytes = &self.field("high")[high.bytes * (STRIP * sub + self.r)..];
+            if high.bytes == 1 { bytes[0].into() } else { u16::from_le_bytes([bytes[0], bytes[1]]) }
+        })
+    }
+
+    /// The scale of element `i` as a signed byte.
+    fn coded(&self, codes: &codec::ScaleCodes, i: usize) -> u8 {
+        let (at, quants) = (i / codes.columns, self.row.format.quants());
+        let Some((quants, grid)) = quants.and_then(|quants| Some((quants, quants.grid()?))) else {
+            return self.field("scales")[STRIP * at + self.r];
+        };
+        let code = match quants.codes_of_scales() {
+            CodesOfScales::Bytes => return self.field("scales")[STRIP * at + self.r],
+            CodesOfScales::Nibbles => {
+                self.field("scales")[STRIP / 2 * at + self.r % 8] >> (self.r / 8 * 4) & 15
+            }
+            CodesOfScales::AboveSigns => {
+                self.field("quants")[(at * grid.vectors() + grid.index_vectors()) * VECTOR + 4 * self.r + 3] >> 4
+            }
+            CodesOfScales::High { first, width } => (self.high(grid, at) >> first & ((1 << width) - 1)) as u8,
+        };
+        codes.number(code) as u8
+    }
 }
 
 impl Reader for Strip<'_> {
     fn code(&self, quants: &Quants, i: usize) -> u8 {
+        if let Some(grid) = quants.grid() {
+            let sub = i / SUB;
+            let dword = |vector: usize| {
+                let bytes = &self.field("quants")[(sub * grid.vectors() + vector) * VECTOR + 4 * self.r..];
+                [bytes[0], bytes[1], bytes[2], bytes[3]]
+            };
+            return grid.code_of(dword, self.high(grid, sub), i % SUB);
+        }
         let (bytes, places) = (self.field("quants"), quants.places(self.r, i));
         let bits = |(byte, shift): (usize, usize), bits: usize| bytes[byte] >> shift & ((1u16 << bits) - 1) as u8;
         let low = bits(places.low, quants.low.bits);
@@ -189,7 +287,8 @@ impl Reader for Strip<'_> {
             }
             Scales::Signed16 => (f32::from(self.field("scales")[STRIP * (i / 16) + self.r] as i8), 0.0),
             Scales::Nibbles16 => codec::nibbles(self.field("scales")[STRIP * (i / 16) + self.r]),
-            Scales::Coded(codec::ScaleCodes { columns, .. }) | Scales::Multiples { columns } => {
+            Scales::Coded(codes) => (f32::from(self.coded(&codes, i) as i8), 0.0),
+            Scales::Multiples { columns } => {
                 (f32::from(self.field("scales")[STRIP * (i / columns) + self.r] as i8), 0.0)
             }
         }
@@ -234,13 +333,33 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("activations are not packed"),
     };
     for (name, float, _) in from.format.quants().map_or(Vec::new(), Quants::numbers) {
-        let float = float.pack(&block[codec::offset(&from.fields, name)..]);
-        let bytes = float.len();
-        out[at(name) + bytes * (STRIP * number + r)..][..bytes].copy_from_slice(&float);
+        let floats = from.block_len / from.format.d_columns();
+        for i in 0..floats {
+            let float = float.pack(&block[codec::offset(&from.fields, name) + i * float.bytes()..]);
+            let bytes = float.len();
+            out[at(name) + bytes * (STRIP * (number * floats + i) + r)..][..bytes].copy_from_slice(&float);
+        }
     }
     let (reader, base) = (codec::Block { row: from, block }, at("quants"));
     let first = number * from.block_len;
-    for i in 0..from.block_len {
+    if let Some(grid) = quants.grid() {
+        let of = |name: &str| &block[codec::offset(&from.fields, name)..];
+        for sub in 0..from.block_len / SUB {
+            for vector in 0..grid.vectors() {
+                let bytes = grid.vector(vector);
+                for i in 0..4 {
+                    let byte = of(bytes.field)[sub * bytes.stride + bytes.first + i * bytes.step];
+                    out[base + (sub * grid.vectors() + vector) * VECTOR + 4 * r + i] = byte;
+                }
+            }
+            if let Some(high) = grid.high() {
+                let to = at("high") + high.bytes * (STRIP * sub + r);
+                out[to..][..high.bytes].copy_from_slice(&of("high")[high.bytes * sub..][..high.bytes]);
+            }
+        }
+    }
+    let coded = if quants.grid().is_some() { 0 } else { from.block_len };
+    for i in 0..coded {
         let (code, places) = (reader.code(quants, i), quants.places(r, first + i));
         let mut put = |(byte, shift): (usize, usize), bits: u8| out[base + byte] |= bits << shift;
         match quants.low.bits {
@@ -270,7 +389,17 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         }
         Scales::Coded(codes) => {
             for s in 0..from.block_len / codes.columns {
-                out[at("scales") + STRIP * s + r] = reader.scale_byte(&codes, s);
+                match quants.codes_of_scales() {
+                    CodesOfScales::Bytes => {
+                        out[at("scales") + STRIP * s + r] = codes.number(reader.scale_code(&codes, s)) as u8;
+                    }
+                    CodesOfScales::Nibbles => {
+                        let code = reader.scale_code(&codes, s) << (r / 8 * 4);
+                        out[at("scales") + STRIP / 2 * s + r % 8] |= code;
+                    }
+                    // They came with what they stand beside.
+                    CodesOfScales::AboveSigns | CodesOfScales::High { .. } => {}
+                }
             }
         }
         Scales::Multiples { columns } => {
@@ -308,7 +437,10 @@ mod tests {
                     block[from.field("value") + 1] &= 0xbb;
                     continue;
                 };
-                quants.numbers().iter().for_each(|(name, number, _)| number.tame(&mut block[from.field(name)..]));
+                for (name, number, _) in quants.numbers() {
+                    let floats = block[from.field(name)..].chunks_exact_mut(number.bytes());
+                    floats.take(from.block_len() / from.d_columns()).for_each(|float| number.tame(float));
+                }
             }
             let mut packed = vec![0xee; STRIP * to.row_bytes(k as u64).unwrap() as usize];
             pack(to, &rows, &mut packed);

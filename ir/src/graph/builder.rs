@@ -344,6 +344,11 @@ impl GraphBuilder {
         self.one(OpKind::ExpertMatmul, vec![V(x), V(ids), V(w)], vec![])
     }
 
+    /// `expert.scale`.
+    pub fn expert_scale(&mut self, y: ValueId, ids: ValueId, s: WeightId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertScale, vec![V(y), V(ids), W(s)], vec![])
+    }
+
     /// `expert.add_bias`.
     pub fn expert_add_bias(&mut self, y: ValueId, ids: ValueId, bias: WeightId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertAddBias, vec![V(y), V(ids), W(bias)], vec![])

@@ -339,6 +339,16 @@ impl<'a> Interpreter<'a> {
                 let (y, ids) = (f32s(self, "y")?, ints(value("ids")));
                 one(self.dims(value("y")), self.add_expert_bias(mnemonic, &y, ids, weight(op, "bias"))?)
             }
+            OpKind::ExpertScale => {
+                let (y, dims, ids) = (f32s(self, "y")?, self.dims(value("y")), ints(value("ids")));
+                let factors = self.dequantised(weight(op, "s"))?;
+                let mut out = Vec::with_capacity(y.len());
+                for (y, &id) in y.chunks_exact(dims[2]).zip(ids) {
+                    let factor = factors[index(mnemonic, "expert", id, factors.len())?];
+                    out.extend(y.iter().map(|y| y * factor));
+                }
+                one(dims, out)
+            }
             OpKind::ExpertCombine => {
                 let dims = self.dims(value("y"));
                 let y = combine(&f32s(self, "y")?, &f32s(self, "p")?, dims[1], dims[2]);

@@ -223,9 +223,8 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
             Codec::Float(Float::F16) => block.copy_from_slice(&f16::from_f32(rng.signed() / 8.0).to_le_bytes()),
             Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(rng.signed() / 8.0).to_le_bytes()),
             Codec::Quants(quants) => {
-                for (field, number, largest) in quants.numbers() {
-                    let x = (1.0 + rng.signed() / 2.0) * 0.1 / largest;
-                    number.put(x, &mut block[format.field(field)..]);
+                for (field, _, largest) in quants.numbers() {
+                    format.put(field, (1.0 + rng.signed() / 2.0) * 0.1 / largest, block);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {

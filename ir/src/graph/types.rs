@@ -312,6 +312,14 @@ pub fn result_types(
             rule.same_number("bias", width, n)?;
             one(Type::f32([rows.clone(), slots.clone(), n.clone()]))
         }
+        OpKind::ExpertScale => {
+            let [rows, slots, n] = rule.f32("y")?;
+            if rule.i32::<2>("ids")? != [rows, slots] {
+                return Err(rule.operand("ids", format!("i32[{rows}, {slots}], as the slots of y are")));
+            }
+            let [_] = rule.weight("s")?;
+            one(Type::f32([rows.clone(), slots.clone(), n.clone()]))
+        }
         OpKind::ExpertCombine => {
             let [rows, slots, n] = rule.f32("y")?;
             let p = rule.f32::<2>("p")?;

@@ -18,7 +18,7 @@ use half::f16;
 
 use super::verify::{self, VerifyError};
 use super::*;
-use crate::format::grids::TABLES;
+use crate::format::grids::{BYTE_TABLES, TABLES};
 use tile::Tile;
 use vector::Vector;
 
@@ -375,6 +375,18 @@ impl Machine<'_> {
             Op::Lookup => {
                 let (a, table) = (arg(0), TABLES[int(&inst.imm)]);
                 Vector::from_lanes(lanes, |i| table[a.lane::<u32>(i) as usize % table.len()])
+            }
+            Op::LookupByte => {
+                let (low, high, table) = (arg(0), arg(1), BYTE_TABLES[int(&inst.imm)]);
+                let number = |i| usize::from(u16::from_le_bytes([low.lane(i), high.lane(i)]));
+                Vector::from_lanes(lanes, |i| table[number(i) % table.len()])
+            }
+            Op::Multishift => {
+                let (a, from) = (arg(0), arg(1));
+                Vector::from_lanes(lanes, |i| {
+                    let eight = u64::from_le_bytes(std::array::from_fn(|byte| a.lane((i & !7) + byte)));
+                    eight.rotate_right(u32::from(from.lane::<u8>(i) & 63)) as u8
+                })
             }
             // float arithmetic
             Op::Add => float2(lanes, &arg(0), &arg(1), |a, b| a + b),

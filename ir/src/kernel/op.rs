@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Elem, Type};
-use crate::format::grids::TABLES;
+use crate::format::grids::{BYTE_TABLES, TABLES};
 
 /// What immediate an op takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,8 @@ op_table! {
     Interleave "interleave" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I16, Elem::F16, Elem::Bf16])?; lanes_at_least(r, 2) }, "Lane 2i is the operand's lane i, lane 2i+1 its lane i of the upper half.";
     ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk: byte i is the first operand's byte number (second operand's byte i, low 4 bits), or 0 where its top bit is set.";
     Lookup "lookup" 1 Int None |o, r, i| { equal(o[0], r)?; elem_in(r, &[Elem::I32])?; below(i, TABLES.len() as i64) }, "Lane i: of the table of a grid that the immediate numbers (`ir/src/format/grids.rs`) the entry whose number is the operand's lane i, modulo the number of entries, a power of two.";
+    LookupByte "lookup_byte" 2 Int None |o, r, i| { same2(o, r, &[Elem::I8])?; below(i, BYTE_TABLES.len() as i64) }, "Lane i: of the table of bytes that the immediate numbers (`ir/src/format/grids.rs`) the entry whose number is the first operand's lane i and 256 times the second's, modulo the number of entries, a power of two.";
+    Multishift "multishift" 2 None None |o, r, _| { same2(o, r, &[Elem::I8])?; lanes_at_least(r, 8) }, "Per 8 bytes, as 64 bits: byte i is the first operand's 8 bits from bit number (second operand's byte i, modulo 64) on, behind the last bit again the first.";
     // float arithmetic
     Add "add" 2 None None float2, "Sum.";
     Sub "sub" 2 None None float2, "Difference.";

@@ -149,7 +149,9 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         | Op::SwapPairs
         | Op::Interleave
         | Op::ShuffleBytes
-        | Op::Lookup => Products::default(),
+        | Op::Lookup
+        | Op::LookupByte
+        | Op::Multishift => Products::default(),
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::CmpLtF | Op::Div | Op::Sqrt => Products::default(),
         Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => {
             Products::default()

@@ -19,7 +19,7 @@ mod tiles;
 
 use super::op::OPS;
 use super::*;
-use crate::format::grids::TABLES;
+use crate::format::grids::{BYTE_TABLES, TABLES};
 use crate::random::Random;
 
 /// Statements of one body, before those that they need for operands.
@@ -554,6 +554,16 @@ impl Generator {
                 let table = self.rng.below(TABLES.len() as u64) as i64;
                 self.emit_imm(op, ty, &[ty], Some(table));
             }
+            Op::LookupByte => {
+                let ty = self.lanes(Elem::I8);
+                let table = self.rng.below(BYTE_TABLES.len() as u64) as i64;
+                self.emit_imm(op, ty, &[ty, ty], Some(table));
+            }
+            Op::Multishift => {
+                let ty = self.lanes(Elem::I8);
+                let ty = Type::i8(ty.lanes.max(8));
+                self.emit(op, ty, &[ty, ty]);
+            }
             Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max => {
                 let ty = self.lanes(Elem::F32);
                 self.emit(op, ty, &[ty, ty]);
@@ -684,9 +694,8 @@ fn hides_nan_bits(op: Op) -> bool {
         Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat => false,
         Op::Store | Op::Prefetch => false,
         Op::Broadcast | Op::Extract | Op::Slice | Op::Concat | Op::JoinLo | Op::JoinHi | Op::Bitcast => false,
-        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Lookup | Op::Select => {
-            false
-        }
+        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Select => false,
+        Op::Lookup | Op::LookupByte | Op::Multishift => false,
         Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign | Op::And | Op::Or | Op::Xor => {
             false
         }

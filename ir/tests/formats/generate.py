@@ -17,7 +17,12 @@ HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
     "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
     "IQ4_NL": [0], "IQ4_XS": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ1_S": [0],
-    "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "IQ1_M": [],
+    "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "NVFP4": [], "IQ1_M": [],
+}
+# Formats that the package does not know: id, bytes of a block, and its numbers (ggml's `dequantize_row_q1_0`, `dequantize_row_q2_0`).
+OTHERS = {
+    "Q1_0": (41, 18, lambda codes: 2.0 * np.unpackbits(codes, axis=1, bitorder="little") - 1.0),
+    "Q2_0": (42, 18, lambda codes: (codes[:, :, None] >> np.array([0, 2, 4, 6]) & 3).reshape(BLOCKS, -1) - 1.0),
 }
 
 
@@ -48,5 +53,15 @@ for name, halves in HALVES.items():
         # Its half-precision number is in the top four bits of four words: the last has the exponent's.
         data = data.copy()
         data[:, 55] &= 0xBF
+    if name == "NVFP4":
+        # Scales have no sign.
+        data = data.copy()
+        data[:, :4] &= 0x7F
     x = dequantize(data, format).astype(np.float32) + np.float32(0)
     print(name.lower(), int(format), f"{checksum(x.astype('<f4').tobytes()):016x}")
+
+for name, (number, size, of) in OTHERS.items():
+    data = blocks(size, [0])
+    d = data[:, :2].copy().view(np.float16).astype(np.float32)
+    x = d * of(data[:, 2:]).astype(np.float32) + np.float32(0)
+    print(name.lower(), number, f"{checksum(x.astype('<f4').tobytes()):016x}")

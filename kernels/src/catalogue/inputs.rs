@@ -286,8 +286,8 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
             Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(random.signed()).to_le_bytes()),
             Codec::Quants(quants) => {
                 block.fill_with(|| random.bits() as u8);
-                for (name, number, _) in quants.numbers() {
-                    number.put(random.signed() * 0.01, &mut block[format.field(name)..]);
+                for (name, ..) in quants.numbers() {
+                    format.put(name, random.signed() * 0.01, block);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),

@@ -86,8 +86,7 @@ impl Ends<'_> {
 
 /// Adds the product to what is at the destination, by vectors.
 pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to: &Destination, dots: Dots) {
-    let lanes = product.vectors.lanes;
-    let parts = Part::all(lanes);
+    let parts = Part::all(product.vectors);
     let most = if dots == Dots::Dot4 { SUMS } else { FEW_SUMS };
     rows.for_sizes(b, |b, first, groups, count| {
         // A single row goes through a strip once, strictly forwards.
@@ -374,7 +373,7 @@ impl Group<'_> {
         b.for_each("strip", self.strips, |b, strip| {
             let offset = (self.first.clone() + strip) * strip_bytes + w_at;
             let source = Source { panel: false, format, dots: Dots::Dot4, buffer: w, offset };
-            let parts = Part::all(vectors.lanes);
+            let parts = Part::all(vectors);
             let columns = Columns { strip: source, k: i64::from(k), parts: &parts };
             columns.for_sub_blocks(b, &[], &mut |b, SubBlock { source, first, sub, multiples }, _| {
                 for (part, multiples) in parts.iter().zip(multiples) {
@@ -468,7 +467,7 @@ impl Group<'_> {
             let count = x.count.map_or(Affine::constant(ROWS), Affine::from);
             b.for_each("r", count, |b, r| {
                 for column in 0..width {
-                    for part in Part::all(vectors.lanes) {
+                    for part in Part::all(vectors) {
                         let from = sums_at + (number * width + column) * TILE + part.at(4);
                         let sum = b.load(part.dwords(), scratch, r * LINE + from);
                         let strip = self.first.clone() + strip.clone() + column;

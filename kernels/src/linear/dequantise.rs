@@ -26,13 +26,13 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                 b.load(Type::f32(1), w, offset.clone() + i64::from(n) / len * bytes + format.tail_field("d") as i64)
             }
             Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => {
-                block.number(b, "d")
+                block.number(b, "d", 0)
             }
         };
         let added = match codec.minimum {
             Minimum::None => None,
-            Minimum::Half => Some(block.number(b, "m")),
-            Minimum::Scaled => Some(block.number(b, "dmin")),
+            Minimum::Half => Some(block.number(b, "m", 0)),
+            Minimum::Scaled => Some(block.number(b, "dmin", 0)),
         };
         let scales = match codec.scales {
             Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => {
@@ -62,7 +62,13 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                 };
                 let number = (sub * SUB + eight * 8) / scales.map_or(SUB, |(columns, _)| columns);
                 let scale = match scales {
-                    None => b.broadcast(LANES, d),
+                    None => {
+                        let d = match codec.columns_of_d {
+                            Some(columns) => block.number(b, "d", (sub * SUB + eight * 8) / columns as i64),
+                            None => d,
+                        };
+                        b.broadcast(LANES, d)
+                    }
                     Some((_, scales)) => {
                         let scale = scale(b, codec.scales, scales, number);
                         scaled(b, scale, d)

@@ -1,5 +1,6 @@
 //! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
 
+use ixc_ir::format::codec::HALF_OF_E4M3;
 use ixc_ir::format::digits::{BASE, Digits};
 use ixc_ir::format::grids::{Grid, HighBits, Index, Signs};
 use ixc_ir::format::packed::SUB;
@@ -33,9 +34,10 @@ impl Block {
         self.offset.clone() + self.format.field(name) as i64
     }
 
-    /// The block's float `name` as f32.
-    pub fn number(&self, b: &mut KernelBuilder, name: &str) -> ValueId {
-        numbers(b, self.codec().number(name), 1, self.buffer, self.field(name))
+    /// Number `at` of the block's floats `name` as f32.
+    pub fn number(&self, b: &mut KernelBuilder, name: &str, at: i64) -> ValueId {
+        let number = self.codec().number(name);
+        numbers(b, number, 1, self.buffer, self.field(name) + at * number.bytes() as i64)
     }
 
     /// The codes of a sub-block of 32 elements, a byte each.
@@ -112,6 +114,30 @@ impl Block {
                 let (low, high) = (moved(b, bytes, from), moved(b, bytes, from + width));
                 b.op(Op::Concat, BYTES, &[low, high])
             }
+            // Of two times eight bytes the low bits, then the high ones.
+            (8, 4) => {
+                let ty = Type::i8(16);
+                let bytes = b.load(ty, self.buffer, at);
+                let (low, high) = (moved(b, bytes, from), moved(b, bytes, from + width));
+                let halves = [Op::UnpackLo, Op::UnpackHi].map(|op| b.op_imm(op, ty, &[low, high], 8));
+                b.op(Op::Concat, BYTES, &halves)
+            }
+            // Four neighbours' in a byte: all four times, of which each lane keeps its own.
+            (1, 2) => {
+                let eight = b.load(Type::i8(8), self.buffer, at);
+                let both = b.op(Op::Concat, Type::i8(16), &[eight, eight]);
+                let all = b.op(Op::Concat, BYTES, &[both, both]);
+                let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 4).collect());
+                let all = b.same(Op::ShuffleBytes, &[all, order]);
+                let own = (0..4).map(|place| {
+                    let bits = moved(b, all, from + width * place);
+                    let own = (0..BYTES.lanes).map(|i| if i64::from(i % 4) == place { u8::MAX } else { 0 }).collect();
+                    let own = b.bytes(BYTES, own);
+                    b.same(Op::And, &[bits, own])
+                });
+                let own: Vec<ValueId> = own.collect();
+                own[1..].iter().fold(own[0], |all, own| b.same(Op::Or, &[all, *own]))
+            }
             (1, 1) => {
                 let word = b.load_splat(Type::i32(BYTES.lanes / 4), self.buffer, at);
                 let word = b.bitcast(BYTES, word);
@@ -132,12 +158,12 @@ impl Block {
         let places = match grid.len {
             4 => b.bitcast(BYTES, entries),
             _ => {
-                // Eight nibbles of each, the lowest first.
+                // Four low nibbles of each, then four high ones.
                 let ty = Type::i8(BYTES.lanes / 2);
                 let both = b.bitcast(ty, entries);
                 let (low, high) = (bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15));
                 let (first, second) =
-                    (b.op_imm(Op::UnpackLo, ty, &[low, high], 1), b.op_imm(Op::UnpackHi, ty, &[low, high], 1));
+                    (b.op_imm(Op::UnpackLo, ty, &[low, high], 4), b.op_imm(Op::UnpackHi, ty, &[low, high], 4));
                 b.op(Op::Concat, BYTES, &[first, second])
             }
         };
@@ -247,16 +273,20 @@ impl Block {
                 six_bits(b, packed)
             }
             Scales::Signed16 | Scales::Nibbles16 => load(b),
-            Scales::Coded(codes) => self.scale_codes(b, &codes),
+            Scales::Coded(scales) => {
+                let codes = self.scale_codes(b, &scales);
+                scale_numbers(b, &scales, codes)
+            }
             Scales::None | Scales::Row | Scales::Multiples { .. } => {
                 unreachable!("{} has no integer scales", self.format)
             }
         }
     }
 
-    fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
+    /// The codes of scales, in sixteen bytes.
+    pub fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
         let dense = Spread { each: 1, first: 0 };
-        let all = match &codes.bits {
+        match &codes.bits {
             ScaleBits::Plane(plane) => self.small_plane(b, codes.columns, plane, dense, 0),
             ScaleBits::Spread(plane, spread) => self.small_plane(b, codes.columns, plane, *spread, 0),
             ScaleBits::Planes(low, high) => {
@@ -268,16 +298,6 @@ impl Block {
                 let at = self.field(field);
                 let count = self.format.block_len() / codes.columns;
                 self.in_words(b, at, (count, *each), *width, *first)
-            }
-        };
-        match codes.number {
-            ScaleNumber::Less(zero) => {
-                let zero = b.splat_int(SCALES, zero.into());
-                b.same(Op::ISub, &[all, zero])
-            }
-            ScaleNumber::Odd => {
-                let (twice, one) = (b.iadd(all, all), b.splat_int(SCALES, 1));
-                b.iadd(twice, one)
             }
         }
     }
@@ -369,6 +389,21 @@ impl Block {
     }
 }
 
+/// The numbers of codes of scales.
+pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId) -> ValueId {
+    let ty = b.ty(codes);
+    match scales.number {
+        ScaleNumber::Less(zero) => {
+            let zero = b.splat_int(ty, zero.into());
+            b.same(Op::ISub, &[codes, zero])
+        }
+        ScaleNumber::Odd => {
+            let (twice, one) = (b.iadd(codes, codes), b.splat_int(ty, 1));
+            b.iadd(twice, one)
+        }
+    }
+}
+
 /// Scales of a block.
 const SCALES: Type = Type::i8(16);
 
@@ -379,9 +414,12 @@ fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
             let part = b.splat_f32(b.ty(whole).lanes, Number::part(halved));
             b.mul(whole, part)
         }
-        Number::Half | Number::HalfOfPower => whole,
+        Number::Half | Number::HalfOfPower | Number::HalfOfE4m3 => whole,
     }
 }
+
+/// Half of what stands behind the largest number of E4M3.
+const E4M3_BEYOND: f32 = 240.0;
 
 /// A block's floats, or those of several rows side by side, as f32.
 pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
@@ -399,6 +437,21 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
             let half = b.bitcast(Type::f16(1), half);
             let half = b.op(Op::F16ToF32, Type::f32(1), &[half]);
             part(b, number, half)
+        }
+        Number::HalfOfE4m3 => {
+            let bytes = b.load(Type::i8(lanes), buffer, at);
+            let words = b.op(Op::ExtendU, Type::i16(lanes), &[bytes]);
+            let (words, magnitude) = (b.shift(Op::Shl, words, 7), b.splat_int(Type::i16(lanes), 0x3fff));
+            let halves = b.same(Op::And, &[words, magnitude]);
+            let halves = b.bitcast(Type::f16(lanes), halves);
+            let whole = b.op(Op::F16ToF32, Type::f32(lanes), &[halves]);
+            let (factor, nan) = (b.splat_f32(lanes, HALF_OF_E4M3), b.splat_f32(lanes, E4M3_BEYOND));
+            let whole = b.mul(whole, factor);
+            // What is no number is what would be the next number, here; it is 0.
+            let is_number = b.op(Op::CmpLtF, Type::i32(lanes), &[whole, nan]);
+            let bits = b.bitcast(Type::i32(lanes), whole);
+            let bits = b.same(Op::And, &[bits, is_number]);
+            b.bitcast(Type::f32(lanes), bits)
         }
         Number::HalfOfPower => {
             // The exponent of `2^(e - 128)` is `e - 1`, and where that is none of a normal number, the mantissa's bit is larger: of 0 and of 1,
@@ -422,7 +475,9 @@ pub fn whole(bytes: usize) -> Type {
 /// The bits of a block's float as packed blocks have them.
 pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: Affine) -> ValueId {
     match number {
-        Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower => b.load(whole(number.bytes()), buffer, at),
+        Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 => {
+            b.load(whole(number.bytes()), buffer, at)
+        }
         Number::TopsOfWords { .. } => {
             let dword = Type::i32(1);
             // Of each word the top four bits: of two words one beside the other.

@@ -8,7 +8,8 @@
 //! row r: | q0 q1 q2 q3 | q4 .. |     ->     group g: | q[4g..4g+4] of row 0 | of row 1 | .. of row 15 |
 //! ```
 
-use ixc_ir::format::packed::{self, STRIP as STRIP_ROWS};
+use ixc_ir::format::grids::{FourBytes, Grid};
+use ixc_ir::format::packed::{self, CodesOfScales, STRIP as STRIP_ROWS};
 use ixc_ir::format::{Codec, Float, Format, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
@@ -80,6 +81,7 @@ const ROWS: &[Row] = &[
     row("pack_q5_k_r16", 8, "pack to=q5_k_r16"),
     row("pack_q6_k_r16", 8, "pack to=q6_k_r16"),
     row("pack_mxfp4_r16", 8, "pack to=mxfp4_r16"),
+    row("pack_nvfp4_r16", 32, "pack to=nvfp4_r16"),
     row("pack_iq4_xs_r16", 8, "pack to=iq4_xs_r16"),
     row("pack_q2_k_r16", 8, "pack to=q2_k_r16"),
     row("pack_q3_k_r16", 8, "pack to=q3_k_r16"),
@@ -208,12 +210,17 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     let format = to.format;
     for (name, float, _) in codec.numbers() {
         let bytes = float.packed().bytes() as i64;
-        for (r, row) in (0..).zip(rows) {
-            let float = match row {
-                Some(row) => file::number_bits(b, float, row.buffer, row.field(name)),
-                None => b.splat_int(file::whole(float.packed().bytes()), 0),
-            };
-            to.store(b, Affine::constant(field(name) + bytes * (number * STRIP + r)), float);
+        let floats = format.unpacked().map_or(1, |from| (from.block_len() / from.d_columns()) as i64);
+        for i in 0..floats {
+            for (r, row) in (0..).zip(rows) {
+                let float = match row {
+                    Some(row) => {
+                        file::number_bits(b, float, row.buffer, row.field(name) + i * float.bytes() as i64)
+                    }
+                    None => b.splat_int(file::whole(float.packed().bytes()), 0),
+                };
+                to.store(b, Affine::constant(field(name) + bytes * ((number * floats + i) * STRIP + r)), float);
+            }
         }
     }
     if format.has_field("pad") {
@@ -221,7 +228,12 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
         to.store(b, Affine::constant(field("pad")), zero);
     }
     let subs = format.unpacked().map_or(1, |from| from.block_len() as i64 / SUB);
-    for sub in 0..subs {
+    if let Some(grid) = codec.grid() {
+        pack_grid(b, grid, rows, subs as usize, to);
+    }
+    // Others have codes in planes.
+    let of_planes = if codec.grid().is_some() { 0 } else { subs };
+    for sub in 0..of_planes {
         for (half, rows) in rows.chunks_exact(STRIP_ROWS / 2).enumerate() {
             let codes: Vec<ValueId> = rows
                 .iter()
@@ -245,7 +257,11 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     }
     match codec.scales {
         Scales::None | Scales::Row => {}
-        Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => pack_scales(b, codec, rows, to),
+        Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => match codec.codes_of_scales() {
+            CodesOfScales::Bytes | CodesOfScales::Nibbles => pack_scales(b, codec, rows, to),
+            // They come with what they stand beside.
+            CodesOfScales::AboveSigns | CodesOfScales::High { .. } => {}
+        },
         Scales::Multiples { columns } => {
             let each = subs * SUB / columns as i64;
             for (r, row) in (0..).zip(rows) {
@@ -258,6 +274,61 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
                 }
             }
         }
+    }
+}
+
+/// Indices of a grid, signs, and what stands beside them: four bytes of each sub-block and row for each vector, eight at a time exchanged.
+fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: usize, to: &Place) {
+    let at = |name: &str, at: usize| Affine::constant((to.format.field(name) + at) as i64);
+    let vectors: Vec<FourBytes> = (0..grid.vectors()).map(|vector| grid.vector(vector)).collect();
+    for (i, own) in vectors.iter().enumerate() {
+        // Vectors of the same field come with the first of them.
+        let is_own = |other: &FourBytes| other.field == own.field;
+        if vectors[..i].iter().any(is_own) {
+            continue;
+        }
+        for from in (0..own.stride * subs).step_by(HALF as usize) {
+            for (half, rows) in rows.chunks_exact(STRIP_ROWS / 2).enumerate() {
+                let bytes = rows.iter().map(|row| {
+                    let Some(row) = row else { return b.splat_int(Type::i32(8), 0) };
+                    let mut bytes = b.load(file::BYTES, row.buffer, row.field(own.field) + from as i64);
+                    if own.step == 2 {
+                        // Of four words the low bytes, then the high ones.
+                        let order = [0, 2, 4, 6, 1, 3, 5, 7].map(|byte| [byte, byte + 8]);
+                        let order: Vec<u8> = (0..2).flat_map(|eight| order.map(|byte| byte[eight])).collect();
+                        let order = b.bytes(file::BYTES, order.repeat(2));
+                        bytes = b.same(Op::ShuffleBytes, &[bytes, order]);
+                    }
+                    b.bitcast(Type::i32(8), bytes)
+                });
+                let bytes: Vec<ValueId> = bytes.collect();
+                for (dword, bytes) in exchange(b, &bytes).into_iter().enumerate() {
+                    // Whose it is.
+                    let place = from + 4 * dword;
+                    let whose = vectors.iter().enumerate().filter(|(_, other)| is_own(other)).find(|(_, other)| {
+                        place % other.stride == if other.step == 2 { 4 * other.first } else { other.first }
+                    });
+                    let Some((vector, _)) = whose else { continue };
+                    let vector = place / own.stride * grid.vectors() + vector;
+                    to.store(b, at("quants", vector * VECTOR as usize + half * HALF as usize), bytes);
+                }
+            }
+        }
+    }
+    let Some(high) = grid.high() else { return };
+    let (unit, each) = (high.bytes, Type::i8((high.bytes * subs) as u16));
+    let all: Vec<ValueId> = rows
+        .iter()
+        .map(|row| {
+            let bytes = match row {
+                Some(row) => b.load(each, row.buffer, row.field("high")),
+                None => b.splat_int(each, 0),
+            };
+            if unit == 2 { bytes } else { b.op(Op::Concat, Type::i8(16), &[bytes, bytes]) }
+        })
+        .collect();
+    for (place, sixteen) in interleave(b, all, unit as i64).into_iter().take(unit * subs).enumerate() {
+        to.store(b, at("high", place * STRIP_ROWS), sixteen);
     }
 }
 
@@ -298,11 +369,13 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
 /// Scales of a block, with minimums as [`super::packed`] says.
 fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to: &Place) {
     let ty = Type::i8(16);
+    let nibbles = codec.codes_of_scales() == CodesOfScales::Nibbles;
     let all: Vec<ValueId> = rows
         .iter()
-        .map(|row| match row {
-            Some(row) => row.scales(b),
-            None => b.splat_int(ty, 0),
+        .map(|row| match (row, codec.scales) {
+            (Some(row), Scales::Coded(scales)) if nibbles => row.scale_codes(b, &scales),
+            (Some(row), _) => row.scales(b),
+            (None, _) => b.splat_int(ty, 0),
         })
         .collect();
     let columns = interleave(b, all, 1);
@@ -311,7 +384,12 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
         // Sixteen, or eight.
         let count = codec.scaled().map_or(0, |columns| to.format.block_len() / columns);
         for (s, scales) in (0..).zip(columns.into_iter().take(count)) {
-            to.store(b, at("scales", s * STRIP), scales);
+            if nibbles {
+                let both = nibbles_of_rows(b, scales);
+                to.store(b, at("scales", s * STRIP / 2), both);
+            } else {
+                to.store(b, at("scales", s * STRIP), scales);
+            }
         }
         return;
     }
@@ -320,14 +398,19 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
         let top = bits(b, *minimums, Some((Op::Shl, 2)), 0xc0);
         let both = b.same(Op::Or, &[*scales, top]);
         to.store(b, at("scales", s * STRIP), both);
-        // Rows 0 to 7 are the low nibbles of eight bytes, rows 8 to 15 the high ones.
-        let low = bits(b, *minimums, None, 15);
-        let high = bits(b, *minimums, Some((Op::Shl, 4)), 0xf0);
-        let high = b.op_imm(Op::UnpackHi, ty, &[high, high], 8);
-        let both = b.same(Op::Or, &[low, high]);
-        let both = b.op_imm(Op::Slice, Type::i8(8), &[both], 0);
+        let both = nibbles_of_rows(b, *minimums);
         to.store(b, at("mins", s * STRIP / 2), both);
     }
+}
+
+/// The low nibbles of 16 rows' bytes: of rows 0 to 7 as the low ones of eight bytes, of rows 8 to 15 as the high ones.
+fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
+    let ty = b.ty(rows);
+    let low = bits(b, rows, None, 15);
+    let high = bits(b, rows, Some((Op::Shl, 4)), 0xf0);
+    let high = b.op_imm(Op::UnpackHi, ty, &[high, high], 8);
+    let both = b.same(Op::Or, &[low, high]);
+    b.op_imm(Op::Slice, Type::i8(8), &[both], 0)
 }
 
 /// Packs floats: so many times 16 columns, and so many columns more.

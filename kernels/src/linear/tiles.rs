@@ -314,6 +314,7 @@ impl Chunk<'_> {
                     + self.number.clone() * bytes(self.layout.chunk)
                     + w_at,
                 to: (strips.in_panel.clone() + strip) * self.layout.strip + panel_at,
+                permutes: self.product.vectors.permutes,
             };
             unpack.strip(b);
         });

@@ -22,7 +22,7 @@ fn cost(node: &Node) -> u64 {
         // Views.
         OpKind::SplitHeads | OpKind::MergeHeads | OpKind::ExpertSplit => 0,
         OpKind::Embed | OpKind::TakeRows | OpKind::Route => 100,
-        OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::Gated => 100,
+        OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::ExpertScale | OpKind::Gated => 100,
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
         OpKind::Slice | OpKind::Concat => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,

@@ -439,6 +439,7 @@ impl<'a> Lowering<'a> {
                 )
             }
             OpKind::ExpertAddBias => self.expert_add_bias(op)?,
+            OpKind::ExpertScale => self.expert_scale(op)?,
             OpKind::ExpertCombine => {
                 let y = self.operand(op, "y")?;
                 let p = self.slots(op, "p")?;

@@ -375,9 +375,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
             _ => {
                 let codec = format.quants().unwrap_or_else(|| panic!("no model file has weights in {format}"));
                 let names: Vec<&str> = codec.numbers().iter().map(|(name, ..)| *name).collect();
-                let put = |block: &mut [u8], field: &str, x: f32| {
-                    codec.number(field).put(x, &mut block[format.field(field)..])
-                };
+                let put = |block: &mut [u8], field: &str, x: f32| format.put(field, x, block);
                 // What the block's other bits make of scales of 1 and 0, measured.
                 let mut measured = |ones: &str| -> (f32, f32) {
                     names.iter().for_each(|name| put(block, name, if *name == ones { 1.0 } else { 0.0 }));

@@ -324,6 +324,11 @@ impl Soup {
                 let (y, bias) = (self.f32(&[slots, k]), self.table(k));
                 ok(self.b.expert_add_bias(y, ids, bias));
             }
+            OpKind::ExpertScale => {
+                let (ids, _, slots) = self.routed();
+                let (y, factors) = (self.f32(&[slots, k]), self.weight(&[IDS]));
+                ok(self.b.expert_scale(y, ids, factors));
+            }
             OpKind::ExpertCombine => {
                 let (_, p, slots) = self.routed();
                 let y = self.f32(&[slots, k]);

@@ -21,12 +21,14 @@
 //! and 2 minimums                                                            y += -dmin * (sum over sub-blocks of (min * sums16) * dx)
 //! d of a block     t += sum * dx for eight sub-blocks;        y += t * d
 //! d of a sub-block t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
+//! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;  y += t * d
 //! ```
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
+use super::super::Vectors;
 use super::SUB;
 use super::activations::RowBlock;
 use super::ahead;
@@ -43,10 +45,10 @@ const HELD_INTEGERS: usize = 4;
 const UNROLL: i64 = 4;
 
 /// Rows of activations of a block.
-pub fn rows(format: Format, lanes: u16) -> u32 {
+pub fn rows(format: Format, vectors: Vectors) -> u32 {
     // Two scales for 32 columns, and for pairs the shortest runs in words: half of the rows leave registers for both kinds of sums.
     let kinds = format.quants().and_then(|codec| codec.scaled()).map_or(1, |columns| SUB as usize / columns);
-    (SUMS / kinds / Part::all(lanes).len()) as u32
+    (SUMS / kinds / Part::all(vectors).len()) as u32
 }
 
 /// Bytes that the sums of a block take in memory: of floats, and of integers that are no whole sub-block yet.
@@ -56,7 +58,7 @@ pub fn slot_bytes(lanes: u16) -> i64 {
 
 /// Rows of activations and a stretch of a strip. Sums are in the order of parts, then rows.
 pub struct Micro {
-    pub lanes: u16,
+    pub vectors: Vectors,
     /// The first block of the stretch.
     pub source: Source,
     pub x: BufferId,
@@ -95,12 +97,12 @@ impl Micro {
     }
 
     fn parts(&self) -> Vec<Part> {
-        Part::all(self.lanes)
+        Part::all(self.vectors)
     }
 
-    /// Parts that are worked on together: high bits take registers.
+    /// Parts that are worked on together: high bits take registers, and so do indices.
     fn sets(&self) -> Vec<Vec<Part>> {
-        let high = self.codec().high.is_some();
+        let high = self.codec().high.is_some() || self.codec().grid().is_some();
         match high && !self.source.panel {
             true => self.parts().into_iter().map(|part| vec![part]).collect(),
             false => vec![self.parts()],
@@ -111,7 +113,7 @@ impl Micro {
     fn slots(&self) -> Option<Vec<(BufferId, i64)>> {
         let sums = self.rows.len() * self.parts().len();
         let (buffer, at) = self.slots.filter(|_| sums > HELD)?;
-        Some((0..2 * sums as i64).map(|i| (buffer, at + i * 4 * i64::from(self.lanes))).collect())
+        Some((0..2 * sums as i64).map(|i| (buffer, at + i * 4 * i64::from(self.vectors.lanes))).collect())
     }
 
     fn result(&self, row: usize, part: Part) -> Affine {
@@ -157,7 +159,7 @@ impl Micro {
         };
         let minimums = self.minimums(b, &weights, &rows(None));
         let slots = self.slots();
-        let zero = b.splat_f32(self.lanes, 0.0);
+        let zero = b.splat_f32(self.vectors.lanes, 0.0);
         let count = self.rows.len() * self.parts().len();
         let mut sums = vec![zero; count];
         if let Some(slots) = &slots {
@@ -195,7 +197,7 @@ impl Micro {
             }
             next
         });
-        let lanes = self.lanes;
+        let lanes = self.vectors.lanes;
         self.add(b, &weights, Item::D, &mut |b, i| match &slots {
             Some(slots) => b.load(Type::f32(lanes), slots[i].0, slots[i].1),
             None => sums[i],
@@ -234,7 +236,7 @@ impl Micro {
     /// The same where both halves of a sub-block have a minimum each.
     fn two_minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Vec<ValueId> {
         let parts = self.parts();
-        let zero = b.splat_f32(self.lanes, 0.0);
+        let zero = b.splat_f32(self.vectors.lanes, 0.0);
         let init = vec![zero; parts.len() * rows.len()];
         b.for_carry("m", self.source.format.block_len() as i64 / SUB, &init, |b, s, sums| {
             let mut next = Vec::new();
@@ -388,7 +390,7 @@ impl Micro {
                 parts.iter().zip(high).map(|(part, high)| step.weights.pair(b, step.sub, pair, *part, high)).collect();
             for g in 0..2 {
                 for (r, row) in step.rows.iter().enumerate() {
-                    let x = row.group(b, self.lanes, 2 * pair + g);
+                    let x = row.group(b, self.vectors.lanes, 2 * pair + g);
                     for (p, quants) in quants.iter().enumerate() {
                         product(b, p * self.rows.len() + r, quants[g as usize], x);
                     }
@@ -413,7 +415,7 @@ impl Micro {
                 for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, *part, high)) {
                     let magnitudes = step.weights.magnitudes(b, step.sub, group, *part, quants);
                     for (row, sum) in step.rows.iter().zip(sums.iter_mut()) {
-                        let x = row.group(b, self.lanes, group);
+                        let x = row.group(b, self.vectors.lanes, group);
                         let x = b.same(Op::Sign, &[x, quants]);
                         let words = b.op(Op::Dot2U8S8, part.words(), &[magnitudes, x]);
                         let products = b.op(Op::Dot2S16, part.dwords(), &[words, scales]);
@@ -471,13 +473,20 @@ impl Micro {
         let (parts, rows) = (self.parts(), self.rows.len());
         let magnitudes = panel::has_magnitudes(self.source.format, self.source.dots);
         // Magnitudes go with signs.
-        let zero = if magnitudes { 0 } else { self.codec().zero() };
+        let in_integers = strip::begins_with_zero_point(self.source.format, self.x_format);
+        let zero = if magnitudes || in_integers { 0 } else { self.codec().zero() };
+        let by_halves = strip::by_halves_of_d(self.source.format);
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
         let mut low: Vec<ValueId> = Vec::new();
         let mut next = sums.to_vec();
         for half in 0..2 {
             let pairs = 2 * half..2 * half + 2;
-            let integers = match (self.source.dots, magnitudes) {
+            let starts = |b: &mut KernelBuilder| -> Vec<ValueId> {
+                // Made for each part, as a product overwrites its sum.
+                let each = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
+                each.map(|(row, part)| zero_point(b, row, (half, 2), self.codec().zero(), part.lanes)).collect()
+            };
+            let integers: Vec<ValueId> = match (self.source.dots, magnitudes) {
                 (Dots::Dot2, true) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let mut sums = vec![None; parts.len() * rows];
@@ -487,11 +496,16 @@ impl Micro {
                 (Dots::Dot2, false) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let words = self.words(b, step, pairs, &parts, &high);
-                    words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones])).collect()
+                    let sums = words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones]));
+                    let sums: Vec<ValueId> = sums.collect();
+                    match in_integers {
+                        true => starts(b).into_iter().zip(sums).map(|(start, sum)| b.iadd(start, sum)).collect(),
+                        false => sums,
+                    }
                 }
                 (Dots::Dot4, _) => {
                     let zero = b.splat_int(parts[0].dwords(), 0);
-                    let mut sums = vec![zero; parts.len() * rows];
+                    let mut sums = if in_integers { starts(b) } else { vec![zero; parts.len() * rows] };
                     self.groups(b, step, pairs, &parts, &high, |b, i, quants, x| {
                         sums[i] = b.dot4_u8s8(sums[i], quants, x);
                     });
@@ -499,11 +513,11 @@ impl Micro {
                 }
             };
             let items = |b: &mut KernelBuilder, item: Item| -> Vec<ValueId> {
-                let at = |part: Part| step.weights.number_of(step.sub, part);
+                let at = |part: Part| step.weights.number_of(step.sub, half, part);
                 parts.iter().map(|part| step.weights.item(b, item, at(*part), *part)).collect()
             };
             let (mut d, mut m) = (Vec::new(), None);
-            if half == 1 {
+            if half == 1 || by_halves {
                 d = items(b, Item::D);
                 m = (self.codec().minimum == Minimum::Half).then(|| items(b, Item::M));
             }
@@ -512,13 +526,27 @@ impl Micro {
                 let dx = row.splat(b, parts[0].floats(), "d", 8, 4 * half);
                 let sum = |b: &mut KernelBuilder| row.splat(b, parts[0].floats(), "sums", 4, 0);
                 let start = (half == 0 && zero > 0).then(|| {
-                    let (sum, zero) = (sum(b), b.splat_f32(self.lanes, -f32::from(zero)));
+                    let (sum, zero) = (sum(b), b.splat_f32(self.vectors.lanes, -f32::from(zero)));
                     b.mul(sum, zero)
                 });
                 let added = m.as_ref().map(|m| (m, sum(b)));
                 for (p, part) in parts.iter().enumerate() {
                     let i = p * rows + r;
                     let value = b.op(Op::ToF32, part.floats(), &[integers[i]]);
+                    if by_halves {
+                        let at = self.result(r, *part);
+                        let old = match slots {
+                            Some(_) => b.load(part.floats(), self.to, at.clone()),
+                            None => next[i],
+                        };
+                        let term = b.mul(value, dx);
+                        let sum = b.fma(term, d[p], old);
+                        match slots {
+                            Some(_) => b.store(self.to, at, sum),
+                            None => next[i] = sum,
+                        }
+                        continue;
+                    }
                     if half == 0 {
                         let term = match start {
                             Some(start) => b.fma(value, dx, start),
@@ -603,7 +631,7 @@ fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) 
 
 /// What the sum of a scale's columns begins with: those of unit `unit` of so many of a sub-block, as quants are stored plus `zero`.
 pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, (unit, units): (i64, i64), zero: u8, lanes: u16) -> ValueId {
-    let part = Part { lanes, index: 0 };
+    let part = Part { lanes, index: 0, permutes: false };
     // The zero point, negated, beside the sums of 16 columns that are the unit's.
     let minus = -i16::from(zero);
     let pair = [0, 1].map(|half| if units == 1 || half == unit { minus } else { 0 });

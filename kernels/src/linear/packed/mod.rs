@@ -28,6 +28,7 @@
 //! | [`strip`] | reading a strip's blocks: quants, scales, minimums |
 //! | [`activations`] | what stands beside them: quants and scales in all lanes |
 //! | [`quants`] | sums over quantised blocks, four products at a time, unpacked on the fly |
+//! | [`grids`] | codes by indices of a grid |
 //! | [`floats`] | sums over `f16` and `bf16`, converted on the fly |
 //! | [`pairs`] | the same of bf16 with activations that are bf16, two products at a time |
 //! | [`panel`] | unpacking a strip, and reading it packed or unpacked |
@@ -36,6 +37,7 @@
 pub mod activations;
 pub mod ahead;
 mod floats;
+mod grids;
 mod micro;
 pub mod pairs;
 pub mod panel;
@@ -158,7 +160,7 @@ impl Packed<'_> {
         let Product { format, k, x, x_format, w: (w, w_at), strategy, vectors, .. } = *self.product;
         // That of panels is something else.
         let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
-        let parts = Part::all(vectors.lanes);
+        let parts = Part::all(vectors);
         // Two strips of floats, where that halves the loads of activations and registers suffice; a single row wants one stream.
         let together = if count == 1 || format.is_quantised() || parts.len() > 1 { 1 } else { self.strips.min(2) };
         // Of several rows, registers hold one part.
@@ -216,7 +218,7 @@ impl Packed<'_> {
     /// All rows, several of them with panels; a single row of few directly.
     fn by_panels(&self, b: &mut KernelBuilder, rows: &Rows, scratch: (BufferId, i64)) {
         let Product { format, strategy, vectors, .. } = *self.product;
-        let most = micro::rows(format, vectors.lanes);
+        let most = micro::rows(format, vectors);
         // How many blocks of how many rows, from which row on.
         let mut blocks: Vec<(Affine, Affine, u32)> = Vec::new();
         let mut single = None;
@@ -276,7 +278,7 @@ impl Packed<'_> {
     ) -> Micro {
         let x = x.into();
         Micro {
-            lanes: self.product.vectors.lanes,
+            vectors: self.product.vectors,
             source,
             x: self.product.x,
             x_format: self.product.x_format,
@@ -305,8 +307,8 @@ impl Packed<'_> {
                     ahead::prefetch(b, source.buffer, &source.offset, bytes * columns / len);
                 }
                 match format.is_quantised() {
-                    true => source.unpack(b, &panel, columns / SUB, vectors.lanes),
-                    false => panel::unpack_column(b, &source, &panel, vectors.lanes),
+                    true => source.unpack(b, &panel, columns / SUB, vectors),
+                    false => panel::unpack_column(b, &source, &panel, vectors),
                 }
             };
             if columns / len > 0 {

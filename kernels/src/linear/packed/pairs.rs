@@ -59,7 +59,7 @@ impl Packed<'_> {
     }
 
     fn parts(&self) -> Vec<Part> {
-        Part::all(self.product.vectors.lanes)
+        Part::all(self.product.vectors)
     }
 
     /// Strips times so many blocks of `count` rows, stretch after stretch.

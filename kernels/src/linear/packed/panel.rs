@@ -7,6 +7,7 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Float, Format, Minimum};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
+use super::super::Vectors;
 use super::SUB;
 use super::strip::{self, Part, StripBlock, VECTOR};
 
@@ -166,9 +167,9 @@ impl Source {
         b.load(part.quants(), self.buffer, at)
     }
 
-    /// Which [`Item::D`] or [`Item::M`] holds for sub-block `sub`.
-    pub fn number_of(&self, sub: VarId, part: Part) -> Affine {
-        self.strip(part).number_of(sub)
+    /// Which [`Item::D`] or [`Item::M`] holds for half `half` of sub-block `sub`.
+    pub fn number_of(&self, sub: VarId, half: i64, part: Part) -> Affine {
+        self.strip(part).number_of(sub, half)
     }
 
     /// Number `at` of an item.
@@ -216,14 +217,14 @@ impl Source {
     }
 
     /// Unpacks this block of a strip to a panel's: its first `filled` sub-blocks.
-    pub fn unpack(&self, b: &mut KernelBuilder, to: &Source, filled: i64, lanes: u16) {
+    pub fn unpack(&self, b: &mut KernelBuilder, to: &Source, filled: i64, vectors: Vectors) {
         let store =
             |b: &mut KernelBuilder, at: Affine, value: ValueId| b.store(to.buffer, to.offset.clone() + at, value);
         let subs = self.format.block_len() as i64 / SUB;
         let magnitudes = has_magnitudes(self.format, self.dots).then_some(self.format.block_len() as i64 / 4 * VECTOR);
         let items = items(self.format, self.dots);
         b.for_each("s", filled, |b, s| {
-            for part in Part::all(lanes) {
+            for part in Part::all(vectors) {
                 let high = self.high(b, s, part);
                 for pair in 0..4 {
                     for (group, quants) in (2 * pair..).zip(self.pair(b, s, pair, part, &high)) {
@@ -245,7 +246,7 @@ impl Source {
             }
         });
         for &(item, _) in items.iter().filter(|(_, count)| *count < subs) {
-            for part in Part::all(lanes) {
+            for part in Part::all(vectors) {
                 let value = self.item(b, item, 0, part);
                 let at = place(self.format, self.dots, Some(item)) + part.at(4);
                 store(b, Affine::constant(at), value);
@@ -255,8 +256,8 @@ impl Source {
 }
 
 /// Unpacks a column of a strip of floats.
-pub fn unpack_column(b: &mut KernelBuilder, strip: &Source, to: &Source, lanes: u16) {
-    for part in Part::all(lanes) {
+pub fn unpack_column(b: &mut KernelBuilder, strip: &Source, to: &Source, vectors: Vectors) {
+    for part in Part::all(vectors) {
         let value = column(b, strip, part);
         b.store(to.buffer, to.offset.clone() + part.at(4), value);
     }

@@ -8,10 +8,11 @@
 //! and 2 minimums   t = low * (d * scale) + high * (d * scale) - (min * sums16) * dmin;           y += t * dx
 //! d of a block     t = low * d;                                       y += t * dx
 //! d of a sub-block t = low * dx + high * dx [- zero * sums];          y += t * d;  y += m * sums
+//! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;         y += t * d
 //! ```
 //!
 //! `low` and `high` are the sums of 16 columns each; where the weight and the activations have one scale for 32, there is one sum. Where activations
-//! have one, a zero point is in what the sums begin with: `-zero * sums16`. What is in parentheses is computed once for all rows.
+//! have one, or weights one for 16, a zero point is in what the sums begin with: `-zero * sums16`. What is in parentheses is computed once for all rows.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants, Values};
@@ -227,22 +228,42 @@ impl Step<'_> {
     fn by_halves(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
         let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
         let high = strip.high(b, self.sub);
+        let (format, lanes) = (self.block.format, self.block.lanes);
+        let in_integers = strip::begins_with_zero_point(format, self.block.x_format);
+        let mut own = sums.to_vec();
         for half in 0..2 {
-            let zero = b.splat_int(Type::i32(self.block.lanes), 0);
-            let mut chains = vec![vec![zero]; self.rows.len()];
+            let zero = b.splat_int(Type::i32(lanes), 0);
+            let mut chains: Vec<Vec<ValueId>> = match in_integers {
+                true => (self.rows.iter())
+                    .map(|row| vec![zero_point(b, row, (half, 2), self.codec.zero(), lanes)])
+                    .collect(),
+                false => vec![vec![zero]; self.rows.len()],
+            };
             self.dots(b, strip, &high, 2 * half..2 * half + 2, &mut chains);
+            let d = strip::by_halves_of_d(format).then(|| {
+                let number = strip.number_of(self.sub, half);
+                strip.numbers(b, "d", number)
+            });
             for (r, (chains, t)) in chains.iter().zip(&mut parts).enumerate() {
                 let part = convert(b, chains);
                 let dx = self.splat(b, r, "d", 8, 4 * half);
+                if let Some(d) = d {
+                    let part = b.mul(part, dx);
+                    own[r] = b.fma(part, d, own[r]);
+                    continue;
+                }
                 *t = Some(match *t {
                     Some(t) => b.fma(part, dx, t),
                     None => b.mul(part, dx),
                 });
             }
         }
-        let number = strip.number_of(self.sub);
+        if strip::by_halves_of_d(format) {
+            return own;
+        }
+        let number = strip.number_of(self.sub, 0);
         let d = strip.numbers(b, "d", number.clone());
-        let zero = (self.codec.zero() > 0).then(|| b.splat_f32(self.block.lanes, -f32::from(self.codec.zero())));
+        let zero = (self.codec.zero() > 0 && !in_integers).then(|| b.splat_f32(self.block.lanes, -f32::from(self.codec.zero())));
         let m = (self.codec.minimum == Minimum::Half).then(|| strip.numbers(b, "m", number));
         let next = parts.into_iter().flatten().zip(sums).enumerate().map(|(r, (t, sum))| {
             let x = (zero.is_some() || m.is_some()).then(|| self.splat(b, r, "sums", 4, 0));

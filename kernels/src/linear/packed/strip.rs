@@ -3,15 +3,18 @@
 //! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs: where quants have four bits or four low
 //! ones, a vector in memory is a pair; of two bits it is two. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
 
-use ixc_ir::format::packed::{STRIP, SUB};
+use ixc_ir::format::packed::{CodesOfScales, STRIP, SUB};
 use ixc_ir::format::{Codec, Format, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
+use super::super::Vectors;
 use super::super::file::{self, bits};
 
 /// Bytes of a vector in memory: four quants of each row of a strip.
 pub const VECTOR: i64 = 4 * STRIP as i64;
-const ROWS: i64 = STRIP as i64;
+pub const ROWS: i64 = STRIP as i64;
+/// Columns of half a sub-block.
+const HALF: usize = SUB / 2;
 
 /// The rows of a strip that stand in the lanes of a vector.
 #[derive(Clone, Copy, Debug)]
@@ -19,12 +22,15 @@ pub struct Part {
     pub lanes: u16,
     /// Of the parts of a strip.
     pub index: i64,
+    /// See [`Vectors`].
+    pub permutes: bool,
 }
 
 impl Part {
     /// The parts of a strip.
-    pub fn all(lanes: u16) -> Vec<Part> {
-        (0..ROWS / i64::from(lanes)).map(|index| Part { lanes, index }).collect()
+    pub fn all(vectors: Vectors) -> Vec<Part> {
+        let Vectors { lanes, permutes, .. } = vectors;
+        (0..ROWS / i64::from(lanes)).map(|index| Part { lanes, index, permutes }).collect()
     }
 
     /// Where the part begins, of `bytes` for each row.
@@ -61,7 +67,7 @@ pub struct StripBlock {
 
 impl StripBlock {
     /// What the block's integers mean.
-    fn codec(&self) -> &'static Quants {
+    pub fn codec(&self) -> &'static Quants {
         quants(self.format)
     }
 
@@ -70,9 +76,13 @@ impl StripBlock {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
-    /// Which of the floats of a block holds for sub-block `sub`: the only one, or one of its own.
-    pub fn number_of(&self, sub: impl Into<Affine>) -> Affine {
-        if self.format.d_columns() == SUB { sub.into() } else { Affine::constant(0) }
+    /// Which of the floats of a block holds for half `half` of sub-block `sub`: the only one, or one of the sub-block's, or one of its own.
+    pub fn number_of(&self, sub: impl Into<Affine>, half: i64) -> Affine {
+        match self.format.d_columns() {
+            SUB => sub.into(),
+            HALF => sub.into() * 2 + half,
+            _ => Affine::constant(0),
+        }
     }
 
     /// Number `at` of the floats `name` that a block has for each row.
@@ -84,7 +94,11 @@ impl StripBlock {
 
     /// Scale `at` of the rows.
     pub fn scale(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
-        let scales = b.load(Type::i8(self.part.lanes), self.buffer, self.field("scales", 1) + at.into() * ROWS);
+        let at = at.into();
+        if let Some(scales) = self.coded_scales(b, at.clone()) {
+            return b.op(Op::ToF32, self.part.floats(), &[scales]);
+        }
+        let scales = b.load(Type::i8(self.part.lanes), self.buffer, self.field("scales", 1) + at * ROWS);
         let scales = self.scale_bits(b, scales);
         self.widen(b, scales)
     }
@@ -104,6 +118,43 @@ impl StripBlock {
             | Scales::Multiples { .. } => self.minimums(b, at.into()),
         };
         self.widen(b, minimums)
+    }
+
+    /// Scale `at` of the rows as integers, where a block has codes of scales.
+    fn coded_scales(&self, b: &mut KernelBuilder, at: Affine) -> Option<ValueId> {
+        let (Scales::Coded(scales), Some(grid)) = (self.codec().scales, self.codec().grid()) else { return None };
+        let (lanes, dwords) = (self.part.lanes, self.part.dwords());
+        let codes = match self.codec().codes_of_scales() {
+            CodesOfScales::Bytes => return None,
+            CodesOfScales::Nibbles => {
+                let at = self.offset.clone() + (self.format.field("scales") as i64) + at * (ROWS / 2);
+                let eight = b.load(Type::i8(8), self.buffer, at);
+                let eight = b.op(Op::ExtendU, Type::i32(8), &[eight]);
+                let low = |b: &mut KernelBuilder| {
+                    let mask = b.splat_int(Type::i32(8), 15);
+                    b.same(Op::And, &[eight, mask])
+                };
+                match (lanes, self.part.index) {
+                    (8, 0) => low(b),
+                    (8, _) => b.shift(Op::ShrU, eight, 4),
+                    _ => {
+                        let (low, high) = (low(b), b.shift(Op::ShrU, eight, 4));
+                        b.op(Op::Concat, dwords, &[low, high])
+                    }
+                }
+            }
+            CodesOfScales::AboveSigns => {
+                let signs = b.load(dwords, self.buffer, self.quants(at) + grid.index_vectors() as i64 * VECTOR);
+                b.shift(Op::ShrU, signs, 28)
+            }
+            CodesOfScales::High { first, width } => {
+                let high = self.high_words(b, grid, at)?;
+                let high = b.shift(Op::ShrU, high, first as i64);
+                let mask = b.splat_int(dwords, (1 << width) - 1);
+                b.same(Op::And, &[high, mask])
+            }
+        };
+        Some(file::scale_numbers(b, &scales, codes))
     }
 
     /// Scales or minimums as floats.
@@ -152,7 +203,15 @@ impl StripBlock {
 
     /// Numbers `first` and `second` of the rows' scales as the words of a dword.
     pub fn scale_words(&self, b: &mut KernelBuilder, first: impl Into<Affine>, second: impl Into<Affine>) -> ValueId {
-        let pairs = self.scale_pairs(b, first.into(), second.into());
+        let (first, second) = (first.into(), second.into());
+        if let Some(low) = self.coded_scales(b, first.clone()) {
+            // They are positive.
+            let high = if second == first { Some(low) } else { self.coded_scales(b, second) };
+            let high = b.shift(Op::Shl, high.unwrap_or(low), 16);
+            let both = b.same(Op::Or, &[low, high]);
+            return b.bitcast(self.part.words(), both);
+        }
+        let pairs = self.scale_pairs(b, first, second);
         let pairs = self.scale_bits(b, pairs);
         b.op(self.extend(), self.part.words(), &[pairs])
     }
@@ -184,13 +243,17 @@ impl StripBlock {
     }
 
     /// Where a sub-block's quants begin.
-    fn quants(&self, sub: Affine) -> Affine {
+    pub fn quants(&self, sub: Affine) -> Affine {
         self.field("quants", 4) + sub * (self.codec().vectors().1 as i64 * VECTOR)
     }
 
-    /// The vectors of high bits of a sub-block, for [`StripBlock::pair`].
+    /// The vectors of high bits of a sub-block, or what else is made of a sub-block once, for [`StripBlock::pair`].
     pub fn high(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> Vec<ValueId> {
-        let at = self.quants(sub.into());
+        let sub = sub.into();
+        if let Some(grid) = self.codec().grid() {
+            return self.grid_vectors(b, grid, sub);
+        }
+        let at = self.quants(sub);
         let (high, _) = self.codec().vectors();
         (0..high as i64).map(|v| b.load(self.part.quants(), self.buffer, at.clone() + v * VECTOR)).collect()
     }
@@ -222,10 +285,14 @@ impl StripBlock {
         vec![scales, b.same(Op::ISub, &[top, zero])]
     }
 
-    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says. `vectors` are those of high bits, or, for multiples of
+    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says. `vectors` are those of [`StripBlock::high`], or, for multiples of
     /// those bytes, [`StripBlock::multiples`].
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
+        if let Some(grid) = codec.grid() {
+            let codes = self.grid_pair(b, grid, pair, vectors);
+            return codes.map(|codes| file::bytes(b, codec, codes));
+        }
         if codec.low.bits == 8 {
             let at = at + pair * (2 * VECTOR);
             return [0, VECTOR].map(|next| b.load(quants, self.buffer, at.clone() + next));
@@ -262,6 +329,17 @@ impl StripBlock {
 /// integers for a sub-block; otherwise they have a scale for each half.
 pub fn by_sub_blocks(format: Format) -> bool {
     matches!(format.activation().codec(), Codec::Bytes { scaled } if *scaled == SUB)
+}
+
+/// Whether both halves of a sub-block have a float of their own, which their sums are multiplied with.
+pub fn by_halves_of_d(format: Format) -> bool {
+    format.d_columns() == HALF
+}
+
+/// Whether sums of products with activations of a format begin with what the zero point takes away, of halves of a sub-block with a scale each: the integer sums of
+/// these are beside their bytes.
+pub fn begins_with_zero_point(format: Format, x_format: Format) -> bool {
+    !by_sub_blocks(format) && quants(format).zero() > 0 && x_format.has_field("sums16")
 }
 
 /// The codec of a packed format of integers: what is not quantised is read elsewhere.

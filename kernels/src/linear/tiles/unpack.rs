@@ -22,6 +22,8 @@ pub(super) struct Unpack {
     pub(super) from: Affine,
     /// Where it goes in the panel's buffer.
     pub(super) to: Affine,
+    /// See [`crate::generate::Vectors`].
+    pub(super) permutes: bool,
 }
 
 impl Unpack {
@@ -72,7 +74,7 @@ impl Unpack {
         let codec = strip::quants(self.format);
         b.for_each("b", self.columns / len, |b, block| {
             let from = self.from.clone() + block * bytes;
-            let part = strip::Part { lanes: LANES, index: 0 };
+            let part = strip::Part { lanes: LANES, index: 0, permutes: self.permutes };
             let strip = StripBlock { format: self.format, buffer: self.w, offset: from, part };
             let halves = |b: &mut KernelBuilder, name: &str, at: Affine| {
                 let v = strip.numbers(b, name, at);
@@ -83,7 +85,7 @@ impl Unpack {
             let d = (len > STEP && self.format.d_columns() as i64 == len).then(|| halves(b, "d", 0.into()));
             let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
             b.for_each("sub", len / STEP, |b, sub| {
-                let own = d.unwrap_or_else(|| halves(b, "d", strip.number_of(sub)));
+                let own = d.unwrap_or_else(|| halves(b, "d", strip.number_of(sub, 0)));
                 let scales: Vec<ValueId> = match codec.scaled().map(|columns| columns as i64) {
                     Some(columns) => (0..STEP / columns)
                         .map(|i| {
@@ -91,6 +93,7 @@ impl Unpack {
                             b.mul(scale, own)
                         })
                         .collect(),
+                    None if strip::by_halves_of_d(self.format) => vec![own, halves(b, "d", strip.number_of(sub, 1))],
                     None => vec![own],
                 };
                 // What is added to the columns of each scale.
@@ -103,7 +106,7 @@ impl Unpack {
                             Some(b.sub(zero, min))
                         })
                         .collect(),
-                    (Minimum::Half, _) => vec![Some(halves(b, "m", strip.number_of(sub)))],
+                    (Minimum::Half, _) => vec![Some(halves(b, "m", strip.number_of(sub, 0)))],
                     (Minimum::Scaled | Minimum::None, _) => vec![None; scales.len()],
                 };
                 let fields = Fields::of(codec);

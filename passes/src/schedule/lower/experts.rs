@@ -10,10 +10,13 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
-use ixc_kernels::{AddBias, Bits, Combine, Gather, Route, Score};
+use ixc_kernels::{AddBias, Bits, Combine, Gather, Route, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+
+/// Bytes of a factor.
+const FLOAT_BYTES: u64 = 4;
 
 impl Lowering<'_> {
     pub(super) fn route(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
@@ -148,6 +151,28 @@ impl Lowering<'_> {
             ("y", by_row(Source::Arena(out.buffer), row)),
         ];
         self.by_rows(name.to_string(), y.rows, 1, (AddBias { n: fit("elements of a bias", y.width)? }, &[]), args)?;
+        Ok(Binding::ArenaRows(out))
+    }
+
+    /// Rows of experts, each times its expert's number.
+    pub(super) fn expert_scale(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (y, ids, factors) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "s"));
+        let Rows::Routed { bucket, .. } = self.routing(name, ids)? else { return unsupported(name, "no routing") };
+        let experts = self.module.weights[factors.index()].shape.first().copied();
+        if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
+            return unsupported(name, "rows or factors of another routing");
+        }
+        self.expect(name, &y, Format::F32, y.width)?;
+        let out = self.buffer(name, y.rows, Format::F32, y.width)?;
+        let row = out.row_bytes()?;
+        let factor = Arg { expert_stride: FLOAT_BYTES, ..whole(Source::Weight(self.vector(name, factors)?)) };
+        let args = vec![
+            ("x", by_row(Source::Arena(y.buffer), row)),
+            ("s", factor),
+            ("y", by_row(Source::Arena(out.buffer), row)),
+        ];
+        self.by_rows(name.to_string(), y.rows, 1, (ScaleBy { n: fit("elements of a row", y.width)? }, &[]), args)?;
         Ok(Binding::ArenaRows(out))
     }
 

@@ -1,0 +1,255 @@
+//! Codes of a packed strip that has indices of a grid.
+//!
+//! Where bytes are permuted in whole vectors, the bytes of entries are looked up for 64 indices at once, and each group's codes are moved out of a
+//! row's bytes, two rows in eight bytes, by the bits that they begin at:
+//!
+//! ```text
+//! iq2_xxs, 16 rows x 32 columns: 64 indices -> 64 bytes of elements 0..4, 64 of elements 4..8 -> group g: bits of row's byte g / 2 -> places | signs
+//! ```
+//!
+//! Otherwise entries are looked up one by one, for each row's index of four or eight columns, and an entry has places in the bytes, or nibbles, of a group.
+
+use ixc_ir::format::grids::{Grid, Index, SIGNS, Signs};
+use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
+
+use super::super::file::bits;
+use super::strip::{ROWS, StripBlock, VECTOR};
+
+/// Groups of four columns that a dword of bits stands for.
+const GROUP: usize = 4;
+
+impl StripBlock {
+    /// What groups of a sub-block are made of.
+    pub fn grid_vectors(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
+        if self.part.permutes { self.looked_up(b, grid, sub) } else { self.numbers_and_signs(b, grid, sub) }
+    }
+
+    /// The codes of groups `2 * pair` and `2 * pair + 1` of a sub-block.
+    pub fn grid_pair(&self, b: &mut KernelBuilder, grid: &Grid, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
+        let pair = pair as usize;
+        if !self.part.permutes {
+            return self.entries(b, grid, pair, vectors);
+        }
+        let quants = self.part.quants();
+        [0, 1].map(|half| {
+            let group = 2 * pair + half;
+            // Of eight bytes, in which two rows have a dword each, or four words between them, the first bit of row `row`'s element `i`.
+            let (entries, first, row_bits) = match grid.len {
+                GROUP => (vectors[pair], 32 * half, 16),
+                _ => (vectors[half], 8 * pair, 32),
+            };
+            let places = taken(b, entries, |row, i| row * row_bits + first + grid.bits * i);
+            let signs = taken(b, vectors[vectors.len() - 1], |row, i| {
+                let bit = match grid.signs {
+                    Signs::Common { first, apart } => first + apart * (group * GROUP / grid.len),
+                    Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => GROUP * group + i,
+                };
+                // To the bit above the place's.
+                row * 32 + bit + 64 - grid.bits
+            });
+            let [mask, sign] = [(1 << grid.bits) - 1, 1 << grid.bits].map(|mask| b.splat_int(quants, mask));
+            let (places, signs) = (b.same(Op::And, &[places, mask]), b.same(Op::And, &[signs, sign]));
+            b.same(Op::Or, &[places, signs])
+        })
+    }
+
+    /// A vector of a sub-block.
+    fn grid_vector(&self, b: &mut KernelBuilder, sub: Affine, vector: usize) -> ValueId {
+        b.load(self.part.quants(), self.buffer, self.quants(sub) + vector as i64 * VECTOR)
+    }
+
+    /// What the field `high` has for the rows of a sub-block, in dwords.
+    pub fn high_words(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Option<ValueId> {
+        let high = grid.high()?;
+        let (bytes, lanes) = (high.bytes as i64, self.part.lanes);
+        let ty = if high.bytes == 1 { Type::i8(lanes) } else { Type::i16(lanes) };
+        let at = self.offset.clone() + (self.format.field("high") as i64 + self.part.at(bytes)) + sub * (bytes * ROWS);
+        let words = b.load(ty, self.buffer, at);
+        Some(b.op(Op::ExtendU, self.part.dwords(), &[words]))
+    }
+
+    /// The bytes of entries, the first half of eight elements' and the second, or those of two groups in words; then signs.
+    fn looked_up(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
+        let quants = self.part.quants();
+        let high = self.high_words(b, grid, sub.clone()).map(|high| b.bitcast(quants, high));
+        let signs = match grid.signs {
+            Signs::Common { .. } => None,
+            Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => {
+                Some(self.grid_vector(b, sub.clone(), grid.index_vectors()))
+            }
+        };
+        let mut all = Vec::new();
+        for vector in 0..grid.index_vectors() {
+            let low = self.grid_vector(b, sub.clone(), vector);
+            let above = match (grid.index, high, signs) {
+                (Index::Words { .. }, _, Some(signs)) => signs,
+                (Index::Bytes { high: Some(bits), .. }, Some(high), _) => {
+                    taken(b, high, |row, i| row * 32 + (4 * vector + i) * bits.apart)
+                }
+                _ => low,
+            };
+            // Of two rows' words one beside the other, where entries of both are to be in eight bytes.
+            let [low, above] = match grid.len {
+                GROUP => {
+                    let order = |t: u8| 4 * (t / 4 % 2 * 2 + t % 2) + t / 8 * 2 + t / 2 % 2;
+                    let order = b.bytes(quants, (0..16).map(order).collect::<Vec<u8>>().repeat(quants.lanes as usize / 16));
+                    [low, above].map(|bytes| b.same(Op::ShuffleBytes, &[bytes, order]))
+                }
+                _ => [low, above],
+            };
+            let entries = [0, 1].map(|byte| {
+                b.op_imm(Op::LookupByte, quants, &[low, above], (2 * grid.table + byte) as i64)
+            });
+            match grid.len {
+                GROUP => all.extend([Op::UnpackLo, Op::UnpackHi].map(|op| b.op_imm(op, quants, &entries, 1))),
+                _ => all.extend(entries),
+            }
+        }
+        let sevens = |b: &mut KernelBuilder, first: usize, apart: usize| {
+            signs.map(|signs| {
+                let seven = taken(b, signs, |row, i| row * 32 + first + apart * i);
+                b.op_imm(Op::LookupByte, quants, &[seven, seven], SIGNS as i64)
+            })
+        };
+        all.extend(match grid.signs {
+            Signs::Bits { .. } => signs,
+            Signs::Words { .. } => sevens(b, 0, 7),
+            Signs::AboveIndex => sevens(b, 1, 8),
+            Signs::Common { .. } => high,
+        });
+        all
+    }
+
+    /// The dwords of indices, then what stands above these, then signs of even groups and of odd ones, moved to the bit above places and those behind it.
+    fn numbers_and_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
+        let (quants, dwords) = (self.part.quants(), self.part.dwords());
+        let mut all: Vec<ValueId> = (0..grid.index_vectors())
+            .map(|vector| {
+                let numbers = self.grid_vector(b, sub.clone(), vector);
+                b.bitcast(dwords, numbers)
+            })
+            .collect();
+        let high = self.high_words(b, grid, sub.clone());
+        if let Signs::Common { .. } = grid.signs {
+            all.extend(high);
+            return all;
+        }
+        let signs = self.grid_vector(b, sub, grid.index_vectors());
+        let signs = b.bitcast(dwords, signs);
+        all.push(high.unwrap_or(signs));
+        let eight = match grid.signs {
+            Signs::Words { .. } => {
+                // Seven bits each to a byte of their own.
+                let sevens = (0..4).map(|byte| {
+                    let moved = b.shift(Op::Shl, signs, byte);
+                    let own = b.splat_int(dwords, 0x7f << (8 * byte));
+                    b.same(Op::And, &[moved, own])
+                });
+                let sevens: Vec<ValueId> = sevens.collect();
+                let all = sevens[1..].iter().fold(sevens[0], |all, seven| b.same(Op::Or, &[all, *seven]));
+                even(b, all, quants)
+            }
+            Signs::AboveIndex => {
+                let signs = b.bitcast(quants, signs);
+                let sevens = bits(b, signs, Some((Op::ShrU, 1)), 0x7f);
+                let sevens = b.bitcast(dwords, sevens);
+                even(b, sevens, quants)
+            }
+            Signs::Bits { .. } | Signs::Common { .. } => signs,
+        };
+        let to = grid.bits as i64;
+        for (op, by) in [(Op::Shl, to), (Op::ShrU, GROUP as i64 - to)] {
+            let signs = b.shift(op, eight, by);
+            all.push(b.bitcast(quants, signs));
+        }
+        all
+    }
+
+    /// The codes of two groups, by entries.
+    fn entries(&self, b: &mut KernelBuilder, grid: &Grid, pair: usize, vectors: &[ValueId]) -> [ValueId; 2] {
+        let (quants, dwords) = (self.part.quants(), self.part.dwords());
+        let above = vectors[grid.index_vectors()..].first().copied();
+        let places = match grid.len {
+            GROUP => [0, 1].map(|half| {
+                let entries = entry(b, grid, 2 * pair + half, vectors, above);
+                b.bitcast(quants, entries)
+            }),
+            _ => {
+                let mut entries = entry(b, grid, pair, vectors, above);
+                if let (Signs::Common { first, apart }, Some(high)) = (grid.signs, above) {
+                    let top = b.shift(Op::Shl, high, 31 - (first + apart * pair) as i64);
+                    let sign = b.shift(Op::ShrS, top, 31);
+                    let every = i64::from(i32::from_le_bytes([0x11 << grid.bits; 4]));
+                    let every = b.splat_int(dwords, every);
+                    let sign = b.same(Op::And, &[sign, every]);
+                    entries = b.same(Op::Or, &[entries, sign]);
+                }
+                let both = b.bitcast(quants, entries);
+                [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)]
+            }
+        };
+        if let Signs::Common { .. } = grid.signs {
+            return places;
+        }
+        // A sign is the smaller of its own bit, which is none below, and the bit above a place.
+        let [own, sign] = [
+            b.bytes(quants, (0..quants.lanes).map(|i| 1 << (grid.bits + usize::from(i) % 4)).collect()),
+            b.splat_int(quants, 1 << grid.bits),
+        ];
+        let order = b.bytes(quants, (0..quants.lanes as u8).map(|i| i % 16 / 4 * 4 + pair as u8).collect());
+        [0, 1].map(|half| {
+            let signs = b.same(Op::ShuffleBytes, &[vectors[vectors.len() - 2 + half], order]);
+            let signs = b.same(Op::And, &[signs, own]);
+            let signs = b.same(Op::IMin, &[signs, sign]);
+            b.same(Op::Or, &[places[half], signs])
+        })
+    }
+}
+
+/// Entries of the rows' index `number`, beside whose dwords stands what holds bits above.
+fn entry(b: &mut KernelBuilder, grid: &Grid, number: usize, vectors: &[ValueId], above: Option<ValueId>) -> ValueId {
+    let dwords = b.ty(vectors[0]);
+    let byte = number % 4;
+    let moved = |b: &mut KernelBuilder, dword: ValueId, from: usize, to: usize| match from.cmp(&to) {
+        std::cmp::Ordering::Less => b.shift(Op::Shl, dword, (to - from) as i64),
+        std::cmp::Ordering::Equal => dword,
+        std::cmp::Ordering::Greater => b.shift(Op::ShrU, dword, (from - to) as i64),
+    };
+    let low = moved(b, vectors[number / 4], 8 * byte, 0);
+    let place = match grid.index {
+        Index::Bytes { high, .. } => high.map(|high| (high.apart * number, high.width)),
+        Index::Words { .. } => Some((8 * number, 1)),
+    };
+    let numbers = match (place, above) {
+        (Some((first, width)), Some(above)) => {
+            let above = moved(b, above, first, 8);
+            let [own, mask] = [((1 << width) - 1) << 8, 255].map(|mask| b.splat_int(dwords, mask));
+            let (above, low) = (b.same(Op::And, &[above, own]), b.same(Op::And, &[low, mask]));
+            b.same(Op::Or, &[low, above])
+        }
+        _ => low,
+    };
+    b.op_imm(Op::Lookup, dwords, &[numbers], grid.table as i64)
+}
+
+/// Of each eight bytes of `a`, for each of two rows four bytes that begin at bits `from(row, i)`, modulo 64.
+fn taken(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize) -> ValueId {
+    let ty = b.ty(a);
+    let eight: Vec<u8> = (0..8).map(|byte| (from(byte / 4, byte % 4) % 64) as u8).collect();
+    let from = b.bytes(ty, eight.repeat(usize::from(ty.lanes) / 8));
+    b.op(Op::Multishift, ty, &[a, from])
+}
+
+/// Bytes of seven signs, with the eighth that makes them even: of a nibble and the three bits above it.
+fn even(b: &mut KernelBuilder, sevens: ValueId, quants: Type) -> ValueId {
+    let dwords = b.ty(sevens);
+    let sevens = b.bitcast(quants, sevens);
+    let parts = [(None, 15, 0u8), (Some((Op::ShrU, 4)), 7, 4)].map(|(shift, mask, to)| {
+        let table = (0..16u8).map(|part| part << to | (part.count_ones() as u8 & 1) << 7).collect::<Vec<u8>>();
+        let table = b.bytes(quants, table.repeat(usize::from(quants.lanes) / 16));
+        let part = bits(b, sevens, shift, mask);
+        b.same(Op::ShuffleBytes, &[table, part])
+    });
+    let eight = b.same(Op::Xor, &parts);
+    b.bitcast(dwords, eight)
+}
