@@ -17,7 +17,7 @@ use ixc_kernels::{
     Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, ColumnSquares, Combine,
     Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack,
     Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap,
-    Softmax, SsmScan, SumSquares, Swiglu, generate,
+    Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -578,6 +578,26 @@ fn recurrent() {
             let eps = Bits::of(1e-6);
             group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
             group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved }, rows + 5);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn streams() {
+    let mut group = Group::new("streams");
+    for n in ODD {
+        for streams in [1, 3, 4, 8] {
+            group.one(StreamInput { streams, d: n + 3, n });
+            group.one(StreamMix { streams, d: n + 3, n });
+        }
+    }
+    for (iterations, eps) in [(1, Bits::of(1e-6)), (2, Bits::of(1e-3)), (20, Bits::of(1e-6))] {
+        for streams in [4, 8] {
+            group.one(StreamWeights { streams, input: false, iterations, eps });
+        }
+        for streams in [1, 3, 4] {
+            group.one(StreamWeights { streams, input: true, iterations, eps });
         }
     }
     group.done();

@@ -9,6 +9,7 @@
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`] | recurrent states, all rows of a step in order, or in chunks |
+//! | [`stream_weights`], [`stream_input`], [`stream_mix`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -65,6 +66,9 @@ mod softcap;
 mod softmax;
 mod spec;
 mod ssm_scan;
+mod stream_input;
+mod stream_mix;
+mod stream_weights;
 mod sum_squares;
 pub mod text;
 mod vectors;
@@ -117,4 +121,7 @@ registry! {
     delta_net_chunks::DeltaNetChunks,
     ssm_scan::SsmScan,
     attention_window::AttentionWindow,
+    stream_weights::StreamWeights,
+    stream_input::StreamInput,
+    stream_mix::StreamMix,
 }

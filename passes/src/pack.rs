@@ -193,6 +193,9 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::RopeAppend
         | OpKind::Attention
         | OpKind::Route
+        | OpKind::StreamWeights
+        | OpKind::StreamInput
+        | OpKind::StreamMix
         | OpKind::TakeRows
         | OpKind::Quantise
         | OpKind::ExpertMatmul

@@ -354,6 +354,28 @@ impl GraphBuilder {
         self.one(OpKind::ExpertCombine, vec![V(y), V(p)], vec![])
     }
 
+    /// `stream.weights`, of `streams` streams.
+    pub fn stream_weights(
+        &mut self,
+        x: ValueId,
+        [scale, base]: [WeightId; 2],
+        streams: u64,
+        (iterations, eps): (u64, f64),
+    ) -> Result<ValueId, TypeError> {
+        let attrs = vec![int(streams), int(iterations), Attr::rounded(eps)];
+        self.one(OpKind::StreamWeights, vec![V(x), W(scale), W(base)], attrs)
+    }
+
+    /// `stream.input`.
+    pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::StreamInput, vec![V(x), V(w)], vec![])
+    }
+
+    /// `stream.mix`.
+    pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::StreamMix, vec![V(x), V(y), V(w)], vec![])
+    }
+
     /// `take_rows`.
     pub fn take_rows(&mut self, x: ValueId, rows: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::TakeRows, vec![V(x), V(rows)], vec![])

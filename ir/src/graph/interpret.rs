@@ -25,6 +25,7 @@
 //! Takes any module: it verifies it first. What depends on data (ids, positions, lengths) is checked where it is used.
 
 pub mod math;
+mod streams;
 mod value;
 
 pub use value::{InterpretError, SourceError, Value, WeightSource};
@@ -343,6 +344,23 @@ impl<'a> Interpreter<'a> {
                 let dims = self.dims(value("y"));
                 let y = combine(&f32s(self, "y")?, &f32s(self, "p")?, dims[1], dims[2]);
                 one(vec![dims[0], dims[2]], y)
+            }
+            OpKind::StreamWeights => {
+                let (scale, base) = (self.dequantised(weight(op, "scale"))?, self.dequantised(weight(op, "base"))?);
+                let (n, iterations) = (op.attr("streams").int() as usize, op.attr("iterations").int());
+                let x = f32s(self, "x")?;
+                let y = streams::weights(&x, [&scale, &base], n, (iterations, op.attr("eps").float()));
+                one(self.dims(value("x")), y)
+            }
+            OpKind::StreamInput => {
+                let (dims, of_row) = (self.dims(value("x")), self.dims(value("w"))[1]);
+                let y = streams::input(&f32s(self, "x")?, &f32s(self, "w")?, [dims[1], dims[2], of_row]);
+                one(vec![dims[0], dims[2]], y)
+            }
+            OpKind::StreamMix => {
+                let dims = self.dims(value("x"));
+                let (x, y, w) = (f32s(self, "x")?, f32s(self, "y")?, f32s(self, "w")?);
+                one(dims.clone(), streams::mix(&x, &y, &w, [dims[1], dims[2]]))
             }
             OpKind::TakeRows => {
                 let (x, dims, rows) = (f32s(self, "x")?, self.dims(value("x")), ints(value("rows")));

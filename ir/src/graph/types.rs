@@ -320,6 +320,45 @@ pub fn result_types(
             }
             one(Type::f32([rows.clone(), n.clone()]))
         }
+        OpKind::StreamWeights => {
+            let [rows, width] = rule.f32("x")?;
+            let n = rule.positive("streams")?;
+            rule.positive("iterations")?;
+            rule.eps()?;
+            let parts = match rule.number("x", width)? {
+                width if width == n => 1,
+                width if n.checked_add(2).and_then(|parts| parts.checked_mul(n)) == Some(width) => 3,
+                _ => return Err(rule.operand("x", format!("one with {n} or (2 + {n}) * {n} in place of {width}"))),
+            };
+            let [scales] = rule.weight("scale")?;
+            rule.same_number("scale", scales, &Dim::Fixed(parts))?;
+            let [base] = rule.weight("base")?;
+            rule.same_number("base", base, width)?;
+            one(Type::f32([rows.clone(), width.clone()]))
+        }
+        OpKind::StreamInput => {
+            let [rows, streams, d] = rule.f32("x")?;
+            let [own, weights] = rule.f32("w")?;
+            rule.same("w", own, rows)?;
+            let n = rule.number("x", streams)?;
+            if rule.number("w", weights)? < n {
+                return Err(rule.operand("w", format!("one with a number for each of {n} streams")));
+            }
+            one(Type::f32([rows.clone(), d.clone()]))
+        }
+        OpKind::StreamMix => {
+            let [rows, streams, d] = rule.f32("x")?;
+            if rule.f32("y")? != [rows, d] {
+                return Err(rule.operand("y", format!("f32[{rows}, {d}], a row for each of x")));
+            }
+            let n = rule.number("x", streams)?;
+            let [own, weights] = rule.f32("w")?;
+            rule.same("w", own, rows)?;
+            if n.checked_add(2).and_then(|parts| parts.checked_mul(n)) != Some(rule.number("w", weights)?) {
+                return Err(rule.operand("w", format!("f32[{rows}, (2 + {n}) * {n}]")));
+            }
+            one(Type::f32([rows.clone(), streams.clone(), d.clone()]))
+        }
         OpKind::TakeRows => {
             let [_, d] = rule.f32("x")?;
             let [rows] = rule.i32("rows")?;

@@ -365,6 +365,9 @@ impl<'a> Lowering<'a> {
             }
             OpKind::Route => self.route(op)?,
             OpKind::ExpertSplit => self.split(op)?,
+            OpKind::StreamWeights => self.stream_weights(op)?,
+            OpKind::StreamInput => self.stream_input(op)?,
+            OpKind::StreamMix => self.stream_mix(op)?,
             OpKind::TakeRows => self.take_rows(op)?,
             OpKind::Quantise => {
                 let x = self.operand(op, "x")?;

@@ -329,6 +329,20 @@ impl Soup {
                 let y = self.f32(&[slots, k]);
                 ok(self.b.expert_combine(y, p));
             }
+            OpKind::StreamWeights => {
+                let (n, whole) = (self.rng.pick(&[1, 4]), self.rng.once_in(2));
+                let (width, parts) = if whole { ((2 + n) * n, 3) } else { (n, 1) };
+                let (x, scale, base) = (self.f32(&[width]), self.weight(&[parts]), self.weight(&[width]));
+                ok(self.b.stream_weights(x, [scale, base], n, (1 + self.rng.below(3), 1e-5)));
+            }
+            OpKind::StreamInput => {
+                let (x, w) = (self.f32(&[heads, d]), self.f32(&[heads + n]));
+                ok(self.b.stream_input(x, w));
+            }
+            OpKind::StreamMix => {
+                let (x, y, w) = (self.f32(&[heads, d]), self.f32(&[d]), self.f32(&[(2 + heads) * heads]));
+                ok(self.b.stream_mix(x, y, w));
+            }
             OpKind::TakeRows => {
                 let x = self.f32(&[k]);
                 ok(self.b.take_rows(x, self.rows));
