@@ -114,7 +114,11 @@ impl Problem {
         let reason = error.to_string();
         let broken = match &error {
             ArchError::Gguf(error) => is_contradiction(error),
-            ArchError::Shape { .. } | ArchError::Scalar { .. } | ArchError::Graph { .. } => true,
+            ArchError::TableType { .. }
+            | ArchError::TableId { .. }
+            | ArchError::Shape { .. }
+            | ArchError::Scalar { .. }
+            | ArchError::Graph { .. } => true,
             ArchError::UnknownArchitecture { .. } | ArchError::VectorType { .. } | ArchError::UnusedTensor { .. } => {
                 false
             }

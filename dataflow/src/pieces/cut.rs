@@ -193,6 +193,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::ColumnSquares(_) => refused("column.squares"),
             KernelSpec::SsmScan(_) => refused("ssm_scan"),
+            KernelSpec::Compress(_) => refused("compress"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)
@@ -210,6 +211,8 @@ impl<'a> Cutting<'a> {
             | KernelSpec::Attention(_)
             | KernelSpec::AttentionTiles(_)
             | KernelSpec::AttentionWindow(_)
+            | KernelSpec::AttentionEntries(_)
+            | KernelSpec::AppendPlaces(_)
             | KernelSpec::AttentionCombine(_) => self.as_it_is(task, work),
         }
     }

@@ -195,6 +195,8 @@ fn source<K>(plan: &Plan<K>, source: Source) -> String {
             Input::Positions => "input positions".to_string(),
             Input::PositionBlock => "input position blocks".to_string(),
             Input::PositionLane => "input position lanes".to_string(),
+            Input::Phase(every) => format!("input positions among {every}"),
+            Input::Whole(every) => format!("input whole {every} positions"),
             Input::OutputRows => "input output rows".to_string(),
             Input::RoutedToken(bucket) => format!("tokens of routing {}", bucket.0),
             Input::RoutedSlot(bucket) => format!("slots of routing {}", bucket.0),
