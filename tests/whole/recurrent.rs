@@ -173,7 +173,7 @@ impl Text {
         let rope = "base = 10000.0, dims = 32, style = norm, scaling = none, factor = 1.0, original_context = 0, \
                     beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
         let width = if overlap { 128 } else { 64 };
-        for (part, rows) in [("q", 16 * 64), ("k", 64), ("kv", width), ("gate", width)] {
+        for (part, rows) in [("q", 16 * 64), ("k", 64), ("from", width), ("by", width)] {
             self.product(&format!("{part}{i}"), &format!("h{i}"), "q4_k", [rows, 256]);
         }
         self.weight(&format!("ape{i}"), "f32", &[every, width]);
@@ -181,7 +181,7 @@ impl Text {
             &format!("state @compressor.{i} : recurrent f32[{}, 64] {{rollback = snapshot}}\n", 3 * width / 64);
         self.op(format!("%c{i} = state.begin @compressor.{i}"));
         self.op(format!(
-            "%e{i}, %c{i}.n = compress %c{i}, %kv{i}, %gate{i}, %pos, @ape{i} {{every = {every}, overlap = {overlap}}}"
+            "%e{i}, %c{i}.n = compress %c{i}, %from{i}, %by{i}, %pos, @ape{i} {{every = {every}, overlap = {overlap}}}"
         ));
         self.op(format!("%start{i} = positions %pos {{every = {every}, back = false}}"));
         self.op(format!("%back{i} = positions %pos {{every = 1, back = true}}"));

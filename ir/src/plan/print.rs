@@ -57,7 +57,11 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
             RopeStyle::Norm => "norm",
             RopeStyle::Neox => "neox",
         };
-        writeln!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
+        write!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
+        if rope.every > 1 {
+            write!(out, ", alike for every {} positions", rope.every)?;
+        }
+        writeln!(out, "{}", if rope.back { ", back" } else { "" })?;
     }
     let alike =
         |a: &State, b: &State| State { name: String::new(), ..a.clone() } == State { name: String::new(), ..b.clone() };
@@ -152,6 +156,9 @@ fn state(state: &State) -> String {
     }
     if let Some(window) = state.window {
         text += &format!(", window {window}");
+    }
+    if state.every > 1 {
+        text += &format!(", a place for every {}", state.every);
     }
     text
 }
