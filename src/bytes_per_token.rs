@@ -25,11 +25,11 @@ pub struct Traffic {
 impl Traffic {
     /// Of a model's graph, before or after passes.
     pub fn of(module: &Module) -> Traffic {
-        let fields = module.states.iter().flat_map(|state| &state.fields);
-        let positions = fields.filter(|field| field.dims.iter().any(|dim| dim.fixed().is_none()));
-        let bytes = |field: &Field| {
+        let fields = module.states.iter().flat_map(|state| state.fields.iter().map(|field| (field, state.every)));
+        let positions = fields.filter(|(field, _)| field.dims.iter().any(|dim| dim.fixed().is_none()));
+        let bytes = |(field, every): (&Field, u64)| {
             let elements = field.dims.iter().filter_map(Dim::fixed).fold(1, u64::saturating_mul);
-            field.format.row_bytes(elements).unwrap_or(0)
+            field.format.row_bytes(elements).unwrap_or(0) / every.max(1)
         };
         let mut traffic = Traffic { weights: 0, cache_per_position: positions.map(bytes).fold(0, u64::saturating_add) };
         for function in &module.functions {
@@ -71,7 +71,7 @@ fn bytes_read<'t>(op: &Op, weight: &Weight, ty: impl Fn(ValueId) -> &'t Type) ->
     let row = weight.shape.last().and_then(|&len| weight.format.row_bytes(len)).unwrap_or(0);
     let rows = weight.shape.iter().rev().skip(1).fold(1, |product: u64, &dim| product.saturating_mul(dim));
     match op.kind {
-        OpKind::Embed => row,
+        OpKind::Embed | OpKind::RouteListed => row,
         OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown => {
             let used = op.operand("ids").value().and_then(|ids| ty(ids).dims().last()?.fixed());
             let experts = weight.shape.first().copied().unwrap_or(1).max(1);

@@ -258,6 +258,8 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         mla: None,
         ssm: None,
         conv_taps: None,
+        streams: None,
+        compressed: None,
         layer_inputs: None,
         draft_layers: 0,
     };

@@ -14,10 +14,11 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, ColumnSquares, Combine,
-    Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack,
-    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap,
-    Softmax, SsmScan, SumSquares, Swiglu, generate,
+    Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
+    Bits, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather,
+    KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
+    Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares,
+    Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -217,7 +218,8 @@ fn packed_products_keep_their_registers() {
                 let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy };
                 let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
-                let most = if format.quants().is_some_and(|codec| codec.grid().is_some()) { SPILLS_OF_GRIDS } else { 0 };
+                let most =
+                    if format.quants().is_some_and(|codec| codec.grid().is_some()) { SPILLS_OF_GRIDS } else { 0 };
                 if stats.vector_spills > most || stats.moves_in_innermost_loops > 0 {
                     others.push(format!("{}: {stats:?}", kernel.name));
                 }
@@ -526,7 +528,18 @@ fn route_with_scales() {
         for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (31, 2), (33, 8), (128, 8)] {
             for bias in [false, true] {
                 let (groups, kept, scale) = (1, 1, Bits::of(2.5));
-                group.one(Route { experts, top_k, score, groups, kept, bias, scales: true, normalise: bias, scale });
+                group.one(Route {
+                    experts,
+                    top_k,
+                    score,
+                    groups,
+                    kept,
+                    bias,
+                    scales: true,
+                    normalise: bias,
+                    scale,
+                    listed: 0,
+                });
             }
         }
     }
@@ -542,7 +555,18 @@ fn route_of_groups() {
         {
             for bias in [false, true] {
                 let scale = Bits::of(2.5);
-                group.one(Route { experts, top_k, score, groups, kept, bias, scales: false, normalise: bias, scale });
+                group.one(Route {
+                    experts,
+                    top_k,
+                    score,
+                    groups,
+                    kept,
+                    bias,
+                    scales: false,
+                    normalise: bias,
+                    scale,
+                    listed: 0,
+                });
             }
         }
     }
@@ -568,6 +592,7 @@ fn route() {
                         scales: false,
                         normalise,
                         scale,
+                        listed: 0,
                     });
                 }
             }
@@ -587,6 +612,61 @@ fn recurrent() {
             let eps = Bits::of(1e-6);
             group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
             group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved }, rows + 5);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn route_of_a_table() {
+    let mut group = Group::new("route_of_a_table");
+    for score in [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus] {
+        for (experts, top_k) in [(1, 1), (15, 2), (16, 2), (17, 8), (33, 8)] {
+            for normalise in [false, true] {
+                let (groups, kept, scale, listed) = (1, 1, Bits::of(1.5), 7);
+                let (bias, scales) = (false, false);
+                group.one(Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale, listed });
+            }
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn compressed() {
+    let mut group = Group::new("compressed");
+    for n in ODD {
+        for (every, overlap, rows) in [(1, false, 1), (2, true, 3), (4, true, 9), (128, false, 7)] {
+            group.rows(Compress { d: n + 3, n, every, overlap }, rows);
+        }
+        for rows in [1, 2, 7] {
+            group.rows(AppendPlaces { d: n, dv: 34 - n, heads: 2 }, rows);
+        }
+    }
+    for (group_of, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
+        for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
+            let scale = Bits::of(0.125);
+            group.rows(AttentionEntries { group: group_of, d, dv, scale, sinks, window, every }, blocks);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn streams() {
+    let mut group = Group::new("streams");
+    for n in ODD {
+        for streams in [1, 3, 4, 8] {
+            group.one(StreamInput { streams, d: n + 3, n });
+            group.one(StreamMix { streams, d: n + 3, n });
+        }
+    }
+    for (iterations, eps) in [(1, Bits::of(1e-6)), (2, Bits::of(1e-3)), (20, Bits::of(1e-6))] {
+        for streams in [4, 8] {
+            group.one(StreamWeights { streams, input: false, iterations, eps });
+        }
+        for streams in [1, 3, 4] {
+            group.one(StreamWeights { streams, input: true, iterations, eps });
         }
     }
     group.done();

@@ -496,3 +496,123 @@ fn rope_is_not_asked_of_layers_without_it() {
         assert!(text.starts_with(&format!("key \"{name}.rope.")), "{text}");
     }
 }
+/// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
+#[test]
+fn keys_of_compressed_entries_are_checked() {
+    let whole = |changes: &[(&str, ixc_frontend::gguf::Value)]| {
+        let keys: [(&str, ixc_frontend::gguf::Value); 19] = [
+            ("context_length", 4096u32.into()),
+            ("attention.head_count", 2u32.into()),
+            ("attention.head_count_kv", 1u32.into()),
+            ("attention.key_length", 4u32.into()),
+            ("attention.value_length", 4u32.into()),
+            ("attention.sliding_window", 16u32.into()),
+            ("attention.q_lora_rank", 3u32.into()),
+            ("attention.output_group_count", 2u32.into()),
+            ("attention.output_lora_rank", 5u32.into()),
+            ("attention.compress_ratios", vec![4u32, 16, 0].into()),
+            ("attention.indexer.top_k", 8u32.into()),
+            ("rope.dimension_count", 2u32.into()),
+            ("expert_count", 2u32.into()),
+            ("expert_used_count", 1u32.into()),
+            ("expert_feed_forward_length", 6u32.into()),
+            ("hash_layer_count", 1u32.into()),
+            ("hyper_connection.count", 4u32.into()),
+            ("hyper_connection.sinkhorn_iterations", 3u32.into()),
+            ("swiglu_clamp_exp", Array::F32(vec![10.0; 3]).into()),
+        ];
+        let all: Vec<_> = keys.into_iter().chain(changes.iter().cloned()).collect();
+        let mut model = as_architecture("deepseek4", &all);
+        model.tensors.retain(|(name, ..)| !name.starts_with("blk."));
+        for layer in 0..2u64 {
+            let (ratio, series) = if layer == 0 { (4, 2) } else { (16, 1) };
+            let parts: [(&str, &[u64]); 27] = [
+                ("attn_norm", &[8]),
+                ("attn_sinks", &[2]),
+                ("attn_q_a", &[8, 3]),
+                ("attn_q_a_norm", &[3]),
+                ("attn_q_b", &[3, 8]),
+                ("attn_kv", &[8, 4]),
+                ("attn_kv_a_norm", &[4]),
+                ("attn_output_a", &[4, 10]),
+                ("attn_output_b", &[10, 8]),
+                ("attn_compressor_kv", &[8, 4 * series]),
+                ("attn_compressor_gate", &[8, 4 * series]),
+                ("attn_compressor_ape", &[4 * series, ratio]),
+                ("attn_compressor_norm", &[4]),
+                ("hc_attn_fn", &[32, 24]),
+                ("hc_attn_base", &[24]),
+                ("hc_attn_scale", &[3]),
+                ("hc_ffn_fn", &[32, 24]),
+                ("hc_ffn_base", &[24]),
+                ("hc_ffn_scale", &[3]),
+                ("ffn_norm", &[8]),
+                ("ffn_gate_inp", &[8, 2]),
+                ("ffn_gate_exps", &[8, 6, 2]),
+                ("ffn_up_exps", &[8, 6, 2]),
+                ("ffn_down_exps", &[6, 8, 2]),
+                ("output_hc_fn", &[32, 4]),
+                ("output_hc_base", &[4]),
+                ("output_hc_scale", &[1]),
+            ];
+            for (part, dims) in parts {
+                let name = match part.starts_with("output") {
+                    true => format!("{part}.weight"),
+                    false => format!("blk.{layer}.{part}.weight"),
+                };
+                model = model.tensor(&name, 0, dims);
+            }
+        }
+        model.tensor("blk.0.ffn_gate_tid2eid.weight", 26, &[1, 5]).tensor("blk.1.exp_probs_b.bias", 0, &[2])
+    };
+    let model = whole(&[]).tensor("blk.0.indexer.proj.weight", 0, &[8, 2]).build().unwrap();
+    // Eight entries of four positions, and no more.
+    assert_eq!(model.hyper.context_length, 32);
+    let count = |kind: OpKind| model.module.functions[0].ops.iter().filter(|op| op.kind == kind).count();
+    assert_eq!([OpKind::AttentionEntries, OpKind::RouteListed, OpKind::Route].map(count), [2, 1, 1]);
+    let states: Vec<_> = model.module.states.iter().map(|state| (state.window, state.every)).collect();
+    assert_eq!(states, [(Some(16), 1), (None, 1), (None, 4), (Some(16), 1), (None, 1), (None, 16)]);
+    // Without choice nothing is cut.
+    let plain = whole(&[("attention.compress_ratios", vec![16u32, 16].into())]);
+    let plain = ["kv", "gate"]
+        .iter()
+        .fold(plain, |model, part| model.tensor(&format!("blk.0.attn_compressor_{part}.weight"), 0, &[8, 4]));
+    let plain = plain.tensor("blk.0.attn_compressor_ape.weight", 0, &[4, 16]).build().unwrap();
+    assert_eq!(plain.hyper.context_length, 4096);
+
+    let cases = [
+        (
+            whole(&[("attention.compress_ratios", vec![4u32].into())]),
+            "key \"deepseek4.attention.compress_ratios\" is array of u32; must be an array of 2 or more",
+        ),
+        (
+            whole(&[]).without("deepseek4.attention.compress_ratios"),
+            "key \"deepseek4.attention.compress_ratios\" is missing",
+        ),
+        (
+            whole(&[]).without("deepseek4.attention.indexer.top_k"),
+            "key \"deepseek4.attention.indexer.top_k\" is missing",
+        ),
+        (whole(&[]).without("deepseek4.hyper_connection.count"), "key \"deepseek4.hyper_connection.count\" is missing"),
+        (
+            whole(&[("swiglu_clamp_exp", Array::F32(vec![1.0, f32::NAN]).into())]),
+            "key \"deepseek4.swiglu_clamp_exp\" is NaN; must be 0 or positive numbers",
+        ),
+        (
+            whole(&[]).tensor("blk.0.ffn_gate_tid2eid.weight", 0, &[1, 5]),
+            "tensor \"blk.0.ffn_gate_tid2eid.weight\" has type F32; a table of experts must be I32",
+        ),
+        (
+            whole(&[]).tensor("blk.0.attn_output_a.weight", 0, &[4, 9]),
+            "tensor \"blk.0.attn_output_a.weight\" has dimensions [4, 9]; must be [4, 10]",
+        ),
+        (
+            whole(&[]).tensor("blk.1.indexer.proj.weight", 0, &[8, 2]),
+            "tensor \"blk.1.indexer.proj.weight\" has no place",
+        ),
+    ];
+    for (model, expected) in cases {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}

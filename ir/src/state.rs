@@ -9,6 +9,7 @@
 //! ```text
 //! state @kv.0 : paged f16[8, S, 128], f16[8, S, 128]
 //! state @kv.1 : paged f16[8, S, 128], f16[8, S, 128] {window = 1024}
+//! state @entries.1 : paged f16[1, S, 512], f16[1, S, 512] {every = 128}      // a place for so many positions
 //! state @ssm.2 : recurrent f32[32, 128, 128] {rollback = snapshot}
 //! ```
 //!

@@ -143,6 +143,38 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
+fn streams_are_weighted_and_mixed() {
+    let text = "weight @s : f32[3] weight @b : f32[8] func @f(%x: f32[T, 8]) -> (f32[T, 8]) {
+        %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125} return %w }";
+    let base = [0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0];
+    // Scales are of the parts; ln 3 makes of two numbers 3/4 and 1/4.
+    let row = [0.5, 0.0, 3.0, 0.0, 3f32.ln(), 0.0, 0.0, 3f32.ln()];
+    let y = run(text, &[bytes(&[2.0, 0.0, 1.0]), bytes(&base)], &[f32s(&[1, 8], &row)]).unwrap();
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    // Rows and columns are alike: 7/8 and 3/8, each over the sum plus 1/8, three times.
+    let (mut a, mut b) = (0.875, 0.375);
+    for _ in 0..3 {
+        (a, b) = (a / (a + b + 0.125), b / (a + b + 0.125));
+    }
+    let expected = [sigmoid(1.0) + 0.125, sigmoid(1.0) + 0.125, 1.0, 2.0 * sigmoid(-1.0), a, b, b, a];
+    near(&y[0], &expected.map(|x| x as f32));
+    let text = "weight @s : f32[1] weight @b : f32[2] func @f(%x: f32[T, 2]) -> (f32[T, 2]) {
+        %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125} return %w }";
+    let y = run(text, &[bytes(&[2.0]), bytes(&[0.0, 1.0])], &[f32s(&[1, 2], &[0.5, 0.0])]).unwrap();
+    near(&y[0], &expected[..2].iter().map(|&x| x as f32).collect::<Vec<_>>());
+
+    let streams = f32s(&[1, 2, 2], &[1.0, 2.0, 10.0, 20.0]);
+    let text = "func @f(%x: f32[T, 2, 2], %w: f32[T, 3]) -> (f32[T, 2]) { %y = stream.input %x, %w return %y }";
+    check(text, &[], &[streams.clone(), f32s(&[1, 3], &[2.0, 3.0, 9.0])], &[f32s(&[1, 2], &[32.0, 64.0])]);
+    let text = "func @f(%x: f32[T, 2, 2], %y: f32[T, 2], %w: f32[T, 8]) -> (f32[T, 2, 2]) {
+        %z = stream.mix %x, %y, %w return %z }";
+    // A column of the matrix is what a stream is made of.
+    let w = f32s(&[1, 8], &[9.0, 9.0, 100.0, 1000.0, 1.0, 2.0, 3.0, 4.0]);
+    let z = f32s(&[1, 2, 2], &[131.0, 162.0, 1042.0, 1084.0]);
+    check(text, &[], &[streams, f32s(&[1, 2], &[1.0, 1.0]), w], &[z]);
+}
+
+#[test]
 fn heads_are_split_and_merged_in_place() {
     let text = "func @f(%x: f32[T, 4]) -> (f32[T, 2, 2], f32[T, 4]) {
         %y = split_heads %x {heads = 2} %z = merge_heads %y return %y, %z }";
@@ -489,4 +521,68 @@ func @f(%ids: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 2], f32[T, 2], i32[T, 1], f32
         f32s(&[2, 1], &[0.125, 1.0]),
     ];
     check(text, &[], &args, &expected);
+}
+
+/// Two positions make an entry; with overlap, the two before them have a part in it, too.
+#[test]
+fn compressed_rows_are_means_of_their_positions() {
+    let text = "weight @ape : f32[2, 1] state @s : recurrent f32[3, 1]
+        func @f(%x: f32[T, 1], %g: f32[T, 1], %pos: i32[T]) -> (f32[T, 1]) {
+        %s = state.begin @s %y, %t = compress %s, %x, %g, %pos, @ape {every = 2, overlap = false} return %y }";
+    let pos = i32s(&[4], &[0, 1, 2, 3]);
+    // Weights 1 and 3 in the first entry, 3 and 1 in the second.
+    let gates = [0.0, 0.0, 2.0 * 3f32.ln(), 0.0];
+    let args = [f32s(&[4, 1], &[4.0, 8.0, 100.0, 200.0]), f32s(&[4, 1], &gates), pos.clone()];
+    let y = run(text, &[bytes(&[0.0, 3f32.ln()])], &args).unwrap();
+    near(&y[0], &[4.0, 7.0, 100.0, 125.0]);
+
+    let text = "weight @ape : f32[2, 2] state @s : recurrent f32[6, 1]
+        func @f(%x: f32[T, 2], %g: f32[T, 2], %pos: i32[T]) -> (f32[T, 1]) {
+        %s = state.begin @s %y, %t = compress %s, %x, %g, %pos, @ape {every = 2, overlap = true} return %y }";
+    let x = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0, 4.0, 40.0];
+    let args = [f32s(&[4, 2], &x), f32s(&[4, 2], &[0.0; 8]), pos];
+    // The second halves of its own positions, the first ones of those before.
+    let y = run(text, &[bytes(&[0.0; 4])], &args).unwrap();
+    near(&y[0], &[10.0, 15.0, 33.0 / 3.0, 73.0 / 4.0]);
+}
+
+#[test]
+fn attention_over_entries_sees_those_that_are_whole() {
+    let text = "state @kv : paged f16[1, S, 1], f16[1, S, 1] {window = 1}
+        state @e : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
+        func @f(%q: f32[T, 1, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 1], %e: f32[T, 1, 1], %pos: i32[T]) -> (f32[T, 1, 1]) {
+        %s = state.begin @kv %s1 = kv.append %s, %k, %v, %pos
+        %t = state.begin @e %t1 = kv.append %t, %k, %e, %pos
+        %y, %s2, %t2 = attention.entries %q, %s1, %t1, %pos, _ {scale = 1.0} return %y }";
+    let column = |x: [f32; 5]| f32s(&[5, 1, 1], &x);
+    let args = [
+        column([0.0; 5]),
+        column([0.0; 5]),
+        column([1.0, 2.0, 3.0, 4.0, 5.0]),
+        // The last of a place stays; the fifth is not whole.
+        column([7.0, 10.0, 7.0, 40.0, 7.0]),
+        i32s(&[5], &[0, 1, 2, 3, 4]),
+    ];
+    let y = run(text, &[], &args).unwrap();
+    near(&y[0], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0]);
+}
+
+#[test]
+fn positions_are_rounded_down_and_turned_back() {
+    let text = "func @f(%pos: i32[T]) -> (i32[T], i32[T]) {
+        %a = positions %pos {every = 4, back = false} %b = positions %pos {every = 1, back = true} return %a, %b }";
+    let pos = i32s(&[4], &[0, 3, 4, 9]);
+    check(text, &[], &[pos], &[i32s(&[4], &[0, 0, 4, 8]), i32s(&[4], &[0, -3, -4, -9])]);
+}
+
+#[test]
+fn listed_experts_are_weighted_by_their_scores() {
+    let text = "weight @t : f32[2, 2] func @f(%x: f32[T, 3], %ids: i32[T]) -> (i32[T, 2], f32[T, 2]) {
+        %e, %p = route.listed %x, %ids, @t {score = chosen, normalise = true, scale = 2.0} return %e, %p }";
+    let table: Vec<u8> = [2i32, 0, -5, 9].iter().flat_map(|id| id.to_le_bytes()).collect();
+    let logits = f32s(&[2, 3], &[0.0, 9.0, 3f32.ln(), 3f32.ln(), 9.0, 0.0]);
+    let y = run(text, &[table], &[logits, i32s(&[2], &[0, 1])]).unwrap();
+    // What is no expert's number is the nearest.
+    assert_eq!(y[0], i32s(&[2, 2], &[2, 0, 0, 2]));
+    near(&y[1], &[1.5, 0.5, 1.5, 0.5]);
 }

@@ -6,9 +6,10 @@
 //! | --- | --- |
 //! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
-//! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
-//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`] | recurrent states, all rows of a step in order, or in chunks |
+//! | [`rope_heads`], [`rope_append`], [`append_places`] | rotation of heads, and the append to the KV cache |
+//! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
+//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
+//! | [`stream_weights`], [`stream_input`], [`stream_mix`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -26,8 +27,10 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod add_bias;
+mod append_places;
 mod attention;
 mod attention_combine;
+mod attention_entries;
 mod attention_part;
 mod attention_tiles;
 mod attention_window;
@@ -35,6 +38,7 @@ mod bf16_tile;
 pub mod catalogue;
 mod column_squares;
 mod combine;
+mod compress;
 mod copy;
 mod definition;
 mod delta_net;
@@ -66,6 +70,9 @@ mod softcap;
 mod softmax;
 mod spec;
 mod ssm_scan;
+mod stream_input;
+mod stream_mix;
+mod stream_weights;
 mod sum_squares;
 pub mod text;
 mod vectors;
@@ -119,4 +126,10 @@ registry! {
     delta_net_chunks::DeltaNetChunks,
     ssm_scan::SsmScan,
     attention_window::AttentionWindow,
+    stream_weights::StreamWeights,
+    stream_input::StreamInput,
+    stream_mix::StreamMix,
+    compress::Compress,
+    append_places::AppendPlaces,
+    attention_entries::AttentionEntries,
 }

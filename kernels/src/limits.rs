@@ -72,6 +72,7 @@ fn check_format(holds: Holds) -> Result<(), SpecError> {
         | Holds::Negative
         | Holds::Halves
         | Holds::Positions
+        | Holds::Whole
         | Holds::Ids
         | Holds::Bytes => return Ok(()),
     };

@@ -68,11 +68,38 @@ struct Scratch {
     sums: i64,
     /// For each query: maximum, factor that the new maximum puts on the past, and the row's position.
     stats: i64,
+    /// Bytes of those.
+    stats_bytes: i64,
 }
 
+/// Bytes of a query's, and places in them.
 const STATS: i64 = 12;
 const FACTOR: i64 = 4;
 const OWN: i64 = 8;
+/// Of a query with entries there is the last one that it sees, too.
+const STATS_WITH_ENTRIES: i64 = 16;
+const LAST_ENTRY: i64 = 12;
+
+/// Keys and values that queries attend over, and which of them.
+struct Places {
+    keys: BufferId,
+    values: BufferId,
+    /// The first block's number.
+    first: Option<DimId>,
+    /// How many positions a row sees, where not all.
+    window: Option<u32>,
+    /// Where of a query's stats the last place that it sees stands.
+    last: i64,
+}
+
+/// Keys and values of places that several positions share.
+struct Entries {
+    places: Places,
+    /// For each row how many are whole.
+    whole: BufferId,
+    /// Their blocks.
+    blocks: DimId,
+}
 
 struct Attend {
     lanes: u16,
@@ -84,8 +111,8 @@ struct Attend {
     q: BufferId,
     q_row_bytes: i64,
     position: BufferId,
-    keys: BufferId,
-    values: BufferId,
+    places: Places,
+    entries: Option<Entries>,
     /// A score of each head without a value.
     sinks: Option<BufferId>,
     outcome: Outcome,
@@ -93,10 +120,6 @@ struct Attend {
     /// Blocks that every row sees whole, and those after them.
     full: DimId,
     masked: DimId,
-    /// The first block's number.
-    first: Option<DimId>,
-    /// How many positions a row sees, where not all.
-    window: Option<u32>,
 }
 
 /// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own; with a `window` a
@@ -110,6 +133,29 @@ pub fn kernel(
     part: bool,
     window: Option<u32>,
 ) -> Result<Kernel, GenerateError> {
+    generated(name, lanes, sizes, (scale, sinks), [heads, rows], part, (window, false))
+}
+
+/// Attention of one row over a window and over entries, places that several positions share and that are whole.
+pub fn kernel_with_entries(
+    name: String,
+    lanes: u16,
+    sizes: [u32; 3],
+    (scale, sinks): (f32, bool),
+    window: u32,
+) -> Result<Kernel, GenerateError> {
+    generated(name, lanes, sizes, (scale, sinks), [1, 1], false, (Some(window), true))
+}
+
+fn generated(
+    name: String,
+    lanes: u16,
+    sizes: [u32; 3],
+    (scale, sinks): (f32, bool),
+    [heads, rows]: [u32; 2],
+    part: bool,
+    (window, entries): (Option<u32>, bool),
+) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
     let [group, d, dv] = sizes.map(i64::from);
@@ -118,6 +164,7 @@ pub fn kernel(
     let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
     let first = (part || window.is_some()).then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
+    let blocks = entries.then(|| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
     // Whole rows but for what stands before and after this head in the first and last.
     let extent = |elements: i64| -> Affine {
         match several {
@@ -136,12 +183,20 @@ pub fn kernel(
     };
     let cache = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
     let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
+    let places = Places { keys, values, first, window, last: OWN };
+    let entries = blocks.map(|blocks| {
+        let whole = b.read("whole", 4);
+        let [keys, values] =
+            [("entry_keys", d), ("entry_values", dv)].map(|(name, len)| b.read(name, blocks * (BLOCK * len * 2)));
+        Entries { places: Places { keys, values, first: None, window: None, last: LAST_ENTRY }, whole, blocks }
+    });
     let sinks = sinks.then(|| b.read("sinks", group * 4));
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
-    let scratch = scratch(&mut b, lanes, group * rows, [d, dv]);
+    let stats = if entries.is_some() { STATS_WITH_ENTRIES } else { STATS };
+    let scratch = scratch(&mut b, lanes, group * rows, [d, dv], stats);
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -152,15 +207,13 @@ pub fn kernel(
         q,
         q_row_bytes,
         position,
-        keys,
-        values,
+        places,
+        entries,
         sinks,
         outcome,
         scratch,
         full,
         masked,
-        first,
-        window,
     };
     match several {
         None => attend.rows(&mut b, 1, Affine::constant(0)),
@@ -172,7 +225,7 @@ pub fn kernel(
     Ok(b.finish())
 }
 
-fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -> Scratch {
+fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2], stats_bytes: i64) -> Scratch {
     let mut end = 0;
     let mut place = |floats: i64| {
         let at = end;
@@ -181,8 +234,8 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -
         at
     };
     let (p, q, acc) = (place(BLOCK), place(d), place(dv));
-    let (sums, stats) = (place(lanes.into()), place(STATS / 4));
-    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats }
+    let (sums, stats) = (place(lanes.into()), place(stats_bytes / 4));
+    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats, stats_bytes }
 }
 
 /// Queries in tiles of one size: the first query, the size, and how many tiles.
@@ -228,9 +281,16 @@ impl Attend {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
         // What a window leaves out may lie in any of them.
-        let begins = self.window.is_some();
-        b.for_each("block", self.full, |b, block| self.block(b, queries, block.into(), begins));
-        b.for_each("block", self.masked, |b, block| self.block(b, queries, Affine::from(block) + self.full, true));
+        let begins = self.places.window.is_some();
+        b.for_each("block", self.full, |b, block| self.block(b, &self.places, queries, block.into(), begins));
+        b.for_each("block", self.masked, |b, block| {
+            self.block(b, &self.places, queries, Affine::from(block) + self.full, true);
+        });
+        if let Some(entries) = &self.entries {
+            b.for_each("block", entries.blocks, |b, block| {
+                self.block(b, &entries.places, queries, block.into(), true);
+            });
+        }
         match self.outcome {
             Outcome::Mean { y, row_bytes } => self.mean(b, rows, y, row * row_bytes, row_bytes),
             Outcome::Part(part) => self.part(b, part),
@@ -273,16 +333,22 @@ impl Attend {
                     top
                 }
             };
-            b.store(s.buffer, query.clone() * STATS + s.stats, top);
-            let own = b.load(Type::i32(1), self.position, (row.clone() + r) * 4);
-            b.store(s.buffer, query * STATS + (s.stats + OWN), own);
+            b.store(s.buffer, query.clone() * s.stats_bytes + s.stats, top);
+            let own = b.load(Type::i32(1), self.position, (row.clone() + r.clone()) * 4);
+            b.store(s.buffer, query.clone() * s.stats_bytes + (s.stats + OWN), own);
+            if let Some(entries) = &self.entries {
+                let whole = b.load(Type::i32(1), entries.whole, (row.clone() + r) * 4);
+                let one = b.splat_int(Type::i32(1), 1);
+                let last = b.same(Op::ISub, &[whole, one]);
+                b.store(s.buffer, query * s.stats_bytes + (s.stats + LAST_ENTRY), last);
+            }
         });
     }
 
     /// The first maximum and the first sum of weights of a head with a sink. Of parts of the positions the first has it.
     fn sink(&self, b: &mut KernelBuilder, sink: ValueId, lowest: ValueId) -> (ValueId, ValueId) {
         let one = b.splat_f32(1, 1.0);
-        let (Outcome::Part(_), Some(first)) = (&self.outcome, self.first) else { return (sink, one) };
+        let (Outcome::Part(_), Some(first)) = (&self.outcome, self.places.first) else { return (sink, one) };
         let (number, zero) = (b.index(first), b.splat_int(Type::i32(1), 0));
         let later = b.same(Op::CmpGt, &[number, zero]);
         let nothing = b.splat_f32(1, 0.0);
@@ -290,7 +356,7 @@ impl Attend {
         (top, b.op(Op::Select, Type::f32(1), &[later, nothing, one]))
     }
 
-    fn block(&self, b: &mut KernelBuilder, queries: i64, block: Affine, masked: bool) {
+    fn block(&self, b: &mut KernelBuilder, places: &Places, queries: i64, block: Affine, masked: bool) {
         let most = tile(self.lanes).0;
         // The first tile brings the next block.
         let each = |b: &mut KernelBuilder, body: &dyn Fn(&mut KernelBuilder, Affine, i64, bool)| {
@@ -306,15 +372,16 @@ impl Attend {
                 }
             }
         };
-        each(b, &|b, first, size, prefetch| self.scores(b, &block, (&first, size), masked, prefetch));
+        each(b, &|b, first, size, prefetch| self.scores(b, places, &block, (&first, size), masked, prefetch));
         b.for_each("query", queries, |b, query| self.weights(b, query.into(), masked));
-        each(b, &|b, first, size, prefetch| self.weigh(b, &block, (&first, size), prefetch));
+        each(b, &|b, first, size, prefetch| self.weigh(b, places, &block, (&first, size), prefetch));
     }
 
     /// Scores of `size` queries from `first` on.
     fn scores(
         &self,
         b: &mut KernelBuilder,
+        places: &Places,
         block: &Affine,
         (first, size): (&Affine, i64),
         masked: bool,
@@ -339,7 +406,10 @@ impl Attend {
                 if prefetch {
                     for strip in 0..vectors * width / KEYS {
                         for line in 0..(unroll * KEYS * 2 / LINE).max(1) {
-                            b.prefetch(self.keys, at.clone() + (block_bytes + strip * KEYS * self.d * 2 + line * LINE));
+                            b.prefetch(
+                                places.keys,
+                                at.clone() + (block_bytes + strip * KEYS * self.d * 2 + line * LINE),
+                            );
                         }
                     }
                 }
@@ -351,7 +421,7 @@ impl Attend {
                     let key = |b: &mut KernelBuilder, v: i64| {
                         let (strip, lane) = (v * width / KEYS, v * width % KEYS);
                         let at = at.clone() + (strip * KEYS * self.d * 2 + u * KEYS * 2 + lane * 2);
-                        let k = b.load(Type::f16(lanes), self.keys, at);
+                        let k = b.load(Type::f16(lanes), places.keys, at);
                         b.op(Op::F16ToF32, Type::f32(lanes), &[k])
                     };
                     outer_product(b, &mut sums, (size, &query), (vectors, &key));
@@ -362,7 +432,7 @@ impl Attend {
             let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
             for v in 0..vectors {
                 let position = masked.then(|| {
-                    let start = self.first.map_or(block.clone(), |first| block.clone() + first);
+                    let start = places.first.map_or(block.clone(), |first| block.clone() + first);
                     let p = b.index(start * BLOCK + part * (vectors * width) + v * width);
                     let p = b.broadcast(lanes, p);
                     b.iadd(p, iota)
@@ -371,10 +441,14 @@ impl Attend {
                     let query_at = first.clone() + query;
                     let mut score = sums[(query * vectors + v) as usize];
                     if let Some(position) = position {
-                        let own = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * STATS + (s.stats + OWN));
+                        let own = b.load_splat(
+                            Type::i32(lanes),
+                            s.buffer,
+                            query_at.clone() * s.stats_bytes + (s.stats + places.last),
+                        );
                         let after = b.same(Op::CmpGt, &[position, own]);
                         score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
-                        if let Some(window) = self.window {
+                        if let Some(window) = places.window {
                             let window = b.splat_int(Type::i32(lanes), i64::from(window) - 1);
                             let end = b.iadd(position, window);
                             let before = b.same(Op::CmpGt, &[own, end]);
@@ -399,7 +473,7 @@ impl Attend {
     fn weights(&self, b: &mut KernelBuilder, query: Affine, masked: bool) {
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let row = query.clone() * (BLOCK * 4) + s.p;
-        let stats = query.clone() * STATS + s.stats;
+        let stats = query.clone() * s.stats_bytes + s.stats;
         let scores: Vec<ValueId> =
             (0..BLOCK / width).map(|i| b.load(Type::f32(lanes), s.buffer, row.clone() + i * width * 4)).collect();
         let max = scores[1..].iter().fold(scores[0], |m, s| b.same(Op::Max, &[m, *s]));
@@ -429,7 +503,14 @@ impl Attend {
     }
 
     /// Adds the block's weighted values for `size` queries from `first` on.
-    fn weigh(&self, b: &mut KernelBuilder, block: &Affine, (first, size): (&Affine, i64), prefetch: bool) {
+    fn weigh(
+        &self,
+        b: &mut KernelBuilder,
+        places: &Places,
+        block: &Affine,
+        (first, size): (&Affine, i64),
+        prefetch: bool,
+    ) {
         let width = i64::from(self.lanes);
         let most = (tile(self.lanes).1 / size).max(1);
         let vectors = (1..=most).rev().find(|v| (self.dv / width) % v == 0).unwrap_or(1);
@@ -441,7 +522,7 @@ impl Attend {
                 let ahead = block.clone() * (BLOCK * self.dv * 2) + part * (lines * LINE) + BLOCK * self.dv * 2;
                 self.weigh_columns(
                     b,
-                    block,
+                    (places, block),
                     (first, size),
                     (part * (vectors * width), vectors, self.lanes),
                     (ahead, lines),
@@ -449,7 +530,7 @@ impl Attend {
             });
         }
         for_rest(b, self.lanes, self.dv as u32, &mut |b, at, lanes| {
-            self.weigh_columns(b, block, (first, size), (at, 1, lanes), (Affine::constant(0), 0));
+            self.weigh_columns(b, (places, block), (first, size), (at, 1, lanes), (Affine::constant(0), 0));
         });
     }
 
@@ -457,7 +538,7 @@ impl Attend {
     fn weigh_columns(
         &self,
         b: &mut KernelBuilder,
-        block: &Affine,
+        (places, block): (&Places, &Affine),
         (first, size): (&Affine, i64),
         (at, vectors, lanes): (Affine, i64, u16),
         (ahead, lines): (Affine, i64),
@@ -467,7 +548,7 @@ impl Attend {
             |query: i64, v: i64| (first.clone() + query) * (self.dv * 4) + at.clone() * 4 + (v * width * 4 + s.acc);
         let mut init = Vec::new();
         for query in 0..size {
-            let factor = self.splat(b, (first.clone() + query) * STATS + (s.stats + FACTOR), lanes);
+            let factor = self.splat(b, (first.clone() + query) * s.stats_bytes + (s.stats + FACTOR), lanes);
             for v in 0..vectors {
                 let sum = b.load(Type::f32(lanes), s.buffer, acc_at(query, v));
                 init.push(b.mul(sum, factor));
@@ -477,7 +558,7 @@ impl Attend {
             let mut sums = sums.to_vec();
             let per_trip = lines * UNROLL / BLOCK;
             for line in 0..per_trip {
-                b.prefetch(self.values, ahead.clone() + j * (per_trip * LINE) + line * LINE);
+                b.prefetch(places.values, ahead.clone() + j * (per_trip * LINE) + line * LINE);
             }
             for u in 0..UNROLL {
                 let row = block.clone() * (BLOCK * self.dv * 2) + j * (UNROLL * self.dv * 2) + at.clone() * 2;
@@ -487,7 +568,7 @@ impl Attend {
                 };
                 let value = |b: &mut KernelBuilder, v: i64| {
                     let at = row.clone() + (u * self.dv * 2 + v * width * 2);
-                    let value = b.load(Type::f16(lanes), self.values, at);
+                    let value = b.load(Type::f16(lanes), places.values, at);
                     b.op(Op::F16ToF32, Type::f32(lanes), &[value])
                 };
                 outer_product(b, &mut sums, (size, &weight), (vectors, &value));
@@ -547,10 +628,23 @@ pub fn attended(
     q: &[f64],
     dv: usize,
     scale: f32,
+    range: (usize, usize, usize),
+    sink: Option<f64>,
+) -> Result<(f64, f64, Vec<f64>), Mismatch> {
+    attended_in(input, ["keys", "values"], q, dv, scale, range, sink)
+}
+
+/// The same over keys and values of these names.
+pub fn attended_in(
+    input: &Buffers<'_>,
+    [keys, values]: [&'static str; 2],
+    q: &[f64],
+    dv: usize,
+    scale: f32,
     (first, from, own): (usize, usize, usize),
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
-    let (d, keys, values) = (q.len(), input.halves("keys")?, input.halves("values")?);
+    let (d, keys, values) = (q.len(), input.halves(keys)?, input.halves(values)?);
     let positions = from - first..own + 1 - first;
     let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
     let score = |p: usize| (0..d).map(|e| q[e] * key(p, e)).sum::<f64>() * f64::from(scale);

@@ -56,6 +56,8 @@ spec! {
         pub normalise: bool,
         /// Factor on the weights.
         pub scale: Bits,
+        /// Rows of a table that has the experts of each token id; 0 where the best are chosen.
+        pub listed: u32 = 0,
     }
 }
 
@@ -68,6 +70,7 @@ const ROWS: &[Row] = &[
     row("route_scales", 1, "route experts=128 top_k=8 score=softmax scales normalise scale=1.0"),
     row("route_chosen", 1, "route experts=32 top_k=4 score=chosen scale=1.0"),
     row("route_root_softplus", 1, "route experts=256 top_k=6 score=root_softplus bias normalise scale=1.5"),
+    row("route_listed", 1, "route experts=256 top_k=6 score=root_softplus normalise scale=1.5 listed=512"),
 ];
 
 impl Route {
@@ -84,38 +87,44 @@ impl Route {
 
 impl Definition for Route {
     fn name(&self) -> String {
-        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale } = *self;
+        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale, listed } = *self;
+        let listed = if listed > 0 { format!("_t{listed}") } else { String::new() };
         let groups = if groups > 1 { format!("g{groups}_{kept}") } else { String::new() };
         let flags = [(bias, "_bias"), (scales, "_scales"), (normalise, "_norm")];
         let flags: String = flags.iter().filter_map(|(on, name)| on.then_some(*name)).collect();
-        format!("route_{}_e{experts}k{top_k}{groups}{flags}_s{:x}", score.word(), scale.0)
+        format!("route_{}_e{experts}k{top_k}{groups}{flags}_s{:x}{listed}", score.word(), scale.0)
     }
 
     fn signature(&self) -> Signature {
-        Signature::new()
+        let signature = Signature::new()
             .read("logits", Holds::Floats)
             .read_if(self.bias, "bias", Holds::Floats)
-            .read_if(self.scales, "scales", Holds::Floats)
-            .write("ids", Holds::Ids)
-            .write("p", Holds::Floats)
-            .scratch("scores")
+            .read_if(self.scales, "scales", Holds::Floats);
+        let signature = if self.listed > 0 { signature.index("id").read("table", Holds::Ids) } else { signature };
+        signature.write("ids", Holds::Ids).write("p", Holds::Floats).scratch("scores")
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale } = *self;
+        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale, listed } = *self;
         let in_group = experts.checked_div(groups).unwrap_or(0);
         let ok = groups > 0 && experts.is_multiple_of(groups) && (groups == 1 || in_group > 1);
         check(&name, "groups", groups.into(), ok, format!("so many that they part {experts} experts equally"))?;
         check(&name, "kept groups", kept.into(), kept >= 1 && kept <= groups, format!("in 1..={groups}"))?;
         let most = u64::from(kept) * u64::from(in_group);
         check(&name, "top_k", top_k.into(), top_k >= 1 && u64::from(top_k) <= most, format!("in 1..={most}"))?;
+        let alone = listed == 0 || !(bias || scales || groups > 1);
+        check(&name, "rows of a table", listed.into(), alone, "0, where experts have biases, factors or groups")?;
         let width = i64::from(lanes);
         let vectors = self.padded(lanes) / width;
         let mut b = KernelBuilder::new(name);
         let logits = b.read("logits", i64::from(experts) * 4);
         let biases = bias.then(|| b.read("bias", i64::from(experts) * 4));
         let own_scales = scales.then(|| b.read("scales", i64::from(experts) * 4));
+        let table = (listed > 0).then(|| {
+            let id = b.buffer("id", BufferKind::Index { below: i64::from(listed).into() }, 4);
+            (id, b.read("table", i64::from(listed) * i64::from(top_k) * 4))
+        });
         let kind = if scales { BufferKind::ReadWrite } else { BufferKind::Write };
         let ids = b.buffer("ids", kind, i64::from(top_k) * 4);
         let p = b.buffer("p", BufferKind::ReadWrite, i64::from(top_k) * 4);
@@ -205,9 +214,27 @@ impl Definition for Route {
             keep_groups(&mut b, scores, of_groups, [groups, kept, in_group].map(i64::from));
         }
 
+        let row = table.map(|(id, table)| (table, b.load_index("row", id, 0) * (i64::from(top_k) * 4)));
         let far = b.splat_int(Type::i32(lanes), i64::from(i32::MAX));
         let nothing = b.splat_f32(1, 0.0);
         let total = b.for_carry("slot", i64::from(top_k), &[nothing], |b, slot, total| {
+            if let Some((table, row)) = &row {
+                let id = b.load(Type::i32(1), *table, row.clone() + slot * 4);
+                let (first, last) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), i64::from(experts) - 1));
+                let id = b.same(Op::IMax, &[id, first]);
+                let id = b.same(Op::IMin, &[id, last]);
+                b.store(ids, slot * 4, id);
+                let id = b.broadcast(lanes, id);
+                let weight = b.for_carry("i", vectors, &[zero], |b, i, weight| {
+                    let v = b.load(Type::f32(lanes), scores, i * (width * 4));
+                    let expert = ids_of(b, i);
+                    let is_it = b.same(Op::CmpEq, &[expert, id]);
+                    vec![b.op(Op::Select, Type::f32(lanes), &[is_it, v, weight[0]])]
+                });
+                let weight = b.op(Op::ReduceAdd, Type::f32(1), &weight);
+                b.store(p, slot * 4, weight);
+                return vec![b.add(total[0], weight)];
+            }
             let best = b.for_carry("i", vectors, &[lowest], |b, i, best| {
                 let v = b.load(Type::f32(lanes), scores, i * (width * 4));
                 vec![b.same(Op::Max, &[best[0], v])]
@@ -295,7 +322,13 @@ impl Definition for Route {
         let mut order: Vec<usize> = order[..kept as usize].iter().flat_map(|g| g * size..(g + 1) * size).collect();
         order.sort_unstable();
         by_key(&mut order, &key);
-        let best = &order[..top_k as usize];
+        order.truncate(top_k as usize);
+        if self.listed > 0 {
+            let (row, table) = (input.id("id")?, input.ints("table")?);
+            let own = table[row * top_k as usize..][..top_k as usize].iter();
+            order = own.map(|&id| (id.max(0) as usize).min(x.len() - 1)).collect();
+        }
+        let best = &order[..];
         let ids: Vec<u8> = best.iter().flat_map(|i| (*i as i32).to_le_bytes()).collect();
         equal("ids", output.get("ids")?, &ids)?;
         let chosen = |i: &usize| if score == Score::Chosen { (x[*i] - max).exp() } else { scored[*i] };

@@ -56,6 +56,8 @@ pub enum Holds {
     Halves,
     /// Positions in the cache, i32, of rows side by side.
     Positions,
+    /// How many places are whole, i32, up to all of the last block.
+    Whole,
     /// Row numbers, i32.
     Ids,
     /// Bytes of any kind.

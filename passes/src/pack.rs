@@ -194,6 +194,12 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::RopeAppend
         | OpKind::Attention
         | OpKind::Route
+        | OpKind::Positions
+        | OpKind::AttentionEntries
+        | OpKind::RouteListed
+        | OpKind::StreamWeights
+        | OpKind::StreamInput
+        | OpKind::StreamMix
         | OpKind::TakeRows
         | OpKind::Quantise
         | OpKind::ExpertMatmul

@@ -134,7 +134,7 @@ fn products(module: &Module) -> BTreeSet<WeightId> {
 /// Whether what is multiplied with a dequantised weight is what experts are chosen by, directly or with a bias.
 fn chooses(function: &Function, uses: &DefUse, dequantised: ValueId) -> bool {
     let users = |value| uses.users(value).into_iter().flatten().map(|user| &function.ops[user]);
-    let is_chosen_by = |value| users(value).any(|op| op.kind == OpKind::Route);
+    let is_chosen_by = |value| users(value).any(|op| matches!(op.kind, OpKind::Route | OpKind::RouteListed));
     let with_bias = |op: &Op| op.kind == OpKind::AddBias && is_chosen_by(op.results[0]);
     let product =
         |op: &Op| op.kind == OpKind::Matmul && (is_chosen_by(op.results[0]) || users(op.results[0]).any(with_bias));

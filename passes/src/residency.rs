@@ -188,7 +188,7 @@ impl Uses {
                 number = number.max(mixed);
                 mixed += 1;
             }
-            if op.kind == OpKind::Route {
+            if matches!(op.kind, OpKind::Route | OpKind::RouteListed) {
                 let found = self.layer(module, function, i, number);
                 if found.is_none() {
                     tracing::warn!(

@@ -114,7 +114,11 @@ impl Problem {
         let reason = error.to_string();
         let broken = match &error {
             ArchError::Gguf(error) => is_contradiction(error),
-            ArchError::Shape { .. } | ArchError::Scalar { .. } | ArchError::Graph { .. } => true,
+            ArchError::TableType { .. }
+            | ArchError::TableId { .. }
+            | ArchError::Shape { .. }
+            | ArchError::Scalar { .. }
+            | ArchError::Graph { .. } => true,
             ArchError::UnknownArchitecture { .. } | ArchError::VectorType { .. } | ArchError::UnusedTensor { .. } => {
                 false
             }
@@ -240,7 +244,8 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
     let mut problems: Vec<String> = problems.iter().map(|problem| problem.reason.clone()).collect();
     for tensor in gguf.tensors() {
         let TensorType { name, .. } = tensor.tensor_type();
-        let supported = tensor.tensor_type().format().is_some();
+        // A model that was built has a place for all of its tensors, tables of integers too.
+        let supported = tensor.tensor_type().format().is_some() || hyper.is_some();
         let entry = FormatFacts { format: name, tensors: 0, parameters: 0, bytes: 0, supported };
         let entry = formats.entry(name).or_insert(entry);
         entry.tensors += 1;

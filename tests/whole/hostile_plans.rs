@@ -148,7 +148,8 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("weights", "number of weights is", |plan| plan.weights.resize(300_000, plan.weights[0].clone())),
     ("buffers", "number of buffers is", |plan| plan.buffers.resize(300_000, plan.buffers[0].clone())),
     ("rotary tables", "number of pairs of all rotary tables is", |plan| {
-        let table = RopeTable { style: RopeStyle::Neox, frequencies: vec![1.0; 60_000], magnitude: 1.0 };
+        let table =
+            RopeTable { style: RopeStyle::Neox, frequencies: vec![1.0; 60_000], magnitude: 1.0, every: 1, back: false };
         plan.ropes.resize(10, table);
     }),
     ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),

@@ -42,12 +42,16 @@ enum Mixer {
     Scan,
     /// Over so many positions, or all.
     Attention(Option<u64>),
+    /// Over some positions and compressed entries of so many each, which may overlap; by one key head, whose keys are its values.
+    Entries(u64, bool),
 }
 
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
+/// The last entry of the first layer is whole with most steps' last tokens, that of the last one with few.
+const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true), Mixer::Attention(None), Mixer::Entries(18, false)];
 const SCANS: [Mixer; 3] = [Mixer::Scan, Mixer::Attention(None), Mixer::Scan];
 /// Models with every op that changes a recurrent state, by name.
-const RECURRENT: [(&str, [Mixer; 3]); 2] = [("delta", LAYERS), ("scan", SCANS)];
+const RECURRENT: [(&str, [Mixer; 3]); 3] = [("delta", LAYERS), ("scan", SCANS), ("entries", ENTRIES)];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
 /// Tokens of a prompt: more than two runs of positions in attention by tiles. The second window has runs that all rows of an item see whole.
@@ -165,6 +169,44 @@ impl Text {
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
     }
 
+    fn entries(&mut self, i: usize, every: u64, overlap: bool) {
+        let rope = "base = 10000.0, dims = 32, style = norm, scaling = none, factor = 1.0, original_context = 0, \
+                    beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
+        let width = if overlap { 128 } else { 64 };
+        for (part, rows) in [("q", 16 * 64), ("k", 64), ("from", width), ("by", width)] {
+            self.product(&format!("{part}{i}"), &format!("h{i}"), "q4_k", [rows, 256]);
+        }
+        self.weight(&format!("ape{i}"), "f32", &[every, width]);
+        self.declarations +=
+            &format!("state @compressor.{i} : recurrent f32[{}, 64] {{rollback = snapshot}}\n", 3 * width / 64);
+        self.op(format!("%c{i} = state.begin @compressor.{i}"));
+        self.op(format!(
+            "%e{i}, %c{i}.n = compress %c{i}, %from{i}, %by{i}, %pos, @ape{i} {{every = {every}, overlap = {overlap}}}"
+        ));
+        self.op(format!("%start{i} = positions %pos {{every = {every}, back = false}}"));
+        self.op(format!("%back{i} = positions %pos {{every = 1, back = true}}"));
+        for (part, heads, pos) in
+            [("q", 16, "pos".to_owned()), ("k", 1, "pos".to_owned()), ("e", 1, format!("start{i}"))]
+        {
+            self.op(format!("%{part}{i}.h = split_heads %{part}{i} {{heads = {heads}}}"));
+            self.op(format!("%{part}{i}.r = rms_norm %{part}{i}.h, _ {{eps = 1e-6}}"));
+            self.op(format!("%{part}{i}.t = rope %{part}{i}.r, %{pos}, _ {{{rope}}}"));
+        }
+        for (part, attrs, rows) in [("kv", "window = 20".to_owned(), "k"), ("entries", format!("every = {every}"), "e")]
+        {
+            self.declarations += &format!("state @{part}.{i} : paged f16[1, S, 64], f16[1, S, 64] {{{attrs}}}\n");
+            self.op(format!("%{part}{i}.s = state.begin @{part}.{i}"));
+            self.op(format!("%{part}{i}.n = kv.append %{part}{i}.s, %{rows}{i}.t, %{rows}{i}.t, %pos"));
+        }
+        self.weight(&format!("sinks{i}"), "f32", &[16]);
+        self.op(format!(
+            "%y{i}, %kv{i}.m, %entries{i}.m = attention.entries %q{i}.t, %kv{i}.n, %entries{i}.n, %pos, @sinks{i} {{scale = 0.125}}"
+        ));
+        self.op(format!("%y{i}.t = rope %y{i}, %back{i}, _ {{{rope}}}"));
+        self.op(format!("%mixed{i} = merge_heads %y{i}.t"));
+        self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 1024]);
+    }
+
     /// Experts with a gate, or with rectified squares between up and down.
     fn experts(&mut self, i: usize, used: u64, gated: bool) {
         self.weight(&format!("norm.f{i}"), "f32", &[256]);
@@ -207,6 +249,7 @@ impl Text {
                 Mixer::Delta(keys) => text.delta(i, keys),
                 Mixer::Scan => text.scan(i),
                 Mixer::Attention(window) => text.attention(i, *window),
+                Mixer::Entries(every, overlap) => text.entries(i, *every, *overlap),
             }
             if used == 0 {
                 text.op(format!("%x{} = add %x{i}, %o{i}", i + 1));
@@ -284,6 +327,8 @@ fn model(name: &str, mut module: Module) -> Model {
         mla: None,
         ssm: None,
         conv_taps: None,
+        streams: None,
+        compressed: None,
         layer_inputs: None,
         layers: Vec::new(),
         draft_layers: 0,
@@ -360,6 +405,23 @@ fn linear_attention_is_the_interpreters_on_every_target() {
 #[test]
 fn state_spaces_are_the_interpreters_on_every_target() {
     check("scan", &model("scans", in_floats(Text::module(&SCANS, 8))));
+}
+
+#[test]
+fn entries_are_the_interpreters_on_every_target() {
+    check("entries", &model("entries", in_floats(Text::module(&ENTRIES, 8))));
+}
+
+/// Places that positions share take memory for whole blocks of them.
+#[test]
+fn of_shared_places_no_more_are_held_than_there_are() {
+    let model = model("places", Text::module(&ENTRIES, 2));
+    let states = compile(&model, &options(Target::AVX2)).unwrap().plan.states;
+    let of = |name: &str| states.iter().find(|state| state.name == name).unwrap();
+    assert_eq!(["entries.0", "entries.2"].map(|name| of(name).held(512, MAX_TOKENS)), [128, 32]);
+    let place = 2 * 64 * 2;
+    let bytes = ["entries.0", "entries.2"].map(|name| of(name).fixed_and_position_bytes(MAX_TOKENS));
+    assert_eq!(bytes, [(32 * place, 64), (32 * place, 15)]);
 }
 
 #[test]

@@ -228,6 +228,8 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
             style: ixc_ir::plan::RopeStyle::Norm,
             frequencies: vec![1.0; 2],
             magnitude: 1.0,
+            every: 1,
+            back: false,
         });
         let row_bytes = d.ropes[0].style.row_bytes(4);
         d.tensors.push(Tensor {

@@ -193,10 +193,14 @@ impl<'a> Cutting<'a> {
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::ColumnSquares(_) => refused("column.squares"),
             KernelSpec::SsmScan(_) => refused("ssm_scan"),
+            KernelSpec::Compress(_) => refused("compress"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)
             | KernelSpec::ScaleBy(_)
+            | KernelSpec::StreamWeights(_)
+            | KernelSpec::StreamInput(_)
+            | KernelSpec::StreamMix(_)
             | KernelSpec::Copy(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)
@@ -208,6 +212,8 @@ impl<'a> Cutting<'a> {
             | KernelSpec::Attention(_)
             | KernelSpec::AttentionTiles(_)
             | KernelSpec::AttentionWindow(_)
+            | KernelSpec::AttentionEntries(_)
+            | KernelSpec::AppendPlaces(_)
             | KernelSpec::AttentionCombine(_) => self.as_it_is(task, work),
         }
     }

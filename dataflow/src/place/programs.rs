@@ -80,7 +80,7 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         );
     }
     let states = plan.states.iter().map(|state| match (state.kind, &state.fields[..]) {
-        (StateKind::Paged, &[keys, values]) if state.window.is_none() => {
+        (StateKind::Paged, &[keys, values]) if state.window.is_none() && state.every == 1 => {
             Ok(State { heads: keys.columns, key_len: keys.width, value_len: values.width, parts })
         }
         _ => wrong(&state.name, "a state other than keys and values of all positions"),
@@ -389,7 +389,9 @@ impl<'a> Making<'a> {
             Source::Input(Input::PositionBlock) => Port::PositionBlock,
             Source::Input(Input::PositionLane) => Port::PositionLane,
             Source::Input(Input::RoutedSlot(bucket)) => Port::SlotNumbers(bucket.0),
-            Source::Input(Input::Tokens | Input::OutputRows | Input::RoutedToken(_)) => {
+            Source::Input(
+                Input::Tokens | Input::Phase(_) | Input::Whole(_) | Input::OutputRows | Input::RoutedToken(_),
+            ) => {
                 return wrong(label, "an input that no PE has");
             }
         })
@@ -484,7 +486,7 @@ impl<'a> Making<'a> {
                     parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK) / n(run))
                 }
                 DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::MaskedRuns(_) => 0,
-                DimRule::RunLead(_) | DimRule::HeadRuns(_) => 0,
+                DimRule::RunLead(_) | DimRule::HeadRuns(_) | DimRule::WholeBlocks(_) => 0,
                 DimRule::RunRest(run) => parts.map_or(0, |parts| i64::from(parts.positions / ATTENTION_BLOCK) % n(run)),
                 DimRule::Parts => i64::from(count),
                 DimRule::CacheBlocks => parts.map_or(1, |parts| i64::from(parts.positions / KEY_LANES)),

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
@@ -12,7 +13,7 @@ use ixc_ir::graph::{Attr, Module, OpKind, Operand, Part, Place, Recurrent, State
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Experts, Hyper, Mla, Ssm};
+use super::hyper::{Compressed, Experts, Hyper, Mla, Rope, Ssm, Streams};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -36,6 +37,8 @@ pub(super) struct Builder<'a> {
     routed_scales: HashSet<String>,
     /// The token of each layer's keys and values, behind what was done with them last.
     caches: HashMap<usize, ValueId>,
+    /// The same of entries beside them.
+    entries: HashMap<usize, ValueId>,
 }
 
 impl<'a> Builder<'a> {
@@ -43,8 +46,17 @@ impl<'a> Builder<'a> {
     pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
-        let (used, routed_scales) = (HashSet::new(), HashSet::new());
-        Builder { gguf, hyper, architecture, graph, step, used, routed_scales, caches: HashMap::new() }
+        Builder {
+            gguf,
+            hyper,
+            architecture,
+            graph,
+            step,
+            used: HashSet::new(),
+            routed_scales: HashSet::new(),
+            caches: HashMap::new(),
+            entries: HashMap::new(),
+        }
     }
 
     /// Ends the function with its results; refuses tensors that nothing used, unless layers were left out on purpose.
@@ -224,9 +236,19 @@ impl<'a> Builder<'a> {
 
     /// The same with a norm of another name.
     pub fn logits_behind(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
-        let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
+        let x = self.wanted(x)?;
+        self.head(x, norm)
+    }
+
+    /// The rows whose logits are wanted.
+    pub fn wanted(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let x = self.graph.take_rows(x, self.step.rows);
-        let x = self.typed(x)?;
+        self.typed(x)
+    }
+
+    /// Logits of rows: a norm, and the output matrix.
+    pub fn head(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
+        let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         let x = self.norm(x, norm)?;
         let y = if self.has("output.weight") {
             self.linear(x, "output", embedding_length, vocabulary, Bias::Optional)?
@@ -376,6 +398,25 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
+    /// Rotates heads by the step's positions, each rounded down to a multiple of `every`, and `back` where it is to be undone.
+    pub fn rope_by(
+        &mut self,
+        x: ValueId,
+        rope: &Rope,
+        style: RopeStyle,
+        (every, back): (u64, bool),
+    ) -> Result<ValueId, ArchError> {
+        let pos = match (every, back) {
+            (1, false) => self.step.pos,
+            _ => {
+                let pos = self.graph.positions(self.step.pos, every, back);
+                self.typed(pos)?
+            }
+        };
+        let y = self.graph.rope(x, pos, None, &rope_attrs(rope, style));
+        self.typed(y)
+    }
+
     /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it.
     pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
@@ -384,17 +425,7 @@ impl<'a> Builder<'a> {
             true => self.optional_vector("rope_freqs.weight", rope.dims / 2)?,
             false => None,
         };
-        let attrs = RopeAttrs {
-            base: rope.base,
-            dims: rope.dims,
-            style,
-            scaling: rope.scaling,
-            factor: rope.factor,
-            original_context: rope.original_context,
-            beta_fast: rope.beta_fast,
-            beta_slow: rope.beta_slow,
-            attn_factor: rope.attn_factor,
-        };
+        let attrs = rope_attrs(rope, style);
         let y = self.graph.rope(x, self.step.pos, factors, &attrs);
         self.typed(y)
     }
@@ -428,6 +459,129 @@ impl<'a> Builder<'a> {
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)
+    }
+
+    /// Appends rows of one head, which are keys and values, to the entries of `layer`: each to that of its `every` positions.
+    pub fn append_entries(&mut self, layer: usize, entry: ValueId, every: u64) -> Result<(), ArchError> {
+        let facts = &self.hyper.layers[layer];
+        let state = State::paged(&format!("entries.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
+        let state = self.graph.state(State { every, ..state });
+        let state = self.typed(state)?;
+        let token = self.graph.state_begin(state);
+        let token = self.typed(token)?;
+        let token = self.graph.kv_append(token, entry, entry, self.step.pos);
+        let token = self.typed(token)?;
+        self.entries.insert(layer, token);
+        Ok(())
+    }
+
+    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended and over whole entries, with sinks.
+    pub fn attend_entries(&mut self, layer: usize, q: ValueId) -> Result<ValueId, ArchError> {
+        let facts = &self.hyper.layers[layer];
+        let (scale, heads) = (facts.attention_scale, facts.heads);
+        let appended = |of: &HashMap<usize, ValueId>| of.get(&layer).copied();
+        let (Some(kv), Some(entries)) = (appended(&self.caches), appended(&self.entries)) else {
+            unreachable!("layer {layer} appends before it attends")
+        };
+        let sinks = self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
+        let y = self.graph.attention_entries(q, [kv, entries], self.step.pos, Some(sinks), scale);
+        let (y, [kv, entries]) = self.typed(y)?;
+        self.caches.insert(layer, kv);
+        self.entries.insert(layer, entries);
+        Ok(y)
+    }
+
+    /// Of every `every` positions a row: the mean of the first of the values by the second plus its row of the weight `ape`.
+    pub fn compress(
+        &mut self,
+        layer: usize,
+        values: [ValueId; 2],
+        ape: &str,
+        [every, width]: [u64; 2],
+        overlap: bool,
+    ) -> Result<ValueId, ArchError> {
+        let ape = self.vectors(ape, &[every, width])?;
+        let [kv, gate] = values.map(Operand::Value);
+        let operands = [kv, gate, Operand::Value(self.step.pos), Operand::Weight(ape)];
+        let attrs = vec![Attr::Int(every.cast_signed()), Attr::Bool(overlap)];
+        let (rows, d) = if overlap { (6, width / 2) } else { (3, width) };
+        self.recurrent(Recurrent::Compress, (&format!("compressor.{layer}"), &[rows, d]), &operands, attrs)
+    }
+
+    /// Ids and weights of the experts that the table `name` has for each of the step's ids.
+    pub fn route_listed(
+        &mut self,
+        logits: ValueId,
+        name: &str,
+        experts: &Experts,
+    ) -> Result<(ValueId, ValueId), ArchError> {
+        let shape = [self.hyper.vocabulary, experts.used];
+        let tensor = self.gguf.require_tensor(name)?;
+        if tensor.tensor_type().name != "I32" {
+            let (path, found) = (self.path(), tensor.tensor_type());
+            return Err(ArchError::TableType { path, tensor: name.into(), found });
+        }
+        self.check_shape(tensor, &shape)?;
+        let numbers = self.gguf.tensor_data(tensor);
+        let mut ids = numbers.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
+        if let Some(found) = ids.find(|&id| u64::try_from(id).map_or(true, |id| id >= experts.count)) {
+            return Err(ArchError::TableId { path: self.path(), tensor: name.into(), found, count: experts.count });
+        }
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        // No format is of integers: these have the bytes of as many floats.
+        let table = self.graph.weight(name, Format::F32, &shape, place);
+        let table = self.typed(table)?;
+        self.used.insert(name.to_owned());
+        let how = (experts.score, experts.normalise, experts.scale);
+        let routed = self.graph.route_listed(logits, self.step.ids, table, how);
+        self.typed(routed)
+    }
+
+    /// A tensor, where the file has it, that changes nothing of what is built.
+    pub fn leave_out(&mut self, name: &str) {
+        self.used.insert(name.to_owned());
+    }
+
+    /// The experts of a layer, which the file must have.
+    pub fn experts(&self, layer: usize) -> Result<Experts, ArchError> {
+        let key = format!("{}.expert_count", self.architecture);
+        self.hyper.layers[layer].experts.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Keys of compressed entries, which the file must have.
+    pub fn compressed(&self) -> Result<Compressed, ArchError> {
+        let key = format!("{}.attention.compress_ratios", self.architecture);
+        self.hyper.compressed.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "array of u32").into())
+    }
+
+    /// How many streams the residual is, and how they are mixed, which the file must say.
+    pub fn streams(&self) -> Result<Streams, ArchError> {
+        let key = format!("{}.hyper_connection.count", self.architecture);
+        self.hyper.streams.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// What streams are mixed with, of projections `x` with these scales and this base.
+    pub fn stream_weights(
+        &mut self,
+        x: ValueId,
+        vectors: [WeightId; 2],
+        (iterations, eps): (u64, f64),
+    ) -> Result<ValueId, ArchError> {
+        let count = self.streams()?.count;
+        let y = self.graph.stream_weights(x, vectors, count, (iterations, eps));
+        self.typed(y)
+    }
+
+    /// The sum of the streams `x` with their weights in a block's input.
+    pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.stream_input(x, w);
+        self.typed(y)
+    }
+
+    /// The streams `x` behind a block that gave `y`.
+    pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
+        let z = self.graph.stream_mix(x, y, w);
+        self.typed(z)
     }
 
     /// Sizes of latent attention, which the file must have.
@@ -510,12 +664,7 @@ impl<'a> Builder<'a> {
     ///
     /// `exp_probs_b.bias` is added for choosing alone, where the file has it. What an expert gives is a product with `ffn_down_exps`, and the factor
     /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
-    pub fn route(
-        &mut self,
-        layer: usize,
-        logits: ValueId,
-        experts: &Experts,
-    ) -> Result<(ValueId, ValueId), ArchError> {
+    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
         let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
         let bias = self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)?;
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
@@ -532,6 +681,25 @@ impl<'a> Builder<'a> {
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
         let y = self.typed(y)?;
         self.scaled(y, name)
+    }
+
+    /// As [`Builder::heads_linear`], of a matrix whose rows, those of one head behind the other's, may be in the file as one.
+    pub fn rows_linear(&mut self, x: ValueId, stem: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
+        let name = format!("{stem}.weight");
+        let tensor = self.gguf.require_tensor(&name)?;
+        let shape = [heads, to, from];
+        match tensor.dims().len() {
+            0..=2 => self.check_shape(tensor, &[heads.saturating_mul(to), from])?,
+            _ => self.check_shape(tensor, &shape)?,
+        }
+        let format = self.gguf.require_format(tensor)?;
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        let weight = self.graph.weight(&name, format, &shape, place);
+        let weight = self.typed(weight)?;
+        self.used.insert(name);
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
+        let y = self.typed(y)?;
+        self.scaled(y, stem)
     }
 
     /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.
@@ -596,6 +764,20 @@ impl<'a> Builder<'a> {
     pub fn combine(&mut self, y: ValueId, weights: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.expert_combine(y, weights);
         self.typed(y)
+    }
+}
+
+fn rope_attrs(rope: &Rope, style: RopeStyle) -> RopeAttrs {
+    RopeAttrs {
+        base: rope.base,
+        dims: rope.dims,
+        style,
+        scaling: rope.scaling,
+        factor: rope.factor,
+        original_context: rope.original_context,
+        beta_fast: rope.beta_fast,
+        beta_slow: rope.beta_slow,
+        attn_factor: rope.attn_factor,
     }
 }
 

@@ -47,6 +47,28 @@ pub enum ArchError {
         /// Its type.
         found: TensorType,
     },
+    /// A table of numbers of experts that holds none.
+    #[error("{}: tensor \"{}\" has type {found}; a table of experts must be I32", path.display(), quoted(tensor))]
+    TableType {
+        /// The file.
+        path: Box<Path>,
+        /// The tensor.
+        tensor: Box<str>,
+        /// Its type.
+        found: TensorType,
+    },
+    /// A table of numbers of experts with one that there is not.
+    #[error("{}: tensor \"{}\" names expert {found}; there are {count}, numbered from 0", path.display(), quoted(tensor))]
+    TableId {
+        /// The file.
+        path: Box<Path>,
+        /// The tensor.
+        tensor: Box<str>,
+        /// The number.
+        found: i32,
+        /// Experts.
+        count: u64,
+    },
     /// A tensor of one number that is none.
     #[error("{}: tensor \"{}\" is {found}; it must be one finite number", path.display(), quoted(tensor))]
     Scalar {
@@ -87,6 +109,8 @@ impl ArchError {
             ArchError::Gguf(error) => error.class(),
             ArchError::UnknownArchitecture { .. }
             | ArchError::Shape { .. }
+            | ArchError::TableType { .. }
+            | ArchError::TableId { .. }
             | ArchError::VectorType { .. }
             | ArchError::Scalar { .. }
             | ArchError::UnusedTensor { .. }

@@ -4,6 +4,7 @@
 //! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
 //! unless they hold the value that changes nothing.
 
+mod compressed;
 mod experts;
 mod keys;
 mod mla;
@@ -12,6 +13,8 @@ mod rope;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore};
 
+pub(super) use compressed::CHOSEN_RATIO;
+pub use compressed::Compressed;
 pub use recurrent::Ssm;
 
 use self::experts::experts;
@@ -23,6 +26,9 @@ use crate::gguf::{Gguf, GgufError, StringArray, Value};
 const MAX_WIDTH: u64 = 1 << 24;
 /// Most heads, experts and layers.
 const MAX_COUNT: u64 = 1 << 16;
+/// Most streams of a residual, and most iterations of what balances the matrix that mixes them.
+const MAX_STREAMS: u64 = 1 << 8;
+const MAX_ITERATIONS: u64 = 1 << 10;
 /// Longest context: positions are i32.
 const MAX_CONTEXT: u64 = i32::MAX as u64;
 
@@ -47,6 +53,10 @@ pub struct Hyper {
     pub local_rope: Option<Rope>,
     /// Factors on what layers pass on.
     pub scales: Scales,
+    /// Streams that the residual is, where it is more than one.
+    pub streams: Option<Streams>,
+    /// Compressed entries beside windows, where layers have them.
+    pub compressed: Option<Compressed>,
     /// Ranks and sizes of latent attention, where layers have it.
     pub mla: Option<Mla>,
     /// Sizes of recurrent states, where layers have them.
@@ -87,6 +97,26 @@ pub struct Scales {
 impl Scales {
     /// Nothing is scaled.
     pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0 };
+}
+
+/// Streams that the residual is, where it is more than one (hyper-connections).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Streams {
+    /// How many.
+    pub count: u64,
+    /// How often the columns of the matrix that mixes them are divided by their sums.
+    pub iterations: u64,
+    /// What is added to weights and to sums.
+    pub eps: f64,
+}
+
+impl Streams {
+    fn read(keys: &Keys<'_>) -> Result<Option<Streams>, GgufError> {
+        let Some(count) = keys.optional("hyper_connection.count", 1, MAX_STREAMS)? else { return Ok(None) };
+        let iterations = keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?;
+        let eps = keys.float("hyper_connection.epsilon", 1e-6, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?;
+        Ok(Some(Streams { count, iterations, eps }))
+    }
 }
 
 /// Latent attention (MLA): queries and keys are made of short rows, of which the keys' alone are kept.
@@ -175,6 +205,13 @@ pub struct Rope {
     pub divided: bool,
 }
 
+impl Rope {
+    /// The same without a scaling.
+    pub(super) fn unscaled(&self) -> Rope {
+        Rope { scaling: RopeScaling::None, factor: 1.0, attn_factor: 1.0, ..self.clone() }
+    }
+}
+
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
 const NEUTRAL: [(&str, &[f64]); 12] = [
     ("attention.clamp_kqv", &[0.0]),
@@ -206,6 +243,8 @@ pub(super) struct Defaults {
     pub reads: &'static [&'static str],
     /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
     pub windows: Option<Windows>,
+    /// Whether layers may have compressed entries beside a window.
+    pub compressed: bool,
     /// Which layers have no attention.
     pub parts: Parts,
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
@@ -271,6 +310,7 @@ impl Defaults {
         normalise: true,
         reads: &[],
         windows: None,
+        compressed: false,
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,
@@ -359,6 +399,16 @@ impl Hyper {
             local_rope = Some(windows.rope(&keys, &rope, local.or(full).unwrap_or(0))?);
         }
         share(&keys, &mut layers)?;
+        let compressed = Compressed::read(&keys, layers.len(), &rope)?;
+        if let Some(whole) = compressed.as_ref().and_then(|of| of.whole_context).filter(|&whole| whole < context_length)
+        {
+            tracing::warn!(
+                whole,
+                context_length,
+                "beyond, tokens choose what they attend to: the context is cut to it"
+            );
+            context_length = whole;
+        }
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
             None | Some(0) => None,
             Some(length) => Some(LayerInputs { length, layers: layers.len() as u64 }),
@@ -374,6 +424,8 @@ impl Hyper {
             roped,
             local_rope,
             scales: Scales::read(&keys)?,
+            streams: Streams::read(&keys)?,
+            compressed,
             mla,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,

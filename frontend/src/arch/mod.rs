@@ -18,6 +18,7 @@
 //! | `mla` | latent attention |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | `ssm` | layers with a selective state space |
+//! | `streams` | residuals of several streams |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
@@ -27,6 +28,7 @@ mod bailingmoe2;
 mod builder;
 mod decoder;
 mod deepseek2;
+mod deepseek4;
 mod delta_net;
 mod dots1;
 mod ernie4_5;
@@ -62,6 +64,7 @@ mod qwen3vlmoe;
 mod seed_oss;
 mod smollm3;
 mod ssm;
+mod streams;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -70,7 +73,7 @@ use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Experts, Hyper, Layer, LayerInputs, Mla, Rope, Scales, Ssm};
+pub use hyper::{Compressed, Experts, Hyper, Layer, LayerInputs, Mla, Rope, Scales, Ssm, Streams};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -115,6 +118,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     phi3::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
     deepseek2::ARCHITECTURE,
+    deepseek4::ARCHITECTURE,
     lfm2::ARCHITECTURE,
     lfm2moe::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,

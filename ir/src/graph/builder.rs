@@ -25,7 +25,7 @@
 
 use std::collections::HashMap;
 
-use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, int};
+use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, int};
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::{
     Attr, Choice, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
@@ -357,6 +357,59 @@ impl GraphBuilder {
     /// `expert.combine`.
     pub fn expert_combine(&mut self, y: ValueId, p: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertCombine, vec![V(y), V(p)], vec![])
+    }
+
+    /// `positions`.
+    pub fn positions(&mut self, pos: ValueId, every: u64, back: bool) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Positions, vec![V(pos)], vec![int(every), Attr::Bool(back)])
+    }
+
+    /// `attention.entries`, of the tokens of both states: the result and the next tokens.
+    pub fn attention_entries(
+        &mut self,
+        q: ValueId,
+        [kv, entries]: [ValueId; 2],
+        pos: ValueId,
+        sinks: Option<WeightId>,
+        scale: f64,
+    ) -> Result<(ValueId, [ValueId; 2]), TypeError> {
+        let operands = vec![V(q), V(kv), V(entries), V(pos), opt_weight(sinks)];
+        let results = self.op(OpKind::AttentionEntries, operands, vec![Attr::rounded(scale)])?;
+        Ok((results[0], [results[1], results[2]]))
+    }
+
+    /// `route.listed`: ids and weights.
+    pub fn route_listed(
+        &mut self,
+        logits: ValueId,
+        ids: ValueId,
+        table: WeightId,
+        (score, normalise, scale): (RouteScore, bool, f64),
+    ) -> Result<(ValueId, ValueId), TypeError> {
+        let attrs = vec![Attr::Word(score.word().to_string()), Attr::Bool(normalise), Attr::rounded(scale)];
+        self.two(OpKind::RouteListed, vec![V(logits), V(ids), W(table)], attrs)
+    }
+
+    /// `stream.weights`, of `streams` streams.
+    pub fn stream_weights(
+        &mut self,
+        x: ValueId,
+        [scale, base]: [WeightId; 2],
+        streams: u64,
+        (iterations, eps): (u64, f64),
+    ) -> Result<ValueId, TypeError> {
+        let attrs = vec![int(streams), int(iterations), Attr::rounded(eps)];
+        self.one(OpKind::StreamWeights, vec![V(x), W(scale), W(base)], attrs)
+    }
+
+    /// `stream.input`.
+    pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::StreamInput, vec![V(x), V(w)], vec![])
+    }
+
+    /// `stream.mix`.
+    pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::StreamMix, vec![V(x), V(y), V(w)], vec![])
     }
 
     /// `take_rows`.

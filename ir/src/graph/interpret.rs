@@ -25,6 +25,7 @@
 //! Takes any module: it verifies it first. What depends on data (ids, positions, lengths) is checked where it is used.
 
 pub mod math;
+mod streams;
 mod value;
 
 pub use value::{InterpretError, SourceError, Value, WeightSource};
@@ -33,7 +34,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
-use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore};
 use super::op::{OpKind, Recurrent};
 use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
@@ -291,7 +292,7 @@ impl<'a> Interpreter<'a> {
             OpKind::Attention => {
                 let q = f32s(self, "q")?;
                 let state = env.state(op, "kv");
-                let (y, dims) = self.attention(op, state, &q, &self.dims(value("q")), ints(value("pos")))?;
+                let (y, dims) = self.attention(op, &[state], &q, &self.dims(value("q")), ints(value("pos")))?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token])
             }
             OpKind::HeadsMatmul => {
@@ -353,6 +354,60 @@ impl<'a> Interpreter<'a> {
                 let dims = self.dims(value("y"));
                 let y = combine(&f32s(self, "y")?, &f32s(self, "p")?, dims[1], dims[2]);
                 one(vec![dims[0], dims[2]], y)
+            }
+            OpKind::Positions => {
+                let (every, back) = (op.attr("every").int() as i32, op.attr("back").bool());
+                let whole = |position: i32| position - position.rem_euclid(every);
+                let data = ints(value("pos")).iter().map(|&p| if back { -whole(p) } else { whole(p) }).collect();
+                Ok(vec![Value::I32 { dims: self.dims(value("pos")), data }])
+            }
+            OpKind::AttentionEntries => {
+                let q = f32s(self, "q")?;
+                let states = ["kv", "entries"].map(|token| env.state(op, token));
+                let (y, dims) = self.attention(op, &states, &q, &self.dims(value("q")), ints(value("pos")))?;
+                Ok(vec![Value::F32 { dims, data: y }, Value::Token, Value::Token])
+            }
+            OpKind::RouteListed => {
+                let (dims, table) = (self.dims(value("logits")), weight(op, "table"));
+                let (bytes, k) = (self.bytes(table)?, self.weight_dims(table)[1]);
+                let listed: Vec<i32> = bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
+                let rows = ints(value("ids")).iter().map(|&id| {
+                    let row = index(mnemonic, "id", id, listed.len() / k)?;
+                    Ok(&listed[row * k..][..k])
+                });
+                let rows = rows.collect::<Result<Vec<_>, InterpretError>>()?;
+                let (ids, weights) = math::route_listed(
+                    &f32s(self, "logits")?,
+                    dims[1],
+                    &rows,
+                    &RouteAttrs {
+                        top_k: k as u64,
+                        score: RouteScore::from_word(op.attr("score").word()).unwrap_or(RouteScore::Softmax),
+                        groups: 1,
+                        groups_kept: 1,
+                        normalise: op.attr("normalise").bool(),
+                        scale: op.attr("scale").float(),
+                    },
+                );
+                let dims = vec![dims[0], k];
+                Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
+            }
+            OpKind::StreamWeights => {
+                let (scale, base) = (self.dequantised(weight(op, "scale"))?, self.dequantised(weight(op, "base"))?);
+                let (n, iterations) = (op.attr("streams").int() as usize, op.attr("iterations").int());
+                let x = f32s(self, "x")?;
+                let y = streams::weights(&x, [&scale, &base], n, (iterations, op.attr("eps").float()));
+                one(self.dims(value("x")), y)
+            }
+            OpKind::StreamInput => {
+                let (dims, of_row) = (self.dims(value("x")), self.dims(value("w"))[1]);
+                let y = streams::input(&f32s(self, "x")?, &f32s(self, "w")?, [dims[1], dims[2], of_row]);
+                one(vec![dims[0], dims[2]], y)
+            }
+            OpKind::StreamMix => {
+                let dims = self.dims(value("x"));
+                let (x, y, w) = (f32s(self, "x")?, f32s(self, "y")?, f32s(self, "w")?);
+                one(dims.clone(), streams::mix(&x, &y, &w, [dims[1], dims[2]]))
             }
             OpKind::TakeRows => {
                 let (x, dims, rows) = (f32s(self, "x")?, self.dims(value("x")), ints(value("rows")));
@@ -587,11 +642,15 @@ impl<'a> Interpreter<'a> {
     }
 
     fn recurrent(&mut self, op: &Op, kind: Recurrent, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
-        let mut rows = 0;
+        let (mut rows, mut positions) = (0, Vec::new());
         let mut operands = Vec::with_capacity(op.operands.len());
         for operand in &op.operands {
             operands.push(match operand {
                 Operand::Value(value) if env.function.ty(*value).is_token() => Vec::new(),
+                Operand::Value(value) if matches!(env.get(*value), Value::I32 { .. }) => {
+                    positions = ints(env.get(*value)).to_vec();
+                    Vec::new()
+                }
                 Operand::Value(value) => {
                     let value = env.get(*value);
                     rows = self.dims(value)[0];
@@ -607,7 +666,7 @@ impl<'a> Interpreter<'a> {
         let [state] = &mut self.states[env.state(op, "state").index()][..] else {
             unreachable!("verified: a recurrent state has one field")
         };
-        let data = recurrent::run(op, kind, &operands, rows, state, width);
+        let data = recurrent::run(op, kind, (&operands, &positions), rows, state, width);
         let dims = std::iter::once(rows).chain(inner).collect();
         Ok(vec![Value::F32 { dims, data }, Value::Token])
     }
@@ -629,14 +688,14 @@ impl<'a> Interpreter<'a> {
         v: &[f32],
         positions: &[i32],
     ) -> Result<(), InterpretError> {
-        let shape = self.cache(state);
+        let (shape, every) = (self.cache(state), self.module.states[state.index()].every as usize);
         let (key, value) = ((shape.heads * shape.key) as usize, (shape.heads * shape.value) as usize);
         let [keys, values] = &mut self.states[state.index()][..] else {
             unreachable!("verified: state {} has keys and values", state.0)
         };
         for ((k, v), &position) in k.chunks_exact(key).zip(v.chunks_exact(value)).zip(positions) {
             let length = keys.len() / key;
-            let at = index(op.kind.row().mnemonic, "position", position, length + 1)?;
+            let at = index(op.kind.row().mnemonic, "position", position, (length + 1).saturating_mul(every))? / every;
             if at == length {
                 keys.extend_from_slice(k);
                 values.extend_from_slice(v);
@@ -648,18 +707,16 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
+    /// Over the first state's positions and, where there is another, over its places that are whole.
     fn attention(
         &self,
         op: &Op,
-        state: StateId,
+        states: &[StateId],
         q: &[f32],
         dims: &[usize],
         positions: &[i32],
     ) -> Result<(Vec<f32>, Vec<usize>), InterpretError> {
-        let (cache, window) = (self.cache(state), self.module.states[state.index()].window);
-        let [keys, values] = &self.states[state.index()][..] else {
-            unreachable!("verified: state {} has keys and values", state.0)
-        };
+        let cache = self.cache(states[0]);
         let shape = AttentionShape {
             heads: dims[1],
             kv_heads: cache.heads as usize,
@@ -668,14 +725,28 @@ impl<'a> Interpreter<'a> {
         };
         let scale = op.attr("scale").float();
         let sinks = self.optional(op.operand("sinks"))?;
-        let length = keys.len() / (cache.heads * cache.key) as usize;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
-            let position = index(op.kind.row().mnemonic, "position", position, length)?;
-            let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
-            let [keys, values] = [(keys, cache.key), (values, cache.value)]
-                .map(|(data, width)| &data[first * (cache.heads * width) as usize..]);
-            out.extend(math::attention(q, keys, values, &shape, position - first, scale, sinks.as_deref()));
+            let (mut keys, mut values, mut seen) = (Vec::new(), Vec::new(), 0);
+            for state in states {
+                let [all_keys, all_values] = &self.states[state.index()][..] else {
+                    unreachable!("verified: state {} has keys and values", state.0)
+                };
+                let declared = &self.module.states[state.index()];
+                let (window, every) = (declared.window, declared.every as usize);
+                let length = all_keys.len() / (cache.heads * cache.key) as usize;
+                let position = index(op.kind.row().mnemonic, "position", position, length.saturating_mul(every))?;
+                let end = (position + 1) / every;
+                let first = window.map_or(0, |window| end.saturating_sub(window as usize));
+                let part = |width: u64| {
+                    let row = (cache.heads * width) as usize;
+                    first * row..end * row
+                };
+                keys.extend_from_slice(&all_keys[part(cache.key)]);
+                values.extend_from_slice(&all_values[part(cache.value)]);
+                seen += end - first;
+            }
+            out.extend(math::attention(q, &keys, &values, &shape, seen - 1, scale, sinks.as_deref()));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }

@@ -287,6 +287,8 @@ pub struct State {
     pub rollback: Rollback,
     /// How many positions, up to that of a token, are needed for the token; all where `None`.
     pub window: Option<u64>,
+    /// How many positions share a place, in which the last of them stays; 1 where each has its own.
+    pub every: u64,
 }
 
 impl State {
@@ -303,6 +305,7 @@ impl State {
             fields: fields.map(|(row, width)| field(row.format, width)).collect(),
             rollback: Rollback::Cut,
             window: None,
+            every: 1,
         }
     }
 
@@ -316,6 +319,7 @@ impl State {
             fields: fields.map(|row| Field { format: row.format, dims: dims.clone() }).collect(),
             rollback,
             window: None,
+            every: 1,
         }
     }
 }

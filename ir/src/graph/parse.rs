@@ -285,11 +285,12 @@ impl<'t> Parser<'t> {
                 break;
             }
         }
-        let mut state = State { name: name.clone(), kind, fields, rollback: kind.row().rollbacks[0], window: None };
+        let rollback = kind.row().rollbacks[0];
+        let mut state = State { name: name.clone(), kind, fields, rollback, window: None, every: 1 };
         if self.take("{")? {
             let mut said = Vec::new();
             self.list("}", |this| {
-                let (at, word) = this.word("rollback or window")?;
+                let (at, word) = this.word("rollback, window or every")?;
                 if said.contains(&word) {
                     return Err(Failure {
                         at,
@@ -307,7 +308,8 @@ impl<'t> Parser<'t> {
                     }
                     ("rollback", other) => return Err(expected(value_at, "how it rolls back", other)),
                     ("window", token) => state.window = Some(this.unsigned(value_at, token)?),
-                    (other, _) => return Err(expected(at, "rollback or window", &Token::Word(other))),
+                    ("every", token) => state.every = this.unsigned(value_at, token)?,
+                    (other, _) => return Err(expected(at, "rollback, window or every", &Token::Word(other))),
                 }
                 Ok(())
             })?;

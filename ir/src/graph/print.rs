@@ -74,7 +74,8 @@ impl Display for State {
         }
         let rollback = (row.rollbacks != [self.rollback]).then(|| format!("rollback = {}", self.rollback.word()));
         let window = self.window.map(|window| format!("window = {window}"));
-        let attrs: Vec<String> = rollback.into_iter().chain(window).collect();
+        let every = (self.every != 1).then(|| format!("every = {}", self.every));
+        let attrs: Vec<String> = rollback.into_iter().chain(window).chain(every).collect();
         if attrs.is_empty() { Ok(()) } else { write!(f, " {{{}}}", attrs.join(", ")) }
     }
 }

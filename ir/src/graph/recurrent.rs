@@ -11,6 +11,7 @@
 //!
 //! To add one: its row among the recurrent ones of `op.rs`, its file here, and its kernel (`passes/src/schedule/lower/recurrent.rs`).
 
+pub(super) mod compress;
 pub(super) mod delta_net;
 pub(super) mod short_conv;
 pub(super) mod ssm_scan;
@@ -49,6 +50,8 @@ pub struct Token<'a> {
     pub op: &'a Op,
     /// By operand; empty for tokens and what is absent.
     pub operands: Vec<&'a [f32]>,
+    /// Its position, where the op takes positions; else 0.
+    pub position: i32,
 }
 
 impl Token<'_> {
@@ -61,7 +64,7 @@ impl Token<'_> {
     }
 }
 
-/// Operands of an op, as random modules make them: dimensions behind the rows, or of a weight.
+/// Operands of an op, as random modules make them: dimensions behind the rows, or of a weight; none of positions.
 pub struct Example {
     /// Dimensions of the state.
     pub state: Vec<u64>,
@@ -85,11 +88,11 @@ pub(super) fn types(rule: &Rule<'_>, op: Recurrent) -> Result<Vec<Type>, TypeErr
     Ok(vec![ty, rule.value("state").clone()])
 }
 
-/// The rows of an op's result, of tokens in order. `operands` are all rows of each operand, or a weight.
+/// The rows of an op's result, of tokens in order. `operands` are all rows of each operand, or a weight; nothing for positions, which stand beside.
 pub(super) fn run(
     op: &Op,
     kind: Recurrent,
-    operands: &[Vec<f32>],
+    (operands, positions): (&[Vec<f32>], &[i32]),
     rows: usize,
     state: &mut [f32],
     width: usize,
@@ -108,7 +111,8 @@ pub(super) fn run(
         };
         let ranges = operands.iter().zip(declared.iter().zip(&op.operands)).map(of_row);
         let operands = operands.iter().zip(ranges).map(|(data, range)| &data[range]).collect();
-        (kind.definition().step)(&Token { op, operands }, state, y);
+        let position = positions.get(row).copied().unwrap_or(0);
+        (kind.definition().step)(&Token { op, operands, position }, state, y);
     }
     y
 }

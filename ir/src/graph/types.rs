@@ -249,6 +249,9 @@ pub fn result_types(
             let [rows, heads, d] = rule.f32("q")?;
             let cache = rule.cache("kv")?;
             rule.rows("pos", rows)?;
+            if rule.state("kv", StateKind::Paged)?.every != 1 {
+                return Err(rule.operand("kv", "the token of a state with a place for every position"));
+            }
             if rule.number("q", d)? != cache.key {
                 return Err(rule.operand("q", format!("f32[rows, heads, {}] as the keys of the state", cache.key)));
             }
@@ -327,6 +330,86 @@ pub fn result_types(
                 return Err(rule.operand("p", format!("f32[{rows}, {slots}], as the slots of y are")));
             }
             one(Type::f32([rows.clone(), n.clone()]))
+        }
+        OpKind::Positions => {
+            let [rows] = rule.i32("pos")?;
+            if i32::try_from(rule.positive("every")?).is_err() {
+                return Err(rule.attr("every", format!("in 1..={}", i32::MAX)));
+            }
+            one(Type::i32([rows.clone()]))
+        }
+        OpKind::AttentionEntries => {
+            let [rows, heads, d] = rule.f32("q")?;
+            let (cache, entries) = (rule.cache("kv")?, rule.cache("entries")?);
+            rule.rows("pos", rows)?;
+            if rule.state("kv", StateKind::Paged)?.every != 1 {
+                return Err(rule.operand("kv", "the token of a state with a place for every position"));
+            }
+            if entries != cache || rule.state("entries", StateKind::Paged)?.every == 1 {
+                return Err(rule.operand(
+                    "entries",
+                    "the token of a state of the shape of kv, whose places several positions share",
+                ));
+            }
+            if rule.number("q", d)? != cache.key {
+                return Err(rule.operand("q", format!("f32[rows, heads, {}] as the keys of the state", cache.key)));
+            }
+            if !rule.number("q", heads)?.is_multiple_of(cache.heads) {
+                return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
+            }
+            rule.bias("sinks", rule.number("q", heads)?)?;
+            let y = Type::f32([rows.clone(), heads.clone(), cache.value.into()]);
+            Ok(vec![y, rule.value("kv").clone(), rule.value("entries").clone()])
+        }
+        OpKind::RouteListed => {
+            let [rows, experts] = rule.f32("logits")?;
+            rule.rows("ids", rows)?;
+            rule.number("logits", experts)?;
+            let [_, top_k] = rule.weight("table")?;
+            if rule.any_weight("table").format != Format::F32 {
+                return Err(rule.operand("table", "one of four bytes a number, f32"));
+            }
+            let dims = [rows.clone(), Dim::Fixed(top_k)];
+            Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
+        }
+        OpKind::StreamWeights => {
+            let [rows, width] = rule.f32("x")?;
+            let n = rule.positive("streams")?;
+            rule.positive("iterations")?;
+            rule.eps()?;
+            let parts = match rule.number("x", width)? {
+                width if width == n => 1,
+                width if n.checked_add(2).and_then(|parts| parts.checked_mul(n)) == Some(width) => 3,
+                _ => return Err(rule.operand("x", format!("one with {n} or (2 + {n}) * {n} in place of {width}"))),
+            };
+            let [scales] = rule.weight("scale")?;
+            rule.same_number("scale", scales, &Dim::Fixed(parts))?;
+            let [base] = rule.weight("base")?;
+            rule.same_number("base", base, width)?;
+            one(Type::f32([rows.clone(), width.clone()]))
+        }
+        OpKind::StreamInput => {
+            let [rows, streams, d] = rule.f32("x")?;
+            let [own, weights] = rule.f32("w")?;
+            rule.same("w", own, rows)?;
+            let n = rule.number("x", streams)?;
+            if rule.number("w", weights)? < n {
+                return Err(rule.operand("w", format!("one with a number for each of {n} streams")));
+            }
+            one(Type::f32([rows.clone(), d.clone()]))
+        }
+        OpKind::StreamMix => {
+            let [rows, streams, d] = rule.f32("x")?;
+            if rule.f32("y")? != [rows, d] {
+                return Err(rule.operand("y", format!("f32[{rows}, {d}], a row for each of x")));
+            }
+            let n = rule.number("x", streams)?;
+            let [own, weights] = rule.f32("w")?;
+            rule.same("w", own, rows)?;
+            if n.checked_add(2).and_then(|parts| parts.checked_mul(n)) != Some(rule.number("w", weights)?) {
+                return Err(rule.operand("w", format!("f32[{rows}, (2 + {n}) * {n}]")));
+            }
+            one(Type::f32([rows.clone(), streams.clone(), d.clone()]))
         }
         OpKind::TakeRows => {
             let [_, d] = rule.f32("x")?;
@@ -604,6 +687,20 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
             row.name,
             words.join(" or ")
         ));
+    }
+    let every = 1..=i32::MAX as u64;
+    match state.every {
+        1 => {}
+        _ if !row.windowed => {
+            return error(format!("has a place for every {} positions; {} has no positions", state.every, row.name));
+        }
+        _ if state.window.is_some() => {
+            return error("has a window, and places that positions share; one of both is right".to_string());
+        }
+        found if !every.contains(&found) => {
+            return error(format!("has a place for every {found} positions; it must be in 1..={}", i32::MAX));
+        }
+        _ => {}
     }
     match state.window {
         Some(_) if !row.windowed => error(format!("has a window; {} has no positions", row.name)),

@@ -223,12 +223,16 @@ pub struct RopeTable {
     pub frequencies: Vec<f64>,
     /// Factor on cosines and sines.
     pub magnitude: f64,
+    /// Positions turn as the last multiple of this before them does; 1 where each has angles of its own.
+    pub every: u32,
+    /// Whether it turns back.
+    pub back: bool,
 }
 
 impl RopeTable {
     /// For keys that are rotated already: one pair that turns by no angle, since `1 * a - 0 * b` is `a`, exactly.
     pub fn still() -> RopeTable {
-        RopeTable { style: RopeStyle::Neox, frequencies: vec![0.0], magnitude: 1.0 }
+        RopeTable { style: RopeStyle::Neox, frequencies: vec![0.0], magnitude: 1.0, every: 1, back: false }
     }
 
     /// Elements of a head that it rotates.
@@ -239,8 +243,10 @@ impl RopeTable {
     /// One row of the table, as [`RopeStyle`] says; `row` has its length.
     pub fn fill_row(&self, position: u32, row: &mut [f32]) {
         let pairs = self.frequencies.len();
+        let position = position - position % self.every.max(1);
         for (i, frequency) in self.frequencies.iter().enumerate() {
             let (sin, cos) = (f64::from(position) * frequency).sin_cos();
+            let sin = if self.back { -sin } else { sin };
             let (sin, cos) = ((sin * self.magnitude) as f32, (cos * self.magnitude) as f32);
             match self.style {
                 RopeStyle::Norm => {
@@ -296,6 +302,8 @@ pub struct State {
     pub rollback: Rollback,
     /// How many positions, up to that of a token, are needed for the token; all where `None`.
     pub window: Option<u32>,
+    /// How many positions share a place; 1 where each has its own.
+    pub every: u32,
 }
 
 impl State {
@@ -314,18 +322,27 @@ impl State {
             fields: fields.map(field).collect(),
             rollback: Rollback::Cut,
             window: None,
+            every: 1,
         }
     }
 
-    /// Positions that there must be room for, in a context of `capacity` and for steps of `max_tokens`: with a window, those that a step's first
-    /// token needs from a block of [`ATTENTION_BLOCK`] on, and the step's own.
+    /// Places that there must be room for, in a context of `capacity` and for steps of `max_tokens`: of each position or of so many; with a window,
+    /// those that a step's first token needs from a block of [`ATTENTION_BLOCK`] on, and the step's own.
     pub fn held(&self, capacity: u32, max_tokens: u32) -> u32 {
-        let Some(window) = self.window else { return capacity };
+        let Some(window) = self.window else { return self.places(capacity) };
         let own = window.saturating_add(max_tokens).saturating_add(ATTENTION_BLOCK);
         own.checked_next_multiple_of(ATTENTION_BLOCK).map_or(capacity, |own| own.min(capacity))
     }
 
-    /// Bytes of all fields for so many positions; `None` where they do not fit.
+    /// Places of so many positions: all of them, or whole blocks of [`ATTENTION_BLOCK`].
+    fn places(&self, positions: u32) -> u32 {
+        match self.every {
+            0 | 1 => positions,
+            every => positions.div_ceil(every).checked_next_multiple_of(ATTENTION_BLOCK).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Bytes of all fields for so many places; `None` where they do not fit.
     pub fn bytes(&self, positions: u32) -> Option<u64> {
         self.fields.iter().try_fold(0u64, |sum, field| sum.checked_add(field.bytes(positions)?))
     }
@@ -335,6 +352,10 @@ impl State {
         let bytes = |positions| self.bytes(positions).unwrap_or(u64::MAX);
         match self.window {
             Some(_) => (bytes(self.held(u32::MAX, max_tokens)), 0),
+            // Up to a block that no position fills.
+            None if self.every > 1 => {
+                (bytes(ATTENTION_BLOCK), bytes(1).saturating_sub(bytes(0)).div_ceil(self.every.into()))
+            }
             None => (bytes(0), bytes(1) - bytes(0)),
         }
     }
@@ -351,6 +372,10 @@ pub enum Input {
     PositionBlock,
     /// Position % [`KEY_LANES`] of each row.
     PositionLane,
+    /// Place of each row's position among so many, 0 for the first.
+    Phase(u32),
+    /// How many times so many positions are whole at each row, its own included, as data (i32).
+    Whole(u32),
     /// Row of each wanted output.
     OutputRows,
     /// Token row of each routed row, in order of experts.
@@ -422,6 +447,8 @@ pub enum DimRule {
     MaskedBlocks,
     /// The first block of the item's part.
     FirstBlock,
+    /// Blocks of [`ATTENTION_BLOCK`] places, each of n positions, of which all that are whole at the item's last row lie in.
+    WholeBlocks(u32),
     /// Parts of the positions up to the item's row: what is combined.
     Parts,
     /// Capacity of the KV cache in blocks of [`KEY_LANES`] positions.

@@ -57,7 +57,11 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
             RopeStyle::Norm => "norm",
             RopeStyle::Neox => "neox",
         };
-        writeln!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
+        write!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
+        if rope.every > 1 {
+            write!(out, ", alike for every {} positions", rope.every)?;
+        }
+        writeln!(out, "{}", if rope.back { ", back" } else { "" })?;
     }
     let alike =
         |a: &State, b: &State| State { name: String::new(), ..a.clone() } == State { name: String::new(), ..b.clone() };
@@ -153,6 +157,9 @@ fn state(state: &State) -> String {
     if let Some(window) = state.window {
         text += &format!(", window {window}");
     }
+    if state.every > 1 {
+        text += &format!(", a place for every {}", state.every);
+    }
     text
 }
 
@@ -195,6 +202,8 @@ fn source<K>(plan: &Plan<K>, source: Source) -> String {
             Input::Positions => "input positions".to_string(),
             Input::PositionBlock => "input position blocks".to_string(),
             Input::PositionLane => "input position lanes".to_string(),
+            Input::Phase(every) => format!("input positions among {every}"),
+            Input::Whole(every) => format!("input whole {every} positions"),
             Input::OutputRows => "input output rows".to_string(),
             Input::RoutedToken(bucket) => format!("tokens of routing {}", bucket.0),
             Input::RoutedSlot(bucket) => format!("slots of routing {}", bucket.0),

@@ -155,6 +155,10 @@ enum Content {
     Negative,
     /// Positions side by side that end inside the last block of 32, so that some of the block's are masked.
     Positions,
+    /// A number of places that ends inside the last block of 32.
+    Whole,
+    /// Small numbers, some of them below 0.
+    Ids,
     /// Any bytes.
     Bytes,
 }
@@ -169,8 +173,10 @@ impl From<Holds> for Content {
             Holds::Negative => Content::Negative,
             Holds::Halves => Content::Halves,
             Holds::Positions => Content::Positions,
-            // Row numbers are made with their bound.
-            Holds::Ids | Holds::Bytes => Content::Bytes,
+            Holds::Whole => Content::Whole,
+            // Row numbers that are indices are made with their bound.
+            Holds::Ids => Content::Ids,
+            Holds::Bytes => Content::Bytes,
         }
     }
 }
@@ -235,6 +241,13 @@ impl Content {
                 };
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }
+            Content::Whole => {
+                let blocks = kernel.dims.iter().position(|dim| dim.name == "entries").and_then(|i| dims.get(i));
+                let most = 32 * blocks.copied().unwrap_or(0);
+                let whole = |random: &mut Random| (most - (random.bits() % 32) as i64).max(0) as i32;
+                (0..size / 4).flat_map(|_| whole(random).to_le_bytes()).collect()
+            }
+            Content::Ids => (0..size / 4).flat_map(|_| ((random.bits() % 40) as i32 - 4).to_le_bytes()).collect(),
             Content::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
         };
         // What is no whole element.

@@ -25,6 +25,9 @@ fn cost(node: &Node) -> u64 {
         OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::ExpertScale | OpKind::Gated => 100,
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
         OpKind::Slice | OpKind::Concat => 100,
+        OpKind::Positions => 0,
+        OpKind::RouteListed => 100,
+        OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
         // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.
         OpKind::RopeHeads => 90,
@@ -36,6 +39,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Dequantise => 100_000,
         // Ops with effects are never nodes.
         OpKind::Recurrent(_) | OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
+        OpKind::AttentionEntries => 0,
         OpKind::ColumnSquares => 0,
         OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertWait | OpKind::ExpertEvict => 0,
     }

@@ -134,6 +134,7 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
                 | Holds::Negative
                 | Holds::Halves
                 | Holds::Positions
+                | Holds::Whole
                 | Holds::Ids
                 | Holds::Bytes => match arg.expert_stride {
                     0 => Touched::Step(weight.bytes),

@@ -190,6 +190,11 @@ enum Binding {
     Chosen(Slots),
     Ids,
     Positions,
+    /// Positions to turn by: each as the last multiple of `every` before it, and maybe back.
+    Turned {
+        every: u32,
+        back: bool,
+    },
     WantedRows,
     /// A token: what it is of stands in its type.
     Token,
@@ -251,6 +256,7 @@ fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
         fields: state.fields.iter().map(field).collect::<Result<_, ScheduleError>>()?,
         rollback: state.rollback,
         window: state.window.map(|window| fit("positions of a window", window)).transpose()?,
+        every: fit("positions of a place", state.every)?,
     })
 }
 
@@ -365,6 +371,23 @@ impl<'a> Lowering<'a> {
             }
             OpKind::Route => self.route(op)?,
             OpKind::ExpertSplit => self.split(op)?,
+            OpKind::Positions => {
+                let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
+                    return unsupported(name, "positions other than the parameter's");
+                };
+                let every = fit("positions that turn alike", op.attr("every").int().unsigned_abs())?;
+                Binding::Turned { every, back: op.attr("back").bool() }
+            }
+            OpKind::AttentionEntries => {
+                for &token in &op.results[1..] {
+                    self.meanings[token.index()] = Some(Binding::Token);
+                }
+                self.attention_entries(op)?
+            }
+            OpKind::RouteListed => self.route_listed(op)?,
+            OpKind::StreamWeights => self.stream_weights(op)?,
+            OpKind::StreamInput => self.stream_input(op)?,
+            OpKind::StreamMix => self.stream_mix(op)?,
             OpKind::TakeRows => self.take_rows(op)?,
             OpKind::Quantise => {
                 let x = self.operand(op, "x")?;
@@ -577,6 +600,14 @@ impl<'a> Lowering<'a> {
         match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
             (Binding::Positions, Rows::Tokens) => Ok(()),
             _ => unsupported(name, "positions other than the parameter's, or rows other than tokens"),
+        }
+    }
+
+    /// What positions rows turn by.
+    fn turned(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
+        match (self.meaning(op.kind.row().mnemonic, self.value_operand(op, "pos")?)?, x.rows) {
+            (Binding::Turned { every, back }, Rows::Tokens) => Ok((every, back)),
+            _ => self.positions(op, x).map(|()| (1, false)),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Of a state with a window, which positions memory holds: the last ones, from a block of [`ATTENTION_BLOCK`] on. Kernels count them from there.
+//! Of a state with a window, which positions memory holds: the last ones, from a block of [`ATTENTION_BLOCK`] on. Kernels count them from there. Of one
+//! whose places several positions share, where they are.
 //!
 //! ```text
 //! window 1024, steps of 512: room for 1568 positions
@@ -14,30 +15,32 @@ use crate::memory::{INDEX_BYTES, Memory, MemoryError, Region};
 /// What memory holds of a state with a window.
 #[derive(Debug)]
 pub struct Sliding {
-    /// Positions that a token needs, its own included.
+    /// Positions that a token needs, its own included; all where there is no window.
     window: u32,
+    /// Positions that share a place, all of which are held; 1 with a window.
+    every: u32,
     /// The first position that is held.
     base: u32,
-    /// Positions that there is room for.
+    /// Places that there is room for.
     held: u32,
-    /// For each row of a step, its position from `base` on; and then that position's block of [`KEY_LANES`].
+    /// For each row of a step, its place from `base` on; then that place's block of [`KEY_LANES`]; then its lane there.
     rows: Memory,
     max_tokens: u32,
 }
 
 impl Sliding {
-    /// For a window, room for `held` positions, and steps of `max_tokens`.
+    /// For a window, or places of `every` positions, room for `held` places, and steps of `max_tokens`.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(window: u32, held: u32, max_tokens: u32) -> Result<Sliding, MemoryError> {
+    pub fn new(window: Option<u32>, every: u32, held: u32, max_tokens: u32) -> Result<Sliding, MemoryError> {
         let rows = Memory::zeroed("positions in windows", Sliding::bytes(max_tokens), false)?;
-        Ok(Sliding { window, base: 0, held, rows, max_tokens })
+        Ok(Sliding { window: window.unwrap_or(u32::MAX), every: every.max(1), base: 0, held, rows, max_tokens })
     }
 
     /// Bytes beside those of the state itself.
     pub fn bytes(max_tokens: u32) -> u64 {
-        2 * u64::from(max_tokens) * INDEX_BYTES
+        3 * u64::from(max_tokens) * INDEX_BYTES
     }
 
     /// The first position that is held.
@@ -72,6 +75,9 @@ impl Sliding {
 
     /// Goes back to a position: it, and the end of what was written, as memory counts.
     pub fn back_to(&mut self, position: u32, used: u32) -> (u32, u32) {
+        if self.every > 1 {
+            return (position / self.every, used.div_ceil(self.every));
+        }
         let base = self.base;
         if position == 0 {
             self.base = 0;
@@ -81,6 +87,9 @@ impl Sliding {
 
     /// Makes room for a step: how many positions are to be dropped, of how many, where there is not room enough.
     pub fn make_room(&mut self, position: u32, tokens: u32) -> Option<(u32, u32)> {
+        if self.every > 1 {
+            return None;
+        }
         let there = position.saturating_sub(self.base);
         if there.saturating_add(tokens) <= self.held {
             return None;
@@ -92,27 +101,33 @@ impl Sliding {
 
     /// Says where a step's rows are.
     pub fn fill(&mut self, position: u32, tokens: u32) {
-        for (part, of) in [(0, 1), (1, KEY_LANES)] {
-            let region = self.half(part);
+        let of_place: [fn(u32) -> u32; 3] = [|place| place, |place| place / KEY_LANES, |place| place % KEY_LANES];
+        for (part, of_place) in (0..).zip(of_place) {
+            let region = self.part(part);
             for row in 0..tokens.min(self.max_tokens) {
-                let word = position.saturating_sub(self.base).saturating_add(row) / of;
+                let word = of_place(position.saturating_sub(self.base).saturating_add(row) / self.every);
                 // SAFETY: the region has a word for each of `max_tokens` rows; it is borrowed exclusively, so no kernel runs.
                 unsafe { region.base().cast::<u32>().add(row as usize).write_unaligned(word) };
             }
         }
     }
 
-    /// For each row of a step, its position in memory.
+    /// For each row of a step, its place in memory.
     pub fn positions(&self) -> Region {
-        self.half(0)
+        self.part(0)
     }
 
-    /// For each row of a step, its position's block of [`KEY_LANES`].
+    /// For each row of a step, its place's block of [`KEY_LANES`].
     pub fn blocks(&self) -> Region {
-        self.half(1)
+        self.part(1)
     }
 
-    fn half(&self, part: u64) -> Region {
+    /// For each row of a step, its place in that block.
+    pub fn lanes(&self) -> Region {
+        self.part(2)
+    }
+
+    fn part(&self, part: u64) -> Region {
         let (region, bytes) = (self.rows.region(), u64::from(self.max_tokens) * INDEX_BYTES);
         region.part(part * bytes, bytes).unwrap_or(region)
     }

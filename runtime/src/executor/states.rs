@@ -118,8 +118,9 @@ impl States {
             fields.push(columns.collect::<Result<Vec<_>, MemoryError>>()?);
         }
         let sliding = states.iter().map(|state| {
-            let sliding = state.window.map(|window| Sliding::new(window, state.held(capacity, max_tokens), max_tokens));
-            sliding.transpose()
+            let held = state.held(capacity, max_tokens);
+            let slides = state.window.is_some() || state.every > 1;
+            slides.then(|| Sliding::new(state.window, state.every, held, max_tokens)).transpose()
         });
         let sliding = sliding.collect::<Result<_, _>>()?;
         Ok(States { memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new() })
@@ -136,7 +137,7 @@ impl States {
         for (field, held) in fields_of(states, capacity, max_tokens) {
             place(field, held, &mut layout);
         }
-        let sliding = states.iter().filter(|state| state.window.is_some()).count() as u64;
+        let sliding = states.iter().filter(|state| state.window.is_some() || state.every > 1).count() as u64;
         layout.add(sliding.saturating_mul(Sliding::bytes(max_tokens)));
         let copied = states.iter().filter(|state| state.rollback == Rollback::Snapshot);
         let copy = copied.fold(0, |sum: u64, state| sum.saturating_add(state.bytes(capacity).unwrap_or(u64::MAX)));
@@ -244,7 +245,7 @@ impl States {
         })
     }
 
-    /// What memory holds of a state with a window.
+    /// What memory holds of a state with a window, or whose places positions share.
     pub fn sliding(&self, state: u32) -> Option<&Sliding> {
         self.sliding.get(state as usize)?.as_ref()
     }
@@ -294,7 +295,14 @@ mod tests {
 
     fn recurrent(rollback: Rollback) -> State {
         let field = StateField { format: Format::F32, columns: 2, positions: false, width: 3 };
-        State { name: "s".to_string(), kind: StateKind::Recurrent, fields: vec![field], rollback, window: None }
+        State {
+            name: "s".to_string(),
+            kind: StateKind::Recurrent,
+            fields: vec![field],
+            rollback,
+            window: None,
+            every: 1,
+        }
     }
 
     fn fill(states: &States, state: u32, byte: u8) {

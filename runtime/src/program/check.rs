@@ -130,6 +130,17 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     if !row.rollbacks.contains(&state.rollback) {
         return Err(Problem::Shape { expected: "a state that goes back as its kind can" });
     }
+    match state.every {
+        1 => {}
+        every if row.windowed && state.window.is_none() => {
+            range("positions of a state's place", every, 1, MAX_CONTEXT)?
+        }
+        _ => {
+            return Err(Problem::Shape {
+                expected: "a state with places of one position each, as its kind and its window",
+            });
+        }
+    }
     match state.window {
         Some(_) if !row.windowed => Err(Problem::Shape { expected: "a state without a window, as its kind" }),
         Some(window) => range("a state's window", window, 1, MAX_CONTEXT),
@@ -137,17 +148,20 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     }
 }
 
-/// The state with a window in whose memory a task's positions are counted.
+/// The state with a window, or else with places that positions share, in whose memory a task's positions are counted.
 fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
         Source::State { state, .. } => Some(state),
         _ => None,
     });
     let slides = |state: &u32| plan.states.get(*state as usize).is_some_and(|state| state.window.is_some());
-    let Some(sliding) = states.clone().find(slides) else { return Ok(None) };
-    let alone = states.clone().all(|state| state == sliding);
+    let shares = |state: &u32| plan.states.get(*state as usize).is_some_and(|state| state.every > 1);
+    let Some(sliding) = states.clone().find(slides).or_else(|| states.clone().find(shares)) else { return Ok(None) };
+    let alone = states.clone().all(|state| state == sliding || (slides(&sliding) && shares(&state)));
     if !alone || task.rows != RowAxis::Tokens || task.variants.iter().any(|variant| variant.split.is_some()) {
-        return Err(Problem::Shape { expected: "for tokens, not in parts, of one state, where that has a window" });
+        return Err(Problem::Shape {
+            expected: "for tokens, not in parts, of one state, where that has a window, or beside places that positions share",
+        });
     }
     Ok(Some(sliding))
 }
@@ -408,9 +422,18 @@ impl Checker<'_> {
                 id("field of a state", field, &id("state", state, &self.plan.states)?.fields).map(drop)
             }
             Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => self.filled(bucket, filled),
+            Source::Input(Input::Phase(0) | Input::Whole(0)) => {
+                Err(Problem::Shape { expected: "with inputs of at least one position" })
+            }
             Source::Scratch
             | Source::Input(
-                Input::Tokens | Input::Positions | Input::PositionBlock | Input::PositionLane | Input::OutputRows,
+                Input::Phase(_)
+                | Input::Whole(_)
+                | Input::Tokens
+                | Input::Positions
+                | Input::PositionBlock
+                | Input::PositionLane
+                | Input::OutputRows,
             ) => Ok(()),
         }
     }
@@ -426,10 +449,12 @@ impl Checker<'_> {
             | DimRule::MaskedRuns(0)
             | DimRule::RunRest(0)
             | DimRule::RunLead(0)
+            | DimRule::WholeBlocks(0)
             | DimRule::HeadRuns(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
             DimRule::FullBlocks
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
+            | DimRule::WholeBlocks(_)
             | DimRule::Parts
             | DimRule::FullRuns(_)
             | DimRule::MaskedRuns(_)
@@ -449,6 +474,7 @@ impl Checker<'_> {
             | DimRule::FullBlocks
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
+            | DimRule::WholeBlocks(_)
             | DimRule::Parts
             | DimRule::FullRuns(_)
             | DimRule::MaskedRuns(_)

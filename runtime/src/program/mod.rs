@@ -23,9 +23,11 @@ mod extents;
 mod groups;
 mod limits;
 
+use std::collections::BTreeSet;
+
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Input, KernelId, Plan, Source, Task};
 
 use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
@@ -49,6 +51,8 @@ pub const MAX_EXPERTS: u32 = 1 << 16;
 pub const MAX_SCRATCH: u64 = 1 << 28;
 /// Most memory for the parts of a stage's items, in bytes.
 pub const MAX_PARTS: u64 = 1 << 28;
+/// Most numbers of positions that inputs count by: each has memory for the rows of a step. Models have two.
+const MAX_SHARED: u64 = 16;
 /// Most bands of a column.
 pub const MAX_BANDS: u32 = 1 << 10;
 /// Bytes that a row's column is taken to need for its parts at least: there is a counter for each.
@@ -355,6 +359,8 @@ pub struct Program {
     pub part_bytes: u64,
     /// Rows' columns that have parts, in a stage.
     pub part_lines: usize,
+    /// By how many positions inputs count.
+    pub shared: Vec<u32>,
     /// Most tokens of a step.
     pub max_tokens: u32,
     /// Vocabulary.
@@ -423,7 +429,16 @@ impl Program {
         // They fit: each was found to be at most MAX_PARTS.
         let part_bytes = ends(|place| place.offset + place.bytes * place.lines() * u64::from(place.parts));
         let part_lines = ends(|place| place.line as u64 + place.lines());
+        let inputs = stages.iter().flat_map(|stage| &stage.tasks).flat_map(|task| &task.args);
+        let shared: BTreeSet<u32> = inputs
+            .filter_map(|arg| match arg.source {
+                Source::Input(Input::Phase(every) | Input::Whole(every)) => Some(every),
+                _ => None,
+            })
+            .collect();
+        at(&"plan", range("kinds of places that positions share", shared.len() as u64, 0, MAX_SHARED))?;
         Ok(Program {
+            shared: shared.into_iter().collect(),
             part_bytes,
             part_lines: part_lines as usize,
             stages,

@@ -281,6 +281,8 @@ pub struct Inputs {
     pub position_blocks: Region,
     /// Positions % 16.
     pub position_lanes: Region,
+    /// By how many positions: each position's place among them, and how many times they are whole.
+    pub shared: Vec<(u32, Region, Region)>,
     /// Rows whose logits are wanted.
     pub output_rows: Region,
     /// For each routing: token of each routed row, and routed row of each token's slot.
@@ -288,15 +290,16 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// For steps of `max_tokens`, and routings with `top_k` slots each.
+    /// For steps of `max_tokens`, routings with `top_k` slots each, and so many positions that share something.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(max_tokens: u32, top_k: &[u32]) -> Result<Inputs, MemoryError> {
+    pub fn new(max_tokens: u32, top_k: &[u32], shared: &[u32]) -> Result<Inputs, MemoryError> {
         let what = "the inputs";
         let rows = u64::from(max_tokens) * INDEX_BYTES;
         let mut layout = Layout::default();
         let plain = [(); 5].map(|()| layout.add(rows));
+        let shared: Vec<_> = shared.iter().map(|&every| (every, layout.add(rows), layout.add(rows))).collect();
         let routed: Vec<_> = top_k
             .iter()
             .map(|&top_k| {
@@ -313,6 +316,10 @@ impl Inputs {
             position_blocks: at(position_blocks, rows)?,
             position_lanes: at(position_lanes, rows)?,
             output_rows: at(output_rows, rows)?,
+            shared: shared
+                .into_iter()
+                .map(|(every, phase, whole)| Ok((every, at(phase, rows)?, at(whole, rows)?)))
+                .collect::<Result<_, MemoryError>>()?,
             routed: routed
                 .into_iter()
                 .map(|(token, slot, bytes)| Ok((at(token, bytes)?, at(slot, bytes)?)))
@@ -331,13 +338,18 @@ impl Inputs {
             (self.position_lanes, &mut positions().map(|p| p % KEY_LANES)),
             (self.output_rows, &mut output_rows.iter().copied()),
         ];
-        for (region, words) in words {
+        let write = |region: Region, words: &mut dyn Iterator<Item = u32>| {
             let most = region.bytes / INDEX_BYTES;
             for (i, word) in words.take(most as usize).enumerate() {
                 // SAFETY: `i` is below the words of the region, which lies in the mapping of these inputs; they are borrowed
                 // exclusively, so no kernel runs.
                 unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };
             }
+        };
+        words.into_iter().for_each(|(region, words)| write(region, words));
+        for &(every, phase, whole) in &self.shared {
+            write(phase, &mut positions().map(|p| p % every.max(1)));
+            write(whole, &mut positions().map(|p| p.saturating_add(1) / every.max(1)));
         }
     }
 }
@@ -363,7 +375,7 @@ mod tests {
         for (style, row) in
             [(RopeStyle::Neox, vec![c0, c1, s0, s1]), (RopeStyle::Norm, vec![c0, c0, c1, c1, -s0, s0, -s1, s1])]
         {
-            let table = RopeTable { style, frequencies: frequencies.clone(), magnitude: 2.0 };
+            let table = RopeTable { style, frequencies: frequencies.clone(), magnitude: 2.0, every: 1, back: false };
             let mut rope = Rope::new(&table, 32).unwrap();
             rope.fill(3);
             let n = row.len();

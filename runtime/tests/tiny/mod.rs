@@ -227,6 +227,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
             style: RopeStyle::Neox,
             frequencies: (0..D / 2).map(|i| 100f64.powf(-f64::from(i) / 8.0)).collect(),
             magnitude: 1.0,
+            every: 1,
+            back: false,
         }],
         states: vec![State::paged("kv.0", 1, D, D)],
         buckets: 1,
@@ -333,6 +335,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         scales: false,
         normalise: true,
         scale: Bits::of(1.0),
+        listed: 0,
     };
     let args = vec![arena(rl, 32), arena(ids, TOP_K * 4), arena(p, TOP_K * 4), arg(Source::Scratch, 0, 0)];
     steps.push(vec![m.rows("route", RowAxis::Tokens, 1, route, &[], args)]);

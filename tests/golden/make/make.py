@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models import MODELS
+from models import MODELS, ByHand
 
 GOLDEN = Path(__file__).resolve().parent.parent
 # Behind a chunk of 64, twice; no whole one at the end.
@@ -54,6 +54,11 @@ def randomise(model, generator):
     for name, buffer in sorted(model.named_buffers()):
         if name.endswith("layer_scalar"):
             buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+        # Experts by token.
+        if name.endswith("tid2eid"):
+            experts = max(child.shape[0] for n, child in model.named_parameters() if n.endswith("mlp.gate.weight"))
+            rows = [torch.randperm(experts, generator=generator)[: buffer.shape[1]] for _ in range(buffer.shape[0])]
+            buffer.copy_(torch.stack(rows))
         # What a router adds for choosing alone.
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
@@ -113,6 +118,26 @@ def convert(llama_cpp, folder, out):
         WithoutTokenizer(folder, gguf.LlamaFileType.MOSTLY_F16, out, eager=True, model_name=out.stem, hparams=parameters).write()
 
 
+def write_by_hand(llama_cpp, out, name, by_hand, model, config):
+    """Writes what the converter does not: keys and tensors as `by_hand` says, matrices in f16 but for those that files have in f32."""
+    sys.path[:0] = [str(llama_cpp / "gguf-py")]
+    import gguf
+
+    architecture = name.split("-")[0]
+    writer = gguf.GGUFWriter(out, architecture)
+    writer.add_string("tokenizer.ggml.model", "none")
+    for key, value in by_hand.keys(config).items():
+        kind = gguf.GGUFValueType.get_type(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            kind = gguf.GGUFValueType.UINT32
+        writer.add_key_value(f"{architecture}.{key}", value, kind)
+    for tensor, data in by_hand.tensors({key: value.numpy() for key, value in model.state_dict().items()}, config).items():
+        single = data.ndim < 2 or any(part in tensor for part in by_hand.single)
+        kind = np.int32 if np.issubdtype(data.dtype, np.integer) else np.float32 if single else np.float16
+        writer.add_tensor(tensor, np.ascontiguousarray(data.astype(kind)))
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+
+
 def rewrite(path, change):
     """Writes a file again with the tensors, by name as arrays, and the keys of the architecture, as `change` leaves them."""
     import gguf
@@ -152,9 +177,13 @@ def make(name, llama_cpp):
     vocabulary = config.get_text_config().vocab_size
     tokens = torch.randint(0, vocabulary, (TOKENS,), generator=generator).tolist()
     out = GOLDEN / "models" / f"{name}.gguf"
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        convert(llama_cpp, Path(folder), out)
+    if isinstance(rewritten, ByHand):
+        write_by_hand(llama_cpp, out, name, rewritten, model, config)
+        rewritten = None
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            convert(llama_cpp, Path(folder), out)
     if rewritten:
         rewrite(out, lambda tensors, keys: rewritten(tensors, keys, config))
     with torch.inference_mode():

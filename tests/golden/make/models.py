@@ -4,6 +4,9 @@ Sizes are small and unlike each other, and keep the ratios of real models: sever
 a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
+from dataclasses import dataclass, field
+from typing import Callable
+
 import numpy as np
 from transformers import (
     Dots1Config,
@@ -31,10 +34,122 @@ from transformers import (
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
+from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 from transformers import GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM
 from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
 from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
+
+
+@dataclass
+class ByHand:
+    """A file that llama.cpp's converter does not make of what transformers writes: its keys behind the architecture's name, its tensors, and parts of
+    names of matrices that files have in f32."""
+
+    keys: Callable
+    tensors: Callable
+    single: list = field(default_factory=list)
+
+
+def deepseek4_keys(config):
+    layers = config.num_hidden_layers
+    rates = {"sliding_attention": 0}
+    rates |= config.compress_rates
+    rope = config.rope_parameters["compress"]
+    return {
+        "block_count": layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": 1,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.q_lora_rank": config.q_lora_rank,
+        "attention.sliding_window": config.sliding_window,
+        "attention.output_group_count": config.o_groups,
+        "attention.output_lora_rank": config.o_lora_rank,
+        "attention.compress_ratios": [rates[layer] for layer in config.layer_types],
+        "attention.compress_rope_freq_base": float(config.compress_rope_theta),
+        "attention.indexer.head_count": config.index_n_heads,
+        "attention.indexer.key_length": config.index_head_dim,
+        "attention.indexer.top_k": config.index_topk,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "rope.freq_base": float(config.rope_theta),
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": rope["beta_fast"],
+        "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_gating_func": 4,
+        "swiglu_clamp_exp": [config.swiglu_limit] * layers,
+        "swiglu_clamp_shexp": [config.swiglu_limit] * layers,
+        "hyper_connection.count": config.hc_mult,
+        "hyper_connection.sinkhorn_iterations": config.hc_sinkhorn_iters,
+        "hyper_connection.epsilon": config.hc_eps,
+        "hash_layer_count": config.mlp_layer_types.count("hash_moe"),
+    }
+
+
+DEEPSEEK4 = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "self_attn.sinks": "attn_sinks.weight",
+    "self_attn.q_a_proj.weight": "attn_q_a.weight",
+    "self_attn.q_a_norm.weight": "attn_q_a_norm.weight",
+    "self_attn.q_b_proj.weight": "attn_q_b.weight",
+    "self_attn.kv_proj.weight": "attn_kv.weight",
+    "self_attn.kv_norm.weight": "attn_kv_a_norm.weight",
+    "self_attn.o_a_proj.weight": "attn_output_a.weight",
+    "self_attn.o_b_proj.weight": "attn_output_b.weight",
+    "self_attn.compressor.position_bias": "attn_compressor_ape.weight",
+    "self_attn.compressor.kv_proj.weight": "attn_compressor_kv.weight",
+    "self_attn.compressor.gate_proj.weight": "attn_compressor_gate.weight",
+    "self_attn.compressor.kv_norm.weight": "attn_compressor_norm.weight",
+    "self_attn.compressor.indexer.position_bias": "indexer_compressor_ape.weight",
+    "self_attn.compressor.indexer.kv_proj.weight": "indexer_compressor_kv.weight",
+    "self_attn.compressor.indexer.gate_proj.weight": "indexer_compressor_gate.weight",
+    "self_attn.compressor.indexer.kv_norm.weight": "indexer_compressor_norm.weight",
+    "self_attn.compressor.indexer.q_b_proj.weight": "indexer.attn_q_b.weight",
+    "self_attn.compressor.indexer.scorer.weights_proj.weight": "indexer.proj.weight",
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "mlp.gate.tid2eid": "ffn_gate_tid2eid.weight",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.experts.down_proj": "ffn_down_exps.weight",
+    "mlp.shared_experts.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_experts.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_experts.down_proj.weight": "ffn_down_shexp.weight",
+    **{f"{part}_hc.{name}": f"hc_{part}_{name}.weight" for part in ("attn", "ffn") for name in ("fn", "base", "scale")},
+}
+DEEPSEEK4_ENDS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    **{f"model.hc_head.hc_{name}": f"output_hc_{name}.weight" for name in ("fn", "base", "scale")},
+}
+
+
+def deepseek4_tensors(parameters, _config):
+    """Names of DeepSeek-V4's files; its converter takes experts in four bits alone."""
+    tensors = {}
+    for name, data in parameters.items():
+        if name in DEEPSEEK4_ENDS:
+            tensors[DEEPSEEK4_ENDS[name]] = data
+            continue
+        layer, part = name.removeprefix("model.layers.").split(".", 1)
+        if part == "mlp.experts.gate_up_proj":
+            gate, up = np.split(data, 2, axis=1)
+            tensors[f"blk.{layer}.ffn_gate_exps.weight"], tensors[f"blk.{layer}.ffn_up_exps.weight"] = gate, up
+        else:
+            tensors[f"blk.{layer}.{DEEPSEEK4[part]}"] = data
+    return tensors
 
 
 def fused_by_key_head(tensors, _keys, config):
@@ -398,5 +513,58 @@ MODELS = {
         NemotronHForCausalLM,
         1e-8,
         None,
+    ),
+    # Windows and entries of both kinds close many times; a token sees all entries, since it may choose as many. Clamps show.
+    "deepseek4": (
+        DeepseekV4Config(
+            vocab_size=64,
+            hidden_size=32,
+            moe_intermediate_size=16,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            head_dim=16,
+            q_lora_rank=24,
+            num_experts_per_tok=2,
+            n_routed_experts=6,
+            n_shared_experts=1,
+            routed_scaling_factor=1.5,
+            max_position_embeddings=512,
+            layer_types=[
+                "sliding_attention",
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+                "heavily_compressed_attention",
+            ],
+            compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 16},
+            compress_rope_theta=160000.0,
+            hc_mult=4,
+            hc_sinkhorn_iters=5,
+            hc_eps=1e-3,
+            mlp_layer_types=["hash_moe", "moe", "moe", "moe"],
+            swiglu_limit=1.0,
+            sliding_window=20,
+            o_groups=2,
+            o_lora_rank=12,
+            index_n_heads=2,
+            index_head_dim=8,
+            index_topk=64,
+            partial_rotary_factor=0.5,
+            rms_norm_eps=1e-5,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+            rope_parameters={
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+            },
+        ),
+        DeepseekV4ForCausalLM,
+        # Keys in f16 are values, too, of four layers, and so are their means.
+        2 * ROUNDED,
+        ByHand(deepseek4_keys, deepseek4_tensors, single=["_ape.", "hc_"]),
     ),
 }

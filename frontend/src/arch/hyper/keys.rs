@@ -1,7 +1,7 @@
 //! The keys of one architecture, read with the range that each may be in.
 
 use super::Defaults;
-use crate::gguf::{GgufError, Metadata, Value};
+use crate::gguf::{Array, GgufError, Metadata, Value};
 
 /// The keys of one architecture.
 pub(super) struct Keys<'a> {
@@ -59,6 +59,50 @@ impl Keys<'_> {
             self.in_range(key, found, least, most)
         };
         (0..layers).map(element).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// An array with one element for each layer or more: those of the first layers.
+    pub(super) fn first_per_layer(
+        &self,
+        key: &str,
+        layers: usize,
+        least: u64,
+        most: u64,
+    ) -> Result<Vec<u64>, GgufError> {
+        let name = self.name(key);
+        let array = match self.metadata.get(&name) {
+            Some(Value::Array(array)) if array.len() >= layers => array,
+            Some(value) => {
+                let limit = format!("an array of {layers} or more, one for each layer (block_count)");
+                return Err(self.metadata.bad_value(&name, value.type_name(), limit));
+            }
+            None => return Err(self.metadata.missing(&name, "array of u32")),
+        };
+        let element = |layer| {
+            let found = array.integer(layer).and_then(|found| u64::try_from(found).ok());
+            let wrong =
+                || self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of numbers");
+            self.in_range(key, found.ok_or_else(wrong)?, least, most)
+        };
+        (0..layers).map(element).collect()
+    }
+
+    /// Limits of layers, as a number or an array with one for each layer or more; none where the key is absent.
+    pub(super) fn limits(&self, key: &str, layers: usize) -> Result<Option<Vec<f64>>, GgufError> {
+        let name = self.name(key);
+        let limits: Vec<f32> = match self.metadata.get(&name) {
+            None => return Ok(None),
+            Some(Value::F32(limit)) => vec![*limit; layers],
+            Some(Value::Array(Array::F32(limits))) if limits.len() >= layers => limits[..layers].to_vec(),
+            Some(value) => {
+                let limit = format!("a float or an array of {layers} floats or more, one for each layer (block_count)");
+                return Err(self.metadata.bad_value(&name, value.type_name(), limit));
+            }
+        };
+        match limits.iter().find(|limit| !(limit.is_finite() && **limit >= 0.0)) {
+            Some(found) => Err(self.metadata.bad_value(&name, found, "0 or positive numbers")),
+            None => Ok(Some(limits.into_iter().map(f64::from).collect())),
+        }
     }
 
     pub(super) fn float(

@@ -116,14 +116,7 @@ pub fn route(
     let k = route.top_k as usize;
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
     for row in logits.chunks_exact(experts) {
-        let row: Vec<f64> = row.iter().map(|&x| if x.is_nan() { f64::NEG_INFINITY } else { x.into() }).collect();
-        let all: Vec<usize> = (0..experts).collect();
-        let scores = match route.score {
-            RouteScore::Softmax => softmax(&row, &all),
-            RouteScore::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
-            RouteScore::Chosen => row.clone(),
-            RouteScore::RootSoftplus => row.iter().map(|x| (x.max(0.0) + (-x.abs()).exp().ln_1p()).sqrt()).collect(),
-        };
+        let (row, scores) = scores(row, route.score);
         let key: Vec<f64> = match bias {
             Some(bias) => scores.iter().zip(bias).map(|(score, &bias)| score + f64::from(bias)).collect(),
             None if route.groups > 1 => scores.clone(),
@@ -144,21 +137,52 @@ pub fn route(
         best(&mut groups, &group_scores, route.groups_kept as usize);
         let mut order: Vec<usize> = groups.iter().flat_map(|group| group * size..(group + 1) * size).collect();
         best(&mut order, &key, k);
-        let mut chosen: Vec<f64> = match route.score {
-            RouteScore::Chosen => softmax(&row, &order),
-            RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::RootSoftplus => {
-                order.iter().map(|&id| scores[id]).collect()
-            }
-        };
-        if route.normalise {
-            let sum = chosen.iter().sum::<f64>().max(ROUTE_SUM_MIN);
-            chosen.iter_mut().for_each(|score| *score /= sum);
-        }
+        let chosen = chosen(&row, &scores, &order, route);
         ids.extend(order.iter().map(|&id| id as i32));
         let own = |id: usize| scales.map_or(1.0, |scales| f64::from(scales[id]));
         weights.extend(order.iter().zip(&chosen).map(|(&id, score)| (score * route.scale * own(id)) as f32));
     }
     (ids, weights)
+}
+
+/// Weights of each row of `experts` logits for the experts that are listed for it, by their nearest numbers.
+pub fn route_listed(logits: &[f32], experts: usize, listed: &[&[i32]], route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
+    let (mut ids, mut weights) = (Vec::new(), Vec::new());
+    for (row, listed) in logits.chunks_exact(experts).zip(listed) {
+        let (row, scores) = scores(row, route.score);
+        let order: Vec<usize> = listed.iter().map(|&id| usize::try_from(id).unwrap_or(0).min(experts - 1)).collect();
+        ids.extend(order.iter().map(|&id| id as i32));
+        weights.extend(chosen(&row, &scores, &order, route).iter().map(|score| (score * route.scale) as f32));
+    }
+    (ids, weights)
+}
+
+/// A row of logits as numbers, NaN last, and their scores.
+fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
+    let row: Vec<f64> = row.iter().map(|&x| if x.is_nan() { f64::NEG_INFINITY } else { x.into() }).collect();
+    let all: Vec<usize> = (0..row.len()).collect();
+    let scores = match score {
+        RouteScore::Softmax => softmax(&row, &all),
+        RouteScore::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        RouteScore::Chosen => row.clone(),
+        RouteScore::RootSoftplus => row.iter().map(|x| (x.max(0.0) + (-x.abs()).exp().ln_1p()).sqrt()).collect(),
+    };
+    (row, scores)
+}
+
+/// Weights of the experts `order`, but for factors.
+fn chosen(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> Vec<f64> {
+    let mut chosen: Vec<f64> = match route.score {
+        RouteScore::Chosen => softmax(row, order),
+        RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::RootSoftplus => {
+            order.iter().map(|&id| scores[id]).collect()
+        }
+    };
+    if route.normalise {
+        let sum = chosen.iter().sum::<f64>().max(ROUTE_SUM_MIN);
+        chosen.iter_mut().for_each(|score| *score /= sum);
+    }
+    chosen
 }
 
 /// The softmax over the elements of `row` that `of` names.

@@ -272,6 +272,7 @@ impl Soup {
                             let name = self.name("w");
                             Operand::Weight(ok(self.b.weight(&name, Format::F32, dims, None)))
                         }
+                        OperandKind::Value | OperandKind::OptValue if dims.is_empty() => Operand::Value(self.pos),
                         OperandKind::Value | OperandKind::OptValue => Operand::Value(self.f32(dims)),
                         OperandKind::State => Operand::State(state),
                     });
@@ -333,6 +334,43 @@ impl Soup {
                 let (_, p, slots) = self.routed();
                 let y = self.f32(&[slots, k]);
                 ok(self.b.expert_combine(y, p));
+            }
+            OpKind::Positions => {
+                let (every, back) = (1 + self.rng.below(4), self.rng.once_in(2));
+                ok(self.b.positions(self.pos, every, back));
+            }
+            OpKind::AttentionEntries => {
+                let every = 2 + self.rng.below(3);
+                let tokens = [1, every].map(|every| {
+                    let name = self.name("kv");
+                    let state = ok(self.b.state(State { every, ..State::paged(&name, heads, d, d) }));
+                    let token = ok(self.b.state_begin(state));
+                    let (k, v) = (self.f32(&[heads, d]), self.f32(&[heads, d]));
+                    ok(self.b.kv_append(token, k, v, self.pos))
+                });
+                let (q, sinks) = (self.f32(&[3 * heads, d]), self.maybe_vector(3 * heads));
+                ok(self.b.attention_entries(q, tokens, self.pos, sinks, 0.25));
+            }
+            OpKind::RouteListed => {
+                let table = self.table(2);
+                let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, 2));
+                let how = (route.score, route.normalise, route.scale);
+                let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, how));
+                self.routed.push((ids, p, 2));
+            }
+            OpKind::StreamWeights => {
+                let (n, whole) = (self.rng.pick(&[1, 4]), self.rng.once_in(2));
+                let (width, parts) = if whole { ((2 + n) * n, 3) } else { (n, 1) };
+                let (x, scale, base) = (self.f32(&[width]), self.weight(&[parts]), self.weight(&[width]));
+                ok(self.b.stream_weights(x, [scale, base], n, (1 + self.rng.below(3), 1e-5)));
+            }
+            OpKind::StreamInput => {
+                let (x, w) = (self.f32(&[heads, d]), self.f32(&[heads + n]));
+                ok(self.b.stream_input(x, w));
+            }
+            OpKind::StreamMix => {
+                let (x, y, w) = (self.f32(&[heads, d]), self.f32(&[d]), self.f32(&[(2 + heads) * heads]));
+                ok(self.b.stream_mix(x, y, w));
             }
             OpKind::TakeRows => {
                 let x = self.f32(&[k]);

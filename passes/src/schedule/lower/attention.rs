@@ -13,14 +13,18 @@ use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, StateId, ValueId, WeightId};
 use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source};
 use ixc_kernels::{
-    Attention, AttentionCombine, AttentionPart, AttentionTiles, AttentionWindow, Bits, RopeAppend, RopeHeads,
+    AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles, AttentionWindow, Bits,
+    RopeAppend, RopeHeads,
 };
 
+use super::super::bind::NamedBands;
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
 const QUERIES: u32 = 16;
+/// Query heads of a band, where a key head's are divided.
+const BAND: u64 = 8;
 /// Most rows that tile products do not pay for, as with those of weights: below, threads would lack items.
 const FEW_ROWS: u32 = 15;
 /// Queries of an item of attention by tiles, at most.
@@ -33,13 +37,13 @@ const SHORT_ROWS: u32 = 128;
 impl Lowering<'_> {
     pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
-        self.positions(op, &x)?;
+        let turn = self.turned(op, &x)?;
         let rope = RopeAttrs::from_op(op);
         let [_, heads, d] = self.function.ty(op.results[0]).dims() else {
             return unsupported(op.kind.row().mnemonic, "no heads");
         };
         let shape = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
-        Ok(Binding::ArenaRows(self.rotate(op, x, &rope, norm, shape)?))
+        Ok(Binding::ArenaRows(self.rotate(op, x, (&rope, turn), norm, shape)?))
     }
 
     /// `heads` heads of `d` elements, normed and rotated, all of a row at once.
@@ -47,12 +51,12 @@ impl Lowering<'_> {
         &mut self,
         op: &Op,
         x: ArenaRows,
-        rope: &RopeAttrs,
+        (rope, turn): (&RopeAttrs, (u32, bool)),
         norm: Option<WeightId>,
         (heads, d): (u64, u64),
     ) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
+        let table = self.rope_table(rope, turn, self.opt_weight(op, "factors"))?;
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let row = y.row_bytes()?;
         let mut args = vec![("x", by_row(Source::Arena(x.buffer), row))];
@@ -79,16 +83,21 @@ impl Lowering<'_> {
         self.positions(op, &k)?;
         let (state, cache) = self.cache(op)?;
         let mut rope = rope;
-        if let (Some(_), Some(turn)) = (self.module.states[state.index()].window, &rope) {
-            // Where a window's positions lie is no position to rotate by: keys are rotated elsewhere.
+        let declared = &self.module.states[state.index()];
+        let (elsewhere, shared) = (declared.window.is_some() || declared.every > 1, declared.every > 1);
+        if let (true, Some(turn)) = (elsewhere, &rope) {
+            // Where a window's positions lie, or a place that several share, is no position to rotate by: keys are rotated elsewhere.
             self.expect(name, &k, Format::F32, u64::from(cache.key) * u64::from(cache.heads))?;
             let shape = (cache.heads.into(), cache.key.into());
-            k = self.rotate(op, k, turn, self.opt_weight(op, "norm"), shape)?;
+            k = self.rotate(op, k, (turn, (1, false)), self.opt_weight(op, "norm"), shape)?;
             rope = None;
+        }
+        if shared {
+            return self.append_places(name, state, cache, k, v);
         }
         let (table, style, dims, norm) = match &rope {
             Some(rope) => {
-                let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
+                let table = self.rope_table(rope, (1, false), self.opt_weight(op, "factors"))?;
                 (table, plan_style(rope.style), rope.dims, self.opt_weight(op, "norm"))
             }
             None if cache.key < 2 => return unsupported(name, "keys of one element; they must have two"),
@@ -124,10 +133,42 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
+    /// Keys and values into places that several positions share: all rows of a step are one item of a head, since the last of a place stays.
+    fn append_places(
+        &mut self,
+        name: &'static str,
+        state: StateId,
+        cache: Cache,
+        k: ArenaRows,
+        v: ArenaRows,
+    ) -> Result<Binding, ScheduleError> {
+        let (d, dv, heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
+        self.expect(name, &k, Format::F32, d * heads)?;
+        self.expect(name, &v, Format::F32, dv * heads)?;
+        let args = vec![
+            ("k", by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?)),
+            ("v", by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?)),
+            ("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
+            ("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
+            ("keys", whole(self.field(state, "keys"))),
+            ("values", whole(self.field(state, "values"))),
+        ];
+        let spec = AppendPlaces { d: cache.key, dv: cache.value, heads: cache.heads };
+        let label = format!("{name} {}", self.module.states[state.index()].name);
+        let choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
+        self.tasks.task(label, (k.rows.axis(), heads), choices, &[], args)?;
+        Ok(Binding::Token)
+    }
+
     /// The `paged` state that an op touches.
     fn cache(&self, op: &Op) -> Result<(StateId, Cache), ScheduleError> {
+        self.cache_of(op, "kv")
+    }
+
+    /// The `paged` state of an op's token of this name.
+    fn cache_of(&self, op: &Op, token: &str) -> Result<(StateId, Cache), ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let state = self.state(op, "kv")?;
+        let state = self.state(op, token)?;
         match CacheShape::of(&self.module.states[state.index()]) {
             Some(CacheShape { heads, key, value }) => {
                 let heads = fit("key heads", heads)?;
@@ -210,6 +251,57 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
+    /// Attention over a window and entries: an item is a row's heads of a key head, or, with few rows, some of them.
+    pub(super) fn attention_entries(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let q = self.operand(op, "q")?;
+        self.positions(op, &q)?;
+        let ((state, cache), (entries, _)) = (self.cache(op)?, self.cache_of(op, "entries")?);
+        let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
+        let heads = q.width / d.max(1);
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return unsupported(name, format!("{heads} query heads on {kv_heads} key heads"));
+        }
+        let Some(window) = self.module.states[state.index()].window else {
+            return unsupported(name, "entries beside a state without a window");
+        };
+        let every = fit("positions of an entry", self.module.states[entries.index()].every)?;
+        let (group, window) = (heads / kv_heads, fit("positions of a window", window)?);
+        let label = format!("{name} {}", self.module.states[state.index()].name);
+        let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
+        let sinks = self.opt_weight(op, "sinks");
+        let of_heads = |heads: u64, elements: u64| row_bytes(Format::F32, heads.saturating_mul(elements));
+        let mut args = vec![
+            ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, of_heads(group, d)?)),
+            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            ("keys", whole(self.field(state, "keys"))),
+            ("values", whole(self.field(state, "values"))),
+            ("whole", by_row(Source::Input(Input::Whole(every)), INDEX_BYTES)),
+            ("entry_keys", whole(self.field(entries, "keys"))),
+            ("entry_values", whole(self.field(entries, "values"))),
+            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, of_heads(group, dv)?)),
+            ("scratch", scratch_arg()),
+        ];
+        if let Some(sinks) = sinks {
+            let sinks = Source::Weight(self.vector(name, sinks)?);
+            args.push(("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
+        }
+        let scale = Bits::of(op.attr("scale").float());
+        let spec = |group: u64| -> Result<AttentionEntries, ScheduleError> {
+            let group = fit("query heads of a key head", group)?;
+            Ok(AttentionEntries { group, d: cache.key, dv: cache.value, scale, sinks: sinks.is_some(), window, every })
+        };
+        let mut choice = KernelChoice::by_chunks(1, spec(group)?);
+        // Few rows have few items, where many heads share a key head: eight of those share a load well enough.
+        if let Some(count) = group.checked_div(BAND).filter(|&count| count > 1 && group.is_multiple_of(BAND)) {
+            let strides = [("q", of_heads(BAND, d)?), ("y", of_heads(BAND, dv)?), ("sinks", of_heads(BAND, 1)?)];
+            let strides = strides.into_iter().filter(|(name, _)| *name != "sinks" || sinks.is_some()).collect();
+            choice.bands = Some(NamedBands { count, spec: spec(BAND)?.into(), strides });
+        }
+        self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
     /// Whether all that takes a value quantises it, if it does not merely cut it into heads or gate it.
     fn is_quantised(&self, value: ValueId) -> bool {
         let users = self.def_use.users(value).unwrap_or_default();
@@ -224,10 +316,15 @@ impl Lowering<'_> {
             })
     }
 
-    fn rope_table(&mut self, rope: &RopeAttrs, factors: Option<WeightId>) -> Result<u32, ScheduleError> {
+    fn rope_table(
+        &mut self,
+        rope: &RopeAttrs,
+        (every, back): (u32, bool),
+        factors: Option<WeightId>,
+    ) -> Result<u32, ScheduleError> {
         let factors = factors.map(|w| self.floats(w)).transpose()?;
         let (frequencies, magnitude) = rope_angles(rope, factors.as_deref());
-        self.add_rope(RopeTable { style: plan_style(rope.style), frequencies, magnitude })
+        self.add_rope(RopeTable { style: plan_style(rope.style), frequencies, magnitude, every, back })
     }
 
     fn add_rope(&mut self, table: RopeTable) -> Result<u32, ScheduleError> {

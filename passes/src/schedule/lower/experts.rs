@@ -40,20 +40,56 @@ impl Lowering<'_> {
         let spec = Route {
             experts: fit("experts", logits.width)?,
             top_k: fit("experts of a token", route.top_k)?,
-            score: match route.score {
-                RouteScore::Softmax => Score::Softmax,
-                RouteScore::Sigmoid => Score::Sigmoid,
-                RouteScore::Chosen => Score::Chosen,
-                RouteScore::RootSoftplus => Score::RootSoftplus,
-            },
+            score: score(route.score),
             groups: fit("groups of experts", route.groups)?,
             kept: fit("groups of experts", route.groups_kept)?,
             bias: bias.is_some(),
             scales: scales.is_some(),
             normalise: route.normalise,
             scale: Bits::of(route.scale),
+            listed: 0,
         };
         self.by_rows(name.to_string(), logits.rows, 1, (spec, &[]), args)?;
+        self.routes.insert(ids.buffer, logits.width);
+        self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
+        Ok(Binding::ArenaRows(ids))
+    }
+
+    /// Experts of a table, by the step's ids.
+    pub(super) fn route_listed(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let logits = self.operand(op, "logits")?;
+        let (Binding::Ids, Rows::Tokens) = (self.meaning(name, self.value_operand(op, "ids")?)?, logits.rows) else {
+            return unsupported(name, "ids other than the parameter's, which alone are checked");
+        };
+        let table = self.weight_operand(op, "table");
+        let &[rows, top_k] = &self.module.weights[table.index()].shape[..] else {
+            return unsupported(name, "no table");
+        };
+        let ids = self.buffer("route ids", logits.rows, Format::F32, top_k)?;
+        let p = self.buffer("route weights", logits.rows, Format::F32, top_k)?;
+        let args = vec![
+            ("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
+            ("id", by_row(Source::Input(Input::Tokens), INDEX_BYTES)),
+            ("table", whole(Source::Weight(self.vector(name, table)?))),
+            ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
+            ("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
+            ("scores", scratch_arg()),
+        ];
+        let word = op.attr("score").word();
+        let spec = Route {
+            experts: fit("experts", logits.width)?,
+            top_k: fit("experts of a token", top_k)?,
+            score: score(RouteScore::from_word(word).unwrap_or_else(|| unreachable!("score {word}"))),
+            groups: 1,
+            kept: 1,
+            bias: false,
+            scales: false,
+            normalise: op.attr("normalise").bool(),
+            scale: Bits::of(op.attr("scale").float()),
+            listed: fit("rows of a table", rows)?,
+        };
+        self.by_rows(self.label(op.kind, table), logits.rows, 1, (spec, &[]), args)?;
         self.routes.insert(ids.buffer, logits.width);
         self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
         Ok(Binding::ArenaRows(ids))
@@ -219,5 +255,14 @@ impl Lowering<'_> {
         let dims = [("rows", DimRule::All(RowCount::Routed { top_k }))];
         self.by_rows(label, out.rows, 1, (spec, &dims), args)?;
         Ok(out)
+    }
+}
+
+fn score(score: RouteScore) -> Score {
+    match score {
+        RouteScore::Softmax => Score::Softmax,
+        RouteScore::Sigmoid => Score::Sigmoid,
+        RouteScore::Chosen => Score::Chosen,
+        RouteScore::RootSoftplus => Score::RootSoftplus,
     }
 }

@@ -9,15 +9,18 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Recurrent;
 use ixc_ir::graph::{Dim, Op, Operand};
-use ixc_ir::plan::Source;
+use ixc_ir::plan::{Input, Source};
 use ixc_kernels::signature::Role;
-use ixc_kernels::{Bits, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan};
+use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan};
 
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
-use super::{by_column, fit, row_bytes, scratch_arg, unsupported};
+use super::{INDEX_BYTES, by_column, by_row, fit, row_bytes, scratch_arg, unsupported};
 
 /// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share a row.
 const CHANNELS: u64 = 256;
+
+/// Elements of a compressed row that an item makes: each has two or three exponentials to compute.
+const COMPRESSED: u64 = 128;
 
 /// Elements of the states of a scan's item: enough that a call is small beside them where a step is one row, few enough for threads to share.
 const STATE: u64 = 1 << 14;
@@ -73,6 +76,20 @@ impl Lowering<'_> {
                     count,
                     strides: vec![("state", n.into())],
                 })
+            }
+            Recurrent::Compress => {
+                let overlap = op.attr("overlap").bool();
+                let d = size("kv")? / if overlap { 2 } else { 1 };
+                let n = if d.is_multiple_of(COMPRESSED) { COMPRESSED } else { d.max(1) };
+                let spec = Compress {
+                    d: fit("elements of a row", d)?,
+                    n: fit("elements of a row", n)?,
+                    every: fit("positions of a row", op.attr("every").int().unsigned_abs())?,
+                    overlap,
+                };
+                // Rows of all are whole ones' apart.
+                let strides = ["state", "kv", "gate", "ape", "y"].map(|name| (name, n)).to_vec();
+                Ok(Columns { spec: spec.into(), many: None, count: d / n, strides })
             }
             Recurrent::SsmScan => {
                 let ([heads, p], [groups, s]) = (dims("x")?, dims("b")?);
@@ -131,6 +148,14 @@ impl Lowering<'_> {
                     by_column(self.field(state, "value"), 0, column(elements)?)
                 }
                 (Role::Scratch, _) => scratch_arg(),
+                (Role::Index, _) => {
+                    let rows = self.value_operand(op, "pos")?;
+                    let super::Binding::Positions = self.meaning(name, rows)? else {
+                        return unsupported(name, "positions other than the parameter's");
+                    };
+                    let every = fit("positions of a row", op.attr("every").int().unsigned_abs())?;
+                    by_row(Source::Input(Input::Phase(every)), INDEX_BYTES)
+                }
                 (_, "y") => by_column(Source::Arena(y.buffer), y.row_bytes()?, column(y.width)?),
                 (_, operand) => match op.operand(operand) {
                     Operand::Weight(w) => {

@@ -10,7 +10,7 @@ use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
     AddBias, Bits, ColumnSquares, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Scale,
-    ScaleHeads, Softcap,
+    ScaleHeads, Softcap, StreamInput, StreamMix, StreamWeights,
 };
 
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Rows, ScheduleError};
@@ -130,6 +130,83 @@ impl Lowering<'_> {
         let spec = ScaleHeads { n: fit("elements of a head", n)?, residual: residual.is_some() };
         self.by_rows(name.to_string(), y.rows, heads, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(y))
+    }
+
+    pub(super) fn stream_weights(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let x = self.operand(op, "x")?;
+        self.expect(name, &x, Format::F32, x.width)?;
+        let [scale, base] = ["scale", "base"].map(|operand| self.weight_operand(op, operand));
+        let label = self.label(op.kind, base);
+        let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
+        let args = vec![
+            ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
+            ("scale", whole(Source::Weight(self.vector(name, scale)?))),
+            ("base", whole(Source::Weight(self.vector(name, base)?))),
+            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
+        ];
+        let [streams, iterations] = ["streams", "iterations"].map(|attr| op.attr(attr).int().unsigned_abs());
+        let spec = StreamWeights {
+            streams: fit("streams", streams)?,
+            input: x.width == streams,
+            iterations: fit("iterations", iterations)?,
+            eps: Bits::of(op.attr("eps").float()),
+        };
+        self.by_rows(label, y.rows, 1, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    /// Streams of a row, and the weights that they have.
+    fn streams(&self, op: &Op) -> Result<(ArenaRows, ArenaRows, u64), ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (x, w, streams) = (self.operand(op, "x")?, self.operand(op, "w")?, self.parts(op, "x")?);
+        self.expect(name, &x, Format::F32, x.width)?;
+        self.expect(name, &w, Format::F32, w.width)?;
+        if w.rows != x.rows || matches!(x.rows, Rows::Routed { .. }) {
+            return unsupported(name, "rows of different routings");
+        }
+        Ok((x, w, streams))
+    }
+
+    pub(super) fn stream_input(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (x, w, streams) = self.streams(op)?;
+        let d = x.width / streams;
+        let y = self.buffer(name, x.rows, Format::F32, d)?;
+        let n = of_stream(d);
+        let part = row_bytes(Format::F32, n)?;
+        let args = vec![
+            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, part)),
+            ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
+            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part)),
+        ];
+        let (streams, elements) = (fit("streams", streams)?, fit("elements of a stream", d)?);
+        let spec = StreamInput { streams, d: elements, n: fit("elements of a stream", n)? };
+        self.by_rows(name.to_string(), y.rows, d / n, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    pub(super) fn stream_mix(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (x, w, streams) = self.streams(op)?;
+        let (y, d) = (self.operand(op, "y")?, x.width / streams);
+        self.expect(name, &y, Format::F32, d)?;
+        if y.rows != x.rows {
+            return unsupported(name, "rows of different routings");
+        }
+        let z = self.buffer(name, x.rows, Format::F32, x.width)?;
+        let n = of_stream(d);
+        let part = row_bytes(Format::F32, n)?;
+        let args = vec![
+            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, part)),
+            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part)),
+            ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
+            ("z", by_column(Source::Arena(z.buffer), z.row_bytes()?, part)),
+        ];
+        let (streams, elements) = (fit("streams", streams)?, fit("elements of a stream", d)?);
+        let spec = StreamMix { streams, d: elements, n: fit("elements of a stream", n)? };
+        self.by_rows(name.to_string(), z.rows, d / n, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(z))
     }
 
     /// Elements in the last dimension of a weight, at least 1.
@@ -257,6 +334,12 @@ impl Lowering<'_> {
         self.by_rows(name.to_string(), y.rows, 1, (spec, &[("rows", DimRule::All(RowCount::Tokens))]), args)?;
         Ok(Binding::ArenaRows(y))
     }
+}
+
+/// Elements of streams that an item does: a few kilobytes of each, where those part a stream equally.
+fn of_stream(d: u64) -> u64 {
+    const ELEMENTS: u64 = 512;
+    if d.is_multiple_of(ELEMENTS) { ELEMENTS.min(d.max(1)) } else { d.max(1) }
 }
 
 /// The kernel of a function of two rows, or of one.

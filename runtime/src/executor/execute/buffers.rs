@@ -63,6 +63,10 @@ impl Pass<'_> {
             | DimRule::RunRest(_)
             | DimRule::RunLead(_)
             | DimRule::HeadRuns(_) => item.span.dim(rule, self.row_positions(item)).unwrap_or(0),
+            DimRule::WholeBlocks(every) => {
+                let last = u64::from(self.counts.position) + item.row + item.rows;
+                (last / u64::from(every.max(1))).div_ceil(u64::from(ATTENTION_BLOCK))
+            }
             DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
             DimRule::All(rows) => self.counts.of(rows),
             DimRule::Band => u64::from(item.band),
@@ -152,7 +156,9 @@ impl Pass<'_> {
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
             // A column that there is not has no memory.
             Source::State { state, field } => {
-                (store.states.region(state, field, item.column, item.span.first()).unwrap_or_else(empty), 0)
+                // What a window is beside begins with its first block.
+                let block = if item.sliding.is_some_and(|own| own != state) { 0 } else { item.span.first() };
+                (store.states.region(state, field, item.column, block).unwrap_or_else(empty), 0)
             }
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
@@ -165,7 +171,19 @@ impl Pass<'_> {
                 let blocks = own.unwrap_or(store.inputs.position_blocks);
                 (words(blocks, tokens), u64::from(self.capacity(item) / KEY_LANES))
             }
-            Source::Input(Input::PositionLane) => (words(store.inputs.position_lanes, tokens), u64::from(KEY_LANES)),
+            Source::Input(Input::PositionLane) => {
+                let own = self.sliding(item).map(Sliding::lanes);
+                (words(own.unwrap_or(store.inputs.position_lanes), tokens), u64::from(KEY_LANES))
+            }
+            Source::Input(Input::Phase(every)) => {
+                let phase = store.inputs.shared.iter().find(|(of, ..)| *of == every).map(|(_, phase, _)| *phase);
+                (phase.map_or_else(empty, |phase| words(phase, tokens)), every.into())
+            }
+            Source::Input(Input::Whole(every)) => {
+                let whole = store.inputs.shared.iter().find(|(of, ..)| *of == every).map(|(.., whole)| *whole);
+                let most = u64::from(store.capacity / every.max(1)) + 1;
+                (whole.map_or_else(empty, |whole| words(whole, tokens)), most)
+            }
             Source::Input(Input::OutputRows) => (words(store.inputs.output_rows, outputs), counts.of(tokens)),
             Source::Input(Input::RoutedToken(bucket)) => {
                 let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };

@@ -358,6 +358,7 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
         | DimRule::FirstBlock
         | DimRule::Parts
         | DimRule::CacheBlocks
+        | DimRule::WholeBlocks(_)
         | DimRule::All(_)
         | DimRule::Band
         | DimRule::FullRuns(_)

@@ -130,6 +130,7 @@ impl Span {
             | DimRule::RowRestGroups { .. }
             | DimRule::RowPartial(_)
             | DimRule::CacheBlocks
+            | DimRule::WholeBlocks(_)
             | DimRule::All(_)
             | DimRule::Band => None,
         }

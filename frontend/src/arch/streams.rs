@@ -1,0 +1,64 @@
+//! Hyper-connections (DeepSeek-V4's, constrained to a manifold): the residual is several streams, of which each block gets a weighted sum, and which
+//! are mixed with what it gives by weights that a row makes for itself (llama.cpp `deepseek4.cpp`).
+//!
+//! ```text
+//! w = stream.weights(hc_attn_fn rms_norm(all streams as one row); hc_attn_scale, hc_attn_base)
+//! y = block(stream.input(streams, w))
+//! streams = stream.mix(streams, y, w)
+//! ```
+
+use ixc_ir::graph::ValueId;
+
+use super::builder::Builder;
+use super::error::ArchError;
+use super::hyper::Streams;
+
+/// The streams before the first layer: the embedding in each.
+pub(super) fn begin(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+    let Streams { count, .. } = b.streams()?;
+    let mut row = x;
+    for _ in 1..count {
+        row = b.concat(row, x)?;
+    }
+    b.split_heads(row, count)
+}
+
+/// `block` between the streams `x` of a layer: `part` is the name of its tensors, `hc_attn` or `hc_ffn`.
+pub(super) fn around(
+    b: &mut Builder<'_>,
+    layer: usize,
+    part: &str,
+    x: ValueId,
+    block: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
+) -> Result<ValueId, ArchError> {
+    let Streams { count, .. } = b.streams()?;
+    let w = weights(b, &format!("blk.{layer}.{part}"), x, (2 + count) * count)?;
+    let input = b.stream_input(x, w)?;
+    let y = block(b, input)?;
+    b.stream_mix(x, y, w)
+}
+
+/// Logits of the streams behind the last layer, summed with weights of their own.
+pub(super) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+    let Streams { count, .. } = b.streams()?;
+    let x = b.merge_heads(x)?;
+    let x = b.wanted(x)?;
+    let x = b.split_heads(x, count)?;
+    let w = weights(b, "output_hc", x, count)?;
+    let x = b.stream_input(x, w)?;
+    b.head(x, "output_norm.weight")
+}
+
+/// `width` weights of streams, by the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
+fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
+    let Streams { count, iterations, eps } = b.streams()?;
+    let x = b.merge_heads(x)?;
+    let x = b.plain_norm(x)?;
+    let matrix = b.weight(&format!("{name}_fn.weight"), &[width, count * b.hyper.embedding_length])?;
+    let x = b.matmul(x, matrix)?;
+    // A part of the matrix has one: of a block's input, of its output, of the streams.
+    let parts = if width == count { 1 } else { 3 };
+    let scale = b.vector(&format!("{name}_scale.weight"), parts)?;
+    let base = b.vector(&format!("{name}_base.weight"), width)?;
+    b.stream_weights(x, [scale, base], (iterations, eps))
+}

@@ -1,0 +1,76 @@
+//! `compress`: of every so many positions one row, a mean with weights that each element makes for itself, as DeepSeek-V4 has them in place of keys
+//! and values of what lies behind a window (DeepSeek-AI, "DeepSeek-V4", 2026, 2.3).
+//!
+//! ```text
+//! each element:  weight of a position = softmax over the positions (gate + ape[position mod every])
+//!                y = sum of weight * kv
+//! state @compressor : recurrent f32[3, d]      // maximum, sum of weights, weighted sum of the positions that came
+//! ```
+//!
+//! A row is there for each token, and is whole with the last of its positions. With `overlap` a token has two of everything: the second halves go to the
+//! row of its own positions, the first ones to that of the next `every`; the state is f32[6, d], of the row that is made and of the next one.
+
+use super::{Definition, Example, Shape, Token};
+use crate::graph::Attr;
+use crate::graph::types::TypeError;
+use crate::graph::types::rule::Rule;
+use crate::random::Random;
+
+pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
+
+/// Numbers of an element of a row that is made.
+const NUMBERS: u64 = 3;
+
+fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
+    let [rows, width] = rule.f32("kv")?;
+    if rule.f32("gate")? != [rows, width] {
+        return Err(rule.operand("gate", format!("f32[{rows}, {width}], as kv")));
+    }
+    rule.rows("pos", rows)?;
+    let every = rule.positive("every")?;
+    let [own, columns] = rule.weight("ape")?;
+    rule.same_number("ape", own, &every.into())?;
+    rule.same_number("ape", columns, width)?;
+    let series = if rule.find_attr("overlap").bool() { 2 } else { 1 };
+    let d = rule.divided("kv", width, series)?;
+    Ok(Shape { rows: rows.clone(), state: vec![NUMBERS * series, d], result: vec![d] })
+}
+
+fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
+    let [kv, gate, ape] = ["kv", "gate", "ape"].map(|name| token.operand(name));
+    let every = token.op.attr("every").int() as usize;
+    let (d, phase) = (y.len(), token.position.rem_euclid(every as i32) as usize);
+    let series = kv.len() / d;
+    let row = NUMBERS as usize * d;
+    for (i, y) in y.iter_mut().enumerate() {
+        // The row of the token's own positions takes the last halves.
+        for (of, half) in (0..series).rev().enumerate() {
+            let at = half * d + i;
+            let made = &mut state[of * row..][..row];
+            let score = f64::from(gate[at]) + f64::from(ape[phase * kv.len() + at]);
+            let [max, sum, weighted] = [0, 1, 2].map(|number| f64::from(made[number * d + i]));
+            // Nothing came yet where there is no weight.
+            let top = if sum > 0.0 { max.max(score) } else { score };
+            let fall = if sum > 0.0 { (max - top).exp() } else { 0.0 };
+            let weight = (score - top).exp();
+            let next = [top, sum * fall + weight, weighted * fall + weight * f64::from(kv[at])];
+            next.into_iter().enumerate().for_each(|(number, x)| made[number * d + i] = x as f32);
+        }
+        *y = (f64::from(state[2 * d + i]) / f64::from(state[d + i])) as f32;
+    }
+    if phase + 1 == every {
+        state.copy_within(row.., 0);
+        let last = state.len() - row;
+        state[last..].fill(0.0);
+    }
+}
+
+fn example(rng: &mut Random) -> Example {
+    let (every, d, overlap) = (rng.pick(&[2, 4]), rng.pick(&[16, 32]), rng.pick(&[false, true]));
+    let series = if overlap { 2 } else { 1 };
+    Example {
+        state: vec![NUMBERS * series, d],
+        operands: vec![vec![series * d], vec![series * d], Vec::new(), vec![every, series * d]],
+        attrs: vec![Attr::Int(every as i64), Attr::Bool(overlap)],
+    }
+}

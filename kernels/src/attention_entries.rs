@@ -1,0 +1,121 @@
+//! Attention of a row over the last positions and, in the same softmax, over entries: places that several positions share, of which a row sees those
+//! that are whole; see [`crate::online_softmax`] for how.
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::DimRule;
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::online_softmax::{attended, attended_in, kernel_with_entries};
+use crate::reference::{Mismatch, Run, close};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::work::{Call, Work};
+
+spec! {
+    /// Attention of `group` query heads over one key head, of which a row sees the last `window` positions and all whole entries. Items: row, and
+    /// column = key head.
+    pub struct AttentionEntries "attention_entries" {
+        /// Query heads that share a key head.
+        pub group: u32,
+        /// Elements of a key head.
+        pub d: u32,
+        /// Elements of a value head.
+        pub dv: u32,
+        /// Factor on scores.
+        pub scale: Bits,
+        /// Whether each head has a sink, a score without a value.
+        pub sinks: bool,
+        /// Positions that a row sees, its own included.
+        pub window: u32,
+        /// Positions of an entry.
+        pub every: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("attention_entries", 6, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4"),
+];
+
+impl Definition for AttentionEntries {
+    fn name(&self) -> String {
+        let AttentionEntries { group, d, dv, scale, sinks, window, every } = *self;
+        let sinks = if sinks { "_sinks" } else { "" };
+        format!("attention_entries{every}_w{window}g{group}d{d}v{dv}_s{:x}{sinks}", scale.0)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("q", Holds::Floats)
+            .read("position", Holds::Positions)
+            .read("keys", Holds::Halves)
+            .read("values", Holds::Halves)
+            .read("whole", Holds::Whole)
+            .read("entry_keys", Holds::Halves)
+            .read("entry_values", Holds::Halves)
+            .read_if(self.sinks, "sinks", Holds::Floats)
+            .write("y", Holds::Floats)
+            .scratch("scratch")
+            .dim("full", DimRule::FullBlocks)
+            .dim("masked", DimRule::MaskedBlocks)
+            .dim("first", DimRule::FirstBlock)
+            .dim("entries", DimRule::WholeBlocks(self.every))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let AttentionEntries { group, d, dv, scale, sinks, window, every } = *self;
+        for (what, n) in [("a window of positions", window), ("positions of an entry", every)] {
+            check(&name, what, n.into(), n > 0 && i32::try_from(n).is_ok(), "at least 1")?;
+        }
+        kernel_with_entries(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), window)
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let AttentionEntries { group, d, dv, scale, sinks, window, .. } = *self;
+        let (input, output) = (run.input(), run.output());
+        let (d, dv) = (d as usize, dv as usize);
+        let (q, y) = (input.floats("q")?, output.floats("y")?);
+        let first = 32 * run.dim("first") as usize;
+        let (own, whole) = (input.id("position")?, input.id("whole")?);
+        let whole = whole.min(32 * run.dim("entries") as usize);
+        for h in 0..group as usize {
+            let q = &q[h * d..][..d];
+            let from = (own + 1).saturating_sub(window as usize).max(first);
+            let sink = if sinks { Some(input.floats("sinks")?[h]) } else { None };
+            let (mut max, mut sum, mut acc) = attended(&input, q, dv, scale.value(), (first, from, own), sink)?;
+            if whole > 0 {
+                let names = ["entry_keys", "entry_values"];
+                let of_entries = attended_in(&input, names, q, dv, scale.value(), (0, 0, whole - 1), None)?;
+                let top = max.max(of_entries.0);
+                let [past, new] = [max, of_entries.0].map(|max| (max - top).exp());
+                (max, sum) = (top, sum * past + of_entries.1 * new);
+                acc.iter_mut().zip(of_entries.2).for_each(|(acc, x)| *acc = *acc * past + x * new);
+            }
+            debug_assert!(max.is_finite());
+            for (e, acc) in acc.iter().enumerate() {
+                close(format_args!("y[{h}, {e}]"), y[h * dv + e], acc / sum, 1e-4)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        // Not from the first position on.
+        vec![i64::from(rows) - 1, 1, 8, i64::from(rows) - 1]
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let (of_window, entries) = (&call.dims[..2], call.dims.get(3).copied().unwrap_or(0));
+        let blocks = of_window.iter().sum::<i64>() + entries;
+        let multiply_adds = u64::from(self.group) * u64::from(self.d + self.dv) * 32 * blocks.max(0).unsigned_abs();
+        let bytes = ["keys", "values", "entry_keys", "entry_values"].iter().map(|name| call.bytes(name)).sum();
+        Work { bytes, multiply_adds, arithmetic: crate::work::Arithmetic::F32 }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

@@ -1,0 +1,97 @@
+//! Streams of a residual, mixed by a matrix of the row's own, with what a block gave.
+//!
+//! `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the order of j, for n streams of a row. A vector's lanes are elements: each
+//! of all streams is loaded once, and every sum is in a register.
+
+use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::reference::{Mismatch, Run, UNIT, close};
+use crate::signature::{Holds, Signature};
+use crate::stream_weights::{MOST_STREAMS, row_len};
+use crate::text::spec;
+use crate::vectors::for_vectors;
+
+spec! {
+    /// Streams of a row behind a block, for some of their elements.
+    pub struct StreamMix "stream_mix" {
+        /// Streams.
+        pub streams: u32,
+        /// Elements of a stream.
+        pub d: u32,
+        /// Those of them that a call does.
+        pub n: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("stream_mix", 1, "stream_mix streams=4 d=4096 n=512"),
+];
+
+impl Definition for StreamMix {
+    fn name(&self) -> String {
+        let StreamMix { streams, d, n } = *self;
+        format!("stream_mix_s{streams}d{d}n{n}")
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("x", Holds::Floats)
+            .read("y", Holds::Floats)
+            .read("w", Holds::Floats)
+            .write("z", Holds::Floats)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let StreamMix { streams, d, n } = *self;
+        check(&name, "elements", n.into(), n > 0 && n <= d, "1 to those of a stream")?;
+        let most = format!("1 to {MOST_STREAMS}");
+        check(&name, "streams", streams.into(), (1..=MOST_STREAMS).contains(&streams), most)?;
+        let (count, stream, own) = (i64::from(streams), i64::from(d) * 4, i64::from(n) * 4);
+        let mut b = KernelBuilder::new(name);
+        let x = b.read("x", (count - 1) * stream + own);
+        let y = b.read("y", own);
+        let w = b.read("w", row_len(count) * 4);
+        let z = b.write("z", (count - 1) * stream + own);
+        for_vectors(&mut b, vectors.lanes, n, |b, at, lanes| {
+            let ty = Type::f32(lanes);
+            let at: Affine = at * 4;
+            let before: Vec<_> = (0..count).map(|j| b.load(ty, x, at.clone() + j * stream)).collect();
+            let new = b.load(ty, y, at.clone());
+            for k in 0..count {
+                let factor = b.load_splat(ty, w, (count + k) * 4);
+                let mut sum = b.mul(new, factor);
+                for (&x, j) in before.iter().zip(0..) {
+                    let factor = b.load_splat(ty, w, ((2 + j) * count + k) * 4);
+                    sum = b.fma(x, factor, sum);
+                }
+                b.store(z, at.clone() + k * stream, sum);
+            }
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let (input, output) = (run.input(), run.output());
+        let (streams, d) = (self.streams as usize, self.d as usize);
+        let (x, y, w, z) = (input.floats("x")?, input.floats("y")?, input.floats("w")?, output.floats("z")?);
+        for (i, y) in y.iter().enumerate() {
+            for k in 0..streams {
+                let products = || (0..streams).map(|j| w[(2 + j) * streams + k] * x[j * d + i]);
+                let own = w[streams + k] * y;
+                let size = products().map(f64::abs).sum::<f64>() + own.abs();
+                let bound = size * (streams + 1) as f64 * UNIT;
+                close(format_args!("z[{k}, {i}]"), z[k * d + i], own + products().sum::<f64>(), bound)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
