@@ -4,9 +4,9 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`softcap`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
+//! | [`rope_heads`], [`rope_append`], [`temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
@@ -33,6 +33,7 @@ mod attention_tiles;
 mod attention_window;
 mod bf16_tile;
 pub mod catalogue;
+mod centre;
 mod column_squares;
 mod combine;
 mod copy;
@@ -66,6 +67,7 @@ mod softmax;
 mod spec;
 mod ssm_scan;
 mod sum_squares;
+mod temperature;
 pub mod text;
 mod vectors;
 pub mod work;
@@ -116,5 +118,7 @@ registry! {
     delta_net::DeltaNet,
     delta_net_chunks::DeltaNetChunks,
     ssm_scan::SsmScan,
+    temperature::Temperature,
+    centre::Centre,
     attention_window::AttentionWindow,
 }

@@ -196,6 +196,8 @@ impl<'a> Cutting<'a> {
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)
+            | KernelSpec::Temperature(_)
+            | KernelSpec::Centre(_)
             | KernelSpec::Copy(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)

@@ -16,6 +16,7 @@
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | the parts that decoders share, and in what they differ |
 //! | `mla` | latent attention |
+//! | `absorbed` | what older files of it lack |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | `ssm` | layers with a selective state space |
 //! | the others, each with the name of its | one architecture each |
@@ -23,6 +24,7 @@
 //!
 //! To add an architecture: a file with its row, and a line in [`ARCHITECTURES`].
 
+mod absorbed;
 mod bailingmoe2;
 mod builder;
 mod decoder;
@@ -66,7 +68,7 @@ mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
 
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
@@ -128,6 +130,17 @@ pub struct Model {
     pub hyper: Hyper,
     /// The graph: one function, `step`.
     pub module: Module,
+}
+
+/// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.
+///
+/// # Errors
+/// When these are of another shape than keys say.
+pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
+    let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
+    let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
+    let made = (architecture.defaults.made)(&gguf, architecture.name)?;
+    gguf.with(made)
 }
 
 /// Builds the graph of the model in `gguf`.

@@ -16,7 +16,7 @@
 //!   ...
 //!   %3 = state.begin @kv.0 : token<@kv.0>
 //!   %4 = kv.append %3, %k, %v, %pos : token<@kv.0>
-//!   %y, %5 = attention %q, %4, %pos, _ {scale = 0.125} : f32[T, 4, 64], token<@kv.0>
+//!   %y, %5 = attention %q, %4, %pos, _ {scale = 0.125, cap = 0.0} : f32[T, 4, 64], token<@kv.0>
 //!   %7 = rms_norm %6, @output_norm.weight {eps = 1e-6} : f32[L, 256]
 //!   %8 = dequantise @output.weight : f32[4096, 256]
 //!   %9 = matmul %7, %8 : f32[L, 4096]
@@ -287,6 +287,8 @@ pub struct State {
     pub rollback: Rollback,
     /// How many positions, up to that of a token, are needed for the token; all where `None`.
     pub window: Option<u64>,
+    /// Whether that is a chunk: positions from the last multiple of `window` on are needed, and no more before them.
+    pub chunked: bool,
 }
 
 impl State {
@@ -303,6 +305,7 @@ impl State {
             fields: fields.map(|(row, width)| field(row.format, width)).collect(),
             rollback: Rollback::Cut,
             window: None,
+            chunked: false,
         }
     }
 
@@ -316,6 +319,7 @@ impl State {
             fields: fields.map(|row| Field { format: row.format, dims: dims.clone() }).collect(),
             rollback,
             window: None,
+            chunked: false,
         }
     }
 }

@@ -285,11 +285,12 @@ impl<'t> Parser<'t> {
                 break;
             }
         }
-        let mut state = State { name: name.clone(), kind, fields, rollback: kind.row().rollbacks[0], window: None };
+        let mut state =
+            State { name: name.clone(), kind, fields, rollback: kind.row().rollbacks[0], window: None, chunked: false };
         if self.take("{")? {
             let mut said = Vec::new();
             self.list("}", |this| {
-                let (at, word) = this.word("rollback or window")?;
+                let (at, word) = this.word("rollback, window or chunked")?;
                 if said.contains(&word) {
                     return Err(Failure {
                         at,
@@ -307,7 +308,9 @@ impl<'t> Parser<'t> {
                     }
                     ("rollback", other) => return Err(expected(value_at, "how it rolls back", other)),
                     ("window", token) => state.window = Some(this.unsigned(value_at, token)?),
-                    (other, _) => return Err(expected(at, "rollback or window", &Token::Word(other))),
+                    ("chunked", Token::Word("true")) => state.chunked = true,
+                    ("chunked", other) => return Err(expected(value_at, "true", other)),
+                    (other, _) => return Err(expected(at, "rollback, window or chunked", &Token::Word(other))),
                 }
                 Ok(())
             })?;

@@ -74,7 +74,8 @@ impl Display for State {
         }
         let rollback = (row.rollbacks != [self.rollback]).then(|| format!("rollback = {}", self.rollback.word()));
         let window = self.window.map(|window| format!("window = {window}"));
-        let attrs: Vec<String> = rollback.into_iter().chain(window).collect();
+        let chunked = self.chunked.then(|| "chunked = true".to_string());
+        let attrs: Vec<String> = rollback.into_iter().chain(window).chain(chunked).collect();
         if attrs.is_empty() { Ok(()) } else { write!(f, " {{{}}}", attrs.join(", ")) }
     }
 }

@@ -24,7 +24,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Embed | OpKind::TakeRows | OpKind::Route => 100,
         OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::Gated => 100,
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
-        OpKind::Slice | OpKind::Concat => 100,
+        OpKind::Slice | OpKind::Concat | OpKind::Temperature | OpKind::Centre => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
         // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.
         OpKind::RopeHeads => 90,

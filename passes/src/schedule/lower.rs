@@ -251,6 +251,7 @@ fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
         fields: state.fields.iter().map(field).collect::<Result<_, ScheduleError>>()?,
         rollback: state.rollback,
         window: state.window.map(|window| fit("positions of a window", window)).transpose()?,
+        chunked: state.chunked,
     })
 }
 
@@ -355,6 +356,8 @@ impl<'a> Lowering<'a> {
             OpKind::Slice => self.slice(op)?,
             OpKind::Concat => self.concat(op)?,
             OpKind::Rope => self.rope_heads(op, None)?,
+            OpKind::Temperature => self.temperature(op)?,
+            OpKind::Centre => self.centre(op)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,
             OpKind::ColumnSquares => self.column_squares(op)?,

@@ -5,6 +5,8 @@
 //! at 1600                  base 576: positions 576 to 1599 move to the front of the memory, and there is room for 544 more
 //! ```
 //!
+//! Of chunks it is those from the beginning of a token's chunk on, which is that of a block: chunks of memory are those of the sequence.
+//!
 //! How wide a step's rows are apart, and where blocks begin, is as with a state of all positions: so are the bits.
 
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
@@ -16,6 +18,8 @@ use crate::memory::{INDEX_BYTES, Memory, MemoryError, Region};
 pub struct Sliding {
     /// Positions that a token needs, its own included.
     window: u32,
+    /// Or those from the last multiple of as many on.
+    chunked: bool,
     /// The first position that is held.
     base: u32,
     /// Positions that there is room for.
@@ -26,13 +30,13 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// For a window, room for `held` positions, and steps of `max_tokens`.
+    /// For a window, or chunks, room for `held` positions, and steps of `max_tokens`.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(window: u32, held: u32, max_tokens: u32) -> Result<Sliding, MemoryError> {
+    pub fn new(window: u32, chunked: bool, held: u32, max_tokens: u32) -> Result<Sliding, MemoryError> {
         let rows = Memory::zeroed("positions in windows", Sliding::bytes(max_tokens), false)?;
-        Ok(Sliding { window, base: 0, held, rows, max_tokens })
+        Ok(Sliding { window, chunked, base: 0, held, rows, max_tokens })
     }
 
     /// Bytes beside those of the state itself.
@@ -52,7 +56,10 @@ impl Sliding {
 
     /// The first position that the token at a position needs.
     fn first(&self, position: u32) -> u32 {
-        position.saturating_add(1).saturating_sub(self.window)
+        match self.chunked {
+            true => position / self.window.max(1) * self.window,
+            false => position.saturating_add(1).saturating_sub(self.window),
+        }
     }
 
     /// The block in memory that the token at a position begins with.

@@ -118,7 +118,9 @@ impl States {
             fields.push(columns.collect::<Result<Vec<_>, MemoryError>>()?);
         }
         let sliding = states.iter().map(|state| {
-            let sliding = state.window.map(|window| Sliding::new(window, state.held(capacity, max_tokens), max_tokens));
+            let sliding = state
+                .window
+                .map(|window| Sliding::new(window, state.chunked, state.held(capacity, max_tokens), max_tokens));
             sliding.transpose()
         });
         let sliding = sliding.collect::<Result<_, _>>()?;
@@ -294,7 +296,14 @@ mod tests {
 
     fn recurrent(rollback: Rollback) -> State {
         let field = StateField { format: Format::F32, columns: 2, positions: false, width: 3 };
-        State { name: "s".to_string(), kind: StateKind::Recurrent, fields: vec![field], rollback, window: None }
+        State {
+            name: "s".to_string(),
+            kind: StateKind::Recurrent,
+            fields: vec![field],
+            rollback,
+            window: None,
+            chunked: false,
+        }
     }
 
     fn fill(states: &States, state: u32, byte: u8) {

@@ -399,8 +399,7 @@ impl Program {
             kernels.push(signature);
         }
         for (i, table) in plan.ropes.iter().enumerate() {
-            let pairs = range("pairs", table.frequencies.len() as u64, 1, MAX_PAIRS as u64);
-            at(&format!("rotary table {i}"), pairs)?;
+            at(&format!("rotary table {i}"), check::rope(table))?;
         }
         for weight in &plan.weights {
             at(&format!("weight {:?}", check::shortened(&weight.name)), check::weight(plan, weight))?;

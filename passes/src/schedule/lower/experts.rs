@@ -42,6 +42,7 @@ impl Lowering<'_> {
                 RouteScore::Sigmoid => Score::Sigmoid,
                 RouteScore::Chosen => Score::Chosen,
                 RouteScore::RootSoftplus => Score::RootSoftplus,
+                RouteScore::SparseMixer => Score::SparseMixer,
             },
             groups: fit("groups of experts", route.groups)?,
             kept: fit("groups of experts", route.groups_kept)?,
