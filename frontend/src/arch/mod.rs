@@ -52,6 +52,7 @@ mod nemotron_h;
 mod nemotron_h_moe;
 mod olmoe;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
@@ -121,6 +122,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     lfm2moe::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,
     nemotron_h_moe::ARCHITECTURE,
+    phimoe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
