@@ -47,6 +47,7 @@ mod lfm2;
 mod lfm2moe;
 mod llama;
 mod minimax_m2;
+mod mistral3;
 mod mla;
 mod nemotron_h;
 mod nemotron_h_moe;
@@ -123,6 +124,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     nemotron_h::ARCHITECTURE,
     nemotron_h_moe::ARCHITECTURE,
     phimoe::ARCHITECTURE,
+    mistral3::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
