@@ -48,6 +48,7 @@ mod lfm2moe;
 mod llama;
 mod minimax_m2;
 mod mistral3;
+mod mistral4;
 mod mla;
 mod nemotron_h;
 mod nemotron_h_moe;
@@ -125,6 +126,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     nemotron_h_moe::ARCHITECTURE,
     phimoe::ARCHITECTURE,
     mistral3::ARCHITECTURE,
+    mistral4::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
