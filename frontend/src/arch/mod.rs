@@ -46,6 +46,7 @@ mod hyper;
 mod lfm2;
 mod lfm2moe;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod mistral3;
 mod mistral4;
@@ -127,6 +128,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     phimoe::ARCHITECTURE,
     mistral3::ARCHITECTURE,
     mistral4::ARCHITECTURE,
+    llama4::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
