@@ -34,6 +34,7 @@ mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
+mod gemma;
 mod gemma3;
 mod gemma4;
 mod glm4moe;
@@ -129,6 +130,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     mistral3::ARCHITECTURE,
     mistral4::ARCHITECTURE,
     llama4::ARCHITECTURE,
+    gemma::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
