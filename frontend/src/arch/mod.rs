@@ -35,6 +35,7 @@ mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
 mod gemma;
+mod gemma2;
 mod gemma3;
 mod gemma4;
 mod glm4moe;
@@ -131,6 +132,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     mistral4::ARCHITECTURE,
     llama4::ARCHITECTURE,
     gemma::ARCHITECTURE,
+    gemma2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
