@@ -28,6 +28,7 @@ mod absorbed;
 mod bailingmoe2;
 mod builder;
 mod decoder;
+mod deepseek;
 mod deepseek2;
 mod delta_net;
 mod dots1;
@@ -133,6 +134,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     llama4::ARCHITECTURE,
     gemma::ARCHITECTURE,
     gemma2::ARCHITECTURE,
+    deepseek::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
