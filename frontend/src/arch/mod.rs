@@ -35,6 +35,7 @@ mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
+mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -135,6 +136,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     gemma::ARCHITECTURE,
     gemma2::ARCHITECTURE,
     deepseek::ARCHITECTURE,
+    exaone4::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
