@@ -36,6 +36,7 @@ mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
 mod exaone4;
+mod exaone_moe;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -137,6 +138,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     gemma2::ARCHITECTURE,
     deepseek::ARCHITECTURE,
     exaone4::ARCHITECTURE,
+    exaone_moe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
