@@ -25,6 +25,7 @@
 //! To add an architecture: a file with its row, and a line in [`ARCHITECTURES`].
 
 mod absorbed;
+mod afmoe;
 mod bailingmoe2;
 mod builder;
 mod decoder;
@@ -139,6 +140,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     deepseek::ARCHITECTURE,
     exaone4::ARCHITECTURE,
     exaone_moe::ARCHITECTURE,
+    afmoe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
