@@ -48,6 +48,7 @@ mod granite;
 mod granitehybrid;
 mod granitemoe;
 mod hunyuan_moe;
+mod hy_v3;
 mod hyper;
 mod lfm2;
 mod lfm2moe;
@@ -141,6 +142,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     exaone4::ARCHITECTURE,
     exaone_moe::ARCHITECTURE,
     afmoe::ARCHITECTURE,
+    hy_v3::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
