@@ -50,6 +50,7 @@ mod granitemoe;
 mod hunyuan_moe;
 mod hy_v3;
 mod hyper;
+mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
@@ -143,6 +144,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     exaone_moe::ARCHITECTURE,
     afmoe::ARCHITECTURE,
     hy_v3::ARCHITECTURE,
+    laguna::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
