@@ -28,6 +28,7 @@ mod absorbed;
 mod afmoe;
 mod bailingmoe2;
 mod builder;
+mod cohere2;
 mod decoder;
 mod deepseek;
 mod deepseek2;
@@ -145,6 +146,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     afmoe::ARCHITECTURE,
     hy_v3::ARCHITECTURE,
     laguna::ARCHITECTURE,
+    cohere2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
