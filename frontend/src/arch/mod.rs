@@ -29,6 +29,7 @@ mod afmoe;
 mod bailingmoe2;
 mod builder;
 mod cohere2;
+mod cohere2moe;
 mod decoder;
 mod deepseek;
 mod deepseek2;
@@ -147,6 +148,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     hy_v3::ARCHITECTURE,
     laguna::ARCHITECTURE,
     cohere2::ARCHITECTURE,
+    cohere2moe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
