@@ -30,6 +30,7 @@ mod bailingmoe2;
 mod builder;
 mod cohere2;
 mod cohere2moe;
+mod command_r;
 mod decoder;
 mod deepseek;
 mod deepseek2;
@@ -149,6 +150,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     laguna::ARCHITECTURE,
     cohere2::ARCHITECTURE,
     cohere2moe::ARCHITECTURE,
+    command_r::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
