@@ -45,6 +45,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
@@ -151,6 +152,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     cohere2::ARCHITECTURE,
     cohere2moe::ARCHITECTURE,
     command_r::ARCHITECTURE,
+    glm4::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
