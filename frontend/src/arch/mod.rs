@@ -28,6 +28,7 @@ mod absorbed;
 mod afmoe;
 mod bailingmoe2;
 mod builder;
+mod chatglm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
@@ -153,6 +154,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     cohere2moe::ARCHITECTURE,
     command_r::ARCHITECTURE,
     glm4::ARCHITECTURE,
+    chatglm::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
