@@ -66,6 +66,7 @@ mod mistral4;
 mod mla;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod olmo2;
 mod olmoe;
 mod phi3;
 mod phimoe;
@@ -155,6 +156,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     command_r::ARCHITECTURE,
     glm4::ARCHITECTURE,
     chatglm::ARCHITECTURE,
+    olmo2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
