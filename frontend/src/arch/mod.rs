@@ -82,6 +82,7 @@ mod qwen3vlmoe;
 mod seed_oss;
 mod smollm3;
 mod ssm;
+mod stablelm;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -157,6 +158,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     glm4::ARCHITECTURE,
     chatglm::ARCHITECTURE,
     olmo2::ARCHITECTURE,
+    stablelm::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
