@@ -68,6 +68,7 @@ mod nemotron_h;
 mod nemotron_h_moe;
 mod olmo2;
 mod olmoe;
+mod phi2;
 mod phi3;
 mod phimoe;
 mod qwen2;
@@ -159,6 +160,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     chatglm::ARCHITECTURE,
     olmo2::ARCHITECTURE,
     stablelm::ARCHITECTURE,
+    phi2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
