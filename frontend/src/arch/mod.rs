@@ -84,6 +84,7 @@ mod seed_oss;
 mod smollm3;
 mod ssm;
 mod stablelm;
+mod starcoder2;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -161,6 +162,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     olmo2::ARCHITECTURE,
     stablelm::ARCHITECTURE,
     phi2::ARCHITECTURE,
+    starcoder2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
