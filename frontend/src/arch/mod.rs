@@ -64,6 +64,7 @@ mod minimax_m2;
 mod mistral3;
 mod mistral4;
 mod mla;
+mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
 mod olmo2;
@@ -163,6 +164,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     stablelm::ARCHITECTURE,
     phi2::ARCHITECTURE,
     starcoder2::ARCHITECTURE,
+    nemotron::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
