@@ -26,6 +26,7 @@
 
 mod absorbed;
 mod afmoe;
+mod arcee;
 mod bailingmoe2;
 mod builder;
 mod chatglm;
@@ -165,6 +166,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     phi2::ARCHITECTURE,
     starcoder2::ARCHITECTURE,
     nemotron::ARCHITECTURE,
+    arcee::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
