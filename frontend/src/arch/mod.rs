@@ -53,6 +53,7 @@ mod gpt_oss;
 mod granite;
 mod granitehybrid;
 mod granitemoe;
+mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
 mod hyper;
@@ -167,6 +168,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     starcoder2::ARCHITECTURE,
     nemotron::ARCHITECTURE,
     arcee::ARCHITECTURE,
+    hunyuan_dense::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
