@@ -57,6 +57,7 @@ mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
 mod hyper;
+mod internlm2;
 mod laguna;
 mod lfm2;
 mod lfm2moe;
@@ -169,6 +170,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     nemotron::ARCHITECTURE,
     arcee::ARCHITECTURE,
     hunyuan_dense::ARCHITECTURE,
+    internlm2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
