@@ -63,6 +63,7 @@ mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod minicpm;
 mod minimax_m2;
 mod mistral3;
 mod mistral4;
@@ -171,6 +172,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     arcee::ARCHITECTURE,
     hunyuan_dense::ARCHITECTURE,
     internlm2::ARCHITECTURE,
+    minicpm::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
