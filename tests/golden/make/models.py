@@ -40,7 +40,7 @@ from transformers import Cohere2Config, Cohere2ForCausalLM, Cohere2MoeConfig, Co
 from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 from transformers import Exaone4Config, Exaone4ForCausalLM, ExaoneMoeConfig, ExaoneMoeForCausalLM
 from transformers import Gemma2Config, Gemma2ForCausalLM, GemmaConfig, GemmaForCausalLM
-from transformers import Glm4Config, Glm4ForCausalLM, GptOssConfig, GptOssForCausalLM
+from transformers import Glm4Config, Glm4ForCausalLM, GlmConfig, GlmForCausalLM, GptOssConfig, GptOssForCausalLM
 from transformers import HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, HYV3Config, HYV3ForCausalLM
 from transformers import LagunaConfig, LagunaForCausalLM, Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, LlamaForCausalLM
 from transformers import Ministral3Config, Ministral3ForCausalLM, Mistral4Config, Mistral4ForCausalLM
@@ -762,6 +762,15 @@ MODELS = {
         Glm4ForCausalLM,
         ROUNDED,
         None,
+    ),
+    "chatglm": (
+        GlmConfig(
+            **SMALL | {"head_dim": 16, "attention_bias": True, "rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.5}}
+        ),
+        GlmForCausalLM,
+        ROUNDED,
+        # The converter takes another number for it.
+        renamed("chatglm", context_length=512),
     ),
     "olmo2": (Olmo2Config(**SMALL), Olmo2ForCausalLM, UNNORMED, None),
     "olmo2-windows": (
