@@ -85,7 +85,7 @@ impl Model {
     pub fn exact_logits(&self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.check_tokens(tokens)?;
         let weights = FileWeights::new(&self.gguf, &self.arch.module);
-        let mut interpreter = Interpreter::new(&self.arch.module, &weights)?;
+        let mut interpreter = Interpreter::new(&self.arch.module, &weights)?.within(tokens.len() as u64);
         let mut logits = Vec::new();
         // A few tokens at a time: every step dequantises all weights that it uses.
         for (index, chunk) in tokens.chunks(EXACT_STEP).enumerate() {

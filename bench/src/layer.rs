@@ -255,6 +255,8 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         layers: Vec::new(),
         local_rope: None,
         scales: arch::Scales::NONE,
+        layer_norms: false,
+        temperature: None,
         mla: None,
         ssm: None,
         conv_taps: None,

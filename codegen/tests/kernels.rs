@@ -15,10 +15,10 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
-    Bits, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather,
+    Bits, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather,
     KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
     Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares,
-    Swiglu, generate,
+    Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -430,9 +430,15 @@ fn attention() {
         let (scale, several) = (Bits::of(0.125), (16 / heads).max(2));
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(Attention { group: heads, d, dv, scale, sinks: false, heads: 1 + blocks % 2, rows }, blocks);
+                group.rows(
+                    Attention { group: heads, d, dv, scale, cap: None, sinks: false, heads: 1 + blocks % 2, rows },
+                    blocks,
+                );
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, sinks: false }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks: false }, blocks);
+            let cap = Some(Bits::of(0.5));
+            group.rows(Attention { group: heads, d, dv, scale, cap, sinks: false, heads: 2, rows: several }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks: false }, blocks);
         }
         for parts in [1, 2, 16] {
             group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
@@ -448,11 +454,25 @@ fn attention_sinks() {
         let (scale, several, sinks) = (Bits::of(0.125), (16 / heads).max(2), true);
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(Attention { group: heads, d, dv, scale, sinks, heads: 2, rows }, blocks);
+                group.rows(Attention { group: heads, d, dv, scale, cap: None, sinks, heads: 2, rows }, blocks);
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, sinks }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks }, blocks);
             let (rows, window) = (several, 20 * blocks);
-            group.rows(AttentionWindow { group: heads, d, dv, scale, sinks, heads: 2, rows, window }, blocks);
+            group.rows(
+                AttentionWindow {
+                    group: heads,
+                    d,
+                    dv,
+                    scale,
+                    cap: None,
+                    sinks,
+                    heads: 2,
+                    rows,
+                    window,
+                    chunked: false,
+                },
+                blocks,
+            );
         }
     }
     group.done();
@@ -505,7 +525,57 @@ fn attention_window() {
         let (scale, rows) = (Bits::of(0.125), (16 / heads).max(2));
         // They begin inside a block, at its edge, and before what there is.
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
-            group.rows(AttentionWindow { group: heads, d, dv, scale, sinks: false, heads: 2, rows, window }, blocks);
+            group.rows(
+                AttentionWindow {
+                    group: heads,
+                    d,
+                    dv,
+                    scale,
+                    cap: None,
+                    sinks: false,
+                    heads: 2,
+                    rows,
+                    window,
+                    chunked: false,
+                },
+                blocks,
+            );
+        }
+        // Rows on both sides of where a chunk begins.
+        for (window, blocks) in [(32, 2), (64, 3)] {
+            let cap = Some(Bits::of(0.5));
+            group.rows(
+                AttentionWindow {
+                    group: heads,
+                    d,
+                    dv,
+                    scale,
+                    cap,
+                    sinks: false,
+                    heads: 2,
+                    rows,
+                    window,
+                    chunked: true,
+                },
+                blocks,
+            );
+        }
+    }
+    group.done();
+}
+
+/// Rows less their means, rows times the number of their position, and routes whose weights are parts of what is near.
+#[test]
+fn layer_norms_temperatures_and_mixers() {
+    let mut group = Group::new("layer_norms_temperatures_and_mixers");
+    for n in ODD {
+        group.one(Centre { n });
+        group.rows(Temperature { n }, 3);
+    }
+    for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (33, 8), (128, 8)] {
+        let (score, groups, kept, scale) = (Score::SparseMixer, 1, 1, Bits::of(2.5));
+        for normalise in [false, true] {
+            group.one(Route { experts, top_k, score, groups, kept, bias: false, scales: false, normalise, scale });
         }
     }
     group.done();
@@ -686,6 +756,8 @@ fn rectified_squares() {
     let mut group = Group::new("rectified_squares");
     for n in ODD {
         group.one(Map { function: Elementwise::ReluSquared, n });
+        group.one(Map { function: Elementwise::Softplus, n });
+        group.one(Map { function: Elementwise::Gelu, n });
     }
     group.done();
 }

@@ -259,7 +259,18 @@ impl Sequence {
 
 fn attention([group, d, dv]: [u32; 3], heads: u32, rows: u32, exact: bool) -> AttentionTiles {
     let rows = rows.next_multiple_of(AttentionTiles::unit(group));
-    AttentionTiles { group, d, dv, scale: Bits::of(1.0 / f64::from(d).sqrt()), heads, rows, exact, window: None }
+    AttentionTiles {
+        group,
+        d,
+        dv,
+        scale: Bits::of(1.0 / f64::from(d).sqrt()),
+        cap: None,
+        heads,
+        rows,
+        exact,
+        window: None,
+        chunked: false,
+    }
 }
 
 #[test]
@@ -297,6 +308,24 @@ fn attention_over_windows_by_tiles_is_right() {
         }
     }
     assert_eq!(seen, [true; 5], "lead, head, full, masked and rest");
+}
+
+/// Chunks as long as a run, shorter and longer, with rows of one and of two, and scores that are bent.
+#[test]
+fn attention_over_chunks_and_within_caps_by_tiles_is_right() {
+    for (chunk, sizes) in [(32, [3, 16, 24]), (128, [8, 64, 64]), (256, [2, 32, 16])] {
+        for (exact, cap) in [(false, None), (true, Some(Bits::of(0.75))), (false, Some(Bits::of(0.75)))] {
+            let of = attention(sizes, 2, 160, exact);
+            let sequence = Sequence::new(AttentionTiles { window: Some(chunk), chunked: true, cap, ..of }, 720);
+            let all = Sequence::new(AttentionTiles { cap, ..of }, 720);
+            for (first, rows) in [(0u64, 17u64), (126, 3), (255, 1), (300, 160), (500, 33)] {
+                if u64::from(sizes[0] * sizes[1]) * rows < 20_000 {
+                    sequence.attend(first as usize, rows as usize);
+                    all.attend(first as usize, rows as usize);
+                }
+            }
+        }
+    }
 }
 
 /// As of all positions: whatever the first row of the item is, and so the first block.

@@ -23,10 +23,10 @@ use std::path::Path;
 use checkpoint::CheckpointError;
 use gguf::Gguf;
 
-/// Opens a model: a GGUF file, or a folder of safetensors.
+/// Opens a model: a GGUF file, or a folder of safetensors; with what older files have in another form ([`arch::complete`]).
 ///
 /// # Errors
 /// When it is missing, malformed, or of no kind that is read.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
-    if checkpoint::is_checkpoint(path) { checkpoint::open(path) } else { Ok(Gguf::open(path)?) }
+    if checkpoint::is_checkpoint(path) { checkpoint::open(path) } else { Ok(arch::complete(Gguf::open(path)?)?) }
 }

@@ -48,31 +48,52 @@ pub enum Element {
     F8E4m3,
     /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower half. Views count blocks; scales are bytes apart.
     Mxfp4,
+    /// A number of a format of files, whose blocks lie one behind another. Views count numbers.
+    Block(Format),
 }
 
 impl Element {
-    /// Bytes of one: of a number, or of a block's codes.
-    pub fn bytes(self) -> u64 {
+    /// How a format of files writes its numbers.
+    pub fn of(format: Format) -> Element {
+        let plain = [Element::F32, Element::F16, Element::Bf16];
+        plain.into_iter().find(|element| element.format() == Some(format)).unwrap_or(Element::Block(format))
+    }
+
+    /// Numbers of a block, and its bytes: of one alone, but where a block has more, and of the codes of MX blocks.
+    fn block(self) -> (u64, u64) {
         match self {
-            Element::F32 => 4,
-            Element::F16 | Element::Bf16 => 2,
-            Element::F8E4m3 => 1,
-            Element::Mxfp4 => MX_CODES,
+            Element::F32 => (1, 4),
+            Element::F16 | Element::Bf16 => (1, 2),
+            Element::F8E4m3 => (1, 1),
+            Element::Mxfp4 => (1, MX_CODES),
+            Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
         }
+    }
+
+    /// Where elements from `first` on lie: the first byte of their blocks, and how many bytes those have.
+    fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
+        let (len, bytes) = self.block();
+        let (begin, end) = (first / len, first.checked_add(count)?.div_ceil(len));
+        Some((begin.checked_mul(bytes)?, (end - begin).checked_mul(bytes)?))
+    }
+
+    /// Bytes of so many elements, in whole blocks; `None` where they are too many.
+    pub fn bytes_of(self, count: u64) -> Option<u64> {
+        self.span(0, count).map(|(_, bytes)| bytes)
     }
 
     /// Columns that one stands for.
     pub fn columns(self) -> u64 {
         match self {
-            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 => 1,
+            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) => 1,
             Element::Mxfp4 => MX_BLOCK,
         }
     }
 
-    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16.
+    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are.
     pub fn scaled_format(self) -> Format {
         match self {
-            Element::F32 => Format::F32,
+            Element::F32 | Element::Block(_) => Format::F32,
             Element::F16 => Format::F16,
             Element::Bf16 | Element::F8E4m3 => Format::Bf16,
             Element::Mxfp4 => Format::Mxfp4,
@@ -85,7 +106,7 @@ impl Element {
             Element::F32 => Some(Format::F32),
             Element::F16 => Some(Format::F16),
             Element::Bf16 => Some(Format::Bf16),
-            Element::F8E4m3 | Element::Mxfp4 => None,
+            Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => None,
         }
     }
 
@@ -101,8 +122,8 @@ impl Element {
                 out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32());
             }
             Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
-            // Blocks are moved, never converted.
-            Element::Mxfp4 => {}
+            // Blocks are moved, never converted, or converted whole.
+            Element::Mxfp4 | Element::Block(_) => {}
         }
     }
 }
@@ -196,7 +217,7 @@ pub enum ScaleKind {
 impl ScaleKind {
     fn bytes(self) -> u64 {
         match self {
-            ScaleKind::Number(element) => element.bytes(),
+            ScaleKind::Number(element) => element.block().1,
             ScaleKind::Power | ScaleKind::OfBlock => 1,
         }
     }
@@ -339,7 +360,7 @@ impl Derived {
     pub fn stored_bytes(&self) -> Option<u64> {
         self.pieces.iter().try_fold(0u64, |sum, piece| {
             let elements = len(&piece.rows)?.checked_mul(len(&piece.columns)?)?;
-            sum.checked_add(elements.checked_mul(piece.element.bytes())?)
+            sum.checked_add(piece.element.bytes_of(elements)?)
         })
     }
 
@@ -372,8 +393,9 @@ impl Derived {
             if len(&piece.columns).and_then(|n| n.checked_mul(element.columns())) != Some(self.columns) {
                 return wrong("other columns than the derived tensor");
             }
-            let end = piece.last().and_then(|last| last.checked_add(1)?.checked_mul(element.bytes()));
-            let Some(elements) = end.filter(|&end| end <= piece.extent.bytes).map(|end| end / element.bytes()) else {
+            let elements = piece.last().and_then(|last| last.checked_add(1));
+            let end = elements.and_then(|elements| element.bytes_of(elements));
+            let (Some(elements), true) = (elements, end.is_some_and(|end| end <= piece.extent.bytes)) else {
                 return outside("its view", piece.extent.bytes);
             };
             let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&self.format);
@@ -388,7 +410,16 @@ impl Derived {
                 }
                 (Element::Mxfp4, _) => return wrong("blocks without a scale for each"),
                 (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => return wrong("scales of blocks, and no blocks"),
-                (_, Some(Scales { kind: ScaleKind::Number(Element::Mxfp4 | Element::F8E4m3), .. })) => {
+                (Element::Block(format), _) if format.row().gguf_id.is_none() => {
+                    return wrong("blocks of a format that no file has");
+                }
+                (Element::Block(_), Some(_)) => return wrong("scales of a format that has its own"),
+                (
+                    _,
+                    Some(Scales {
+                        kind: ScaleKind::Number(Element::Mxfp4 | Element::F8E4m3 | Element::Block(_)), ..
+                    }),
+                ) => {
                     return wrong("scales that are no numbers of two or four bytes");
                 }
                 _ if !is_float => return wrong("a format that numbers are not converted to"),
@@ -488,11 +519,20 @@ impl Derived {
     /// Elements that lie one behind another.
     fn run(&self, piece: &Piece, first: u64, out: &mut [u8], count: u64, fetch: &Fetch<'_>) -> bool {
         let Piece { element, extent, scales, .. } = piece;
-        let Some(place) = extent.part(first * element.bytes(), count * element.bytes()) else { return false };
+        if let Element::Block(format) = *element {
+            let Some(x) = numbers(extent, format, first, count, fetch) else { return false };
+            let each = self.format.block_bytes();
+            return x
+                .iter()
+                .zip(out.chunks_exact_mut(each))
+                .all(|(&x, out)| store(self.format, self.change.of(x), out));
+        }
+        let Some((from, bytes)) = element.span(first, count) else { return false };
+        let Some(place) = extent.part(from, bytes) else { return false };
         if element.format() == Some(self.format) && self.change == Change::Keep && scales.is_none() {
             return fetch(extent.file, place, out);
         }
-        let mut stored = vec![0u8; (count * element.bytes()) as usize];
+        let mut stored = vec![0u8; bytes as usize];
         if !fetch(extent.file, place, &mut stored) {
             return false;
         }
@@ -516,19 +556,8 @@ impl Derived {
         {
             return false;
         }
-        x.iter_mut().for_each(|x| *x = self.change.of(*x));
-        match self.format {
-            Format::F32 => out.as_chunks_mut().0.iter_mut().zip(x).for_each(|(out, x)| *out = x.to_le_bytes()),
-            Format::F16 => {
-                out.as_chunks_mut().0.iter_mut().zip(x).for_each(|(out, x)| *out = f16::from_f32(x).to_le_bytes());
-            }
-            Format::Bf16 => {
-                out.as_chunks_mut().0.iter_mut().zip(x).for_each(|(out, x)| *out = bf16::from_f32(x).to_le_bytes());
-            }
-            // The check refuses others.
-            _ => return false,
-        }
-        true
+        let each = self.format.block_bytes();
+        x.iter().zip(out.chunks_exact_mut(each)).all(|(&x, out)| store(self.format, self.change.of(x), out))
     }
 }
 
@@ -624,9 +653,10 @@ impl Indexed {
             let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
             let from = elements[0].min(elements[1]);
             let count = elements[0].max(elements[1]) + width + 1 - from;
-            let (from, count) = (from * piece.element.bytes(), count * piece.element.bytes());
-            if let Some(offset) = piece.extent.part(from, count) {
-                spans.push(Extent { file: piece.extent.file, offset, bytes: count });
+            if let Some((from, bytes)) = piece.element.span(from, count)
+                && let Some(offset) = piece.extent.part(from, bytes)
+            {
+                spans.push(Extent { file: piece.extent.file, offset, bytes });
             }
             row = behind;
         }
@@ -655,9 +685,34 @@ impl Indexed {
         if !follows(&piece.columns, 1) || !follows(&piece.rows, self.columns) {
             return None;
         }
-        let (first, bytes) = (first * piece.element.bytes(), bytes);
+        let (first, _) = piece.element.span(first, 0)?;
         Some((piece.extent.file, piece.extent.part(first, bytes)?))
     }
+}
+
+/// Numbers of blocks that lie one behind another, from an element on.
+fn numbers(extent: &Extent, format: Format, first: u64, count: u64, fetch: &Fetch<'_>) -> Option<Vec<f32>> {
+    let (from, bytes) = Element::Block(format).span(first, count)?;
+    let mut stored = vec![0u8; bytes as usize];
+    if !fetch(extent.file, extent.part(from, bytes)?, &mut stored) {
+        return None;
+    }
+    let len = format.block_len();
+    let mut x = vec![0f32; stored.len() / format.block_bytes() * len];
+    format.dequantise(&stored, &mut x);
+    let skipped = (first % len as u64) as usize;
+    Some(x.get(skipped..skipped + count as usize)?.to_vec())
+}
+
+/// Writes a number in a format of whole numbers; false where it is another, which the check refuses.
+fn store(format: Format, x: f32, out: &mut [u8]) -> bool {
+    match format {
+        Format::F32 => out.copy_from_slice(&x.to_le_bytes()),
+        Format::F16 => out.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+        Format::Bf16 => out.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+        _ => return false,
+    }
+    true
 }
 
 /// Multiplies numbers of a stored matrix, from an element on, by their scales.
@@ -730,6 +785,55 @@ mod tests {
         all
     }
 
+    /// The transposes of parts of two heads' matrices, whose rows are blocks: numbers of a row of the derived tensor are of as many blocks.
+    #[test]
+    fn transposed_parts_of_blocks_have_their_numbers() {
+        let (rows, columns, kept) = (10u64, 64u64, 3u64);
+        let values: Vec<f32> = (0..rows * columns).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+        let row_bytes = Format::Q8_0.row_bytes(columns).unwrap() as usize;
+        let mut file = vec![0; row_bytes * rows as usize];
+        for (row, out) in values.chunks_exact(columns as usize).zip(file.chunks_exact_mut(row_bytes)) {
+            Format::Q8_0.encode_row(row, None, out);
+        }
+        let stored = Format::Q8_0.dequantise_rows(&file, columns as usize);
+        let extent = Extent { file: 0, offset: 0, bytes: file.len() as u64 };
+        let axis = |len, stride| Axis { len, stride };
+        // Rows 2 to 4 and 7 to 9, turned.
+        let piece = Piece {
+            extent,
+            element: Element::Block(Format::Q8_0),
+            first: 2 * columns,
+            rows: vec![axis(2, 5 * columns), axis(columns, 1)],
+            columns: vec![axis(kept, columns)],
+            scales: None,
+        };
+        let derived = Derived { format: Format::F32, columns: kept, change: Change::Keep, pieces: vec![piece] };
+        derived.check(&[file.len() as u64]).unwrap();
+        let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+            out.copy_from_slice(&file[offset as usize..][..out.len()]);
+            true
+        };
+        let right = |number: u64| {
+            let (head, column) = (number / columns, number % columns);
+            (0..kept).map(move |i| (2 + 5 * head + i) * columns + column)
+        };
+        let expected: Vec<f32> = (0..2 * columns).flat_map(right).map(|i| stored[i as usize]).collect();
+        let expected: Vec<u8> = expected.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let indexed = derived.clone().indexed();
+        for (from, count) in [(0, 2 * columns), (5, 16), (60, 9), (127, 1)] {
+            let (from, bytes) = ((from * kept * 4) as usize, (count * kept * 4) as usize);
+            let mut out = vec![0; bytes];
+            assert!(indexed.read(from as u64, &mut out, &fetch));
+            assert_eq!(out, expected[from..from + bytes]);
+        }
+        // A part of a row.
+        let mut out = [0; 4];
+        assert!(indexed.read(8, &mut out, &fetch) && out == expected[8..12]);
+        let wrong = Derived { format: Format::Q8_0, ..derived.clone() };
+        assert!(wrong.check(&[file.len() as u64]).is_err());
+        assert!(derived.check(&[file.len() as u64 - 1]).is_err());
+    }
+
     #[test]
     fn rows_are_put_in_another_order_and_behind_each_other() {
         // 8 rows of 3 columns, 2 heads of 4: halves become neighbours; behind them row 7 again, of a view that begins there.
@@ -782,7 +886,9 @@ mod tests {
                 Element::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
                 Element::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
                 Element::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
-                Element::F8E4m3 | Element::Mxfp4 => (0..1800u32).map(|i| (i * 31 % 126) as u8).collect(),
+                Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => {
+                    (0..1800u32).map(|i| (i * 31 % 126) as u8).collect()
+                }
             };
             for step in [1, 2] {
                 let rows = 150 / step;
@@ -822,7 +928,8 @@ mod tests {
                 let stored = |row, column| {
                     let mut x = [0f32];
                     element.floats(
-                        &file[(element_at(row, column) * element.bytes()) as usize..][..element.bytes() as usize],
+                        &file[(element_at(row, column) * element.bytes_of(1).unwrap()) as usize..]
+                            [..element.bytes_of(1).unwrap() as usize],
                         &mut x,
                     );
                     x[0]

@@ -194,18 +194,18 @@ fn rope_turns_pairs_by_the_position_and_copies_the_rest() {
     let x = f32s(&[1, 1, 4], &[1.0, 0.0, 3.0, 4.0]);
     let (sin, cos) = (2f64.sin() as f32, 2f64.cos() as f32);
     for style in ["norm", "neox"] {
-        let y = run(&rope_text(style, "_"), &[bytes(&[2.0])], &[x.clone(), i32s(&[1], &[2])]).unwrap();
+        let y = run(&rope_text(style, "_, _"), &[bytes(&[2.0])], &[x.clone(), i32s(&[1], &[2])]).unwrap();
         near(&y[0], &[cos, sin, 3.0, 4.0]);
     }
     // A frequency factor divides the angle.
     let (sin, cos) = (1f64.sin() as f32, 1f64.cos() as f32);
-    let y = run(&rope_text("norm", "@f"), &[bytes(&[2.0])], &[x, i32s(&[1], &[2])]).unwrap();
+    let y = run(&rope_text("norm", "@f, _"), &[bytes(&[2.0])], &[x, i32s(&[1], &[2])]).unwrap();
     near(&y[0], &[cos, sin, 3.0, 4.0]);
 }
 
 #[test]
 fn norm_pairs_are_adjacent_and_neox_pairs_half_a_rotation_apart() {
-    let text = |style: &str| rope_text(style, "_").replace("dims = 2", "dims = 4");
+    let text = |style: &str| rope_text(style, "_, _").replace("dims = 2", "dims = 4");
     let args = [f32s(&[1, 1, 4], &[1.0, 0.0, 0.0, 0.0]), i32s(&[1], &[1])];
     let (sin, cos) = (1f64.sin() as f32, 1f64.cos() as f32);
     near(&run(&text("norm"), &[bytes(&[1.0])], &args).unwrap()[0], &[cos, sin, 0.0, 0.0]);
@@ -236,11 +236,73 @@ fn scaled_rope_follows_the_formulas() {
     assert_eq!(yarn[46], plain[46] / 4.0);
 }
 
+/// The same angles at the ends of the ramp, which lie between pairs: 20.94 and 45.03.
+#[test]
+fn a_ramp_that_is_not_truncated_begins_and_ends_between_pairs() {
+    let plain = RopeAttrs::plain(10_000.0, 128, RopeStyle::Neox);
+    let rope = RopeAttrs { factor: 4.0, scaling: RopeScaling::YarnUntruncated, original_context: 4096, ..plain };
+    let ((plain, _), (yarn, magnitude)) = (rope_angles(&plain, None), rope_angles(&rope, None));
+    assert!((magnitude - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-15);
+    let turns = |beta: f64| 128.0 * (4096.0 / (beta * std::f64::consts::TAU)).ln() / (2.0 * 10_000f64.ln());
+    let (low, high) = (turns(32.0), turns(1.0));
+    assert!((low - 20.94).abs() < 0.01 && (high - 45.03).abs() < 0.01, "{low}, {high}");
+    assert_eq!((yarn[20], yarn[46]), (plain[20], plain[46] / 4.0));
+    let keep = 1.0 - (33.0 - low) / (high - low);
+    assert!((yarn[33] - (plain[33] / 4.0 * (1.0 - keep) + plain[33] * keep)).abs() < 1e-15);
+}
+
+#[test]
+fn long_contexts_have_factors_of_their_own() {
+    let text = rope_text("norm", "@f, @l")
+        .replace("weight @f : f32[1]", "weight @f : f32[1] weight @l : f32[1]")
+        .replace("original_context = 0", "original_context = 64");
+    let module = parse(&text).unwrap();
+    let weights = vec![bytes(&[2.0]), bytes(&[4.0])];
+    let args = [f32s(&[1, 1, 4], &[1.0, 0.0, 3.0, 4.0]), i32s(&[1], &[2])];
+    for (context, angle) in [(64, 1f64), (65, 0.5)] {
+        let mut interpreter = Interpreter::new(&module, &weights).unwrap().within(context);
+        let y = interpreter.run("f", args.to_vec()).unwrap();
+        near(&y[0], &[angle.cos() as f32, angle.sin() as f32, 3.0, 4.0]);
+    }
+}
+
+#[test]
+fn temperatures_grow_in_steps_and_means_are_taken_away() {
+    let text = "func @f(%x: f32[T, 2], %p: i32[T]) -> (f32[T, 2]) {
+        %y = temperature %x, %p {scale = 0.5, length = 4, offset = 1} return %y }";
+    let y = run(text, &[], &[f32s(&[3, 2], &[2.0, -4.0, 2.0, -4.0, 2.0, -4.0]), i32s(&[3], &[2, 3, 7])]).unwrap();
+    let [one, two] = [2f64, 3.0].map(|steps| (1.0 + 0.5 * steps.ln()) as f32);
+    near(&y[0], &[2.0, -4.0, 2.0 * one, -4.0 * one, 2.0 * two, -4.0 * two]);
+    let text = "func @f(%x: f32[T, 2, 2]) -> (f32[T, 2, 2]) { %y = centre %x return %y }";
+    check(text, &[], &[f32s(&[1, 2, 2], &X)], &[f32s(&[1, 2, 2], &[-0.5, 0.5, 3.5, -3.5])]);
+}
+
+/// Positions 0 and 1 are of one chunk of 32, 32 of the next; scores of 4 are bent to 2 tanh 2.
+#[test]
+fn attention_in_chunks_and_within_a_cap() {
+    let text = ATTEND
+        .replace("f16[1, S, 2]\n", "f16[1, S, 2] {window = 32, chunked = true}\n")
+        .replace("cap = 0.0", "cap = 2.0");
+    let module = parse(&text).unwrap();
+    let weights: Vec<Vec<u8>> = vec![];
+    let mut interpreter = Interpreter::new(&module, &weights).unwrap();
+    let y = interpreter.run("f", attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1])).unwrap();
+    let w = 1.0 / (1.0 + (-2.0 * 2f64.tanh()).exp());
+    let mixed = |a: f64, b: f64| (a * (1.0 - w) + b * w) as f32;
+    near(&y[0], &[1.0, 2.0, 1.0, 2.0, 3.0, 4.0, mixed(1.0, 5.0), mixed(2.0, 6.0)]);
+    for position in 2..33 {
+        let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[7.0, 8.0], &[position])).unwrap();
+        if position == 32 {
+            near(&y[0], &[7.0, 8.0, 7.0, 8.0]);
+        }
+    }
+}
+
 const ATTEND: &str = "state @kv : paged f16[1, S, 1], f16[1, S, 2]
     func @f(%kv: token<@kv>, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
     -> (f32[T, 2, 2], token<@kv>) {
     %1 = kv.append %kv, %k, %v, %p
-    %y, %2 = attention %q, %1, %p, _ {scale = 0.5}
+    %y, %2 = attention %q, %1, %p, _ {scale = 0.5, cap = 0.0}
     return %y, %2 }";
 
 fn attend(q: &[f32], k: &[f32], v: &[f32], p: &[i32]) -> Vec<Value> {
@@ -280,6 +342,16 @@ fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
         [Value::I32 { data: ids, .. }, Value::F32 { data: p, .. }] => (ids.clone(), p.clone()),
         other => panic!("{other:?}"),
     }
+}
+
+/// Of the highest, 2, the one of 1.99 is near and 1 is not; of those that are left when it is taken, 1.99 alone is near itself.
+#[test]
+fn a_mixer_weighs_by_what_is_left_and_near() {
+    let mixer = "{top_k = 2, score = sparse_mixer, groups = 1, groups_kept = 1, normalise = false, scale = 1}";
+    let (ids, p) = route(mixer, &[1.0, 2.0, 1.99, -3.0]);
+    assert_eq!(ids, [1, 2]);
+    let share = 1.0 / (1.0 + (f64::from(1.99f32) - 2.0).exp());
+    assert!((f64::from(p[0]) - share).abs() < 1e-7 && p[1] == 1.0, "{p:?}");
 }
 
 #[test]
@@ -465,22 +537,24 @@ fn rope_heads_and_append_are_their_parts() {
         "%x: f32[T, 64], %p: i32[T]",
         "f32[T, 4, 16], f32[T, 4, 16]",
         &format!(
-            "%y = rope.heads %x, %p, @hn, @ff {{heads = 4, eps = 1e-6, {rope}}}
-             %z = rope.heads %x, %p, _, _ {{heads = 4, eps = 1e-6, {rope}}} return %y, %z"
+            "%y = rope.heads %x, %p, @hn, @ff, _ {{heads = 4, eps = 1e-6, {rope}}}
+             %z = rope.heads %x, %p, _, _, _ {{heads = 4, eps = 1e-6, {rope}}} return %y, %z"
         ),
         &format!(
             "%h = split_heads %x {{heads = 4}} %n = rms_norm %h, @hn {{eps = 1e-6}}
-             %y = rope %n, %p, @ff {{{rope}}} %z = rope %h, %p, _ {{{rope}}} return %y, %z"
+             %y = rope %n, %p, @ff, _ {{{rope}}} %z = rope %h, %p, _, _ {{{rope}}} return %y, %z"
         ),
         &[noise(&[3, 64], 10), pos.clone()],
     );
-    let attention = "attention %q, %1, %p, _ {scale = 0.25} return %y, %2";
+    let attention = "attention %q, %1, %p, _ {scale = 0.25, cap = 0.0} return %y, %2";
     same(
         "%kv: token<@kv>, %q: f32[T, 8, 16], %x: f32[T, 64], %v: f32[T, 32], %p: i32[T]",
         "f32[T, 8, 8], token<@kv>",
-        &format!("%1 = rope.append %kv, %x, %v, %p, @hn, @ff {{heads = 4, eps = 1e-6, {rope}}} %y, %2 = {attention}"),
         &format!(
-            "%h = split_heads %x {{heads = 4}} %n = rms_norm %h, @hn {{eps = 1e-6}} %k = rope %n, %p, @ff {{{rope}}}
+            "%1 = rope.append %kv, %x, %v, %p, @hn, @ff, _ {{heads = 4, eps = 1e-6, {rope}}} %y, %2 = {attention}"
+        ),
+        &format!(
+            "%h = split_heads %x {{heads = 4}} %n = rms_norm %h, @hn {{eps = 1e-6}} %k = rope %n, %p, @ff, _ {{{rope}}}
              %w = split_heads %v {{heads = 4}} %1 = kv.append %kv, %k, %w, %p %y, %2 = {attention}"
         ),
         &[Value::Token, noise(&[3, 8, 16], 12), noise(&[3, 64], 13), noise(&[3, 32], 14), pos],

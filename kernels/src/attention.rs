@@ -6,7 +6,7 @@ use ixc_ir::plan::DimRule;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{MOST_ROWS, attended, kernel};
+use crate::online_softmax::{MOST_ROWS, Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -24,6 +24,8 @@ spec! {
         pub dv: u32,
         /// Factor on the scores.
         pub scale: Bits,
+        /// What scores are bent to stay within, as by `softcap`.
+        pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
         /// Key heads of a row: how far rows are apart.
@@ -38,13 +40,20 @@ spec! {
 const ROWS: &[Row] = &[
     row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
     row("attention_sinks", 16, "attention group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2"),
+    row("attention_cap", 16, "attention group=2 d=256 dv=256 scale=0.0625 cap=50.0 heads=4 rows=8"),
     row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
 ];
 
+impl Attention {
+    fn scores(&self) -> Scores {
+        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
+    }
+}
+
 impl Definition for Attention {
     fn name(&self) -> String {
-        let Attention { group, d, dv, scale, sinks, heads, rows } = *self;
-        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
+        let Attention { group, d, dv, heads, rows, .. } = *self;
+        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_{}", self.scores().name())
     }
 
     fn signature(&self) -> Signature {
@@ -66,14 +75,14 @@ impl Definition for Attention {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let Attention { group, d, dv, scale, sinks, heads, rows } = *self;
+        let Attention { group, d, dv, heads, rows, .. } = *self;
         check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
         check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, None)
+        kernel(name, vectors.lanes, [group, d, dv], &self.scores(), [heads, rows], false, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let Attention { group, d, dv, scale, sinks, heads, .. } = *self;
+        let (Attention { group, d, dv, sinks, heads, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -81,8 +90,8 @@ impl Definition for Attention {
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let (_, sum, acc) =
-                    attended(&input, q, dv, scale.value(), (0, 0, own as usize), sinks.as_ref().map(|sinks| sinks[h]))?;
+                let sink = sinks.as_ref().map(|sinks| sinks[h]);
+                let (_, sum, acc) = attended(&input, q, dv, &scores, (0, 0, own as usize), sink)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

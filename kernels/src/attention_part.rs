@@ -7,7 +7,7 @@ use crate::attention;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
-use crate::online_softmax::{attended, kernel};
+use crate::online_softmax::{Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -25,6 +25,8 @@ spec! {
         pub dv: u32,
         /// Factor on the scores.
         pub scale: Bits,
+        /// What scores are bent to stay within, as by `softcap`.
+        pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
     }
@@ -35,13 +37,20 @@ spec! {
 const ROWS: &[Row] = &[
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
     row("attention_part_sinks", 16, "attention_part group=8 d=64 dv=64 scale=0.125 sinks"),
+    row("attention_part_cap", 16, "attention_part group=2 d=256 dv=256 scale=0.0625 cap=50.0"),
     row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
 ];
 
+impl AttentionPart {
+    fn scores(&self) -> Scores {
+        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
+    }
+}
+
 impl Definition for AttentionPart {
     fn name(&self) -> String {
-        let AttentionPart { group, d, dv, scale, sinks } = *self;
-        format!("attention_part_g{group}d{d}v{dv}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
+        let AttentionPart { group, d, dv, .. } = *self;
+        format!("attention_part_g{group}d{d}v{dv}_{}", self.scores().name())
     }
 
     fn signature(&self) -> Signature {
@@ -59,12 +68,12 @@ impl Definition for AttentionPart {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionPart { group, d, dv, scale, sinks } = *self;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [1, 1], true, None)
+        let AttentionPart { group, d, dv, .. } = *self;
+        kernel(name, vectors.lanes, [group, d, dv], &self.scores(), [1, 1], true, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionPart { group, d, dv, scale, sinks } = *self;
+        let (AttentionPart { group, d, dv, sinks, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv) = (group as usize, d as usize, dv as usize);
         let own = input.id("position")?;
@@ -72,7 +81,7 @@ impl Definition for AttentionPart {
         for h in 0..group {
             let first = 32 * run.dim("first") as usize;
             let sink = if sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
-            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), (first, first, own), sink)?;
+            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, &scores, (first, first, own), sink)?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
             close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;

@@ -18,7 +18,8 @@
 //!
 //! A tile's rows are queries: the heads of a row that share a key head, then those of the next row. 32 queries fill the two tiles
 //! of a product, so rows come in units of 32 / gcd(32, heads); what is missing of the last unit is computed as queries of zeros.
-//! Scores are powers of two: the factor on scores and log2 e are on the queries.
+//! Scores are powers of two: the factor on scores and log2 e are on the queries, and log2 e on a cap. Where scores are bent (Gemma 2) they are so once
+//! products are done, before maxima.
 //!
 //! **What is rounded.** Errors of scores are exponentiated, and what counts is their size beside differences of scores, not beside scores: where a
 //! channel's keys are all large (models with a bias on keys), one bf16 of each would be too little. So keys and queries are two bf16 each, and
@@ -58,7 +59,9 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Runs};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
+use crate::generate::{GenerateError, Vectors, check};
+use crate::math::SOFTCAP_BOUND;
+use crate::online_softmax::{Scores, Window, check_cap};
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -86,6 +89,8 @@ spec! {
         pub dv: u32,
         /// Factor on the scores.
         pub scale: Bits,
+        /// What scores are bent to stay within, as by `softcap`.
+        pub cap: Option<Bits>,
         /// Key heads of a row: how far rows are apart.
         pub heads: u32,
         /// Most rows of an item: whole units.
@@ -94,6 +99,8 @@ spec! {
         pub exact: bool,
         /// Positions that a row sees, its own included, where not all.
         pub window: Option<u32>,
+        /// Whether it sees those from the last multiple of `window` on instead.
+        pub chunked: bool,
     }
 }
 
@@ -103,8 +110,10 @@ const ROWS: &[Row] = &[
     row("attention_tiles_64", 70, "attention_tiles group=4 d=64 dv=64 scale=0.125 heads=8 rows=72"),
     row("attention_tiles_128", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32"),
     row("attention_tiles_exact", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 exact"),
+    row("attention_tiles_cap", 64, "attention_tiles group=2 d=256 dv=256 scale=0.0625 cap=50.0 heads=4 rows=64"),
     row("attention_tiles_window", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 window=128"),
     row("attention_tiles_window_1024", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 window=1024"),
+    row("attention_tiles_chunk", 64, "attention_tiles group=5 d=128 dv=128 scale=0.088388346 heads=8 rows=64 window=256 chunked"),
 ];
 
 /// Rounding to bf16, relative: of 8 bits half the last.
@@ -116,6 +125,14 @@ const TWO_BF16: f64 = 1.0 / 16384.0;
 const FIRST: u64 = 300;
 
 impl AttentionTiles {
+    fn seen(&self) -> Option<Window> {
+        self.window.map(|positions| Window { positions, chunked: self.chunked })
+    }
+
+    fn scores(&self) -> Scores {
+        Scores { scale: self.scale, cap: self.cap, sinks: false }
+    }
+
     /// Rows whose queries fill pairs of tiles.
     pub fn unit(group: u32) -> u32 {
         PAIR >> group.trailing_zeros().min(PAIR.trailing_zeros())
@@ -130,7 +147,7 @@ impl AttentionTiles {
     /// The dims for an item of rows at these positions, of a state whose memory begins with the sequence.
     pub fn dims(&self, rows: Range<u64>) -> Vec<i64> {
         let (unit, block) = (u64::from(AttentionTiles::unit(self.group)), u64::from(ATTENTION_BLOCK));
-        let seen = |position: u64| self.window.map_or(0, |window| (position + 1).saturating_sub(window.into()));
+        let seen = |position: u64| self.seen().map_or(0, |window| window.first(position));
         let (first, last) = (seen(rows.start) / block, rows.end.saturating_sub(1));
         let seen = seen(last).div_ceil(block)..(rows.start + 1) / block;
         let Runs { lead, head, full, masked, rest } = Runs::of(RUN_BLOCKS, first..last / block + 1, seen);
@@ -144,10 +161,10 @@ impl AttentionTiles {
 
 impl Definition for AttentionTiles {
     fn name(&self) -> String {
-        let AttentionTiles { group, d, dv, scale, heads, rows, exact, window } = *self;
+        let AttentionTiles { group, d, dv, heads, rows, exact, .. } = *self;
         let exact = if exact { "_exact" } else { "" };
-        let window = window.map_or(String::new(), |window| format!("_window{window}"));
-        format!("attention_tiles{window}_g{group}d{d}v{dv}h{heads}m{rows}{exact}_s{:x}", scale.0)
+        let window = self.seen().map_or(String::new(), |window| format!("_{}", window.name()));
+        format!("attention_tiles{window}_g{group}d{d}v{dv}h{heads}m{rows}{exact}_{}", self.scores().name())
     }
 
     fn signature(&self) -> Signature {
@@ -176,7 +193,7 @@ impl Definition for AttentionTiles {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionTiles { group, d, dv, heads, rows, window, .. } = *self;
+        let AttentionTiles { group, d, dv, heads, rows, chunked, .. } = *self;
         let tiles = vectors.tiles;
         check(&name, "tile registers of the target", tiles.into(), tiles, "8, for attention by tiles")?;
         for (what, n) in [
@@ -187,11 +204,11 @@ impl Definition for AttentionTiles {
         ] {
             check(&name, what, n.into(), n > 0, "at least 1")?;
         }
-        if let Some(window) = window {
-            let expected = format!("1 to {MAX_POSITIONS}");
-            let fits = (1..=MAX_POSITIONS).contains(&window.into());
-            check(&name, "a window of positions", window.into(), fits, expected)?;
+        check_cap(&name, self.cap)?;
+        if let Some(window) = self.seen() {
+            window.check(&name)?;
         }
+        check(&name, "chunks", chunked.into(), self.window.is_some() || !chunked, "none where there is no window")?;
         let unit = AttentionTiles::unit(group);
         check(&name, "rows", rows.into(), rows > 0 && rows % unit == 0, format!("a multiple of {unit}"))?;
         let queries = u64::from(rows) * u64::from(group);
@@ -200,32 +217,37 @@ impl Definition for AttentionTiles {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionTiles { group, d, dv, scale, heads, exact, window, .. } = *self;
+        let (AttentionTiles { group, d, dv, heads, exact, window, .. }, of) = (*self, self.scores());
         let rounding = if exact { TWO_BF16 } else { 2.0 * BF16 };
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
         let (keys, values) = (input.halves("keys")?, input.halves("values")?);
         let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
-        let factor = f64::from(scale.value());
+        let factor = f64::from(of.scale.value());
         // Memory begins with the first block.
         let begins = window.map_or(0, |_| ATTENTION_BLOCK as usize * run.dim("first") as usize);
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let end = own as usize + 1 - begins;
-            let from = window.map_or(0, |window| end.saturating_sub(window as usize));
+            let from = self.seen().map_or(0, |window| window.first(end as u64 - 1) as usize);
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 // Scores, and the largest magnitude of what they are sums of.
                 let scores: Vec<(f64, f64)> = (from..end)
                     .map(|p| {
-                        (0..d).map(|e| q[e] * key(p, e) * factor).fold((0.0, 0.0), |(s, m), x| (s + x, m + x.abs()))
+                        let product = (0..d)
+                            .map(|e| q[e] * key(p, e))
+                            .fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
+                        (of.of(product.0), product.1 * factor.abs())
                     })
                     .collect();
                 let max = scores.iter().map(|score| score.0).fold(f64::MIN, f64::max);
                 let magnitude = scores.iter().map(|score| score.1).fold(0.0, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score.0 - max).exp()).collect();
                 let sum: f64 = weights.iter().sum();
-                let of_scores = magnitude * (TWO_BF16 + (d as f64 + 2.0) * UNIT);
+                // A cap is no steeper than 1, and has an error of its own.
+                let of_cap = of.cap.map_or(0.0, |cap| f64::from(cap.value()) * SOFTCAP_BOUND);
+                let of_scores = magnitude * (TWO_BF16 + (d as f64 + 2.0) * UNIT) + of_cap;
                 let relative = 2.0 * (of_scores.exp() - 1.0) + rounding + EXP_BOUND * scores.len() as f64;
                 for e in 0..dv {
                     let terms = (from..end).zip(&weights).map(|(p, w)| w * values[p * dv + e] / sum);
@@ -264,6 +286,7 @@ impl Definition for AttentionTiles {
 mod tests {
     use super::*;
     use crate::generate;
+    use crate::generate::MAX_POSITIONS;
     use crate::limits::LIMITS;
     use ixc_targets::Target;
 
@@ -287,8 +310,18 @@ mod tests {
             let (unit, rows) = (AttentionTiles::unit(group), AttentionTiles::rows_of(group, 256));
             assert!((unit * group).is_multiple_of(PAIR) && (unit == 1 || !(unit / 2 * group).is_multiple_of(PAIR)));
             assert!(rows.is_multiple_of(unit) && (rows == unit || rows * group <= 256), "{group}: {rows}");
-            let spec =
-                AttentionTiles { group, d: 8, dv: 8, scale: Bits::of(1.0), heads: 1, rows, exact: false, window: None };
+            let spec = AttentionTiles {
+                group,
+                d: 8,
+                dv: 8,
+                scale: Bits::of(1.0),
+                cap: None,
+                heads: 1,
+                rows,
+                exact: false,
+                window: None,
+                chunked: false,
+            };
             generate(&spec.into(), Target::AMX).unwrap_or_else(|error| panic!("{error}"));
         }
         assert_eq!([1, 3, 8, 32, 64].map(AttentionTiles::unit), [32, 32, 4, 1, 1]);

@@ -1,4 +1,4 @@
-//! Attention over the last positions alone: a row sees its own and the `window - 1` before it; see [`crate::online_softmax`] for how. Positions
+//! Attention over the last positions alone: a row sees its own and the `window - 1` before it, or those of its chunk; see [`crate::online_softmax`] for how. Positions
 //! are counted in the memory that is left of a state, which may begin behind the sequence's first.
 
 use ixc_ir::kernel::Kernel;
@@ -7,7 +7,7 @@ use ixc_ir::plan::DimRule;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{MOST_ROWS, attended, kernel};
+use crate::online_softmax::{MOST_ROWS, Scores, Window, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -25,6 +25,8 @@ spec! {
         pub dv: u32,
         /// Factor on scores.
         pub scale: Bits,
+        /// What scores are bent to stay within, as by `softcap`.
+        pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
         /// Key heads of a row.
@@ -33,6 +35,8 @@ spec! {
         pub rows: u32,
         /// Positions that a row sees, its own included.
         pub window: u32,
+        /// Whether it sees those from the last multiple of `window` on instead.
+        pub chunked: bool,
     }
 }
 
@@ -41,16 +45,23 @@ spec! {
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
     row("attention_window_sinks", 6, "attention_window group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2 window=128"),
+    row("attention_chunk", 6, "attention_window group=5 d=128 dv=128 scale=0.088388346 heads=8 rows=3 window=8192 chunked"),
 ];
+
+impl AttentionWindow {
+    fn seen(&self) -> Window {
+        Window { positions: self.window, chunked: self.chunked }
+    }
+
+    fn scores(&self) -> Scores {
+        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
+    }
+}
 
 impl Definition for AttentionWindow {
     fn name(&self) -> String {
-        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window } = *self;
-        format!(
-            "attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}",
-            scale.0,
-            if sinks { "_sinks" } else { "" }
-        )
+        let AttentionWindow { group, d, dv, heads, rows, .. } = *self;
+        format!("attention_{}_g{group}d{d}v{dv}h{heads}m{rows}_{}", self.seen().name(), self.scores().name())
     }
 
     fn signature(&self) -> Signature {
@@ -70,21 +81,15 @@ impl Definition for AttentionWindow {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window } = *self;
+        let AttentionWindow { group, d, dv, heads, rows, .. } = *self;
         check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
         check(&name, "key heads", heads.into(), heads > 0, "at least 1")?;
-        check(
-            &name,
-            "a window of positions",
-            window.into(),
-            window > 0 && i32::try_from(window).is_ok(),
-            "at least 1",
-        )?;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, Some(window))
+        self.seen().check(&name)?;
+        kernel(name, vectors.lanes, [group, d, dv], &self.scores(), [heads, rows], false, Some(self.seen()))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionWindow { group, d, dv, scale, sinks, heads, window, .. } = *self;
+        let (AttentionWindow { group, d, dv, sinks, heads, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -94,9 +99,9 @@ impl Definition for AttentionWindow {
             let own = own as usize;
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let from = (own + 1).saturating_sub(window as usize).max(first);
-                let (_, sum, acc) =
-                    attended(&input, q, dv, scale.value(), (first, from, own), sinks.as_ref().map(|sinks| sinks[h]))?;
+                let from = (self.seen().first(own as u64) as usize).max(first);
+                let sink = sinks.as_ref().map(|sinks| sinks[h]);
+                let (_, sum, acc) = attended(&input, q, dv, &scores, (first, from, own), sink)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

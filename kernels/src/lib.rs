@@ -4,9 +4,9 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`softcap`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`], [`append_places`] | rotation of heads, and the append to the KV cache |
+//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`stream_weights`], [`stream_input`], [`stream_mix`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them |
@@ -36,6 +36,7 @@ mod attention_tiles;
 mod attention_window;
 mod bf16_tile;
 pub mod catalogue;
+mod centre;
 mod column_squares;
 mod combine;
 mod compress;
@@ -74,6 +75,7 @@ mod stream_input;
 mod stream_mix;
 mod stream_weights;
 mod sum_squares;
+mod temperature;
 pub mod text;
 mod vectors;
 pub mod work;
@@ -125,6 +127,8 @@ registry! {
     delta_net::DeltaNet,
     delta_net_chunks::DeltaNetChunks,
     ssm_scan::SsmScan,
+    temperature::Temperature,
+    centre::Centre,
     attention_window::AttentionWindow,
     stream_weights::StreamWeights,
     stream_input::StreamInput,

@@ -25,16 +25,28 @@ pub enum Elementwise {
     Sigmoid,
     /// `max(a, 0)^2`.
     ReluSquared,
+    /// `ln(1 + exp(a))`.
+    Softplus,
+    /// `a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3)))`.
+    Gelu,
 }
 
-words! { Elementwise { Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid", ReluSquared "relu_squared" } }
+words! {
+    Elementwise {
+        Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid", ReluSquared "relu_squared", Softplus "softplus", Gelu "gelu"
+    }
+}
 
 impl Elementwise {
     /// Whether it takes a second operand, `b`.
     pub fn has_second(self) -> bool {
         match self {
             Elementwise::Add | Elementwise::Mul => true,
-            Elementwise::Silu | Elementwise::Sigmoid | Elementwise::ReluSquared => false,
+            Elementwise::Silu
+            | Elementwise::Sigmoid
+            | Elementwise::ReluSquared
+            | Elementwise::Softplus
+            | Elementwise::Gelu => false,
         }
     }
 }
@@ -57,6 +69,8 @@ const ROWS: &[Row] = &[
     row("silu", 1, "map function=silu n=5632"),
     row("sigmoid", 1, "map function=sigmoid n=4096"),
     row("relu_squared", 1, "map function=relu_squared n=1856"),
+    row("softplus", 1, "map function=softplus n=4096"),
+    row("gelu", 1, "map function=gelu n=10240"),
 ];
 
 impl Definition for Map {
@@ -94,6 +108,8 @@ impl Definition for Map {
                 }
                 Elementwise::Silu => math::silu(b, v),
                 Elementwise::Sigmoid => math::sigmoid(b, v),
+                Elementwise::Softplus => math::softplus(b, v),
+                Elementwise::Gelu => math::gelu(b, v),
                 Elementwise::ReluSquared => {
                     let zero = b.splat_f32(lanes, 0.0);
                     let v = b.same(Op::Max, &[v, zero]);
@@ -116,6 +132,11 @@ impl Definition for Map {
                 Elementwise::Silu => silu(a[i]),
                 Elementwise::Sigmoid => 1.0 / (1.0 + (-a[i]).exp()),
                 Elementwise::ReluSquared => a[i].max(0.0).powi(2),
+                Elementwise::Softplus => a[i].max(0.0) + (-a[i].abs()).exp().ln_1p(),
+                Elementwise::Gelu => {
+                    let t = (2.0 / std::f64::consts::PI).sqrt() * (a[i] + 0.044715 * a[i].powi(3));
+                    a[i] / 2.0 * (1.0 + t.tanh())
+                }
             };
             close(format_args!("y[{i}]"), *y, expected, (expected.abs() + 1e-3) * EXP_BOUND)?;
         }

@@ -26,6 +26,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
 use crate::reference::{Buffers, Mismatch};
+use crate::text::Bits;
 use crate::vectors::{for_rest, for_vectors};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
@@ -86,8 +87,8 @@ struct Places {
     values: BufferId,
     /// The first block's number.
     first: Option<DimId>,
-    /// How many positions a row sees, where not all.
-    window: Option<u32>,
+    /// Which positions a row sees, where not all.
+    window: Option<Window>,
     /// Where of a query's stats the last place that it sees stands.
     last: i64,
 }
@@ -106,8 +107,7 @@ struct Attend {
     group: i64,
     d: i64,
     dv: i64,
-    /// On scores.
-    scale: f32,
+    scores: Scores,
     q: BufferId,
     q_row_bytes: i64,
     position: BufferId,
@@ -122,18 +122,92 @@ struct Attend {
     masked: DimId,
 }
 
+/// What scores are, besides products of queries and keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores {
+    /// Factor on products.
+    pub scale: Bits,
+    /// What scores are bent to stay within.
+    pub cap: Option<Bits>,
+    /// Whether each head has one more, without a value.
+    pub sinks: bool,
+}
+
+impl Scores {
+    /// How they are called in a kernel's name.
+    pub fn name(&self) -> String {
+        let cap = self.cap.map_or(String::new(), |cap| format!("c{:x}", cap.0));
+        format!("s{:x}{cap}{}", self.scale.0, if self.sinks { "_sinks" } else { "" })
+    }
+
+    /// The score of a product, in f64.
+    pub fn of(&self, product: f64) -> f64 {
+        let score = product * f64::from(self.scale.value());
+        self.cap.map_or(score, |cap| f64::from(cap.value()) * (score / f64::from(cap.value())).tanh())
+    }
+}
+
+/// Which positions up to its own a row sees.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// The last so many.
+    pub positions: u32,
+    /// Or those from the last multiple of as many on: then it is a power of two.
+    pub chunked: bool,
+}
+
+impl Window {
+    /// How it is called in a kernel's name.
+    pub fn name(&self) -> String {
+        format!("{}{}", if self.chunked { "chunk" } else { "window" }, self.positions)
+    }
+
+    /// The first position that the row at one sees.
+    pub fn first(&self, position: u64) -> u64 {
+        let positions = u64::from(self.positions.max(1));
+        if self.chunked { position / positions * positions } else { (position + 1).saturating_sub(positions) }
+    }
+
+    /// The same as kernel IR, for positions `own`; it may be below 0 where nothing before the first is left out.
+    pub fn first_of(&self, b: &mut KernelBuilder, own: ValueId) -> ValueId {
+        let (ty, positions) = (b.ty(own), i64::from(self.positions));
+        if self.chunked {
+            let multiples = b.splat_int(ty, -positions);
+            return b.same(Op::And, &[own, multiples]);
+        }
+        let before = b.splat_int(ty, 1 - positions);
+        b.iadd(own, before)
+    }
+
+    /// Checks that it is one.
+    pub fn check(&self, name: &str) -> Result<(), GenerateError> {
+        let Window { positions, chunked } = *self;
+        let fits = (1..=MAX_POSITIONS).contains(&positions.into());
+        check(name, "a window of positions", positions.into(), fits, format!("1 to {MAX_POSITIONS}"))?;
+        let ok = !chunked || (positions.is_power_of_two() && positions >= ATTENTION_BLOCK);
+        check(name, "a chunk of positions", positions.into(), ok, format!("a power of two, at least {ATTENTION_BLOCK}"))
+    }
+}
+
+/// Checks that a cap is one.
+pub fn check_cap(name: &str, cap: Option<Bits>) -> Result<(), GenerateError> {
+    let Some(cap) = cap else { return Ok(()) };
+    let expected = "those of a number above 0 whose inverse is one";
+    check(name, "cap (its bits)", cap.0.into(), math::is_cap(cap.value()), expected)
+}
+
 /// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own; with a `window` a
 /// row sees so many positions, and blocks begin where the first row's do.
 pub fn kernel(
     name: String,
     lanes: u16,
     sizes: [u32; 3],
-    (scale, sinks): (f32, bool),
+    scores: &Scores,
     [heads, rows]: [u32; 2],
     part: bool,
-    window: Option<u32>,
+    window: Option<Window>,
 ) -> Result<Kernel, GenerateError> {
-    generated(name, lanes, sizes, (scale, sinks), [heads, rows], part, (window, false))
+    generated(name, lanes, sizes, scores, [heads, rows], part, (window, false))
 }
 
 /// Attention of one row over a window and over entries, places that several positions share and that are whole.
@@ -141,22 +215,24 @@ pub fn kernel_with_entries(
     name: String,
     lanes: u16,
     sizes: [u32; 3],
-    (scale, sinks): (f32, bool),
+    scores: &Scores,
     window: u32,
 ) -> Result<Kernel, GenerateError> {
-    generated(name, lanes, sizes, (scale, sinks), [1, 1], false, (Some(window), true))
+    let window = Window { positions: window, chunked: false };
+    generated(name, lanes, sizes, scores, [1, 1], false, (Some(window), true))
 }
 
 fn generated(
     name: String,
     lanes: u16,
     sizes: [u32; 3],
-    (scale, sinks): (f32, bool),
+    scores: &Scores,
     [heads, rows]: [u32; 2],
     part: bool,
-    (window, entries): (Option<u32>, bool),
+    (window, entries): (Option<Window>, bool),
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
+    check_cap(&name, scores.cap)?;
     what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
     let [group, d, dv] = sizes.map(i64::from);
     let (heads, rows) = (i64::from(heads), i64::from(rows));
@@ -190,7 +266,7 @@ fn generated(
             [("entry_keys", d), ("entry_values", dv)].map(|(name, len)| b.read(name, blocks * (BLOCK * len * 2)));
         Entries { places: Places { keys, values, first: None, window: None, last: LAST_ENTRY }, whole, blocks }
     });
-    let sinks = sinks.then(|| b.read("sinks", group * 4));
+    let sinks = scores.sinks.then(|| b.read("sinks", group * 4));
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
@@ -203,7 +279,7 @@ fn generated(
         group,
         d,
         dv,
-        scale,
+        scores: *scores,
         q,
         q_row_bytes,
         position,
@@ -311,7 +387,7 @@ impl Attend {
             for_vectors(b, self.lanes, self.d as u32, |b, at, lanes| {
                 let from = (row.clone() + r.clone()) * self.q_row_bytes + h.clone() * (self.d * 4);
                 let x = b.load(Type::f32(lanes), self.q, from + at.clone() * 4);
-                let scale = b.splat_f32(lanes, self.scale);
+                let scale = b.splat_f32(lanes, self.scores.scale.value());
                 let x = b.mul(x, scale);
                 b.store(s.buffer, query.clone() * (self.d * 4) + at * 4 + s.q, x);
             });
@@ -440,6 +516,9 @@ impl Attend {
                 for query in 0..size {
                     let query_at = first.clone() + query;
                     let mut score = sums[(query * vectors + v) as usize];
+                    if let Some(cap) = self.scores.cap {
+                        score = math::softcap(b, score, cap.value());
+                    }
                     if let Some(position) = position {
                         let own = b.load_splat(
                             Type::i32(lanes),
@@ -449,9 +528,17 @@ impl Attend {
                         let after = b.same(Op::CmpGt, &[position, own]);
                         score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
                         if let Some(window) = places.window {
-                            let window = b.splat_int(Type::i32(lanes), i64::from(window) - 1);
-                            let end = b.iadd(position, window);
-                            let before = b.same(Op::CmpGt, &[own, end]);
+                            let before = match window.chunked {
+                                true => {
+                                    let first = window.first_of(b, own);
+                                    b.same(Op::CmpGt, &[first, position])
+                                }
+                                false => {
+                                    let window = b.splat_int(Type::i32(lanes), i64::from(window.positions) - 1);
+                                    let end = b.iadd(position, window);
+                                    b.same(Op::CmpGt, &[own, end])
+                                }
+                            };
                             score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
                         }
                     }
@@ -627,11 +714,11 @@ pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
     dv: usize,
-    scale: f32,
+    scores: &Scores,
     range: (usize, usize, usize),
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
-    attended_in(input, ["keys", "values"], q, dv, scale, range, sink)
+    attended_in(input, ["keys", "values"], q, dv, scores, range, sink)
 }
 
 /// The same over keys and values of these names.
@@ -640,14 +727,14 @@ pub fn attended_in(
     [keys, values]: [&'static str; 2],
     q: &[f64],
     dv: usize,
-    scale: f32,
+    scores: &Scores,
     (first, from, own): (usize, usize, usize),
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
     let (d, keys, values) = (q.len(), input.halves(keys)?, input.halves(values)?);
     let positions = from - first..own + 1 - first;
     let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
-    let score = |p: usize| (0..d).map(|e| q[e] * key(p, e)).sum::<f64>() * f64::from(scale);
+    let score = |p: usize| scores.of((0..d).map(|e| q[e] * key(p, e)).sum());
     let scores: Vec<f64> = positions.clone().map(score).collect();
     let begin = positions.start;
     let max = scores.iter().copied().fold(sink.unwrap_or(f64::MIN), f64::max);

@@ -27,8 +27,9 @@ pub struct Position {
     pub block: VarId,
     /// The place in it.
     pub lane: VarId,
-    table: BufferId,
-    row: Affine,
+    /// The table, and the byte in it where the position's row begins.
+    pub table: BufferId,
+    pub row: Affine,
 }
 
 /// A head to be rotated.

@@ -1,5 +1,6 @@
 //! Routing of a token to its experts: scores, the best `top_k` of them in order, and their weights.
 
+use ixc_ir::graph::attrs::SPARSE_MIXER_NEAR;
 use ixc_ir::kernel::{BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
 
@@ -31,9 +32,11 @@ pub enum Score {
     Chosen,
     /// The square root of `ln(1 + e^x)`.
     RootSoftplus,
+    /// The logit itself; the weight of a chosen expert is its part in a softmax over those that are left and near it (SparseMixer).
+    SparseMixer,
 }
 
-words! { Score { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus" } }
+words! { Score { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" } }
 
 spec! {
     /// The experts of a row of logits.
@@ -71,6 +74,7 @@ const ROWS: &[Row] = &[
     row("route_chosen", 1, "route experts=32 top_k=4 score=chosen scale=1.0"),
     row("route_root_softplus", 1, "route experts=256 top_k=6 score=root_softplus bias normalise scale=1.5"),
     row("route_listed", 1, "route experts=256 top_k=6 score=root_softplus normalise scale=1.5 listed=512"),
+    row("route_sparse_mixer", 1, "route experts=16 top_k=2 score=sparse_mixer scale=1.0"),
 ];
 
 impl Route {
@@ -185,7 +189,7 @@ impl Definition for Route {
                 each(&mut b, &|b, v| b.mul(v, inverse));
             }
             Score::Sigmoid => each(&mut b, &|b, v| math::sigmoid(b, v)),
-            Score::Chosen => each(&mut b, &|b, v| {
+            Score::Chosen | Score::SparseMixer => each(&mut b, &|b, v| {
                 let floor = b.splat_f32(lanes, FLOOR);
                 b.same(Op::Max, &[v, floor])
             }),
@@ -250,6 +254,7 @@ impl Definition for Route {
                 vec![b.same(Op::IMin, &[id[0], candidate])]
             });
             let id = b.op(Op::ReduceMin, Type::i32(1), &id);
+            let share = (score == Score::SparseMixer).then(|| share_of_near(b, scores, (lanes, vectors), best_lanes));
             b.store(ids, slot * 4, id);
             let id = b.broadcast(lanes, id);
             let weight = b.for_carry("i", vectors, &[zero], |b, i, weight| {
@@ -264,7 +269,11 @@ impl Definition for Route {
                 let s = b.load(Type::f32(lanes), scores, i * (width * 4) + own);
                 vec![b.op(Op::Select, Type::f32(lanes), &[is_it, s, weight[0]])]
             });
-            let weight = if own == 0 { best } else { b.op(Op::ReduceAdd, Type::f32(1), &weight) };
+            let weight = match share {
+                Some(share) => share,
+                None if own == 0 => best,
+                None => b.op(Op::ReduceAdd, Type::f32(1), &weight),
+            };
             b.store(p, slot * 4, weight);
             vec![b.add(total[0], weight)]
         })[0];
@@ -300,7 +309,7 @@ impl Definition for Route {
             .map(|x| match score {
                 Score::Softmax => (x - max).exp() / sum,
                 Score::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-                Score::Chosen => *x,
+                Score::Chosen | Score::SparseMixer => *x,
                 Score::RootSoftplus => x.exp().ln_1p().sqrt(),
             })
             .collect();
@@ -331,7 +340,16 @@ impl Definition for Route {
         let best = &order[..];
         let ids: Vec<u8> = best.iter().flat_map(|i| (*i as i32).to_le_bytes()).collect();
         equal("ids", output.get("ids")?, &ids)?;
-        let chosen = |i: &usize| if score == Score::Chosen { (x[*i] - max).exp() } else { scored[*i] };
+        let chosen = |i: &usize| match score {
+            Score::Chosen => (x[*i] - max).exp(),
+            Score::SparseMixer => {
+                let taken = order.iter().take_while(|other| *other != i).collect::<Vec<_>>();
+                let near = |other: &f64| x[*i] - other <= SPARSE_MIXER_NEAR * other.abs().max(x[*i]);
+                let left = (0..x.len()).filter(|other| !taken.contains(&other)).map(|other| x[other]);
+                1.0 / left.filter(near).map(|other| (other - x[*i]).exp()).sum::<f64>()
+            }
+            Score::Softmax | Score::Sigmoid | Score::RootSoftplus => scored[*i],
+        };
         let total: f64 = best.iter().map(chosen).sum();
         let factor = f64::from(scale.value()) / if normalise || score == Score::Chosen { total } else { 1.0 };
         for (slot, p) in output.floats("p")?.iter().enumerate() {
@@ -411,6 +429,25 @@ fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, [id
         let v = b.mul(v, own);
         b.store(p, slot * 4, v);
     });
+}
+
+/// The part of the highest score in a softmax over those that are near it, of what is left: a score that is taken is far below any.
+fn share_of_near(b: &mut KernelBuilder, scores: BufferId, (lanes, vectors): (u16, i64), best: ValueId) -> ValueId {
+    let (zero, near) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, SPARSE_MIXER_NEAR as f32));
+    let sum = b.for_carry("i", vectors, &[zero], |b, i, sum| {
+        let v = b.load(Type::f32(lanes), scores, i * (i64::from(lanes) * 4));
+        let magnitude = math::abs(b, v);
+        let magnitude = b.same(Op::Max, &[magnitude, best]);
+        let (most, below) = (b.mul(magnitude, near), b.sub(best, v));
+        let far = b.op(Op::CmpLtF, Type::i32(lanes), &[most, below]);
+        let negative = b.sub(v, best);
+        let e = math::exp(b, negative);
+        let e = b.op(Op::Select, Type::f32(lanes), &[far, zero, e]);
+        vec![b.add(sum[0], e)]
+    });
+    let sum = b.op(Op::ReduceAdd, Type::f32(1), &sum);
+    let one = b.splat_f32(1, 1.0);
+    b.same(Op::Div, &[one, sum])
 }
 
 /// Exponentials in place of the chosen logits, of which the first is the highest; their sum.

@@ -198,8 +198,8 @@ mod tests {
   %qh{i} = split_heads %q{i} {{heads = 4}}
   %kh{i} = split_heads %k{i} {{heads = 2}}
   %vh{i} = split_heads %v{i} {{heads = 2}}
-  %qr{i} = rope %qh{i}, %pos, _ {{{ROPE}}}
-  %kr{i} = rope %kh{i}, %pos, _ {{{ROPE}}}
+  %qr{i} = rope %qh{i}, %pos, _, _ {{{ROPE}}}
+  %kr{i} = rope %kh{i}, %pos, _, _ {{{ROPE}}}
   %kv{i} = state.begin @kv.{i}
   %kva{i} = kv.append %kv{i}, %kr{i}, %vh{i}, %pos
   %a{i}, %kvb{i} = attention %qr{i}, %kva{i}, %pos, _ {{scale = 0.125}}

@@ -186,6 +186,8 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Slice
         | OpKind::Concat
         | OpKind::Rope
+        | OpKind::Temperature
+        | OpKind::Centre
         | OpKind::RopeHeads
         | OpKind::Recurrent(_)
         | OpKind::StateBegin

@@ -7,7 +7,7 @@ use crate::support::measure::{Measured, measured};
 use crate::support::{demo_model, ixc, scratch, stdout};
 use ixc::ir::derived::{Axis, Change as Made, Derived, Element, Extent, Piece};
 use ixc::ir::kernel::{Affine, For, Kernel, Stmt, VarId};
-use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeStyle, RopeTable, RowCount, State, Step, WeightFile};
+use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeTable, RowCount, State, Step, WeightFile};
 use ixc::runtime::file;
 
 /// Processor time of a refusal, over what a good plan's first token takes. Issue: one second, in a release build; the code that reads
@@ -148,8 +148,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("weights", "number of weights is", |plan| plan.weights.resize(300_000, plan.weights[0].clone())),
     ("buffers", "number of buffers is", |plan| plan.buffers.resize(300_000, plan.buffers[0].clone())),
     ("rotary tables", "number of pairs of all rotary tables is", |plan| {
-        let table =
-            RopeTable { style: RopeStyle::Neox, frequencies: vec![1.0; 60_000], magnitude: 1.0, every: 1, back: false };
+        let table = RopeTable { frequencies: vec![1.0; 60_000], ..RopeTable::still() };
         plan.ropes.resize(10, table);
     }),
     ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),

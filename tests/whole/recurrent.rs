@@ -158,7 +158,7 @@ impl Text {
             self.op(format!("%{part}{i}.h = split_heads %{part}{i} {{heads = {heads}}}"));
         }
         for part in ["q", "k"] {
-            self.op(format!("%{part}{i}.t = rope %{part}{i}.h, %pos, _ {{{rope}}}"));
+            self.op(format!("%{part}{i}.t = rope %{part}{i}.h, %pos, _, _ {{{rope}}}"));
         }
         let window = window.map_or(String::new(), |window| format!(" {{window = {window}}}"));
         self.declarations += &format!("state @kv.{i} : paged f16[2, S, 64], f16[2, S, 64]{window}\n");
@@ -320,6 +320,8 @@ fn model(name: &str, mut module: Module) -> Model {
         embedding_length: 256,
         vocabulary: VOCABULARY,
         norm_eps: 1e-6,
+        layer_norms: false,
+        temperature: None,
         rope,
         roped: true,
         local_rope: None,

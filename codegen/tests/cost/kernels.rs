@@ -52,8 +52,8 @@ fn all() -> Vec<KernelSpec> {
     all.push(Gather { bytes: 999 }.into());
     all.push(Combine { n: 2047, slots: 8, residual: true }.into());
     let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
-    all.push(Attention { group, d, dv, scale, sinks: false, heads: 8, rows: 4 }.into());
-    all.push(AttentionPart { group, d, dv, scale, sinks: false }.into());
+    all.push(Attention { group, d, dv, scale, cap: None, sinks: false, heads: 8, rows: 4 }.into());
+    all.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false }.into());
     all.push(AttentionCombine { group, dv, parts: 16 }.into());
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));

@@ -117,7 +117,11 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
         ("gemv q8_0", linear(Format::Q8_0R16, MatmulStrategy::Gemv), hot),
         ("gemv q6_k", linear(Format::Q6KR16, MatmulStrategy::Gemv), hot),
         ("gemv f32", linear(Format::F32R16, MatmulStrategy::Gemv), hot),
-        ("attention", AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125), sinks: false }.into(), hot),
+        (
+            "attention",
+            AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125), cap: None, sinks: false }.into(),
+            hot,
+        ),
         ("rms_norm", RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32, plain: false }.into(), hot),
         ("silu", Map { function: Elementwise::Silu, n: 2048 }.into(), hot),
     ]

@@ -60,8 +60,8 @@ fn specs() -> Vec<KernelSpec> {
     }
     for group in [1, 4] {
         let (d, dv, scale) = (64, 64, Bits::of(0.125));
-        specs.push(Attention { group, d, dv, scale, sinks: false, heads: 8, rows: 16 / group }.into());
-        specs.push(AttentionPart { group, d, dv, scale, sinks: false }.into());
+        specs.push(Attention { group, d, dv, scale, cap: None, sinks: false, heads: 8, rows: 16 / group }.into());
+        specs.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false }.into());
         specs.push(AttentionCombine { group, dv, parts: 16 }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {

@@ -227,9 +227,7 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
         d.ropes.push(ixc_ir::plan::RopeTable {
             style: ixc_ir::plan::RopeStyle::Norm,
             frequencies: vec![1.0; 2],
-            magnitude: 1.0,
-            every: 1,
-            back: false,
+            ..ixc_ir::plan::RopeTable::still()
         });
         let row_bytes = d.ropes[0].style.row_bytes(4);
         d.tensors.push(Tensor {

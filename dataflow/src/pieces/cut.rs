@@ -201,6 +201,8 @@ impl<'a> Cutting<'a> {
             | KernelSpec::StreamWeights(_)
             | KernelSpec::StreamInput(_)
             | KernelSpec::StreamMix(_)
+            | KernelSpec::Temperature(_)
+            | KernelSpec::Centre(_)
             | KernelSpec::Copy(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)

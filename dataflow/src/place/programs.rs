@@ -94,7 +94,7 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         vocabulary: plan.vocabulary,
         files: plan.files.clone(),
         weights,
-        ropes: plan.ropes.clone(),
+        ropes: plan.ropes.iter().map(|table| table.within(options.context)).collect(),
         kernels: Vec::new(),
         tensors: Vec::new(),
         routings: Vec::new(),

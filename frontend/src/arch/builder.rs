@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
-use ixc_ir::graph::builder::{GraphBuilder, StepParams};
+use ixc_ir::graph::builder::{GraphBuilder, RopeFactors, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{Attr, Module, OpKind, Operand, Part, Place, Recurrent, State, Unary, ValueId, WeightId};
 use ixc_ir::state::Rollback;
@@ -130,6 +130,11 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
+    /// Rows of the matrix `name`, where the file has it.
+    pub fn rows(&self, name: &str) -> Option<u64> {
+        self.gguf.tensor(name)?.dims().get(1).copied()
+    }
+
     /// The number that is the F32 tensor `name`, where the file has it.
     pub fn optional_scalar(&mut self, name: &str) -> Result<Option<f64>, ArchError> {
         let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
@@ -158,7 +163,11 @@ impl<'a> Builder<'a> {
             return Ok(id);
         }
         let found = self.gguf.require_tensor(tensor)?;
-        self.check_shape(found, &[shape[0], rows, shape[2]])?;
+        // Matrices may be one behind another in one.
+        match found.dims() {
+            [_, _] => self.check_shape(found, &[shape[0].saturating_mul(rows), shape[2]])?,
+            _ => self.check_shape(found, &[shape[0], rows, shape[2]])?,
+        }
         let format = self.gguf.require_format(found)?;
         let place = Some(Place { file: found.file() as u32, offset: found.offset() });
         let part = Part { tensor: tensor.to_owned(), rows, from };
@@ -222,10 +231,37 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// RMS norm of the residual stream, with the weight `name`.
+    /// Norm of the residual stream, with the weight `name`: of RMS, or a layer norm, whose bias is beside the weight where the file has one.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
-        let weight = self.vector(name, self.hyper.embedding_length)?;
+        let (width, layer_norms) = (self.hyper.embedding_length, self.hyper.layer_norms);
+        let weight = self.vector(name, width)?;
+        let x = if layer_norms { self.centre(x)? } else { x };
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps / self.hyper.scales.residual.powi(2));
+        let y = self.typed(y)?;
+        match layer_norms {
+            true => self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width),
+            false => Ok(y),
+        }
+    }
+
+    /// Rows, or heads, less their means.
+    fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.centre(x);
+        self.typed(y)
+    }
+
+    /// Norm of heads of `d` elements, each with a weight of its own, as the stream's but without a bias.
+    pub fn norm_of_each(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+        let weight = self.vectors(name, &[heads, d])?;
+        let x = if self.hyper.layer_norms { self.centre(x)? } else { x };
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        self.typed(y)
+    }
+
+    /// Rows times what their positions make of them, where the model has a temperature.
+    pub fn temperature(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let Some(of) = self.hyper.temperature else { return Ok(x) };
+        let y = self.graph.temperature(x, self.step.pos, &of);
         self.typed(y)
     }
 
@@ -413,17 +449,25 @@ impl<'a> Builder<'a> {
                 self.typed(pos)?
             }
         };
-        let y = self.graph.rope(x, pos, None, &rope_attrs(rope, style));
+        let y = self.graph.rope(x, pos, RopeFactors::default(), &rope_attrs(rope, style));
         self.typed(y)
     }
 
-    /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it.
+    /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it, or
+    /// `rope_factors_short.weight` and, in long contexts, `rope_factors_long.weight`.
     pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
         let rope = local.unwrap_or(&self.hyper.rope);
+        let pairs = rope.dims / 2;
         let factors = match rope.divided {
-            true => self.optional_vector("rope_freqs.weight", rope.dims / 2)?,
-            false => None,
+            true => RopeFactors {
+                short: match self.optional_vector("rope_freqs.weight", pairs)? {
+                    None => self.optional_vector("rope_factors_short.weight", pairs)?,
+                    divisors => divisors,
+                },
+                long: self.optional_vector("rope_factors_long.weight", pairs)?,
+            },
+            false => RopeFactors::default(),
         };
         let attrs = rope_attrs(rope, style);
         let y = self.graph.rope(x, self.step.pos, factors, &attrs);
@@ -434,7 +478,7 @@ impl<'a> Builder<'a> {
     pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
         let facts = &self.hyper.layers[layer];
         let state = State::paged(&format!("kv.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
-        let state = State { window: facts.window, ..state };
+        let state = State { window: facts.window, chunked: facts.chunked, ..state };
         let state = self.graph.state(state);
         let state = self.typed(state)?;
         let kv = self.graph.state_begin(state);
@@ -455,7 +499,7 @@ impl<'a> Builder<'a> {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
-        let y = self.graph.attention(q, kv, self.step.pos, sinks, scale);
+        let y = self.graph.attention(q, kv, self.step.pos, sinks, [scale, self.hyper.scales.attention_softcap]);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)
@@ -584,6 +628,12 @@ impl<'a> Builder<'a> {
         self.typed(z)
     }
 
+    /// The error of a key whose value no graph is made for.
+    pub fn refused(&self, key: &str, found: u64, limit: &str) -> ArchError {
+        let key = format!("{}.{key}", self.architecture);
+        self.gguf.metadata().bad_value(&key, found, limit).into()
+    }
+
     /// Sizes of latent attention, which the file must have.
     pub fn mla(&self) -> Result<Mla, ArchError> {
         let key = format!("{}.attention.kv_lora_rank", self.architecture);
@@ -665,11 +715,27 @@ impl<'a> Builder<'a> {
     /// `exp_probs_b.bias` is added for choosing alone, where the file has it. What an expert gives is a product with `ffn_down_exps`, and the factor
     /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
     pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
-        let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
-        let bias = self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)?;
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
-        let scales = if self.has(&down("bias")) { None } else { self.optional_vector(&down("scale"), count)? };
+        let has_bias = self.has(&down("bias"));
+        let scales = if has_bias { None } else { self.optional_vector(&down("scale"), experts.count)? };
         self.routed_scales.extend(scales.map(|_| down("scale")));
+        self.route_of(layer, logits, experts, scales)
+    }
+
+    /// As [`Builder::route`], with these factors of experts.
+    pub fn route_of(
+        &mut self,
+        layer: usize,
+        logits: ValueId,
+        experts: &Experts,
+        scales: Option<WeightId>,
+    ) -> Result<(ValueId, ValueId), ArchError> {
+        let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
+        let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
+            // As Hy3's files have it.
+            None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
+            bias => bias,
+        };
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, normalise, scale };
         let routed = self.graph.route(logits, [bias, scales], &attrs);
         self.typed(routed)
@@ -700,6 +766,19 @@ impl<'a> Builder<'a> {
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
         let y = self.typed(y)?;
         self.scaled(y, stem)
+    }
+
+    /// The same with a part of `tensor`, whose heads have `before` rows before it, as a weight called `name`.
+    pub fn heads_part(
+        &mut self,
+        x: ValueId,
+        [name, tensor]: [&str; 2],
+        [heads, to, from]: [u64; 3],
+        before: u64,
+    ) -> Result<ValueId, ArchError> {
+        let weight = self.part(name, tensor, [heads, to, from], [before + to, before])?;
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
+        self.typed(y)
     }
 
     /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.

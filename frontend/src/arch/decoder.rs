@@ -23,6 +23,10 @@ pub(super) enum HeadNorm {
     AfterRope,
     /// Of all heads of a row as one, before RoPE.
     Row,
+    /// Of every head with a weight of its own, before RoPE, as norms of the stream are, in files that have the weights.
+    Each,
+    /// Of every head, behind RoPE, without a weight, in layers that rotate them.
+    PlainAfterRope,
 }
 
 /// Which layers rotate queries and keys.
@@ -32,6 +36,21 @@ pub(super) enum Roped {
     All,
     /// All but every so many, the last of these.
     But(usize),
+    /// Those with a window, or all in files without windows.
+    Windowed,
+    /// The same, and those with a dense network in models with experts.
+    WindowedOrDense,
+}
+
+/// What weights the result of attention before the output matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputGate {
+    /// Nothing.
+    None,
+    /// Sigmoids of as many numbers as a head's values, which `attn_q` has behind the queries of each head.
+    WithQueries,
+    /// This function of `attn_gate` times what queries are made of: of a number for each element, or for each head.
+    Own(Unary),
 }
 
 /// What differs between decoders.
@@ -41,6 +60,8 @@ pub(super) struct Style {
     pub pairs: RopeStyle,
     /// Where it is.
     pub roped: Roped,
+    /// Whether queries that are rotated have the model's temperature, too.
+    pub tempered: bool,
     /// Bias of Q, K and V.
     pub bias: Bias,
     /// Whether heads have sinks: a logit each that takes a part of the weights and has no value.
@@ -51,8 +72,12 @@ pub(super) struct Style {
     pub value_norm: bool,
     /// Whether keys, before all that is done to them, are values, too, where there is no `attn_v`.
     pub keys_as_values: bool,
-    /// Whether `attn_q` has, behind the queries of each head, as many numbers whose sigmoids weight the head's result.
-    pub output_gate: bool,
+    /// What weights the result of attention.
+    pub output_gate: OutputGate,
+    /// Whether attention and the feed-forward network stand behind a norm each.
+    pub pre_norms: bool,
+    /// Whether the feed-forward network takes what attention takes, beside it, where there is no norm of its own.
+    pub parallel: bool,
     /// The norm before the feed-forward network.
     pub ffn_norm: &'static str,
     /// Norms of what attention and the feed-forward network give, before it is added.
@@ -67,6 +92,8 @@ pub(super) struct Style {
     pub root_embedding: bool,
     /// Whether a number of each token weights its shared expert.
     pub gated_shared: bool,
+    /// Whether routed and shared experts count half each.
+    pub halved: bool,
 }
 
 impl Style {
@@ -74,12 +101,15 @@ impl Style {
     pub const LLAMA: Style = Style {
         pairs: RopeStyle::Norm,
         roped: Roped::All,
+        tempered: true,
         bias: Bias::Optional,
         sinks: false,
         head_norm: HeadNorm::Absent,
         value_norm: false,
         keys_as_values: false,
-        output_gate: false,
+        output_gate: OutputGate::None,
+        pre_norms: true,
+        parallel: false,
         ffn_norm: "ffn_norm",
         post_norms: None,
         fused_gate: false,
@@ -87,6 +117,7 @@ impl Style {
         ungated: None,
         root_embedding: false,
         gated_shared: false,
+        halved: false,
     };
     /// The same but for RoPE, which turns halves of a head.
     pub const NEOX: Style = Style { pairs: RopeStyle::Neox, ..Style::LLAMA };
@@ -99,40 +130,71 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
         x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
     }
     for layer in 0..b.hyper.layers.len() {
+        if style.parallel && !b.has(&format!("blk.{layer}.{}.weight", style.ffn_norm)) {
+            x = beside(b, layer, x, style)?;
+            continue;
+        }
         x = attention(b, layer, x, style)?;
         x = feed_forward(b, layer, x, style)?;
     }
     b.logits(x)
 }
 
+/// Attention and the feed-forward network beside it, behind one norm.
+fn beside(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+    let y = attention_of(b, layer, h, style)?;
+    let x = b.add(y, x)?;
+    feed_forward_of(b, layer, x, h, style)
+}
+
 /// Norm, attention, output matrix, residual.
 pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.attn_norm.weight"))? } else { x };
+    let y = attention_of(b, layer, h, style)?;
+    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm))
+}
+
+/// Whether a layer rotates queries and keys.
+fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
+    let windowed = || b.hyper.layers.iter().all(|of| of.window.is_none()) || b.hyper.layers[layer].window.is_some();
+    b.hyper.roped
+        && match style.roped {
+            Roped::All => true,
+            Roped::But(period) => !(layer + 1).is_multiple_of(period),
+            Roped::Windowed => windowed(),
+            Roped::WindowedOrDense => windowed() || b.hyper.layers[layer].experts.is_none(),
+        }
+}
+
+/// What attention makes of rows: with its output matrix.
+fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let facts = b.hyper.layers[layer].clone();
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let h = b.norm(x, &name("attn_norm.weight"))?;
-    let of_head = if style.output_gate { facts.key_length + facts.value_length } else { facts.key_length };
+    let with_queries = style.output_gate == OutputGate::WithQueries;
+    let of_head = if with_queries { facts.key_length + facts.value_length } else { facts.key_length };
     let widths = [facts.heads * of_head, facts.kv_heads * facts.key_length, facts.kv_heads * facts.value_length];
     let (mut q, kv) = projections(b, layer, h, widths, style)?;
     if style.head_norm == HeadNorm::Row {
         q = b.rms_norm(q, &name("attn_q_norm.weight"), widths[0])?;
     }
     q = b.split_heads(q, facts.heads)?;
-    let gate = if style.output_gate { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
+    let gate = if with_queries { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
     if gate.is_some() {
         q = b.slice(q, 0, facts.key_length)?;
     }
-    let roped = b.hyper.roped
-        && match style.roped {
-            Roped::All => true,
-            Roped::But(period) => !(layer + 1).is_multiple_of(period),
-        };
-    let turned = |b: &mut Builder<'_>, mut x: ValueId, norm: &str| -> Result<ValueId, ArchError> {
+    let roped = is_roped(b, layer, style);
+    let turned = |b: &mut Builder<'_>, mut x: ValueId, norm: &str, heads: u64| -> Result<ValueId, ArchError> {
         let norm = name(norm);
         let before = match style.head_norm {
             HeadNorm::Heads => true,
             HeadNorm::Optional => b.has(&norm),
-            HeadNorm::Absent | HeadNorm::AfterRope | HeadNorm::Row => false,
+            HeadNorm::Each if b.has(&norm) => {
+                x = b.norm_of_each(x, &norm, [heads, facts.key_length])?;
+                false
+            }
+            HeadNorm::Each | HeadNorm::Absent | HeadNorm::AfterRope | HeadNorm::Row | HeadNorm::PlainAfterRope => false,
         };
         if before {
             x = b.rms_norm(x, &norm, facts.key_length)?;
@@ -140,15 +202,22 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
         if roped {
             x = b.rope(layer, x, style.pairs)?;
         }
-        if style.head_norm == HeadNorm::AfterRope { b.rms_norm(x, &norm, facts.key_length) } else { Ok(x) }
+        match style.head_norm {
+            HeadNorm::AfterRope => b.rms_norm(x, &norm, facts.key_length),
+            HeadNorm::PlainAfterRope if roped => b.plain_norm(x),
+            _ => Ok(x),
+        }
     };
-    let q = turned(b, q, "attn_q_norm.weight")?;
+    let mut q = turned(b, q, "attn_q_norm.weight", facts.heads)?;
+    if style.tempered || !roped {
+        q = b.temperature(q)?;
+    }
     if let Some([k, v]) = kv {
         let (k, mut v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
         if style.value_norm {
             v = b.plain_norm(v)?;
         }
-        let k = turned(b, k, "attn_k_norm.weight")?;
+        let k = turned(b, k, "attn_k_norm.weight", facts.kv_heads)?;
         b.append(layer, k, v)?;
     }
     let mut y = b.attend(layer, q, style.sinks)?;
@@ -156,9 +225,28 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
         let gate = b.sigmoid(gate)?;
         y = b.mul(y, gate)?;
     }
-    let y = b.merge_heads(y)?;
-    let y = b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)?;
-    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm))
+    let mut y = b.merge_heads(y)?;
+    if let OutputGate::Own(function) = style.output_gate {
+        y = gated_output(b, layer, h, y, function)?;
+    }
+    b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)
+}
+
+/// The result `y` of attention, weighted by what `attn_gate` makes of rows: element by element, or head by head.
+fn gated_output(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    y: ValueId,
+    function: Unary,
+) -> Result<ValueId, ArchError> {
+    let facts = b.hyper.layers[layer].clone();
+    let name = format!("blk.{layer}.attn_gate");
+    let (width, values) = (b.hyper.embedding_length, facts.heads * facts.value_length);
+    let by_head = facts.value_length > 1 && b.rows(&format!("{name}.weight")) == Some(facts.heads);
+    let gate = b.linear(h, &name, width, if by_head { facts.heads } else { values }, Bias::Optional)?;
+    let gate = b.unary(function, gate)?;
+    if by_head { b.scale_heads(y, gate) } else { b.mul(y, gate) }
 }
 
 /// `y` added to the stream, behind a norm where there is one.
@@ -218,16 +306,35 @@ fn projections(
 
 /// Norm, routed experts or the dense network where the layer has none, residual.
 pub(super) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
-    let inner = b.hyper.layers[layer].feed_forward;
-    let h = b.norm(x, &format!("blk.{layer}.{}.weight", style.ffn_norm))?;
+    let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.{}.weight", style.ffn_norm))? } else { x };
+    feed_forward_of(b, layer, x, h, style)
+}
+
+/// What routed experts, or the dense network where the layer has none, make of `h`, added to the stream `x`.
+fn feed_forward_of(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    h: ValueId,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
     let norm = style.post_norms.map(|[_, norm]| norm);
     match b.hyper.layers[layer].experts.clone() {
         Some(of) => {
-            let (x, y) = experts(b, layer, x, h, &of, style)?;
-            add(b, layer, x, y, norm)
+            // What the shared ones give is added to the stream first, but where a norm takes it all: nothing of it waits for the router, so it is
+            // computed beside it.
+            let stream = if norm.is_none() { Some(x) } else { None };
+            match (experts(b, layer, stream, h, &of, style)?, norm) {
+                ((routed, Some(with_shared)), None) => b.add(routed, with_shared),
+                ((routed, Some(shared)), Some(_)) => {
+                    let y = b.add(routed, shared)?;
+                    add(b, layer, x, y, norm)
+                }
+                ((routed, None), _) => add(b, layer, x, routed, norm),
+            }
         }
         None => {
-            let y = network(b, layer, h, "", inner, style)?;
+            let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style)?;
             add(b, layer, x, y, norm)
         }
     }
@@ -260,22 +367,25 @@ pub(super) fn network(
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
-/// Router, routed experts and shared ones of `h`: the stream `x` with what the shared ones give, and what is to be added to it.
-///
-/// The shared ones are added first: nothing of them waits for the router, so they are computed beside it.
+/// What the routed experts of `h` give, and what the shared ones do, where there are such, added to `x` where that is given.
 pub(super) fn experts(
     b: &mut Builder<'_>,
     layer: usize,
-    x: ValueId,
+    x: Option<ValueId>,
     h: ValueId,
     of: &Experts,
     style: &Style,
-) -> Result<(ValueId, ValueId), ArchError> {
+) -> Result<(ValueId, Option<ValueId>), ArchError> {
     let width = b.hyper.embedding_length;
+    let halved = style.halved && of.shared > 0;
+    let of = &Experts { scale: if halved { of.scale / 2.0 } else { of.scale }, ..of.clone() };
     let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
     let (ids, weights) = b.route(layer, logits, of)?;
-    let x = if of.shared > 0 { shared_expert(b, layer, x, h, of.shared, style)? } else { x };
-    Ok((x, routed(b, layer, h, (ids, weights), of, style)?))
+    let mut shared = if of.shared > 0 { Some(shared_expert(b, layer, h, of.shared, style)?) } else { None };
+    if let (Some(shared), Some(x)) = (&mut shared, x) {
+        *shared = b.add(*shared, x)?;
+    }
+    Ok((routed(b, layer, h, (ids, weights), of, style)?, shared))
 }
 
 /// What the experts `ids` make of `h`, summed with their weights.
@@ -307,11 +417,10 @@ pub(super) fn routed(
     if of.latent.is_some() { b.linear(y, &name("ffn_latent_up"), own, width, Bias::Optional) } else { Ok(y) }
 }
 
-/// What every token goes through beside its experts, weighted where the style says so, added to `x`.
-fn shared_expert(
+/// What every token goes through beside its experts, weighted where the style says so.
+pub(super) fn shared_expert(
     b: &mut Builder<'_>,
     layer: usize,
-    x: ValueId,
     h: ValueId,
     inner: u64,
     style: &Style,
@@ -323,5 +432,5 @@ fn shared_expert(
         let gate = b.sigmoid(gate)?;
         y = b.scale_heads(y, gate)?;
     }
-    b.add(y, x)
+    if style.halved { b.scale(y, 0.5) } else { Ok(y) }
 }

@@ -22,7 +22,7 @@ use super::hyper::{CHOSEN_RATIO, Compressed, Defaults, Windows};
 use super::streams;
 
 /// Every layer has a window.
-const WINDOWS: Windows = Windows { period: u64::MAX, base: None, scaled: true, divided: false };
+const WINDOWS: Windows = Windows { divided: false, ..Windows::every(u64::MAX) };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek4",
@@ -138,7 +138,7 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Re
     let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
     let chosen = match (layer as u64) < of.listed_layers {
         true => b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?,
-        false => b.route(layer, logits, &experts, None)?,
+        false => b.route(layer, logits, &experts)?,
     };
     // Another bias of the same, for images.
     b.leave_out(&name("exp_probs_b_vl.bias"));

@@ -12,7 +12,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::KeyHeads;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{HeadNorm, Style, attention, feed_forward};
+use super::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward};
 use super::error::ArchError;
 use super::hyper::Ssm;
 
@@ -42,7 +42,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -
 /// What Qwen's decoders of this kind have in common.
 pub(super) const QWEN: Style = Style {
     head_norm: HeadNorm::Heads,
-    output_gate: true,
+    output_gate: OutputGate::WithQueries,
     ffn_norm: "post_attention_norm",
     gated_shared: true,
     ..Style::NEOX

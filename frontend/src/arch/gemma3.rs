@@ -18,7 +18,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
     doc: "Gemma 3",
     defaults: Defaults {
-        windows: Some(Windows { period: 6, base: Some(10_000.0), scaled: false, divided: true }),
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(6) }),
         // The one of 27 billion parameters.
         scaled_by_width: 62,
         ..Defaults::USUAL

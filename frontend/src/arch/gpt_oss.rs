@@ -1,7 +1,7 @@
 //! `gpt-oss`: every other layer has a window, heads have sinks, all matrices have biases, and a clamped gate weights one more than up.
 //!
-//! YaRN's ramp begins and ends at whole pairs, as in llama.cpp. The configuration of the released models says otherwise (`truncate` is false),
-//! which files have no key for.
+//! YaRN's ramp does not begin and end at whole pairs: the configuration of the released models says so (`truncate` is false), which files have no
+//! key for. llama.cpp rounds it to such.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 
@@ -24,7 +24,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Chosen,
         normalise: false,
-        windows: Some(Windows { period: 2, base: None, scaled: true, divided: true }),
+        truncated_yarn: false,
+        windows: Some(Windows::every(2)),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -11,16 +11,17 @@ mod mla;
 mod recurrent;
 mod rope;
 
-use ixc_ir::graph::attrs::{RopeScaling, RouteScore};
+use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
 
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::Compressed;
+pub(super) use mla::latent_lengths;
 pub use recurrent::Ssm;
 
 use self::experts::experts;
 use self::keys::Keys;
-use self::rope::rope;
-use crate::gguf::{Gguf, GgufError, StringArray, Value};
+use self::rope::{rope, yarn_magnitude};
+use crate::gguf::{Gguf, GgufError, Made, StringArray, Value};
 
 /// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
 const MAX_WIDTH: u64 = 1 << 24;
@@ -43,14 +44,18 @@ pub struct Hyper {
     pub embedding_length: u64,
     /// Rows of the embedding table.
     pub vocabulary: u64,
-    /// Added to the mean square in RMS norms.
+    /// Added to the mean square in norms.
     pub norm_eps: f64,
+    /// Whether norms take the mean away first (layer norms), and have biases where files have them.
+    pub layer_norms: bool,
     /// Rotary embedding.
     pub rope: Rope,
     /// Whether layers have it at all: the files of some models switch it off.
     pub roped: bool,
     /// The same of layers with a window, where theirs is another.
     pub local_rope: Option<Rope>,
+    /// What queries of far positions are multiplied by, where layers do that.
+    pub temperature: Option<TemperatureAttrs>,
     /// Factors on what layers pass on.
     pub scales: Scales,
     /// Streams that the residual is, where it is more than one.
@@ -92,11 +97,13 @@ pub struct Scales {
     pub logit: f64,
     /// What logits are bent to stay within; 0 where they are not.
     pub softcap: f64,
+    /// The same of scores of attention.
+    pub attention_softcap: f64,
 }
 
 impl Scales {
     /// Nothing is scaled.
-    pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0 };
+    pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0, attention_softcap: 0.0 };
 }
 
 /// Streams that the residual is, where it is more than one (hyper-connections).
@@ -149,6 +156,8 @@ pub struct Layer {
     pub attention_scale: f64,
     /// How many positions a row sees, its own included, where not all before it.
     pub window: Option<u64>,
+    /// Whether that is a chunk: it sees the positions from the last multiple of `window` on.
+    pub chunked: bool,
     /// The layer whose keys and values it reads, where it has none of its own.
     pub shares: Option<usize>,
     /// Width of the dense feed-forward network; 0 where only experts are given.
@@ -201,7 +210,8 @@ pub struct Rope {
     pub beta_slow: f64,
     /// Factor on the rotated values, beside the one that YaRN implies.
     pub attn_factor: f64,
-    /// Whether the frequencies are divided by `rope_freqs.weight`, where the file has it.
+    /// Whether the frequencies are divided by `rope_freqs.weight`, or by `rope_factors_short.weight` and `rope_factors_long.weight`, where the file
+    /// has them.
     pub divided: bool,
 }
 
@@ -241,6 +251,20 @@ pub(super) struct Defaults {
     pub rotates: Rotates,
     /// Keys of [`NEUTRAL`] that the architecture reads.
     pub reads: &'static [&'static str],
+    /// Tensors that older files lack, and what they are made of there.
+    pub made: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
+    /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
+    pub dense_by_tensor: bool,
+    /// What norms are.
+    pub norms: Norms,
+    /// What queries of far positions are multiplied by.
+    pub temperature: Temperature,
+    /// Whether the ramp of YaRN begins and ends at whole pairs.
+    pub truncated_yarn: bool,
+    /// What scales the stream and logits where files have no keys.
+    pub scales: fn(&Widths) -> Scales,
+    /// Whether `logit_scale` multiplies logits; it divides them otherwise.
+    pub logits_multiplied: bool,
     /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
     pub windows: Option<Windows>,
     /// Whether layers may have compressed entries beside a window.
@@ -252,6 +276,39 @@ pub(super) struct Defaults {
     pub scaled_by_width: usize,
     /// The factor on attention scores; 0 where it is one by the root of the length of a key.
     pub attention_scale: f64,
+}
+
+/// What norms are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Norms {
+    /// Root mean square.
+    Rms,
+    /// Layer norms.
+    Layer,
+    /// Layer norms in files that say `attention.layer_norm_epsilon` and no `attention.layer_norm_rms_epsilon`.
+    ByKey,
+}
+
+/// What queries of far positions are multiplied by: `1 + attention.temperature_scale * ln(1 + floor((position + offset) / length))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Temperature {
+    /// Nothing.
+    None,
+    /// Steps are as long as the context before scaling.
+    OfContext,
+    /// Steps are `attention.temperature_length` long.
+    OfLength,
+    /// The same, with what files mean that lack these keys.
+    Or(TemperatureAttrs),
+}
+
+/// Sizes that scales may follow from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Widths {
+    /// Layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub embedding: u64,
 }
 
 /// What zeros in keys that are given per layer say.
@@ -293,12 +350,36 @@ pub(super) struct ScoreOf {
 pub(super) struct Windows {
     /// Every so many layers one has none: the last of them; 0 where files say which.
     pub period: u64,
+    /// Whether it is the first of them.
+    pub first_is_full: bool,
+    /// How many positions a row sees in files that do not say; `None` where they must.
+    pub length: Option<u64>,
+    /// Whether no layer has a window in files that say 0, or say nothing where there is no `length`.
+    pub optional: bool,
+    /// Whether a window is a chunk: a row sees its chunk's positions up to its own.
+    pub chunked: bool,
     /// Base of their RoPE, where it is not the others'.
     pub base: Option<f32>,
     /// Whether their RoPE is scaled as the others' is.
     pub scaled: bool,
     /// Whether `rope_freqs.weight` is for them, too.
     pub divided: bool,
+}
+
+impl Windows {
+    /// As most have them: every so many layers the last one sees all, with RoPE as those with a window have it.
+    pub const fn every(period: u64) -> Windows {
+        Windows {
+            period,
+            first_is_full: false,
+            length: None,
+            optional: false,
+            chunked: false,
+            base: None,
+            scaled: true,
+            divided: true,
+        }
+    }
 }
 
 impl Defaults {
@@ -309,6 +390,13 @@ impl Defaults {
         rotates: Rotates::Always,
         normalise: true,
         reads: &[],
+        made: |_, _| Ok(Vec::new()),
+        dense_by_tensor: false,
+        norms: Norms::Rms,
+        temperature: Temperature::None,
+        truncated_yarn: true,
+        scales: |_| Scales::NONE,
+        logits_multiplied: false,
         windows: None,
         compressed: false,
         parts: Parts::All,
@@ -332,10 +420,18 @@ impl Hyper {
         // Every layer has tensors, so a layer count beyond their number is a lie, and what is made per layer is bounded.
         let layers = keys.required("block_count", 1, MAX_COUNT.min(gguf.tensors().len() as u64))?;
         let mut context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
+        const WINDOW: &str = "attention.sliding_window";
         let window = match defaults.windows {
-            Some(_) => keys.required("attention.sliding_window", 1, MAX_CONTEXT)?,
-            None => keys.optional("attention.sliding_window", 0, u64::MAX)?.unwrap_or(0),
+            Some(Windows { optional: true, length, .. }) => {
+                keys.optional(WINDOW, 0, MAX_CONTEXT)?.or(length).unwrap_or(0)
+            }
+            Some(Windows { length: Some(length), .. }) => keys.optional(WINDOW, 1, MAX_CONTEXT)?.unwrap_or(length),
+            Some(_) => keys.required(WINDOW, 1, MAX_CONTEXT)?,
+            None => keys.optional(WINDOW, 0, u64::MAX)?.unwrap_or(0),
         };
+        // Files of an architecture with windows may have none.
+        let defaults = Defaults { windows: defaults.windows.filter(|_| window > 0), ..defaults };
+        let keys = Keys { defaults, ..keys };
         if defaults.windows.is_none() && (1..context_length).contains(&window) {
             tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
             context_length = window;
@@ -349,7 +445,13 @@ impl Hyper {
         // Those of Nemotron-H may have the one of their drafts alone.
         let [own, other] =
             ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
-        let eps_key = if defaults.parts == Parts::One && keys.metadata.get(&own).is_none() { other } else { own };
+        let has_own = keys.metadata.get(&own).is_some();
+        let layer_norms = match defaults.norms {
+            Norms::Rms => false,
+            Norms::Layer => true,
+            Norms::ByKey => !has_own,
+        };
+        let eps_key = if !has_own && (layer_norms || defaults.parts == Parts::One) { other } else { own };
         let norm_eps = keys.metadata.read::<f32>(&eps_key)?;
         if !(norm_eps > 0.0 && norm_eps <= 1.0) {
             return Err(keys.metadata.bad_value(&eps_key, norm_eps, "above 0 and at most 1"));
@@ -371,6 +473,11 @@ impl Hyper {
         };
         let mut layers = read_layers(&keys, &windowed, embedding_length)?;
         layers.truncate(layers.len() - draft_layers as usize);
+        if defaults.dense_by_tensor {
+            let has_router = |layer: usize| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+            let dense = layers.iter_mut().enumerate().filter(|(layer, of)| of.feed_forward > 0 && !has_router(*layer));
+            dense.for_each(|(_, of)| of.experts = None);
+        }
         let ssm = Ssm::read(&keys)?;
         if ssm.is_some() && defaults.parts == Parts::All {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
@@ -386,15 +493,20 @@ impl Hyper {
             true => rope(&keys, context_length, full.or(local).unwrap_or(0))?,
             false => Rope::none(context_length),
         };
-        if let Some(mla) = mla {
-            mla.check(&keys, &layers, &rope)?;
-            let scale = mla.attention_scale(&keys, &mut rope)?;
-            layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
+        match mla {
+            Some(mla) => {
+                mla.absorb(&keys, &mut layers, &rope);
+                mla.check(&keys, &layers, &rope)?;
+                let scale = mla.attention_scale(&keys, &mut rope)?;
+                layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
+            }
+            None => yarn_magnitude(&keys, &mut rope)?,
         }
         let mut local_rope = None;
         if let Some(windows) = defaults.windows {
             for (layer, windowed) in layers.iter_mut().zip(&windowed) {
                 layer.window = windowed.then_some(window);
+                layer.chunked = *windowed && windows.chunked;
             }
             local_rope = Some(windows.rope(&keys, &rope, local.or(full).unwrap_or(0))?);
         }
@@ -420,10 +532,12 @@ impl Hyper {
             embedding_length,
             vocabulary,
             norm_eps: norm_eps.into(),
+            layer_norms,
+            temperature: temperature(&keys, &rope)?,
             rope,
             roped,
             local_rope,
-            scales: Scales::read(&keys)?,
+            scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
             compressed,
             mla,
@@ -464,7 +578,7 @@ impl Windows {
         }
         let base = self.base.unwrap_or(rope.base as f32);
         let base = keys.float("rope.freq_base_swa", base, |x| x > 0.0, "a positive number")?;
-        let plain = Rope { scaling: RopeScaling::None, factor: 1.0, ..rope.clone() };
+        let plain = Rope { scaling: RopeScaling::None, factor: 1.0, attn_factor: 1.0, ..rope.clone() };
         Ok(Rope { base, dims, divided: self.divided, ..if self.scaled { rope.clone() } else { plain } })
     }
 }
@@ -480,7 +594,32 @@ fn windowed(keys: &Keys<'_>, windows: Windows, count: usize) -> Result<Vec<bool>
         0 => return Err(keys.metadata.missing(&keys.name(KEY), "array of bools")),
         period => period,
     };
-    Ok((0..count as u64).map(|layer| layer % period + 1 < period).collect())
+    let full = if windows.first_is_full { 0 } else { period - 1 };
+    Ok((0..count as u64).map(|layer| layer % period != full).collect())
+}
+
+/// What queries of far positions are multiplied by.
+fn temperature(keys: &Keys<'_>, rope: &Rope) -> Result<Option<TemperatureAttrs>, GgufError> {
+    const SCALE: &str = "attention.temperature_scale";
+    const LENGTH: &str = "attention.temperature_length";
+    let usual = match keys.defaults.temperature {
+        Temperature::None => return Ok(None),
+        Temperature::OfContext => TemperatureAttrs { scale: 0.0, length: rope.original_context, offset: 0 },
+        Temperature::OfLength => TemperatureAttrs { scale: 0.0, length: 0, offset: 0 },
+        Temperature::Or(usual) => usual,
+    };
+    let scale = keys.float(SCALE, usual.scale as f32, |x| x >= 0.0, "0 or a positive number")?;
+    if scale == 0.0 {
+        return Ok(None);
+    }
+    let length = match keys.defaults.temperature {
+        Temperature::OfContext => usual.length,
+        _ => keys.optional(LENGTH, 0, MAX_CONTEXT)?.unwrap_or(usual.length),
+    };
+    if length == 0 {
+        return Err(keys.missing(LENGTH));
+    }
+    Ok(Some(TemperatureAttrs { scale, length, ..usual }))
 }
 
 /// Layers at the end that read the keys and values of the last layer before them that has a window as they have, or none.
@@ -506,24 +645,29 @@ fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
 }
 
 impl Scales {
-    fn read(keys: &Keys<'_>) -> Result<Scales, GgufError> {
-        let factor = |key: &str| -> Result<f64, GgufError> {
-            if !keys.defaults.reads.contains(&key) {
-                return Ok(1.0);
+    fn read(keys: &Keys<'_>, widths: &Widths) -> Result<Scales, GgufError> {
+        let usual = (keys.defaults.scales)(widths);
+        let reads = |key: &str| keys.defaults.reads.contains(&key);
+        let factor = |key: &str, usual: f64| -> Result<f64, GgufError> {
+            if !reads(key) {
+                return Ok(usual);
             }
-            let found = keys.float(key, 1.0, |x| x >= 0.0, "0 or a positive number")?;
             // 0 stands for an absent key in files of some converters.
-            Ok(if found == 0.0 { 1.0 } else { found })
+            let found = keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number")?;
+            Ok(if found == 0.0 { usual } else { found })
         };
-        let softcap = match keys.defaults.reads.contains(&"final_logit_softcapping") {
-            true => keys.float("final_logit_softcapping", 0.0, |x| x >= 0.0, "0 or a positive number")?,
-            false => 0.0,
+        let cap = |key: &str| match reads(key) {
+            true => keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"),
+            false => Ok(0.0),
         };
+        let multiplied = keys.defaults.logits_multiplied;
+        let logit = factor("logit_scale", if multiplied { 1.0 / usual.logit } else { usual.logit })?;
         Ok(Scales {
-            embedding: factor("embedding_scale")?,
-            residual: factor("residual_scale")?,
-            logit: factor("logit_scale")?,
-            softcap,
+            embedding: factor("embedding_scale", usual.embedding)?,
+            residual: factor("residual_scale", usual.residual)?,
+            logit: if multiplied { 1.0 / logit } else { logit },
+            softcap: cap("final_logit_softcapping")?,
+            attention_softcap: cap("attn_logit_softcapping")?,
         })
     }
 }
@@ -610,6 +754,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
                 scale => scale,
             },
             window: None,
+            chunked: false,
             shares: None,
             feed_forward,
             experts: match &experts {

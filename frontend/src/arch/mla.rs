@@ -44,6 +44,7 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, mla: &Mla, style: &S
     let q_turned = b.rope(layer, q_turned, style.pairs)?;
     let q_still = b.heads_linear(q_still, &name("attn_k_b"), [heads, rank, still])?;
     let q = b.concat(q_still, q_turned)?;
+    let q = b.temperature(q)?;
     let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
     let (c, k) = (b.slice(kept, 0, rank)?, b.slice(kept, rank, turned)?);
     let c = b.rms_norm(c, &name("attn_kv_a_norm.weight"), rank)?;
@@ -52,7 +53,13 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, mla: &Mla, style: &S
     let k = b.concat(c, k)?;
     b.append(layer, k, c)?;
     let y = b.attend(layer, q, style.sinks)?;
-    let y = b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?;
+    let y = match b.has(&name("attn_kv_b.weight")) {
+        // Older files have it with what `attn_k_b` is made of (`absorbed`).
+        true => {
+            b.heads_part(y, [&name("attn_v_b.weight"), &name("attn_kv_b.weight")], [heads, value_length, rank], still)?
+        }
+        false => b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?,
+    };
     let y = b.merge_heads(y)?;
     let y = b.linear(y, &name("attn_output"), heads * value_length, width, Bias::Optional)?;
     b.add(y, x)

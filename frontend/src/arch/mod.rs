@@ -16,6 +16,7 @@
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | the parts that decoders share, and in what they differ |
 //! | `mla` | latent attention |
+//! | `absorbed` | what older files of it lack |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | `ssm` | layers with a selective state space |
 //! | `streams` | residuals of several streams |
@@ -24,9 +25,17 @@
 //!
 //! To add an architecture: a file with its row, and a line in [`ARCHITECTURES`].
 
+mod absorbed;
+mod afmoe;
+mod arcee;
 mod bailingmoe2;
 mod builder;
+mod chatglm;
+mod cohere2;
+mod cohere2moe;
+mod command_r;
 mod decoder;
+mod deepseek;
 mod deepseek2;
 mod deepseek4;
 mod delta_net;
@@ -34,24 +43,41 @@ mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
+mod exaone4;
+mod exaone_moe;
+mod gemma;
+mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
 mod granitehybrid;
 mod granitemoe;
+mod hunyuan_dense;
 mod hunyuan_moe;
+mod hy_v3;
 mod hyper;
+mod internlm2;
+mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
+mod llama4;
+mod minicpm;
 mod minimax_m2;
+mod mistral3;
+mod mistral4;
 mod mla;
+mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod olmo2;
 mod olmoe;
+mod phi2;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
@@ -64,12 +90,14 @@ mod qwen3vlmoe;
 mod seed_oss;
 mod smollm3;
 mod ssm;
+mod stablelm;
+mod starcoder2;
 mod streams;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
 
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
@@ -123,6 +151,32 @@ pub static ARCHITECTURES: &[Architecture] = &[
     lfm2moe::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,
     nemotron_h_moe::ARCHITECTURE,
+    phimoe::ARCHITECTURE,
+    mistral3::ARCHITECTURE,
+    mistral4::ARCHITECTURE,
+    llama4::ARCHITECTURE,
+    gemma::ARCHITECTURE,
+    gemma2::ARCHITECTURE,
+    deepseek::ARCHITECTURE,
+    exaone4::ARCHITECTURE,
+    exaone_moe::ARCHITECTURE,
+    afmoe::ARCHITECTURE,
+    hy_v3::ARCHITECTURE,
+    laguna::ARCHITECTURE,
+    cohere2::ARCHITECTURE,
+    cohere2moe::ARCHITECTURE,
+    command_r::ARCHITECTURE,
+    glm4::ARCHITECTURE,
+    chatglm::ARCHITECTURE,
+    olmo2::ARCHITECTURE,
+    stablelm::ARCHITECTURE,
+    phi2::ARCHITECTURE,
+    starcoder2::ARCHITECTURE,
+    nemotron::ARCHITECTURE,
+    arcee::ARCHITECTURE,
+    hunyuan_dense::ARCHITECTURE,
+    internlm2::ARCHITECTURE,
+    minicpm::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
@@ -132,6 +186,17 @@ pub struct Model {
     pub hyper: Hyper,
     /// The graph: one function, `step`.
     pub module: Module,
+}
+
+/// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.
+///
+/// # Errors
+/// When these are of another shape than keys say.
+pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
+    let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
+    let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
+    let made = (architecture.defaults.made)(&gguf, architecture.name)?;
+    gguf.with(made)
 }
 
 /// Builds the graph of the model in `gguf`.

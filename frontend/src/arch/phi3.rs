@@ -1,4 +1,6 @@
-//! `phi3`: Phi-3 and later, dense: queries, keys and values by one matrix, gate and up by another.
+//! `phi3`: Phi-3 and later, dense: queries, keys and values by one matrix, gate and up by another. Those of long contexts divide frequencies by one
+//! of two lists of factors (longrope): `rope_factors_long.weight` where the context has room for more positions than
+//! `rope.scaling.original_context_length`, `rope_factors_short.weight` where it does not. (Transformers goes by the positions that there are.)
 
 use super::Architecture;
 use super::decoder::{Style, decoder};
@@ -8,7 +10,7 @@ const STYLE: Style = Style { fused_gate: true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "phi3",
-    doc: "Phi-3 and Phi-4 without longrope (4k mini, 14B)",
+    doc: "Phi-3, Phi-3.5, Phi-4 and their mini ones",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

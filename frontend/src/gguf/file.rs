@@ -15,7 +15,7 @@ use super::error::{Fault, GgufError, Place};
 use super::foreign;
 use super::metadata::Metadata;
 use super::parse::{Parsed, Tensor, parse};
-use super::tensor_type::TensorType;
+use super::tensor_type::{TENSOR_TYPES, TensorType};
 
 /// What tells whether a file is still the one that was read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -62,6 +62,17 @@ pub struct Gguf {
     constants: Vec<Vec<u8>>,
     /// Indices into `tensors`, sorted by name.
     by_name: Vec<usize>,
+}
+
+/// A tensor that no file has, with its 1 to 4 dimensions in `ne` order.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// Its name.
+    pub name: String,
+    /// Its dimensions.
+    pub dims: Vec<u64>,
+    /// What it is made of.
+    pub derived: Derived,
 }
 
 impl Gguf {
@@ -156,6 +167,40 @@ impl Gguf {
             }
         }
         Ok(Gguf { files, metadata, tensors, derived, constants, by_name })
+    }
+
+    /// The same model with tensors that none of its files has, made of what they have.
+    ///
+    /// # Errors
+    /// When a tensor is there already, or is not made of what is inside of the files.
+    pub fn with(mut self, made: Vec<Made>) -> Result<Gguf, GgufError> {
+        let lengths: Vec<u64> = self.files.iter().map(|file| file.data().len() as u64).collect();
+        for Made { name, dims, derived } in made {
+            let path = || self.metadata.path().into();
+            let fault =
+                |fault| GgufError::Malformed { path: path(), offset: 0, place: Place::Tensor((*name).into()), fault };
+            if let Some(first) = self.tensor(&name) {
+                return Err(fault(Fault::Duplicate { first: first.offset }));
+            }
+            let outside = || {
+                let bytes = derived.bytes().unwrap_or(u64::MAX);
+                fault(Fault::OutsideFile { offset: 0, bytes, limit: lengths.iter().sum() })
+            };
+            derived.check(&lengths).map_err(|_| outside())?;
+            let kind = TENSOR_TYPES.iter().find(|kind| kind.format() == Some(derived.format)).ok_or_else(outside)?;
+            let number = self.files.len() + self.derived.len();
+            let tensor = Tensor::new(&name, *kind, &dims, number, 0).ok_or_else(outside)?;
+            if derived.bytes() != Some(tensor.bytes) {
+                return Err(outside());
+            }
+            // Constants are counted behind what is derived.
+            self.tensors.iter_mut().filter(|tensor| tensor.file >= number).for_each(|tensor| tensor.file += 1);
+            let at = self.by_name.partition_point(|&i| *self.tensors[i].name < *name);
+            self.by_name.insert(at, self.tensors.len());
+            self.tensors.push(tensor);
+            self.derived.push(derived.indexed());
+        }
+        Ok(self)
     }
 
     /// What tensors are made of that no file has as they are.

@@ -1,7 +1,7 @@
 //! Attributes that several ops share, as structs: what [`super::builder`] takes and the interpreter and passes read back.
 //!
 //! ```text
-//! %q = rope %h, %pos, _ {base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0,
+//! %q = rope %h, %pos, _, _ {base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0,
 //!                        beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0} : f32[T, 8, 64]
 //! ```
 //!
@@ -26,8 +26,10 @@ pub enum RopeScaling {
     None,
     /// Angles are divided by `factor`.
     Linear,
-    /// Low frequencies are divided by `factor`, high ones stay, a ramp between (YaRN, as in llama.cpp).
+    /// Low frequencies are divided by `factor`, high ones stay, a ramp between, from a whole pair to another (YaRN).
     Yarn,
+    /// The same with a ramp whose ends may lie between pairs (`truncate: false` in configurations).
+    YarnUntruncated,
 }
 
 /// How a router turns logits into weights.
@@ -41,7 +43,13 @@ pub enum RouteScore {
     Chosen,
     /// The square root of `ln(1 + exp(logit))`.
     RootSoftplus,
+    /// Of each expert that is chosen a softmax over those that are left and whose logits are near the highest left, as inference of models
+    /// trained with SparseMixer has it (Phi-3.5-MoE): near are those at most [`SPARSE_MIXER_NEAR`] of the larger magnitude below.
+    SparseMixer,
 }
+
+/// How far below the highest of the experts that are left a logit may be, as a part of the larger of both magnitudes: twice `router_jitter_noise`.
+pub const SPARSE_MIXER_NEAR: f64 = 0.02;
 
 /// What the gate of a gated linear unit goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +100,8 @@ macro_rules! words {
 }
 
 words!(RopeStyle { Norm "norm", Neox "neox" });
-words!(RopeScaling { None "none", Linear "linear", Yarn "yarn" });
-words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus" });
+words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
+words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
 words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
@@ -167,6 +175,38 @@ impl RopeAttrs {
             beta_slow: op.attr("beta_slow").float(),
             attn_factor: op.attr("attn_factor").float(),
         }
+    }
+}
+
+/// The attributes of `temperature`: rows are multiplied by `1 + scale * ln(1 + floor((position + offset) / length))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TemperatureAttrs {
+    /// On the logarithm.
+    pub scale: f64,
+    /// Positions of a step.
+    pub length: u64,
+    /// Positions that the first step lacks.
+    pub offset: u64,
+}
+
+impl TemperatureAttrs {
+    /// As the op table orders them.
+    pub fn attrs(&self) -> Vec<Attr> {
+        vec![Attr::rounded(self.scale), int(self.length), int(self.offset)]
+    }
+
+    /// Of a `temperature`; any other op, or one that does not verify, is a bug here.
+    pub fn from_op(op: &Op) -> TemperatureAttrs {
+        TemperatureAttrs {
+            scale: op.attr("scale").float(),
+            length: op.attr("length").int().unsigned_abs(),
+            offset: op.attr("offset").int().unsigned_abs(),
+        }
+    }
+
+    /// The factor at a position.
+    pub fn factor(&self, position: u64) -> f64 {
+        1.0 + self.scale * (((position + self.offset) / self.length) as f64).ln_1p()
     }
 }
 

@@ -25,7 +25,7 @@
 
 use std::collections::HashMap;
 
-use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, int};
+use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs, int};
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::{
     Attr, Choice, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
@@ -51,6 +51,15 @@ pub struct StepParams {
     pub pos: ValueId,
     /// Rows whose logits are wanted, `i32[L]`.
     pub rows: ValueId,
+}
+
+/// What divides the frequencies of a rotation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RopeFactors {
+    /// Where the context is no longer than the one before scaling, or there are no others.
+    pub short: Option<WeightId>,
+    /// Where it is.
+    pub long: Option<WeightId>,
 }
 
 /// Operands of `linear.qkv` for one of query, key and value.
@@ -295,10 +304,20 @@ impl GraphBuilder {
         &mut self,
         x: ValueId,
         pos: ValueId,
-        factors: Option<WeightId>,
+        factors: RopeFactors,
         rope: &RopeAttrs,
     ) -> Result<ValueId, TypeError> {
-        self.one(OpKind::Rope, vec![V(x), V(pos), opt_weight(factors)], rope.attrs())
+        self.one(OpKind::Rope, vec![V(x), V(pos), opt_weight(factors.short), opt_weight(factors.long)], rope.attrs())
+    }
+
+    /// `temperature`.
+    pub fn temperature(&mut self, x: ValueId, pos: ValueId, of: &TemperatureAttrs) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Temperature, vec![V(x), V(pos)], of.attrs())
+    }
+
+    /// `centre`.
+    pub fn centre(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Centre, vec![V(x)], vec![])
     }
 
     /// `state.begin`: the first token of a state.
@@ -311,17 +330,17 @@ impl GraphBuilder {
         self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![])
     }
 
-    /// `attention`: the result and the next token.
+    /// `attention`: the result and the next token. Scores have a factor, and a cap that is 0 where there is none.
     pub fn attention(
         &mut self,
         q: ValueId,
         kv: ValueId,
         pos: ValueId,
         sinks: Option<WeightId>,
-        scale: f64,
+        [scale, cap]: [f64; 2],
     ) -> Result<(ValueId, ValueId), TypeError> {
         let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks)];
-        self.two(OpKind::Attention, operands, vec![Attr::rounded(scale)])
+        self.two(OpKind::Attention, operands, vec![Attr::rounded(scale), Attr::rounded(cap)])
     }
 
     /// `heads.matmul`.
@@ -466,14 +485,15 @@ impl GraphBuilder {
         x: ValueId,
         pos: ValueId,
         norm: Option<WeightId>,
-        factors: Option<WeightId>,
+        factors: RopeFactors,
         heads: u64,
         eps: f64,
         rope: &RopeAttrs,
     ) -> Result<ValueId, TypeError> {
         let mut attrs = vec![int(heads), Attr::rounded(eps)];
         attrs.extend(rope.attrs());
-        self.one(OpKind::RopeHeads, vec![V(x), V(pos), opt_weight(norm), opt_weight(factors)], attrs)
+        let operands = vec![V(x), V(pos), opt_weight(norm), opt_weight(factors.short), opt_weight(factors.long)];
+        self.one(OpKind::RopeHeads, operands, attrs)
     }
 
     /// `rope.append`: the next token. `eps` is that of `norm`.
@@ -485,12 +505,13 @@ impl GraphBuilder {
         v: ValueId,
         pos: ValueId,
         norm: Option<WeightId>,
-        factors: Option<WeightId>,
+        factors: RopeFactors,
         heads: u64,
         eps: f64,
         rope: &RopeAttrs,
     ) -> Result<ValueId, TypeError> {
-        let operands = vec![V(kv), V(k), V(v), V(pos), opt_weight(norm), opt_weight(factors)];
+        let factors = [factors.short, factors.long].map(opt_weight);
+        let operands = [vec![V(kv), V(k), V(v), V(pos), opt_weight(norm)], factors.to_vec()].concat();
         let mut attrs = vec![int(heads), Attr::rounded(eps)];
         attrs.extend(rope.attrs());
         self.one(OpKind::RopeAppend, operands, attrs)

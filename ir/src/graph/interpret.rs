@@ -34,7 +34,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
-use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs};
 use super::op::{OpKind, Recurrent};
 use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
@@ -50,6 +50,8 @@ pub struct Interpreter<'a> {
     weights: &'a dyn WeightSource,
     /// By state, the elements of each field: `[position][column][element]` where there are positions, as many as there were.
     states: Vec<Vec<Vec<f32>>>,
+    /// Positions that a sequence may have.
+    context: u64,
 }
 
 /// The fields of a state at the start of a sequence.
@@ -65,7 +67,14 @@ impl<'a> Interpreter<'a> {
     /// When the module does not verify.
     pub fn new(module: &'a Module, weights: &'a dyn WeightSource) -> Result<Interpreter<'a>, InterpretError> {
         verify(module)?;
-        Ok(Interpreter { module, weights, states: module.states.iter().map(empty).collect() })
+        Ok(Interpreter { module, weights, states: module.states.iter().map(empty).collect(), context: u64::MAX })
+    }
+
+    /// The same for sequences of at most `context` positions; without this they may be of any length. It bounds nothing here, and says which
+    /// frequencies rotations have that know two.
+    #[must_use]
+    pub fn within(self, context: u64) -> Interpreter<'a> {
+        Interpreter { context, ..self }
     }
 
     /// Goes back to the start of a sequence.
@@ -264,11 +273,26 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::Rope => {
                 let dims = self.dims(value("x"));
-                let factors = self.optional(op.operand("factors"))?;
+                let factors = self.rope_factors(op)?;
                 let rope = RopeAttrs::from_op(op);
                 let pos = ints(value("pos"));
                 let y = math::rope(&f32s(self, "x")?, dims[1], dims[2], pos, &rope, factors.as_deref());
                 one(dims, y)
+            }
+            OpKind::Temperature => {
+                let (x, pos, of) = (f32s(self, "x")?, ints(value("pos")), TemperatureAttrs::from_op(op));
+                let dims = self.dims(value("x"));
+                let width = dims[1..].iter().product::<usize>().max(1);
+                let mut y = Vec::with_capacity(x.len());
+                for (row, &position) in x.chunks_exact(width).zip(pos) {
+                    let factor = of.factor(index(mnemonic, "position", position, i32::MAX as usize)? as u64);
+                    y.extend(row.iter().map(|&x| (f64::from(x) * factor) as f32));
+                }
+                one(dims, y)
+            }
+            OpKind::Centre => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                one(dims.clone(), math::centre(&x, dims[dims.len() - 1]))
             }
             OpKind::Recurrent(kind) => self.recurrent(op, kind, env),
             OpKind::ColumnSquares => {
@@ -627,6 +651,15 @@ impl<'a> Interpreter<'a> {
         Ok(out)
     }
 
+    /// What divides the frequencies of a rotation.
+    fn rope_factors(&self, op: &Op) -> Result<Option<Vec<f32>>, InterpretError> {
+        let long = op.operand("long");
+        match long != Operand::Absent && self.context > RopeAttrs::from_op(op).original_context {
+            true => self.optional(long),
+            false => self.optional(op.operand("factors")),
+        }
+    }
+
     fn rope_heads(
         &self,
         op: &Op,
@@ -636,7 +669,7 @@ impl<'a> Interpreter<'a> {
         pos: &[i32],
     ) -> Result<Vec<f32>, InterpretError> {
         let normed = self.optional(op.operand("norm"))?.map(|w| math::rms_norm(x, &w, size, op.attr("eps").float()));
-        let factors = self.optional(op.operand("factors"))?;
+        let factors = self.rope_factors(op)?;
         let x = normed.as_deref().unwrap_or(x);
         Ok(math::rope(x, heads, size, pos, &RopeAttrs::from_op(op), factors.as_deref()))
     }
@@ -723,7 +756,7 @@ impl<'a> Interpreter<'a> {
             key: dims[2],
             value: cache.value as usize,
         };
-        let scale = op.attr("scale").float();
+        let scale = ["scale", "cap"].map(|name| op.attr(name).float());
         let sinks = self.optional(op.operand("sinks"))?;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
@@ -737,7 +770,11 @@ impl<'a> Interpreter<'a> {
                 let length = all_keys.len() / (cache.heads * cache.key) as usize;
                 let position = index(op.kind.row().mnemonic, "position", position, length.saturating_mul(every))?;
                 let end = (position + 1) / every;
-                let first = window.map_or(0, |window| end.saturating_sub(window as usize));
+                let first = match window.map(|window| window as usize) {
+                    None => 0,
+                    Some(chunk) if declared.chunked => position / chunk * chunk,
+                    Some(window) => end.saturating_sub(window),
+                };
                 let part = |width: u64| {
                     let row = (cache.heads * width) as usize;
                     first * row..end * row

@@ -16,7 +16,7 @@
 //!   ...
 //!   %3 = state.begin @kv.0 : token<@kv.0>
 //!   %4 = kv.append %3, %k, %v, %pos : token<@kv.0>
-//!   %y, %5 = attention %q, %4, %pos, _ {scale = 0.125} : f32[T, 4, 64], token<@kv.0>
+//!   %y, %5 = attention %q, %4, %pos, _ {scale = 0.125, cap = 0.0} : f32[T, 4, 64], token<@kv.0>
 //!   %7 = rms_norm %6, @output_norm.weight {eps = 1e-6} : f32[L, 256]
 //!   %8 = dequantise @output.weight : f32[4096, 256]
 //!   %9 = matmul %7, %8 : f32[L, 4096]
@@ -289,6 +289,8 @@ pub struct State {
     pub window: Option<u64>,
     /// How many positions share a place, in which the last of them stays; 1 where each has its own.
     pub every: u64,
+    /// Whether that is a chunk: positions from the last multiple of `window` on are needed, and no more before them.
+    pub chunked: bool,
 }
 
 impl State {
@@ -306,6 +308,7 @@ impl State {
             rollback: Rollback::Cut,
             window: None,
             every: 1,
+            chunked: false,
         }
     }
 
@@ -320,6 +323,7 @@ impl State {
             rollback,
             window: None,
             every: 1,
+            chunked: false,
         }
     }
 }

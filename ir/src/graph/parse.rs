@@ -286,11 +286,11 @@ impl<'t> Parser<'t> {
             }
         }
         let rollback = kind.row().rollbacks[0];
-        let mut state = State { name: name.clone(), kind, fields, rollback, window: None, every: 1 };
+        let mut state = State { name: name.clone(), kind, fields, rollback, window: None, every: 1, chunked: false };
         if self.take("{")? {
             let mut said = Vec::new();
             self.list("}", |this| {
-                let (at, word) = this.word("rollback, window or every")?;
+                let (at, word) = this.word("rollback, window, every or chunked")?;
                 if said.contains(&word) {
                     return Err(Failure {
                         at,
@@ -309,7 +309,11 @@ impl<'t> Parser<'t> {
                     ("rollback", other) => return Err(expected(value_at, "how it rolls back", other)),
                     ("window", token) => state.window = Some(this.unsigned(value_at, token)?),
                     ("every", token) => state.every = this.unsigned(value_at, token)?,
-                    (other, _) => return Err(expected(at, "rollback, window or every", &Token::Word(other))),
+                    ("chunked", Token::Word("true")) => state.chunked = true,
+                    ("chunked", other) => return Err(expected(value_at, "true", other)),
+                    (other, _) => {
+                        return Err(expected(at, "rollback, window, every or chunked", &Token::Word(other)));
+                    }
                 }
                 Ok(())
             })?;

@@ -75,7 +75,8 @@ impl Display for State {
         let rollback = (row.rollbacks != [self.rollback]).then(|| format!("rollback = {}", self.rollback.word()));
         let window = self.window.map(|window| format!("window = {window}"));
         let every = (self.every != 1).then(|| format!("every = {}", self.every));
-        let attrs: Vec<String> = rollback.into_iter().chain(window).chain(every).collect();
+        let chunked = self.chunked.then(|| "chunked = true".to_string());
+        let attrs: Vec<String> = rollback.into_iter().chain(window).chain(chunked).chain(every).collect();
         if attrs.is_empty() { Ok(()) } else { write!(f, " {{{}}}", attrs.join(", ")) }
     }
 }

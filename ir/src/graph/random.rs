@@ -26,7 +26,7 @@ use self::soup::Soup;
 pub use mutate::mutated;
 
 use super::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore};
-use super::builder::GraphBuilder;
+use super::builder::{GraphBuilder, RopeFactors};
 use super::interpret::Value;
 use super::number::canonical;
 use super::op::{OPS, OpKind};
@@ -114,14 +114,14 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
             } else {
                 x
             };
-            ok(m.b.rope(x, step.pos, None, &rope))
+            ok(m.b.rope(x, step.pos, RopeFactors::default(), &rope))
         };
         let q = turn(&mut m, q, "attn_q_norm.weight");
         let k = turn(&mut m, k, "attn_k_norm.weight");
         let state = ok(m.b.state(State::paged(&format!("kv.{layer}"), kv_heads, head, head)));
         let kv = ok(m.b.state_begin(state));
         let kv = ok(m.b.kv_append(kv, k, v, step.pos));
-        let (y, _) = ok(m.b.attention(q, kv, step.pos, None, 1.0 / (head as f64).sqrt()));
+        let (y, _) = ok(m.b.attention(q, kv, step.pos, None, [1.0 / (head as f64).sqrt(), 0.0]));
         let y = ok(m.b.merge_heads(y));
         let y = m.matmul(y, &name("attn_output.weight"), &[width, width]);
         x = ok(m.b.add(x, y));
@@ -268,7 +268,7 @@ fn random_rope(rng: &mut Random, size: u64) -> RopeAttrs {
         base: rng.pick(&[100.0, 10_000.0, 1e6]),
         dims: if size > 2 && rng.once_in(3) { size / 4 * 2 } else { size / 2 * 2 },
         style: rng.pick(&[RopeStyle::Norm, RopeStyle::Neox]),
-        scaling: rng.pick(&[RopeScaling::None, RopeScaling::Linear, RopeScaling::Yarn]),
+        scaling: rng.pick(&[RopeScaling::None, RopeScaling::Linear, RopeScaling::Yarn, RopeScaling::YarnUntruncated]),
         factor: rng.pick(&[1.0, 4.0, 0.1 + 0.2]),
         original_context: rng.pick(&[1, 32, 4096]),
         beta_fast: 32.0,
@@ -280,7 +280,13 @@ fn random_rope(rng: &mut Random, size: u64) -> RopeAttrs {
 fn random_route(rng: &mut Random, top_k: u64) -> RouteAttrs {
     RouteAttrs {
         top_k,
-        score: rng.pick(&[RouteScore::Softmax, RouteScore::Sigmoid, RouteScore::Chosen, RouteScore::RootSoftplus]),
+        score: rng.pick(&[
+            RouteScore::Softmax,
+            RouteScore::Sigmoid,
+            RouteScore::Chosen,
+            RouteScore::RootSoftplus,
+            RouteScore::SparseMixer,
+        ]),
         groups: 1,
         groups_kept: 1,
         normalise: rng.once_in(2),

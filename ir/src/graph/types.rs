@@ -14,9 +14,11 @@
 pub(super) mod rule;
 
 use self::rule::Rule;
+use super::attrs::RouteScore;
 use super::op::OpKind;
 use super::{Attr, Choice, Dim, Element, Function, Held, Module, Operand, State, Type, Weight};
 use crate::format::Format;
+use crate::plan::ATTENTION_BLOCK;
 use crate::state::{POSITIONS, StateKind};
 
 /// Why an op has no type.
@@ -235,6 +237,21 @@ pub fn result_types(
             rule.rope(size)?;
             one(Type::f32([rows.clone(), heads.clone(), d.clone()]))
         }
+        OpKind::Temperature => {
+            let dims = rule.f32_any("x")?;
+            match dims.first() {
+                Some(rows) => rule.rows("pos", rows)?,
+                None => return Err(rule.operand("x", "f32 of rows")),
+            }
+            rule.positive("length")?;
+            rule.not_negative("offset")?;
+            one(Type::f32(dims))
+        }
+        OpKind::Centre => {
+            let (lead, d) = rule.f32_rows("x")?;
+            rule.number("x", d)?;
+            one(Type::f32(with(lead, d.clone())))
+        }
         OpKind::Recurrent(op) => super::recurrent::types(&rule, op),
         OpKind::ColumnSquares => {
             rule.column_squares()?;
@@ -259,6 +276,9 @@ pub fn result_types(
                 return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
             rule.bias("sinks", rule.number("q", heads)?)?;
+            if rule.find_attr("cap").float() < 0.0 {
+                return Err(rule.attr("cap", "0 or more"));
+            }
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
         }
         OpKind::HeadsMatmul => {
@@ -284,6 +304,12 @@ pub fn result_types(
             }
             rule.bias("bias", experts)?;
             rule.bias("scales", experts)?;
+            if rule.find_attr("score").word() == RouteScore::SparseMixer.word() {
+                let plain = rule.find("bias") == Operand::Absent && rule.find_attr("groups").int() == 1;
+                if !plain {
+                    return Err(rule.attr("score", "another where there is a bias, or are groups"));
+                }
+            }
             let (groups, kept) = (rule.positive("groups")?, rule.positive("groups_kept")?);
             if !experts.is_multiple_of(groups) || (groups > 1 && experts / groups < 2) {
                 return Err(
@@ -707,6 +733,11 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
         Some(window) if window == 0 || i32::try_from(window).is_err() => {
             error(format!("has a window of {window}; it must be in 1..={}", i32::MAX))
         }
+        // Memory then begins with a chunk, and what is before a chunk is known by its bits.
+        Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK.into()) => {
+            error(format!("has chunks of {window}; they must be a power of two, at least {ATTENTION_BLOCK}"))
+        }
+        None if state.chunked => error("has chunks of no length (window)".to_string()),
         Some(_) | None => Ok(()),
     }
 }

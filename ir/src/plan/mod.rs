@@ -212,8 +212,8 @@ impl RopeStyle {
     }
 }
 
-/// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude`,
-/// computed in f64.
+/// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude` and the factor of
+/// `temperature`, computed in f64.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RopeTable {
@@ -227,12 +227,60 @@ pub struct RopeTable {
     pub every: u32,
     /// Whether it turns back.
     pub back: bool,
+    /// Frequencies in place of those, in long contexts.
+    pub long: Option<LongFrequencies>,
+    /// What each position puts on cosines and sines besides.
+    pub temperature: Option<Temperature>,
+}
+
+/// Frequencies of long contexts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LongFrequencies {
+    /// A context is long that has room for more positions than these.
+    pub beyond: u32,
+    /// As many as those of short contexts.
+    pub frequencies: Vec<f64>,
+}
+
+/// A factor that grows with the position in steps: `1 + scale * ln(1 + floor((position + offset) / length))`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Temperature {
+    /// On the logarithm.
+    pub scale: f64,
+    /// Positions of a step, at least 1.
+    pub length: u32,
+    /// Positions that the first step lacks.
+    pub offset: u32,
+}
+
+impl Temperature {
+    /// The factor at a position.
+    pub fn factor(&self, position: u32) -> f64 {
+        let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.length.max(1));
+        1.0 + self.scale * (steps as f64).ln_1p()
+    }
 }
 
 impl RopeTable {
     /// For keys that are rotated already: one pair that turns by no angle, since `1 * a - 0 * b` is `a`, exactly.
     pub fn still() -> RopeTable {
-        RopeTable { style: RopeStyle::Neox, frequencies: vec![0.0], magnitude: 1.0, every: 1, back: false }
+        RopeTable {
+            style: RopeStyle::Neox,
+            frequencies: vec![0.0],
+            magnitude: 1.0,
+            every: 1,
+            back: false,
+            long: None,
+            temperature: None,
+        }
+    }
+
+    /// The table for a context of so many positions, which has one list of frequencies.
+    pub fn within(&self, context: u32) -> RopeTable {
+        let long = self.long.as_ref().filter(|long| context > long.beyond).map(|long| &long.frequencies);
+        RopeTable { frequencies: long.unwrap_or(&self.frequencies).clone(), long: None, ..self.clone() }
     }
 
     /// Elements of a head that it rotates.
@@ -244,10 +292,11 @@ impl RopeTable {
     pub fn fill_row(&self, position: u32, row: &mut [f32]) {
         let pairs = self.frequencies.len();
         let position = position - position % self.every.max(1);
+        let magnitude = self.magnitude * self.temperature.map_or(1.0, |temperature| temperature.factor(position));
         for (i, frequency) in self.frequencies.iter().enumerate() {
             let (sin, cos) = (f64::from(position) * frequency).sin_cos();
             let sin = if self.back { -sin } else { sin };
-            let (sin, cos) = ((sin * self.magnitude) as f32, (cos * self.magnitude) as f32);
+            let (sin, cos) = ((sin * magnitude) as f32, (cos * magnitude) as f32);
             match self.style {
                 RopeStyle::Norm => {
                     row[2 * i..2 * i + 2].fill(cos);
@@ -304,6 +353,8 @@ pub struct State {
     pub window: Option<u32>,
     /// How many positions share a place; 1 where each has its own.
     pub every: u32,
+    /// Whether that is a chunk: positions from the last multiple of `window` on are needed, and no more before them.
+    pub chunked: bool,
 }
 
 impl State {
@@ -323,6 +374,7 @@ impl State {
             rollback: Rollback::Cut,
             window: None,
             every: 1,
+            chunked: false,
         }
     }
 

@@ -10,7 +10,7 @@
 
 use std::fmt::Write;
 
-use super::{Division, Input, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, WeightFile};
+use super::{Division, Input, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, Temperature, WeightFile};
 
 /// The plan's text. `name` gives a kernel's.
 pub fn print<K>(plan: &Plan<K>, name: impl Fn(&K) -> String) -> String {
@@ -58,6 +58,12 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
             RopeStyle::Neox => "neox",
         };
         write!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
+        if let Some(long) = &rope.long {
+            write!(out, ", others in contexts beyond {}", long.beyond)?;
+        }
+        if let Some(Temperature { scale, length, offset }) = rope.temperature {
+            write!(out, ", times 1 + {scale} ln(1 + (position + {offset}) / {length})")?;
+        }
         if rope.every > 1 {
             write!(out, ", alike for every {} positions", rope.every)?;
         }
@@ -155,7 +161,7 @@ fn state(state: &State) -> String {
         text += &format!(", rollback {}", state.rollback.word());
     }
     if let Some(window) = state.window {
-        text += &format!(", window {window}");
+        text += &format!(", {} {window}", if state.chunked { "chunks of" } else { "window" });
     }
     if state.every > 1 {
         text += &format!(", a place for every {}", state.every);

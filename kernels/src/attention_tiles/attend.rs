@@ -6,8 +6,9 @@ use super::panels::{BLOCK, KEYS, Panels, Sizes};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
 use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, TILE, UPPER, multiply};
 use crate::generate::MAX_POSITIONS;
-use crate::math;
+use crate::text::Bits;
 use crate::vectors::for_vectors;
+use crate::{math, online_softmax};
 
 /// Queries of a strip: a tile's rows.
 const STRIP: i64 = ROWS;
@@ -59,7 +60,10 @@ struct Attend {
     sizes: Sizes,
     group: i64,
     heads: i64,
+    /// On products, and log2 e.
     scale: f32,
+    /// Of scores, and log2 e.
+    cap: Option<f32>,
     /// Rows of a unit.
     unit: i64,
     q: BufferId,
@@ -78,7 +82,7 @@ struct Attend {
 /// Positions that a row sees, and blocks before those in the buffers.
 #[derive(Clone, Copy)]
 struct Window {
-    positions: i64,
+    seen: online_softmax::Window,
     first: DimId,
     /// Blocks before the first whole run, and runs that begin before what the last row sees.
     lead: DimId,
@@ -94,11 +98,13 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
     let mut b = KernelBuilder::new(name);
     let (most_masked, most_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
-    let window = spec.window.map(|window| Window {
-        positions: window.into(),
+    // A row of a chunk's end may be beside one of the next, which sees nothing of all that.
+    let most_head = most_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
+    let window = spec.seen().map(|seen| Window {
+        seen,
         first: b.dim("first", 0, MAX_POSITIONS / BLOCK),
         lead: b.dim("run_lead", 0, most_rest),
-        head: b.dim("head_runs", 0, most_masked),
+        head: b.dim("head_runs", 0, most_head),
     });
     let full = b.dim("full_runs", 0, MAX_POSITIONS / RUN);
     let masked = b.dim("masked_runs", 0, most_masked);
@@ -142,9 +148,26 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     };
     let scratch = b.buffer("scratch", BufferKind::Scratch, end);
     let panels = Panels { sizes, keys, values, scratch, keys_at, values_at };
-    let scale = (f64::from(spec.scale.value()) * std::f64::consts::LOG2_E) as f32;
-    let attend =
-        Attend { sizes, group, heads, scale, unit, q, position, y, scratch, at, panels, units, rest, partial, window };
+    let of_powers = |x: Bits| (f64::from(x.value()) * std::f64::consts::LOG2_E) as f32;
+    let (scale, cap) = (of_powers(spec.scale), spec.cap.map(of_powers));
+    let attend = Attend {
+        sizes,
+        group,
+        heads,
+        scale,
+        cap,
+        unit,
+        q,
+        position,
+        y,
+        scratch,
+        at,
+        panels,
+        units,
+        rest,
+        partial,
+        window,
+    };
 
     attend.begin(&mut b);
     let mut first = Affine::default();
@@ -233,8 +256,7 @@ impl Attend {
             let own = b.load(Type::i32(1), self.position, row * 4);
             b.store(scratch, query.clone() * 4 + at.own, own);
             if let Some(window) = self.window {
-                let before = b.splat_int(Type::i32(1), 1 - window.positions);
-                let seen = b.iadd(own, before);
+                let seen = window.seen.first_of(b, own);
                 b.store(scratch, query * 4 + at.seen, seen);
             }
         });
@@ -348,7 +370,7 @@ impl Attend {
         b.op(Op::Select, Type::f32(LANES), &[before, instead, values])
     }
 
-    /// Maxima of a strip, and what they make of the past. Scores are copied where they are read from `copy` on.
+    /// Maxima of a strip, and what they make of the past. Scores are copied where they are read from `copy` on, and bent where there is a cap.
     fn maxima(&self, b: &mut KernelBuilder, pair: &Affine, strip: Affine, span: &Span<'_>, copy: Option<i64>) {
         let (at, scratch) = (&self.at, self.scratch);
         let lowest = b.splat_f32(LANES, MASKED);
@@ -360,8 +382,11 @@ impl Attend {
                 let positions = span.masked.then(|| self.positions(b, span.first, &block, half));
                 for (i, found) in (0i64..).zip(&mut found) {
                     let mut score = b.load(Type::f32(LANES), scratch, Attend::score(at.scores, query(i), &block, half));
-                    if let Some(copy) = copy {
-                        b.store(scratch, Attend::score(copy, query(i), &block, half), score);
+                    if let Some(cap) = self.cap {
+                        score = math::softcap(b, score, cap);
+                    }
+                    if let Some(to) = copy.or(self.cap.map(|_| at.scores)) {
+                        b.store(scratch, Attend::score(to, query(i), &block, half), score);
                     }
                     if let Some(positions) = positions {
                         score = self.seen(b, positions, &(pair.clone() + query(i)), score, lowest);

@@ -1,13 +1,13 @@
 //! `kv.append` of rotated keys becomes `rope.append`: the rotated row goes from registers into the cache.
 //!
 //! ```text
-//!   %k = rope.heads %0, %pos, @k_norm, _ {...} : f32[T, 2, 64]
+//!   %k = rope.heads %0, %pos, @k_norm, _, _ {...} : f32[T, 2, 64]
 //!   %v = split_heads %1 {heads = 2} : f32[T, 2, 64]
 //!   %kv1 = kv.append %kv, %k, %v, %pos : token<@kv.0>
 //! ```
 //! becomes
 //! ```text
-//!   %kv1 = rope.append %kv, %0, %1, %pos, @k_norm, _ {heads = 2, ...} : token<@kv.0>
+//!   %kv1 = rope.append %kv, %0, %1, %pos, @k_norm, _, _ {heads = 2, ...} : token<@kv.0>
 //! ```
 //!
 //! Needs: fused rotations. Not done where the rotated keys have another
@@ -29,12 +29,12 @@ pub(crate) fn run(module: &Module, function: &Function) -> Result<Function, Rewr
             // Heads that were never split, as one row.
             None => rewriter.insert(Position::Before(at), view::MergeHeads { x: append.v })?[0],
         };
-        let view::RopeHeads { x: k, pos, norm, factors, heads, eps, base, dims, style, scaling, .. } = rope;
+        let view::RopeHeads { x: k, pos, norm, factors, long, heads, eps, base, dims, style, scaling, .. } = rope;
         let view::RopeHeads { factor, original_context, beta_fast, beta_slow, attn_factor, .. } = rope;
         let kv = append.kv;
         #[rustfmt::skip]
         rewriter.replace(at, view::RopeAppend {
-            kv, k, v, pos, norm, factors, heads, eps, base, dims, style, scaling, factor, original_context, beta_fast, beta_slow, attn_factor,
+            kv, k, v, pos, norm, factors, long, heads, eps, base, dims, style, scaling, factor, original_context, beta_fast, beta_slow, attn_factor,
         })?;
     }
     rewriter.finish()

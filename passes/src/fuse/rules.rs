@@ -64,14 +64,14 @@ pub(crate) static RULES: &[Rule] = &[
     rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w ?b _))",                  "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
     rule("expert_residual_right", "(add (expert.down ?x ?ids ?p ?w ?b _) ?r)",                 "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
     // A head is 64 to 256 elements: it stays in registers from its norm to its rotation.
-    rule("rope_heads",           "(rope (split_heads ?x ?h) ?pos ?f ROPE)",                    "(rope.heads ?x ?pos _ ?f ?h 0.0 ROPE)", always),
-    rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ROPE)", "(rope.heads ?x ?pos ?n ?f ?h ?eps ROPE)", weighted),
+    rule("rope_heads",           "(rope (split_heads ?x ?h) ?pos ?f ?l ROPE)",                 "(rope.heads ?x ?pos _ ?f ?l ?h 0.0 ROPE)", always),
+    rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ?l ROPE)", "(rope.heads ?x ?pos ?n ?f ?l ?h ?eps ROPE)", weighted),
 ];
 
 /// Three projections of the same rows that feed one attention are one work list: three barriers fewer for decode, where each
 /// alone is too short to keep all threads busy. The rows may be in three formats (a `q8_0` value projection beside `q4_k`).
-const QKV: &str = "(attend (rope.heads (linear (quantise ?x ?fq) ?wq ?bq _) ?pq ?nq ?rq ?hq ?eq ROPEq) \
-                           (rope.heads (linear (quantise ?x ?fk) ?wk ?bk _) ?pk ?nk ?rk ?hk ?ek ROPEk) \
+const QKV: &str = "(attend (rope.heads (linear (quantise ?x ?fq) ?wq ?bq _) ?pq ?nq ?rq ?lq ?hq ?eq ROPEq) \
+                           (rope.heads (linear (quantise ?x ?fk) ?wk ?bk _) ?pk ?nk ?rk ?lk ?hk ?ek ROPEk) \
                            (split_heads (linear (quantise ?x ?fv) ?wv ?bv _) ?hv))";
 
 const ROPE: &[&str] =

@@ -257,6 +257,7 @@ fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
         rollback: state.rollback,
         window: state.window.map(|window| fit("positions of a window", window)).transpose()?,
         every: fit("positions of a place", state.every)?,
+        chunked: state.chunked,
     })
 }
 
@@ -361,6 +362,8 @@ impl<'a> Lowering<'a> {
             OpKind::Slice => self.slice(op)?,
             OpKind::Concat => self.concat(op)?,
             OpKind::Rope => self.rope_heads(op, None)?,
+            OpKind::Temperature => self.temperature(op)?,
+            OpKind::Centre => self.centre(op)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,
             OpKind::ColumnSquares => self.column_squares(op)?,

@@ -191,7 +191,9 @@ impl Lowering<'_> {
         self.expect(op, &x, self.activation(w), width)?;
         let format = self.format_of(w);
         let row = row_bytes(format, k)?;
-        let head = row.checked_mul(n).ok_or_else(|| problem("a weight beyond 64 bits".to_string()))?;
+        // Of a part of a tensor, heads are as far apart as there.
+        let (begin, rows) = self.module.weights[w.index()].part.as_ref().map_or((0, n), |part| (part.from, part.rows));
+        let head = row.checked_mul(rows).ok_or_else(|| problem("a weight beyond 64 bits".to_string()))?;
         let width = heads.checked_mul(n).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
         let y = self.buffer(label, x.rows, Format::F32, width)?;
         let tiling = self.tiling(w)?;
@@ -201,7 +203,7 @@ impl Lowering<'_> {
             for first in (0..columns).map(|column| first + column * part.rows) {
                 let args = vec![
                     ("x", columns_arg(Source::Arena(x.buffer), 0, x.row_bytes()?, part_bytes(x.format, k)?)),
-                    ("w", columns_arg(Source::Weight(weight), first * row, 0, head)),
+                    ("w", columns_arg(Source::Weight(weight), (begin + first) * row, 0, head)),
                     ("y", columns_arg(Source::Arena(y.buffer), first * 4, y.row_bytes()?, n * 4)),
                     ("scratch", scratch_arg()),
                 ];

@@ -148,7 +148,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         experts: None,
         advice: None,
         trace: options.trace.clone(),
-        ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
+        ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity, context)).collect::<Result<_, _>>()?,
         states: States::new(&plan.states, capacity, plan.max_tokens)?,
         capacity,
         parts: Parts::new(&program)?,

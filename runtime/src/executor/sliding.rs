@@ -6,6 +6,8 @@
 //! at 1600                  base 576: positions 576 to 1599 move to the front of the memory, and there is room for 544 more
 //! ```
 //!
+//! Of chunks it is those from the beginning of a token's chunk on, which is that of a block: chunks of memory are those of the sequence.
+//!
 //! How wide a step's rows are apart, and where blocks begin, is as with a state of all positions: so are the bits.
 
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
@@ -19,6 +21,8 @@ pub struct Sliding {
     window: u32,
     /// Positions that share a place, all of which are held; 1 with a window.
     every: u32,
+    /// Or those from the last multiple of as many on.
+    chunked: bool,
     /// The first position that is held.
     base: u32,
     /// Places that there is room for.
@@ -29,13 +33,19 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// For a window, or places of `every` positions, room for `held` places, and steps of `max_tokens`.
+    /// For a window or chunks, or places of `every` positions, room for `held` places, and steps of `max_tokens`.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(window: Option<u32>, every: u32, held: u32, max_tokens: u32) -> Result<Sliding, MemoryError> {
+    pub fn new(
+        (window, chunked): (Option<u32>, bool),
+        every: u32,
+        held: u32,
+        max_tokens: u32,
+    ) -> Result<Sliding, MemoryError> {
         let rows = Memory::zeroed("positions in windows", Sliding::bytes(max_tokens), false)?;
-        Ok(Sliding { window: window.unwrap_or(u32::MAX), every: every.max(1), base: 0, held, rows, max_tokens })
+        let (window, every) = (window.unwrap_or(u32::MAX), every.max(1));
+        Ok(Sliding { window, chunked, every, base: 0, held, rows, max_tokens })
     }
 
     /// Bytes beside those of the state itself.
@@ -55,7 +65,10 @@ impl Sliding {
 
     /// The first position that the token at a position needs.
     fn first(&self, position: u32) -> u32 {
-        position.saturating_add(1).saturating_sub(self.window)
+        match self.chunked {
+            true => position / self.window.max(1) * self.window,
+            false => position.saturating_add(1).saturating_sub(self.window),
+        }
     }
 
     /// The block in memory that the token at a position begins with.

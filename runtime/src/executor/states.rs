@@ -120,7 +120,8 @@ impl States {
         let sliding = states.iter().map(|state| {
             let held = state.held(capacity, max_tokens);
             let slides = state.window.is_some() || state.every > 1;
-            slides.then(|| Sliding::new(state.window, state.every, held, max_tokens)).transpose()
+            let window = (state.window, state.chunked);
+            slides.then(|| Sliding::new(window, state.every, held, max_tokens)).transpose()
         });
         let sliding = sliding.collect::<Result<_, _>>()?;
         Ok(States { memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new() })
@@ -302,6 +303,7 @@ mod tests {
             rollback,
             window: None,
             every: 1,
+            chunked: false,
         }
     }
 

@@ -3,14 +3,14 @@
 use ixc_ir::derived::Derived;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Plan, PlanWeight, RowAxis, RowCount, Source,
-    State, StateField, Step, Task, Variant, WeightFile,
+    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Plan, PlanWeight,
+    RopeTable, RowAxis, RowCount, Source, State, StateField, Step, Task, Variant, WeightFile,
 };
 use ixc_ir::state::FieldRow;
 
 use super::{
-    Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter,
-    PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
+    Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS, MAX_PARTS,
+    Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
 };
 use crate::pack;
 
@@ -115,6 +115,19 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
     }
 }
 
+/// A rotary table has pairs, as many in both its lists, and steps of positions.
+pub(super) fn rope(table: &RopeTable) -> Result<(), Problem> {
+    let pairs = table.frequencies.len();
+    range("pairs", pairs as u64, 1, MAX_PAIRS as u64)?;
+    if let Some(long) = &table.long
+        && long.frequencies.len() != pairs
+    {
+        return Err(Problem::Count { what: "pairs of long contexts", found: long.frequencies.len(), expected: pairs });
+    }
+    let length = table.temperature.map_or(1, |temperature| temperature.length);
+    range("positions of a step", length, 1, u64::from(u32::MAX))
+}
+
 /// A state is what its kind can be.
 pub(super) fn state(state: &State) -> Result<(), Problem> {
     let row = state.kind.row();
@@ -143,7 +156,11 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     }
     match state.window {
         Some(_) if !row.windowed => Err(Problem::Shape { expected: "a state without a window, as its kind" }),
+        Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK) => {
+            Err(Problem::Shape { expected: "chunks of a power of two, at least a block of attention" })
+        }
         Some(window) => range("a state's window", window, 1, MAX_CONTEXT),
+        None if state.chunked => Err(Problem::Shape { expected: "a state without chunks, as it has no window" }),
         None => Ok(()),
     }
 }

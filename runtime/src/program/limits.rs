@@ -55,7 +55,10 @@ pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
         ("number of experts of all groups", sum(&mut plan.expert_groups.iter().map(|g| g.experts)), MAX_BLOCKS),
         (
             "number of pairs of all rotary tables",
-            plan.ropes.iter().map(|t| t.frequencies.len() as u64).sum(),
+            plan.ropes
+                .iter()
+                .map(|t| (t.frequencies.len() + t.long.as_ref().map_or(0, |l| l.frequencies.len())) as u64)
+                .sum(),
             MAX_PAIRS as u64,
         ),
         ("number of states", plan.states.len() as u64, MAX_STATES),

@@ -405,8 +405,7 @@ impl Program {
             kernels.push(signature);
         }
         for (i, table) in plan.ropes.iter().enumerate() {
-            let pairs = range("pairs", table.frequencies.len() as u64, 1, MAX_PAIRS as u64);
-            at(&format!("rotary table {i}"), pairs)?;
+            at(&format!("rotary table {i}"), check::rope(table))?;
         }
         let made = check::derived(plan)?;
         for weight in &plan.weights {

@@ -236,13 +236,13 @@ impl Rope {
         row_bytes(table).saturating_mul(u64::from(capacity))
     }
 
-    /// A table of `capacity` positions.
+    /// A table of `capacity` positions, for a context of no more than these.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(table: &RopeTable, capacity: u32) -> Result<Rope, MemoryError> {
+    pub fn new(table: &RopeTable, capacity: u32, context: u32) -> Result<Rope, MemoryError> {
         let memory = Memory::zeroed("a rotary table", Rope::bytes(table, capacity), false)?;
-        Ok(Rope { memory, table: table.clone(), filled: 0, capacity })
+        Ok(Rope { memory, table: table.within(context), filled: 0, capacity })
     }
 
     /// The whole table.
@@ -356,7 +356,7 @@ impl Inputs {
 
 #[cfg(test)]
 mod tests {
-    use ixc_ir::plan::RopeStyle;
+    use ixc_ir::plan::{LongFrequencies, RopeStyle, Temperature};
 
     use super::*;
 
@@ -375,8 +375,8 @@ mod tests {
         for (style, row) in
             [(RopeStyle::Neox, vec![c0, c1, s0, s1]), (RopeStyle::Norm, vec![c0, c0, c1, c1, -s0, s0, -s1, s1])]
         {
-            let table = RopeTable { style, frequencies: frequencies.clone(), magnitude: 2.0, every: 1, back: false };
-            let mut rope = Rope::new(&table, 32).unwrap();
+            let table = RopeTable { style, frequencies: frequencies.clone(), magnitude: 2.0, ..RopeTable::still() };
+            let mut rope = Rope::new(&table, 32, 32).unwrap();
             rope.fill(3);
             let n = row.len();
             assert_eq!(floats(rope.region())[3 * n..4 * n], vec![0.0; n]);
@@ -385,6 +385,25 @@ mod tests {
             rope.fill(100);
             assert_eq!(floats(rope.region()).len(), 32 * n);
         }
+    }
+
+    /// The others in contexts beyond those of the first ones alone, and a number for each step of positions.
+    #[test]
+    fn tables_of_long_contexts_have_other_frequencies_and_those_of_temperatures_steps() {
+        let long = Some(LongFrequencies { beyond: 64, frequencies: vec![0.5] });
+        let table = RopeTable { frequencies: vec![1.0], long, ..RopeTable::still() };
+        for (context, frequency) in [(32, 1.0), (64, 1.0), (65, 0.5)] {
+            let mut rope = Rope::new(&table, 96, context).unwrap();
+            rope.fill(4);
+            let angle: f64 = 3.0 * frequency;
+            assert_eq!(floats(rope.region())[6..8], [angle.cos() as f32, angle.sin() as f32], "{context}");
+        }
+        let temperature = Some(Temperature { scale: 0.5, length: 2, offset: 1 });
+        let mut rope = Rope::new(&RopeTable { temperature, ..RopeTable::still() }, 32, 32).unwrap();
+        rope.fill(4);
+        let factors: Vec<f32> = floats(rope.region()).chunks(2).map(|row| row[0]).take(4).collect();
+        let step = |n: f64| (1.0 + 0.5 * n.ln_1p()) as f32;
+        assert_eq!(factors, [step(0.0), step(1.0), step(1.0), step(2.0)]);
     }
 
     #[test]

@@ -226,9 +226,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         ropes: vec![RopeTable {
             style: RopeStyle::Neox,
             frequencies: (0..D / 2).map(|i| 100f64.powf(-f64::from(i) / 8.0)).collect(),
-            magnitude: 1.0,
-            every: 1,
-            back: false,
+            ..RopeTable::still()
         }],
         states: vec![State::paged("kv.0", 1, D, D)],
         buckets: 1,
@@ -291,7 +289,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let a = m.buffer("a", HEADS * D, tokens);
     // One token in parts, three at a time where there are more.
     let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
-    let attention = Attention { group, d, dv, scale, sinks: false, heads: 1, rows: 3 };
+    let attention = Attention { group, d, dv, scale, cap: None, sinks: false, heads: 1, rows: 3 };
     let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
     let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
@@ -305,7 +303,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let one = Variant {
         up_to_rows: 1,
         row_chunk: 1,
-        kernel: m.kernel(AttentionPart { group, d, dv, scale, sinks: false }),
+        kernel: m.kernel(AttentionPart { group, d, dv, scale, cap: None, sinks: false }),
         dims: vec![full, masked, DimRule::FirstBlock],
         split: Some(Split { argument: 4, division: Division::THREADS, combine, alone: None }),
         bands: None,

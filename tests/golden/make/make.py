@@ -73,6 +73,9 @@ def round_matrices(model):
 
 # Words of configurations that transformers has changed since, as the converter knows them.
 OLD_WORDS = {"granitemoehybrid": {"layer_types": {"linear_attention": "mamba", "full_attention": "attention"}}}
+# Classes of models as the converter names them, and parts of a converter that is one for several kinds of a model.
+OLD_CLASSES = {"PhimoeForCausalLM": "PhiMoEForCausalLM", "Mistral4ForCausalLM": "Mistral3ForConditionalGeneration"}
+PARTS = {"ministral3": "Ministral3Model", "mistral4": "Mistral4Model"}
 # Layers of Nemotron-H as its first files name them.
 PATTERN = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
 
@@ -81,6 +84,8 @@ def as_converter_knows(parameters):
     """Changes a configuration to what the converter knows."""
     for key, words in OLD_WORDS.get(parameters["model_type"], {}).items():
         parameters[key] = [words.get(word, word) for word in parameters[key]]
+    if parameters["model_type"] == "cohere2":
+        parameters["rotary_pct"] = 1.0
     if parameters["model_type"] == "nemotron_h":
         layers = parameters["layers_block_type"]
         parameters["hybrid_override_pattern"] = "".join(PATTERN[layer] for layer in layers)
@@ -98,7 +103,9 @@ def convert(llama_cpp, folder, out):
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
 
     parameters = as_converter_knows(ModelBase.load_hparams(folder, False))
-    converter = get_model_class(get_model_architecture(parameters, ModelType.TEXT))
+    architecture = get_model_architecture(parameters, ModelType.TEXT)
+    converter = get_model_class(OLD_CLASSES.get(architecture, architecture))
+    converter = getattr(converter, PARTS.get(parameters["model_type"], ""), converter)
     vocabulary = parameters.get("text_config", parameters)["vocab_size"]
 
     # Some count the tokens of one.
@@ -109,6 +116,12 @@ def convert(llama_cpp, folder, out):
         model_arch = converter.model_arch
         # Transformers makes no layers that draft.
         no_mtp = True
+
+        def modify_tensors(self, *tensor):
+            # Some return what they mean to yield.
+            rest = yield from super().modify_tensors(*tensor)
+            if rest is not None:
+                yield from rest
 
         def set_vocab(self):
             self._set_vocab_none()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 import numpy as np
+import torch
 from transformers import (
     Dots1Config,
     Dots1ForCausalLM,
@@ -38,7 +39,18 @@ from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 from transformers import GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM
 from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
 from transformers import NemotronHConfig, NemotronHForCausalLM
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import AfmoeConfig, AfmoeForCausalLM, ArceeConfig, ArceeForCausalLM
+from transformers import Cohere2Config, Cohere2ForCausalLM, Cohere2MoeConfig, Cohere2MoeForCausalLM, CohereConfig, CohereForCausalLM
+from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+from transformers import Exaone4Config, Exaone4ForCausalLM, ExaoneMoeConfig, ExaoneMoeForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM, GemmaConfig, GemmaForCausalLM
+from transformers import Glm4Config, Glm4ForCausalLM, GlmConfig, GlmForCausalLM, GptOssConfig, GptOssForCausalLM
+from transformers import HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, HYV3Config, HYV3ForCausalLM
+from transformers import LagunaConfig, LagunaForCausalLM, Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import Ministral3Config, Ministral3ForCausalLM, Mistral4Config, Mistral4ForCausalLM
+from transformers import NemotronConfig, NemotronForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM
+from transformers import PhiConfig, PhiForCausalLM, PhimoeConfig, PhimoeForCausalLM
+from transformers import StableLmConfig, StableLmForCausalLM, Starcoder2Config, Starcoder2ForCausalLM
 
 
 @dataclass
@@ -186,6 +198,64 @@ def untransposed(tensors, _keys, _config):
             tensors[f"{layer}ffn_{part}_exps.weight"] = np.ascontiguousarray(rows)
 
 
+def renamed(new, **keys):
+    """A file of one architecture as that of another, with other keys, or without those that are None."""
+
+    def change(_tensors, old, _config):
+        name = old["general.architecture"]
+        for key in [key for key in old if key.startswith(name + ".")]:
+            old[key.replace(name, new, 1)] = old.pop(key)
+        old["general.architecture"] = new
+        for key, value in keys.items():
+            old.pop(f"{new}.{key}", None)
+            if value is not None:
+                old[f"{new}.{key}"] = value
+
+    return change
+
+
+def keys_and_values_of_all_heads(tensors, keys, config):
+    """A file of DeepSeek-V2 as they were first: keys and values are made of the kept row by one matrix, and are said to be as long as heads have them."""
+    for name in [name for name in tensors if name.endswith("attn_k_b.weight")]:
+        layer = name.removesuffix("attn_k_b.weight")
+        k, v = tensors.pop(name).transpose(0, 2, 1), tensors.pop(layer + "attn_v_b.weight")
+        tensors[layer + "attn_kv_b.weight"] = np.concatenate([k, v], axis=1).reshape(-1, k.shape[-1])
+    for part in ("key", "value"):
+        keys[f"deepseek2.attention.{part}_length"] = keys.pop(f"deepseek2.attention.{part}_length_mla")
+    keys["deepseek2.attention.head_count_kv"] = config.num_attention_heads
+
+
+class DeepseekExperts(torch.nn.Module):
+    """The experts of DeepSeek's first model: a softmax over all, of which the highest weigh as they are, beside a shared one (transformers has none)."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        network = type(layer.mlp)
+
+        def of(width):
+            return network(type(config)(**config.to_dict() | {"intermediate_size": width}))
+
+        self.used = config.num_experts_per_tok
+        self.gate = torch.nn.Linear(config.hidden_size, config.n_routed_experts, bias=False)
+        self.experts = torch.nn.ModuleList(of(config.moe_intermediate_size) for _ in range(config.n_routed_experts))
+        self.shared_experts = of(config.moe_intermediate_size * config.n_shared_experts)
+
+    def forward(self, x):
+        weights, ids = self.gate(x).softmax(-1).topk(self.used)
+        weights = torch.zeros_like(self.gate(x)).scatter(-1, ids, weights)
+        routed = sum(expert(x) * weights[..., i : i + 1] for i, expert in enumerate(self.experts))
+        return routed + self.shared_experts(x)
+
+
+class DeepseekForCausalLM(LlamaForCausalLM):
+    """DeepSeek's first model with experts, of Llama's layers."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers[config.first_k_dense_replace :]:
+            layer.mlp = DeepseekExperts(config, layer)
+
+
 # What most have: two layers, two query heads for one of keys, no token of special meaning.
 SMALL = {
     "vocab_size": 64,
@@ -217,6 +287,27 @@ DOTS1 = SMALL | {
 VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64, "deepstack_visual_indexes": []}
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
 
+# Windows shorter than a prompt.
+WINDOWS = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+WINDOWED = SMALL | {"head_dim": 16, "num_hidden_layers": 4, "intermediate_size": 32, "sliding_window": 24, "layer_types": WINDOWS}
+# The first layer is dense.
+SPARSE = {"moe_intermediate_size": 16, "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 1}
+MLP_TYPES = ["dense", "sparse", "sparse", "sparse"]
+
+
+def longrope(dims, original):
+    """RoPE with two lists of factors, and the context where the second one begins."""
+    rng = np.random.default_rng(7)
+    short, long = (rng.uniform(1, most, dims // 2).round(3).tolist() for most in (2, 8))
+    return {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": short,
+        "long_factor": long,
+        "original_max_position_embeddings": original,
+    }
+
+
 # Windows shorter than a prompt; heads without one are twice as long.
 GEMMA4 = SMALL | {
     "hidden_activation": "gelu_pytorch_tanh",
@@ -233,6 +324,8 @@ GEMMA4 = SMALL | {
 
 # Matrices in f16: what rounds are keys and values in f16 (2e-8 of their squares), sums in f32, and pairs of bf16 on targets with tiles.
 ROUNDED = 5e-8
+# The same where blocks take the stream as it is: its values are larger than what norms leave.
+UNNORMED = 2e-7
 GRANITE_HYBRID = dict(
     hidden_size=32,
     num_hidden_layers=3,
@@ -270,6 +363,90 @@ NEMOTRON = dict(
     layer_norm_epsilon=1e-5,
     tie_word_embeddings=False,
 )
+
+# `sqrt(1 + ln(512 / 256) / ln(256))`.
+PHIMOE_FACTOR = (1 + np.log(2) / np.log(256)) ** 0.5
+
+# A temperature from position 32 on.
+MISTRAL_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
+
+
+def temperature_length(_tensors, keys, config):
+    """The keys of Mistral 4's temperature, which the converter does not write."""
+    rope = config.rope_parameters
+    keys["mistral4.attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+    keys["mistral4.attention.temperature_length"] = rope["original_max_position_embeddings"]
+
+
+def with_llama4_lengths(_tensors, keys, config):
+    """Keys for what is the same in all released models."""
+    keys["llama4.attention.sliding_window"] = config.attention_chunk_size
+    keys["llama4.attention.temperature_scale"] = config.attn_scale
+    keys["llama4.attention.temperature_length"] = config.floor_scale
+
+
+LAGUNA = (
+    SMALL
+    | SPARSE
+    | {
+        "head_dim": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 3,
+        "intermediate_size": 32,
+        "shared_expert_intermediate_size": 24,
+        "moe_routed_scaling_factor": 1.7,
+        "mlp_layer_types": MLP_TYPES[:3],
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 20000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+                "beta_fast": 4.0,
+                "beta_slow": 1.0,
+                "partial_rotary_factor": 0.5,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+        },
+    }
+)
+del LAGUNA["num_shared_experts"]
+
+
+def without_windows(_tensors, keys, _config):
+    """A file without what layers with windows would have."""
+    for key in [key for key in keys if key.endswith("_swa") or "sliding_window" in key]:
+        del keys[key]
+
+
+COHERE2MOE = (
+    WINDOWED
+    | SPARSE
+    | {
+        "mlp_layer_types": MLP_TYPES,
+        "layer_types": ["full_attention", *WINDOWS[1:]],
+        "intermediate_size": 16,
+        "prefix_dense_intermediate_size": 32,
+        "expert_selection_fn": "sigmoid",
+        "norm_topk_prob": True,
+        "logit_scale": 0.3,
+        "tie_word_embeddings": True,
+    }
+)
+del COHERE2MOE["moe_intermediate_size"]
+
+STABLELM = SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.25}}
 
 MODELS = {
     "granite": (
@@ -566,5 +743,295 @@ MODELS = {
         # Keys in f16 are values, too, of four layers, and so are their means.
         2 * ROUNDED,
         ByHand(deepseek4_keys, deepseek4_tensors, single=["_ape.", "hc_"]),
+    ),
+    # A context that is longer than the one of training, and so is the prompt; not all of a head is rotated.
+    "phi3-longrope": (
+        Phi3Config(**SMALL | {"rope_parameters": longrope(12, 64) | {"partial_rotary_factor": 0.75}}),
+        Phi3ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # The prompt is shorter than the context of training.
+    "phimoe": (
+        PhimoeConfig(
+            **SMALL
+            | {
+                "intermediate_size": 24,
+                "num_local_experts": 8,
+                "num_experts_per_tok": 2,
+                "attention_bias": True,
+                "lm_head_bias": True,
+                "rope_parameters": longrope(16, 256) | {"short_mscale": PHIMOE_FACTOR, "long_mscale": PHIMOE_FACTOR},
+            }
+        ),
+        PhimoeForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # Queries are multiplied by more from position 32 on.
+    "mistral3": (
+        Ministral3Config(
+            **SMALL
+            | {
+                "head_dim": 16,
+                "rope_parameters": MISTRAL_ROPE,
+            }
+        ),
+        Ministral3ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # As deepseek2 with normalised weights and a temperature; half of a key is rotated.
+    "mistral4": (
+        Mistral4Config(
+            **SMALL
+            | {
+                "num_hidden_layers": 2,
+                "moe_intermediate_size": 16,
+                "n_shared_experts": 1,
+                "n_routed_experts": 6,
+                "num_experts_per_tok": 2,
+                "num_key_value_heads": 4,
+                "kv_lora_rank": 32,
+                "q_lora_rank": 24,
+                "qk_rope_head_dim": 16,
+                "qk_nope_head_dim": 16,
+                "v_head_dim": 24,
+                "routed_scaling_factor": 1.7,
+                "rope_parameters": MISTRAL_ROPE | {"partial_rotary_factor": 0.5},
+            }
+        ),
+        Mistral4ForCausalLM,
+        ROUNDED,
+        temperature_length,
+    ),
+    # Chunks shorter than a prompt; every other layer has experts.
+    "llama4": (
+        Llama4TextConfig(
+            **SMALL
+            | {
+                "head_dim": 16,
+                "num_hidden_layers": 4,
+                "intermediate_size": 24,
+                "intermediate_size_mlp": 48,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 1,
+                "interleave_moe_layer_step": 2,
+                "moe_layers": [1, 3],
+                "attention_chunk_size": 64,
+                "floor_scale": 16,
+                "attn_scale": 0.3,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 10000.0,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            }
+        ),
+        Llama4ForCausalLM,
+        ROUNDED,
+        with_llama4_lengths,
+    ),
+    # YaRN whose ramp begins and ends between pairs.
+    "gpt-oss": (
+        GptOssConfig(
+            **SMALL
+            | {
+                "head_dim": 32,
+                "intermediate_size": 32,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "sliding_window": 24,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 10000.0,
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 32,
+                    "beta_fast": 2.0,
+                    "beta_slow": 0.2,
+                    "truncate": False,
+                },
+            }
+        ),
+        GptOssForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "gemma": (GemmaConfig(**SMALL | {"head_dim": 24, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}), GemmaForCausalLM, ROUNDED, None),
+    # Scores are bent a good deal.
+    "gemma2": (
+        Gemma2Config(
+            **SMALL
+            | {
+                "head_dim": 24,
+                "num_hidden_layers": 4,
+                "intermediate_size": 48,
+                "sliding_window": 24,
+                "query_pre_attn_scalar": 24,
+                "attn_logit_softcapping": 2.0,
+                "final_logit_softcapping": 30.0,
+                "hidden_activation": "gelu_pytorch_tanh",
+                "tie_word_embeddings": True,
+            },
+            attn_implementation="eager",
+        ),
+        Gemma2ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "exaone-moe": (
+        ExaoneMoeConfig(**WINDOWED | SPARSE, mlp_layer_types=MLP_TYPES, first_k_dense_replace=1, routed_scaling_factor=1.7),
+        ExaoneMoeForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "exaone4": (Exaone4Config(**WINDOWED | {"sliding_window_pattern": 4}), Exaone4ForCausalLM, UNNORMED, None),
+    "afmoe": (AfmoeConfig(**WINDOWED | SPARSE | {"num_experts": 4}, num_dense_layers=1, mup_enabled=True, route_scale=1.7), AfmoeForCausalLM, ROUNDED, None),
+    "hy_v3": (
+        HYV3Config(
+            **SMALL | SPARSE | {"head_dim": 16, "num_hidden_layers": 3, "intermediate_size": 32},
+            mlp_layer_types=MLP_TYPES[:3],
+            router_scaling_factor=1.7,
+        ),
+        HYV3ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # Layers with a window have more heads, and RoPE of all of them.
+    "laguna": (
+        LagunaConfig(**LAGUNA, num_attention_heads_per_layer=[2, 4, 4], sliding_window=24, gating="per-head"),
+        LagunaForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "laguna-full": (
+        LagunaConfig(**LAGUNA | {"layer_types": ["full_attention"] * 3}, gating="per-element"),
+        LagunaForCausalLM,
+        ROUNDED,
+        without_windows,
+    ),
+    "cohere2": (Cohere2Config(**WINDOWED | {"logit_scale": 0.3, "tie_word_embeddings": True}), Cohere2ForCausalLM, ROUNDED, None),
+    "cohere2moe": (Cohere2MoeConfig(**COHERE2MOE), Cohere2MoeForCausalLM, ROUNDED, None),
+    "cohere2moe-rms": (Cohere2MoeConfig(**COHERE2MOE | {"rms_norm_eps": 1e-5}), Cohere2MoeForCausalLM, ROUNDED, None),
+    "command-r": (
+        CohereConfig(**SMALL | {"logit_scale": 0.3, "use_qk_norm": True, "tie_word_embeddings": True}),
+        CohereForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "glm4": (
+        Glm4Config(
+            **SMALL | {"head_dim": 16, "attention_bias": True, "rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.5}}
+        ),
+        Glm4ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "chatglm": (
+        GlmConfig(
+            **SMALL | {"head_dim": 16, "attention_bias": True, "rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.5}}
+        ),
+        GlmForCausalLM,
+        ROUNDED,
+        # The converter takes another number for it.
+        renamed("chatglm", context_length=512),
+    ),
+    "olmo2": (Olmo2Config(**SMALL), Olmo2ForCausalLM, UNNORMED, None),
+    "olmo2-windows": (
+        Olmo3Config(
+            **WINDOWED
+            | {
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 10000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "attention_factor": 1.2,
+                }
+            }
+        ),
+        Olmo3ForCausalLM,
+        UNNORMED,
+        None,
+    ),
+    "stablelm": (StableLmConfig(**STABLELM | {"use_qkv_bias": True}), StableLmForCausalLM, ROUNDED, None),
+    "stablelm-parallel": (StableLmConfig(**STABLELM | {"qk_layernorm": True, "use_parallel_residual": True}), StableLmForCausalLM, ROUNDED, None),
+    "phi2": (
+        PhiConfig(**SMALL | {"num_key_value_heads": 4, "intermediate_size": 256, "hidden_act": "gelu_new", "rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.5}}),
+        PhiForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "starcoder2": (Starcoder2Config(**SMALL, use_bias=True, sliding_window=None), Starcoder2ForCausalLM, ROUNDED, None),
+    "nemotron": (
+        NemotronConfig(**SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.5}}),
+        NemotronForCausalLM,
+        # One more than drawn: norms' weights are about 2, scores four times as large as elsewhere, and what rounds keys is exponentiated.
+        1e-6,
+        None,
+    ),
+    "arcee": (ArceeConfig(**SMALL), ArceeForCausalLM, ROUNDED, None),
+    "hunyuan-dense": (HunYuanDenseV1Config(**SMALL, head_dim=16), HunYuanDenseV1ForCausalLM, ROUNDED, None),
+    # Granite's files with what those of MiniCPM mean that have no keys.
+    "minicpm": (
+        GraniteConfig(
+            **SMALL,
+            embedding_multiplier=12.0,
+            residual_multiplier=1.4 / 2**0.5,
+            logits_scaling=64 / 256,
+            attention_multiplier=0.25,
+        ),
+        GraniteForCausalLM,
+        ROUNDED,
+        renamed("minicpm", embedding_scale=None, residual_scale=None, logit_scale=None, **{"attention.scale": None}),
+    ),
+    # Files of InternLM 2 are those of Llama.
+    "internlm2": (LlamaConfig(**SMALL), LlamaForCausalLM, ROUNDED, renamed("internlm2")),
+    "deepseek": (
+        LlamaConfig(
+            **SMALL
+            | {
+                "intermediate_size": 48,
+                "moe_intermediate_size": 16,
+                "n_shared_experts": 2,
+                "n_routed_experts": 6,
+                "num_experts_per_tok": 3,
+                "first_k_dense_replace": 1,
+                "scoring_func": "softmax",
+            }
+        ),
+        DeepseekForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "deepseek2-kv_b": (
+        DeepseekV2Config(
+            **SMALL
+            | {
+                "intermediate_size": 48,
+                "moe_intermediate_size": 16,
+                "n_shared_experts": 1,
+                "n_routed_experts": 6,
+                "num_experts_per_tok": 2,
+                "num_key_value_heads": 4,
+                "kv_lora_rank": 32,
+                "q_lora_rank": 24,
+                "qk_rope_head_dim": 8,
+                "qk_nope_head_dim": 16,
+                "v_head_dim": 24,
+                "first_k_dense_replace": 1,
+                "routed_scaling_factor": 1.7,
+                "topk_method": "greedy",
+            }
+        ),
+        DeepseekV2ForCausalLM,
+        ROUNDED,
+        keys_and_values_of_all_heads,
     ),
 }

@@ -48,7 +48,7 @@ impl Compressed {
             keys.float("attention.compress_rope_freq_base", rope.base as f32, |x| x > 0.0, "a positive number")?;
         // What YaRN would multiply rotated elements by is left out.
         let attn_factor = match rope.scaling {
-            RopeScaling::Yarn => rope.attn_factor / (1.0 + 0.1 * rope.factor.ln()),
+            RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor / (1.0 + 0.1 * rope.factor.ln()),
             RopeScaling::None | RopeScaling::Linear => rope.attn_factor,
         };
         let expert_limits = keys.limits("swiglu_clamp_exp", layers)?;

@@ -3,8 +3,27 @@
 use ixc_ir::graph::attrs::RopeScaling;
 
 use super::keys::Keys;
-use super::{Layer, MAX_WIDTH, Mla, Rope};
-use crate::gguf::GgufError;
+use super::{Defaults, Layer, MAX_WIDTH, Mla, Rope};
+use crate::gguf::{Gguf, GgufError};
+
+/// Elements of a head's keys or values; older files have no other than these.
+fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
+    match keys.optional(&format!("attention.{of}_length_mla"), 1, MAX_WIDTH)? {
+        Some(length) => Ok(length),
+        None => keys.required(&format!("attention.{of}_length"), 1, MAX_WIDTH),
+    }
+}
+
+/// Elements of a head's keys that are not rotated, and those of its values.
+///
+/// # Errors
+/// When keys say nothing of that, or it cannot be meant.
+pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<(u64, u64), GgufError> {
+    let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
+    let (key, value) = (length(&keys, "key")?, length(&keys, "value")?);
+    let turned = keys.required("rope.dimension_count", 1, key - 1)?;
+    Ok((key - turned, value))
+}
 
 impl Mla {
     pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
@@ -12,10 +31,19 @@ impl Mla {
         Ok(Some(Mla {
             query_rank: keys.optional("attention.q_lora_rank", 1, MAX_WIDTH)?,
             rank,
-            // Older files keep keys and values of all heads, and have neither of these.
-            key_length: keys.required("attention.key_length_mla", 1, MAX_WIDTH)?,
-            value_length: keys.required("attention.value_length_mla", 1, MAX_WIDTH)?,
+            key_length: length(keys, "key")?,
+            value_length: length(keys, "value")?,
         }))
+    }
+
+    /// Of older files, which say how long keys and values of all heads are: layers that keep one row for all heads.
+    pub(super) fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
+        if keys.metadata.get(&keys.name("attention.key_length_mla")).is_none() {
+            for layer in layers {
+                layer.kv_heads = 1;
+                (layer.key_length, layer.value_length) = (self.rank + rope.dims, self.rank);
+            }
+        }
     }
 
     /// That the lengths in the cache are those of the row that is kept, one for all heads.

@@ -26,13 +26,18 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
         "none" => (RopeScaling::None, 1.0),
         "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
         "linear" => (RopeScaling::Linear, factor),
-        "yarn" if factor >= 1.0 => (RopeScaling::Yarn, factor),
+        // Tensors say what it divides frequencies by.
+        "longrope" => (RopeScaling::None, 1.0),
+        "yarn" if factor >= 1.0 => match keys.defaults.truncated_yarn {
+            true => (RopeScaling::Yarn, factor),
+            false => (RopeScaling::YarnUntruncated, factor),
+        },
         "yarn" => {
             return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
         }
         other => {
             let found = format!("\"{}\"", crate::gguf::quoted(other));
-            return Err(keys.metadata.bad_value(&type_key, found, "none, linear or yarn"));
+            return Err(keys.metadata.bad_value(&type_key, found, "none, linear, yarn or longrope"));
         }
     };
     keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
@@ -49,4 +54,15 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
         attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
         divided: true,
     })
+}
+
+/// What rotated elements are multiplied by, where `yarn_log_multiplier` has a part in it (`mscale_all_dim`): the ratio of what it makes of the factor
+/// and of what 1 does, where files have one for both.
+pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), GgufError> {
+    let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    match rope.scaling {
+        RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor /= 1.0 + 0.1 * weight * rope.factor.ln(),
+        RopeScaling::None | RopeScaling::Linear => {}
+    }
+    Ok(())
 }

@@ -1,7 +1,9 @@
 //! What the ops compute, on plain slices: f32 in and out, f64 within an op. Lengths have been checked by the type rules.
 
 use crate::format::Format;
-use crate::graph::attrs::{Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore};
+use crate::graph::attrs::{
+    Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, SPARSE_MIXER_NEAR,
+};
 
 /// The smallest sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
@@ -17,6 +19,15 @@ pub fn rms_norm(x: &[f32], w: &[f32], n: usize, eps: f64) -> Vec<f32> {
     y
 }
 
+/// `x - mean(x)` of every row of `n` elements.
+pub fn centre(x: &[f32], n: usize) -> Vec<f32> {
+    let row = |row: &[f32]| {
+        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
+        row.iter().map(|&x| (f64::from(x) - mean) as f32).collect::<Vec<_>>()
+    };
+    x.chunks_exact(n.max(1)).flat_map(row).collect()
+}
+
 /// The angle per position of each pair, and what the rotated elements are multiplied by.
 ///
 /// Pair `i` of `dims / 2` turns by `p * base^(-2i / dims) / factors[i]`. With `linear` that is divided by `factor`. With
@@ -30,6 +41,8 @@ pub fn rms_norm(x: &[f32], w: &[f32], n: usize, eps: f64) -> Vec<f32> {
 /// magnitude = attn_factor * (1 + 0.1 ln factor)                        // 1 for factor <= 1
 /// ```
 ///
+/// With `yarn_untruncated` (transformers' `truncate: false`) `low` and `high` are rounded to no whole pair.
+///
 /// llama.cpp splits the magnitude between its context and its kernel; this is their product.
 pub fn rope_angles(rope: &RopeAttrs, factors: Option<&[f32]>) -> (Vec<f64>, f64) {
     let dims = rope.dims as f64;
@@ -38,6 +51,7 @@ pub fn rope_angles(rope: &RopeAttrs, factors: Option<&[f32]>) -> (Vec<f64>, f64)
     };
     let (low, high) = match rope.scaling {
         RopeScaling::Yarn => (turns(rope.beta_fast).floor().max(0.0), turns(rope.beta_slow).ceil().min(dims - 1.0)),
+        RopeScaling::YarnUntruncated => (turns(rope.beta_fast).max(0.0), turns(rope.beta_slow).min(dims - 1.0)),
         RopeScaling::None | RopeScaling::Linear => (0.0, 0.0),
     };
     let angle = |i: usize| {
@@ -45,7 +59,7 @@ pub fn rope_angles(rope: &RopeAttrs, factors: Option<&[f32]>) -> (Vec<f64>, f64)
         match rope.scaling {
             RopeScaling::None => plain,
             RopeScaling::Linear => plain / rope.factor,
-            RopeScaling::Yarn => {
+            RopeScaling::Yarn | RopeScaling::YarnUntruncated => {
                 let keep = 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 plain / rope.factor * (1.0 - keep) + plain * keep
             }
@@ -53,7 +67,7 @@ pub fn rope_angles(rope: &RopeAttrs, factors: Option<&[f32]>) -> (Vec<f64>, f64)
     };
     let magnitude = match rope.scaling {
         RopeScaling::None | RopeScaling::Linear => rope.attn_factor,
-        RopeScaling::Yarn => rope.attn_factor * (1.0 + 0.1 * rope.factor.max(1.0).ln()),
+        RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor * (1.0 + 0.1 * rope.factor.max(1.0).ln()),
     };
     ((0..rope.dims as usize / 2).map(angle).collect(), magnitude)
 }
@@ -166,6 +180,7 @@ fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
         RouteScore::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
         RouteScore::Chosen => row.clone(),
         RouteScore::RootSoftplus => row.iter().map(|x| (x.max(0.0) + (-x.abs()).exp().ln_1p()).sqrt()).collect(),
+        RouteScore::SparseMixer => row.clone(),
     };
     (row, scores)
 }
@@ -174,6 +189,10 @@ fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
 fn chosen(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> Vec<f64> {
     let mut chosen: Vec<f64> = match route.score {
         RouteScore::Chosen => softmax(row, order),
+        RouteScore::SparseMixer => {
+            let left = |slot: usize| (0..row.len()).filter(|id| !order[..slot].contains(id)).collect();
+            (0..order.len()).map(|slot| share_of_near(row, left(slot), order[slot])).collect()
+        }
         RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::RootSoftplus => {
             order.iter().map(|&id| scores[id]).collect()
         }
@@ -185,6 +204,13 @@ fn chosen(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> V
     chosen
 }
 
+/// The part of `best`, the highest of the elements of `row` that `of` names, in a softmax over those that are near it.
+fn share_of_near(row: &[f64], mut of: Vec<usize>, best: usize) -> f64 {
+    let max = row[best];
+    of.retain(|&i| max - row[i] <= SPARSE_MIXER_NEAR * row[i].abs().max(max));
+    1.0 / of.iter().map(|&i| (row[i] - max).exp()).sum::<f64>()
+}
+
 /// The softmax over the elements of `row` that `of` names.
 fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
     let top = of.iter().map(|&i| row[i]).fold(f64::NEG_INFINITY, f64::max);
@@ -194,7 +220,7 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
 }
 
 /// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
-/// `[position][kv head][element]`: softmax of `scale * q . k` over positions 0 to its own.
+/// `[position][kv head][element]`: softmax of `scale * q . k`, within `cap` where it is not 0, over positions 0 to its own.
 /// A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
@@ -202,7 +228,7 @@ pub fn attention(
     values: &[f32],
     shape: &AttentionShape,
     position: usize,
-    scale: f64,
+    [scale, cap]: [f64; 2],
     sinks: Option<&[f32]>,
 ) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, key, value } = *shape;
@@ -210,8 +236,9 @@ pub fn attention(
     for (h, q) in q.chunks_exact(key).enumerate() {
         let kv = h / (heads / kv_heads);
         let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
+        let capped = |score: f64| if cap == 0.0 { score } else { cap * (score / cap).tanh() };
         let scores: Vec<f64> =
-            (0..=position).map(|p| scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key])).collect();
+            (0..=position).map(|p| capped(scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key]))).collect();
         let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[h].into());
         let top = scores.iter().copied().fold(sink, f64::max);
         let mut sum = (sink - top).exp();

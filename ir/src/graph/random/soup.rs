@@ -2,8 +2,8 @@
 
 use super::{Formats, IDS, Random, RandomModule, formats_of, ok, random_rope, random_route, with_weights};
 use crate::format::Format;
-use crate::graph::attrs::{Activation, GateAttrs, Prefetch};
-use crate::graph::builder::{GraphBuilder, LinearPart};
+use crate::graph::attrs::{Activation, GateAttrs, Prefetch, RopeAttrs, RouteScore};
+use crate::graph::builder::{GraphBuilder, LinearPart, RopeFactors};
 use crate::graph::op::{OpKind, OperandKind};
 use crate::graph::{Attr, Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
 use crate::state::Rollback;
@@ -83,6 +83,10 @@ impl Soup {
 
     fn maybe_vector(&mut self, n: u64) -> Option<WeightId> {
         self.rng.once_in(2).then(|| self.weight(&[n]))
+    }
+
+    fn rope_factors(&mut self, rope: &RopeAttrs) -> RopeFactors {
+        RopeFactors { short: self.maybe_vector(rope.dims / 2), long: self.maybe_vector(rope.dims / 2) }
     }
 
     /// A row of each expert, such as biases.
@@ -250,8 +254,21 @@ impl Soup {
             OpKind::Rope => {
                 let x = self.f32(&[heads, d]);
                 let rope = random_rope(&mut self.rng, d);
-                let factors = self.maybe_vector(rope.dims / 2);
+                let factors = self.rope_factors(&rope);
                 ok(self.b.rope(x, self.pos, factors, &rope));
+            }
+            OpKind::Temperature => {
+                let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, d]) };
+                let attrs = vec![
+                    Attr::Float(self.rng.pick(&[0.1, 0.0])),
+                    Attr::Int(self.rng.pick(&[1, 3, 8192])),
+                    Attr::Int(self.rng.pick(&[0, 1])),
+                ];
+                ok(self.b.op(kind, vec![Operand::Value(x), Operand::Value(self.pos)], attrs));
+            }
+            OpKind::Centre => {
+                let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, d]) };
+                ok(self.b.centre(x));
             }
             OpKind::StateBegin => {
                 // A state that nothing touches.
@@ -294,7 +311,8 @@ impl Soup {
                 let heads = kv_heads * self.rng.pick(&[1, 3]);
                 let q = self.f32(&[heads, d]);
                 let sinks = self.maybe_vector(heads);
-                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, 0.25));
+                let scores = [0.25, self.rng.pick(&[0.0, 2.0])];
+                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, scores));
             }
             OpKind::HeadsMatmul => {
                 let (x, w) = (self.f32(&[heads, k]), self.weight(&[heads, n, k]));
@@ -308,8 +326,9 @@ impl Soup {
             }
             OpKind::Route => {
                 let slots = 1 + self.rng.below(IDS);
-                let (logits, vectors) = (self.f32(&[IDS]), [0; 2].map(|_| self.maybe_vector(IDS)));
-                let route = random_route(&mut self.rng, slots);
+                let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, slots));
+                let bias = if route.score == RouteScore::SparseMixer { None } else { self.maybe_vector(IDS) };
+                let vectors = [bias, self.maybe_vector(IDS)];
                 let (ids, p) = ok(self.b.route(logits, vectors, &route));
                 self.routed.push((ids, p, slots));
             }
@@ -409,14 +428,14 @@ impl Soup {
             OpKind::RopeHeads => {
                 let x = self.f32(&[heads * d]);
                 let rope = random_rope(&mut self.rng, d);
-                let (norm, factors) = (self.maybe_vector(d), self.maybe_vector(rope.dims / 2));
+                let (norm, factors) = (self.maybe_vector(d), self.rope_factors(&rope));
                 ok(self.b.rope_heads(x, self.pos, norm, factors, heads, 1e-6, &rope));
             }
             OpKind::RopeAppend => {
                 let cache = self.cache((heads, d, 8));
                 let (k, v) = (self.f32(&[heads * d]), self.f32(&[heads * 8]));
                 let rope = random_rope(&mut self.rng, d);
-                let (norm, factors) = (self.maybe_vector(d), self.maybe_vector(rope.dims / 2));
+                let (norm, factors) = (self.maybe_vector(d), self.rope_factors(&rope));
                 let kv = self.caches[cache].1;
                 self.caches[cache].1 = ok(self.b.rope_append(kv, k, v, self.pos, norm, factors, heads, 1e-6, &rope));
             }

@@ -387,12 +387,17 @@ impl<'a> Rule<'a> {
         if dims > size || !dims.is_multiple_of(2) {
             return Err(self.attr("dims", format!("even and at most {size}, the elements of a head")));
         }
-        if self.find("factors") != Operand::Absent {
-            let [factors] = self.weight("factors")?;
-            self.same_number("factors", factors, &(dims / 2).into())?;
+        for name in ["factors", "long"] {
+            if self.find(name) != Operand::Absent {
+                let [factors] = self.weight(name)?;
+                self.same_number(name, factors, &(dims / 2).into())?;
+            }
+        }
+        if self.find("long") != Operand::Absent {
+            self.positive("original_context")?;
         }
         match self.find_attr("scaling").word() {
-            "yarn" => {
+            "yarn" | "yarn_untruncated" => {
                 // The ramp divides by ln(base) and takes ln(original_context / beta).
                 self.above("base", 1.0)?;
                 self.above("factor", 0.0)?;

@@ -7,14 +7,14 @@
 //! ```
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{self, RopeAttrs};
+use ixc_ir::graph::attrs::{self, RopeAttrs, TemperatureAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
-use ixc_ir::graph::{Op, OpKind, StateId, ValueId, WeightId};
-use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source};
+use ixc_ir::graph::{Op, OpKind, State, StateId, ValueId, WeightId};
+use ixc_ir::plan::{Division, Input, LongFrequencies, RopeStyle, RopeTable, Source, Temperature};
 use ixc_kernels::{
-    AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles, AttentionWindow, Bits,
-    RopeAppend, RopeHeads,
+    self as kernels, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles,
+    AttentionWindow, Bits, RopeAppend, RopeHeads,
 };
 
 use super::super::bind::NamedBands;
@@ -56,7 +56,7 @@ impl Lowering<'_> {
         (heads, d): (u64, u64),
     ) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let table = self.rope_table(rope, turn, self.opt_weight(op, "factors"))?;
+        let table = self.rope_table(rope, turn, op)?;
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let row = y.row_bytes()?;
         let mut args = vec![("x", by_row(Source::Arena(x.buffer), row))];
@@ -97,7 +97,7 @@ impl Lowering<'_> {
         }
         let (table, style, dims, norm) = match &rope {
             Some(rope) => {
-                let table = self.rope_table(rope, (1, false), self.opt_weight(op, "factors"))?;
+                let table = self.rope_table(rope, (1, false), op)?;
                 (table, plan_style(rope.style), rope.dims, self.opt_weight(op, "norm"))
             }
             None if cache.key < 2 => return unsupported(name, "keys of one element; they must have two"),
@@ -211,14 +211,18 @@ impl Lowering<'_> {
             ("scratch", scratch_arg()),
         ]);
         let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
+        let cap = Some(op.attr("cap").float()).filter(|&cap| cap != 0.0).map(Bits::of);
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
-        let window = self.module.states[state.index()].window;
+        let State { window, chunked, .. } = self.module.states[state.index()];
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
         let mut choices = match window {
             // A window is short: one item of each key head goes through it.
             Some(window) => {
                 let rows = (QUERIES / group).max(2);
-                vec![KernelChoice::by_chunks(rows, AttentionWindow { group, d, dv, scale, sinks, heads, rows, window })]
+                vec![KernelChoice::by_chunks(
+                    rows,
+                    AttentionWindow { group, d, dv, scale, cap, sinks, heads, rows, window, chunked },
+                )]
             }
             None => {
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
@@ -227,12 +231,12 @@ impl Lowering<'_> {
                 let one = KernelChoice {
                     up_to_rows: 1,
                     row_chunk: 1,
-                    spec: AttentionPart { group, d, dv, scale, sinks }.into(),
+                    spec: AttentionPart { group, d, dv, scale, cap, sinks }.into(),
                     parts: Some(Parts { part: "part", result: "y", division, combine }),
                     bands: None,
                 };
                 let rows = (QUERIES / group).max(1);
-                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, sinks, heads, rows })]
+                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, cap, sinks, heads, rows })]
             }
         };
         // Tiles know no sinks.
@@ -240,7 +244,7 @@ impl Lowering<'_> {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);
-            let spec = AttentionTiles { group, d, dv, scale, heads, rows, exact, window };
+            let spec = AttentionTiles { group, d, dv, scale, cap, heads, rows, exact, window, chunked };
             let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
             let shorter = (short < rows).then_some((SHORT_ROWS, short));
             for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
@@ -316,15 +320,38 @@ impl Lowering<'_> {
             })
     }
 
-    fn rope_table(
-        &mut self,
-        rope: &RopeAttrs,
-        (every, back): (u32, bool),
-        factors: Option<WeightId>,
-    ) -> Result<u32, ScheduleError> {
-        let factors = factors.map(|w| self.floats(w)).transpose()?;
-        let (frequencies, magnitude) = rope_angles(rope, factors.as_deref());
-        self.add_rope(RopeTable { style: plan_style(rope.style), frequencies, magnitude, every, back })
+    /// Rows times the number of their position, by a table of one pair that stands still.
+    pub(super) fn temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
+        self.positions(op, &x)?;
+        self.expect(name, &x, Format::F32, x.width)?;
+        let TemperatureAttrs { scale, length, offset } = TemperatureAttrs::from_op(op);
+        let (length, offset) = (fit("positions of a step", length)?, fit("positions of a step", offset)?);
+        let temperature = Some(Temperature { scale, length, offset });
+        let table = self.add_rope(RopeTable { temperature, ..RopeTable::still() })?;
+        let y = self.buffer(name, x.rows, Format::F32, x.width)?;
+        let row = y.row_bytes()?;
+        let mut args = vec![("x", by_row(Source::Arena(x.buffer), row)), ("y", by_row(Source::Arena(y.buffer), row))];
+        args.extend(rope_args(table));
+        let spec = kernels::Temperature { n: fit("elements of a row", x.width)? };
+        self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    /// The table of an op that rotates.
+    fn rope_table(&mut self, rope: &RopeAttrs, (every, back): (u32, bool), op: &Op) -> Result<u32, ScheduleError> {
+        let [short, long] = ["factors", "long"].map(|name| self.opt_weight(op, name).map(|w| self.floats(w)));
+        let (short, long) = (short.transpose()?, long.transpose()?);
+        let (frequencies, magnitude) = rope_angles(rope, short.as_deref());
+        let long = match long {
+            Some(long) => Some(LongFrequencies {
+                beyond: fit("positions of the context before scaling", rope.original_context)?,
+                frequencies: rope_angles(rope, Some(&long)).0,
+            }),
+            None => None,
+        };
+        let style = plan_style(rope.style);
+        self.add_rope(RopeTable { style, frequencies, magnitude, every, back, long, temperature: None })
     }
 
     fn add_rope(&mut self, table: RopeTable) -> Result<u32, ScheduleError> {

@@ -264,5 +264,6 @@ fn score(score: RouteScore) -> Score {
         RouteScore::Sigmoid => Score::Sigmoid,
         RouteScore::Chosen => Score::Chosen,
         RouteScore::RootSoftplus => Score::RootSoftplus,
+        RouteScore::SparseMixer => Score::SparseMixer,
     }
 }

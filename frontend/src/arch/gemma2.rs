@@ -1,0 +1,28 @@
+//! `gemma2`: Gemma 2: every other layer has a window, blocks stand between two norms, gates go through GELU, and scores and logits are bent to stay
+//! within a cap.
+
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use super::Architecture;
+use super::decoder::{Style, decoder};
+use super::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style {
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    gate: GateAttrs::plain(Activation::Gelu),
+    root_embedding: true,
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gemma2",
+    doc: "Gemma 2",
+    defaults: Defaults {
+        reads: &["attn_logit_softcapping", "final_logit_softcapping"],
+        windows: Some(Windows { length: Some(4096), ..Windows::every(2) }),
+        // The one of 27 billion parameters.
+        scaled_by_width: 46,
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

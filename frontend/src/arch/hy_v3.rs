@@ -1,0 +1,16 @@
+//! `hy_v3`: Hy3: experts are chosen by sigmoids with a bias, beside a shared one; the first layers are dense.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use super::Architecture;
+use super::decoder::{HeadNorm, Style, decoder};
+use super::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "hy_v3",
+    doc: "Hy3",
+    defaults: Defaults { score: RouteScore::Sigmoid, dense_by_tensor: true, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};
