@@ -574,13 +574,26 @@ fn recurrent() {
         for (taps, rows) in [(2, 1), (4, 1), (4, 2), (4, 7), (8, 33)] {
             group.rows(ShortConv { channels: n + 3, n, taps }, rows);
         }
-        for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
-            let eps = Bits::of(1e-6);
-            group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
-            group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved }, rows + 5);
-        }
+        delta_net(&mut group, n, false);
     }
     group.done();
+}
+
+#[test]
+fn recurrent_with_decays_of_channels() {
+    let mut group = Group::new("recurrent_with_decays_of_channels");
+    for n in ODD {
+        delta_net(&mut group, n, true);
+    }
+    group.done();
+}
+
+fn delta_net(group: &mut Group, n: u32, channels: bool) {
+    let eps = Bits::of(1e-6);
+    for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
+        group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels }, rows);
+        group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved, channels }, rows + 5);
+    }
 }
 
 #[test]
@@ -618,12 +631,22 @@ fn ssm_scans() {
 /// Chunks and what is left of them, around the lengths of both, of vectors, and of blocks of rows.
 #[test]
 fn recurrent_chunks() {
-    let mut group = Group::new("recurrent_chunks");
+    delta_net_chunks("recurrent_chunks", false);
+}
+
+#[test]
+fn recurrent_chunks_with_decays_of_channels() {
+    delta_net_chunks("recurrent_chunks_with_decays_of_channels", true);
+}
+
+fn delta_net_chunks(name: &'static str, channels: bool) {
+    let mut group = Group::new(name);
     let eps = Bits::of(1e-6);
     for (n, rows) in ODD.into_iter().zip([16, 17, 31, 32, 33, 48, 65].into_iter().cycle()) {
         let (heads, together, interleaved) = if n % 2 == 0 { (2, 2, false) } else { (3, 2, true) };
-        group.rows(DeltaNetChunks { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
-        group.rows(DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false }, rows + 1);
+        let wide = DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false, channels };
+        group.rows(DeltaNetChunks { group: together, d: n, dv: n, interleaved, ..wide }, rows);
+        group.rows(wide, rows + 1);
     }
     group.done();
 }

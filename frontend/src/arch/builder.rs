@@ -144,15 +144,12 @@ impl<'a> Builder<'a> {
     }
 
     fn check_shape(&self, tensor: &Tensor, shape: &[u64]) -> Result<(), ArchError> {
-        // Dimensions of 1 at the end say nothing: ggml pads to four of them.
+        // Dimensions of 1 say nothing, as elements lie the same without them: ggml pads to four dimensions, `ssm_a` has rows of one element, and taps
+        // of a convolution matrices of one row.
         let found = tensor.dims();
-        let significant = |dims: &[u64]| dims.iter().rposition(|&dim| dim != 1).map_or(0, |last| last + 1);
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
-        // A vector may lie in any of the dimensions: `ssm_a` has rows of one element.
-        let is_vector = expected.len() == 1;
-        let leading =
-            if is_vector { found.iter().take_while(|&&dim| dim == 1).count().min(found.len() - 1) } else { 0 };
-        if found[leading..significant(found).max(leading)] == expected[..significant(&expected)] {
+        let [significant, wanted] = [found, &expected].map(|dims| dims.iter().filter(|&&dim| dim != 1));
+        if significant.eq(wanted) {
             return Ok(());
         }
         Err(ArchError::Shape {
@@ -200,6 +197,9 @@ impl<'a> Builder<'a> {
 
     /// RMS norm of the residual stream, with the weight `name`.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
+        // Files of Falcon-H1 have `ffn_norm` without `.weight`.
+        let bare = name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name));
+        let name = bare.unwrap_or(name);
         let weight = self.vector(name, self.hyper.embedding_length)?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps / self.hyper.scales.residual.powi(2));
         self.typed(y)
@@ -458,18 +458,20 @@ impl<'a> Builder<'a> {
         self.recurrent(Recurrent::ShortConv, (state, &[taps - 1, channels]), &operands, Vec::new())
     }
 
-    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`.
+    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of
+    /// lengths.
     pub fn delta_net(
         &mut self,
         state: &str,
         values: [ValueId; 5],
         weights: [WeightId; 2],
         keys: KeyHeads,
+        eps: f64,
     ) -> Result<ValueId, ArchError> {
         let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
         let operands: Vec<Operand> =
             values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(self.hyper.norm_eps)];
+        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(eps)];
         self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
     }
 

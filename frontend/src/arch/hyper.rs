@@ -329,7 +329,7 @@ impl Hyper {
         let [full, local] = [false, true].map(key_length);
         let mut rope = rope(&keys, context_length, full.or(local).unwrap_or(0))?;
         if let Some(mla) = mla {
-            mla.check(&keys, &layers, &rope)?;
+            mla.check(&keys, &mut layers, &rope)?;
             let scale = mla.attention_scale(&keys, &mut rope)?;
             layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
         }
@@ -469,7 +469,9 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 /// One for each of `windowed`, which says whether it has a window: those may have heads of other sizes.
 fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
-    let heads = keys.per_layer("attention.head_count", count, 1, MAX_COUNT)?;
+    // Models without any attention have no heads.
+    let least = u64::from(keys.defaults.parts != Parts::One);
+    let heads = keys.per_layer("attention.head_count", count, least, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
     let least = u64::from(keys.defaults.parts == Parts::All);
     let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
@@ -496,16 +498,17 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
         let [key_length, value_length] = if windowed[i] { local } else { full };
-        if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
+        if kv_heads > 0 && (heads == 0 || !heads.is_multiple_of(kv_heads)) {
             let limit = format!("a divisor of attention.head_count, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));
         }
         let default_length = key_length.is_none() || value_length.is_none();
-        if default_length && !embedding_length.is_multiple_of(heads) {
+        if default_length && heads > 0 && !embedding_length.is_multiple_of(heads) {
             let limit = format!("a divisor of embedding_length, {embedding_length}, where key_length is not given");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count"), heads, limit));
         }
-        let key_length = key_length.unwrap_or(embedding_length / heads);
+        let of_width = embedding_length.checked_div(heads).unwrap_or(0);
+        let key_length = key_length.unwrap_or(of_width);
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
             recurrent: match keys.defaults.parts {
@@ -516,7 +519,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
             heads,
             kv_heads,
             key_length,
-            value_length: value_length.unwrap_or(embedding_length / heads),
+            value_length: value_length.unwrap_or(of_width),
             attention_scale: match scale {
                 0.0 if count == keys.defaults.scaled_by_width => 1.0 / (embedding_length as f64 / heads as f64).sqrt(),
                 0.0 => 1.0 / (key_length as f64).sqrt(),

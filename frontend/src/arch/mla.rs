@@ -9,7 +9,7 @@
 use ixc_ir::graph::ValueId;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{Style, feed_forward};
+use super::decoder::{Roped, Style, feed_forward};
 use super::error::ArchError;
 use super::hyper::Mla;
 
@@ -25,7 +25,13 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 }
 
 /// Norm, attention, output matrix, residual.
-fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, mla: &Mla, style: &Style) -> Result<ValueId, ArchError> {
+pub(super) fn attention(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    mla: &Mla,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
     let Mla { query_rank, rank, key_length, value_length } = *mla;
     let (width, heads, turned) = (b.hyper.embedding_length, b.hyper.layers[layer].heads, b.hyper.rope.dims);
     let still = key_length - turned;
@@ -41,14 +47,15 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, mla: &Mla, style: &S
     };
     let q = b.split_heads(q, heads)?;
     let (q_still, q_turned) = (b.slice(q, 0, still)?, b.slice(q, still, turned)?);
-    let q_turned = b.rope(layer, q_turned, style.pairs)?;
+    let roped = style.roped != Roped::None;
+    let q_turned = if roped { b.rope(layer, q_turned, style.pairs)? } else { q_turned };
     let q_still = b.heads_linear(q_still, &name("attn_k_b"), [heads, rank, still])?;
     let q = b.concat(q_still, q_turned)?;
     let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
     let (c, k) = (b.slice(kept, 0, rank)?, b.slice(kept, rank, turned)?);
     let c = b.rms_norm(c, &name("attn_kv_a_norm.weight"), rank)?;
     let (c, k) = (b.split_heads(c, 1)?, b.split_heads(k, 1)?);
-    let k = b.rope(layer, k, style.pairs)?;
+    let k = if roped { b.rope(layer, k, style.pairs)? } else { k };
     let k = b.concat(c, k)?;
     b.append(layer, k, c)?;
     let y = b.attend(layer, q, style.sinks)?;

@@ -17,6 +17,7 @@
 //! | `decoder` | the parts that decoders share, and in what they differ |
 //! | `mla` | latent attention |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
+//! | `kda` | the same with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
@@ -32,6 +33,7 @@ mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
+mod falcon_h1;
 mod gemma3;
 mod gemma4;
 mod glm4moe;
@@ -41,9 +43,12 @@ mod granitehybrid;
 mod granitemoe;
 mod hunyuan_moe;
 mod hyper;
+mod kda;
+mod kimi_linear;
 mod lfm2;
 mod lfm2moe;
 mod llama;
+mod mamba2;
 mod minimax_m2;
 mod mla;
 mod nemotron_h;
@@ -115,10 +120,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
     phi3::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
     deepseek2::ARCHITECTURE,
+    kimi_linear::ARCHITECTURE,
     lfm2::ARCHITECTURE,
     lfm2moe::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,
     nemotron_h_moe::ARCHITECTURE,
+    falcon_h1::ARCHITECTURE,
+    mamba2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

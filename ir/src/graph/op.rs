@@ -283,7 +283,7 @@ macro_rules! graph_ops {
             }
             // Each takes the token of its state before these, and gives rows and the next token.
             @recurrent {
-                DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], alpha and beta f32[T, h], a and dt [h]; value heads share key heads in groups side by side (grouped) or g apart (interleaved): f32[T, h, dv]. The state is f32[h, dk, dv].";
+                DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], alpha and beta f32[T, h], a and dt [h], or alpha f32[T, h, dk] and dt [h * dk], a decay for each element of a key; value heads share key heads in groups side by side (grouped) or g apart (interleaved): f32[T, h, dv]. The state is f32[h, dk, dv].";
                 ShortConv short_conv "short_conv" (x: Value, w: Weight) {} "A causal convolution of each channel of f32[T, c] with its taps w[c, k], the last of which is the token's own: f32[T, c]. The state, f32[k - 1, c], is the rows before.";
                 SsmScan ssm_scan "ssm_scan" (x: Value, b: Value, c: Value, dt: Value, a: Weight, bias: Weight, d: Weight) {} "A selective state space with one decay for a head (Mamba-2): x f32[T, h, p], b and c f32[T, g, s] of groups of heads side by side, dt f32[T, h], a, bias and d [h]: f32[T, h, p]. The state is f32[h, s, p].";
             }

@@ -9,12 +9,14 @@ What a model is stands in models.py. Logits are computed from the weights as the
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from models import MODELS
 
@@ -83,7 +85,32 @@ def as_converter_knows(parameters):
         if "moe" not in layers:
             for key in ["num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"]:
                 del parameters[key]
+    if parameters["model_type"] == "kimi_linear":
+        layers = list(enumerate(parameters["layer_types"], 1))
+        parameters["linear_attn_config"] = {
+            "full_attn_layers": [layer for layer, kind in layers if kind == "full_attention"],
+            "kda_layers": [layer for layer, kind in layers if kind == "linear_attention"],
+            "head_dim": parameters["linear_head_dim"],
+            "num_heads": parameters["linear_num_heads"],
+            "short_conv_kernel_size": parameters["linear_conv_kernel_dim"],
+        }
+        parameters["first_k_dense_replace"] = parameters["mlp_layer_types"].count("dense")
+        parameters["moe_router_activation_func"] = "sigmoid"
     return parameters
+
+
+# Names of tensors that transformers does not write as the hub has them: patterns, and what stands there.
+OLD_NAMES = {"kimi_linear": [(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1")]}
+
+
+def rename(folder, model_type):
+    """Gives tensors of a folder the names that the converter knows."""
+    if rules := OLD_NAMES.get(model_type):
+        path = folder / "model.safetensors"
+        tensors = load_file(path)
+        for pattern, name in rules:
+            tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
+        save_file(tensors, path, {"format": "pt"})
 
 
 def convert(llama_cpp, folder, out):
@@ -147,6 +174,7 @@ def make(name, llama_cpp):
     out = GOLDEN / "models" / f"{name}.gguf"
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        rename(Path(folder), config.model_type)
         convert(llama_cpp, Path(folder), out)
     if rewritten:
         rewrite(out, lambda tensors, keys: rewritten(tensors, keys, config))
