@@ -14,10 +14,10 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, ColumnSquares, Combine,
-    Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack,
-    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap,
-    Softmax, SsmScan, SumSquares, Swiglu, generate,
+    Activation, AddBias, Attention, AttentionChosen, AttentionCombine, AttentionPart, AttentionWindow, Bits, Centre,
+    ColumnSquares, Combine, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather, IndexTopK, KernelSpec,
+    Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale,
+    ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -594,6 +594,43 @@ fn delta_net(group: &mut Group, n: u32, channels: bool) {
         group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels }, rows);
         group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved, channels }, rows + 5);
     }
+}
+
+/// Heads that are in no tiles, keys of odd lengths, fewer positions than are chosen, and more.
+#[test]
+fn indices() {
+    let mut group = Group::new("indices");
+    for n in ODD {
+        for (blocks, top_k) in [(1, 5), (2, 64), (3, 1), (5, n)] {
+            group.rows(IndexTopK { heads: n, d: 34 - n, top_k, positions: 32 * 5 }, blocks);
+            group.rows(IndexTopK { heads: 16, d: n, top_k, positions: 32 * blocks }, blocks);
+        }
+    }
+    group.done();
+}
+
+/// Of rows together, of one, and of parts.
+#[test]
+fn attention_over_chosen_positions() {
+    let mut group = Group::new("attention_over_chosen_positions");
+    let scale = Bits::of(0.125);
+    for n in ODD {
+        for (heads, rows, blocks) in [(1, 4, 1), (1, 4, 2), (2, 3, 5), (1, 1, 3)] {
+            let spec = AttentionChosen { group: 3, d: n, dv: n, scale, heads, rows, words: 14, part: false };
+            group.rows(spec, blocks);
+            group.rows(AttentionChosen { group: n, d: 40, dv: 24, heads: 1, rows: 1, part: true, ..spec }, blocks);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn centres() {
+    let mut group = Group::new("centres");
+    for n in ODD {
+        group.one(Centre { n });
+    }
+    group.done();
 }
 
 #[test]

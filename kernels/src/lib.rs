@@ -27,12 +27,14 @@
 
 mod add_bias;
 mod attention;
+mod attention_chosen;
 mod attention_combine;
 mod attention_part;
 mod attention_tiles;
 mod attention_window;
 mod bf16_tile;
 pub mod catalogue;
+mod centre;
 mod column_squares;
 mod combine;
 mod copy;
@@ -43,6 +45,7 @@ mod embed;
 mod gated;
 mod gather;
 mod generate;
+mod index_top_k;
 pub mod limits;
 mod linear;
 mod map;
@@ -117,4 +120,7 @@ registry! {
     delta_net_chunks::DeltaNetChunks,
     ssm_scan::SsmScan,
     attention_window::AttentionWindow,
+    attention_chosen::AttentionChosen,
+    index_top_k::IndexTopK,
+    centre::Centre,
 }

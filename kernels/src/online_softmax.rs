@@ -60,6 +60,9 @@ struct Scratch {
     buffer: BufferId,
     /// Scores, then weights: a block for each query.
     p: i64,
+    /// Where positions are chosen: the word of a block for each query, and the bit of each position of a block.
+    marks: i64,
+    bits: i64,
     /// Queries times the factor on scores.
     q: i64,
     /// Sums of weighted values: a value for each query.
@@ -97,6 +100,8 @@ struct Attend {
     first: Option<DimId>,
     /// How many positions a row sees, where not all.
     window: Option<u32>,
+    /// Which positions a row sees, where not all: a word of bits for each block, and the bytes of a row of them.
+    chosen: Option<(BufferId, i64)>,
 }
 
 /// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own; with a `window` a
@@ -109,6 +114,37 @@ pub fn kernel(
     [heads, rows]: [u32; 2],
     part: bool,
     window: Option<u32>,
+) -> Result<Kernel, GenerateError> {
+    generate(name, lanes, sizes, (scale, sinks), [heads, rows], part, Seen { window, words: None })
+}
+
+/// The same over chosen positions: rows have so many words of bits, one for each block.
+pub fn chosen_kernel(
+    name: String,
+    lanes: u16,
+    sizes: [u32; 3],
+    scale: f32,
+    rows: [u32; 2],
+    part: bool,
+    words: u32,
+) -> Result<Kernel, GenerateError> {
+    generate(name, lanes, sizes, (scale, false), rows, part, Seen { window: None, words: Some(words) })
+}
+
+/// What a row sees of the positions up to its own, where not all.
+struct Seen {
+    window: Option<u32>,
+    words: Option<u32>,
+}
+
+fn generate(
+    name: String,
+    lanes: u16,
+    sizes: [u32; 3],
+    (scale, sinks): (f32, bool),
+    [heads, rows]: [u32; 2],
+    part: bool,
+    Seen { window, words }: Seen,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
@@ -137,11 +173,17 @@ pub fn kernel(
     let cache = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
     let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
     let sinks = sinks.then(|| b.read("sinks", group * 4));
+    let chosen = words.map(|words| {
+        let row = i64::from(words) * 4;
+        let before = first.map_or(Affine::constant(0), |first| first * 4);
+        let rows = several.map_or(Affine::constant(0), |(groups, rest)| groups * (rows * row) + rest * row + -row);
+        (b.read("chosen", before + full * 4 + masked * 4 + rows), row)
+    });
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
-    let scratch = scratch(&mut b, lanes, group * rows, [d, dv]);
+    let scratch = scratch(&mut b, lanes, group * rows, [d, dv], chosen.is_some());
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -161,7 +203,9 @@ pub fn kernel(
         masked,
         first,
         window,
+        chosen,
     };
+    attend.bits(&mut b);
     match several {
         None => attend.rows(&mut b, 1, Affine::constant(0)),
         Some((groups, rest)) => {
@@ -172,7 +216,7 @@ pub fn kernel(
     Ok(b.finish())
 }
 
-fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -> Scratch {
+fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2], chosen: bool) -> Scratch {
     let mut end = 0;
     let mut place = |floats: i64| {
         let at = end;
@@ -182,7 +226,12 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -
     };
     let (p, q, acc) = (place(BLOCK), place(d), place(dv));
     let (sums, stats) = (place(lanes.into()), place(STATS / 4));
-    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats }
+    let marks = place(i64::from(chosen));
+    let bits = end;
+    if chosen {
+        end += BLOCK * 4;
+    }
+    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, marks, bits, q, acc, sums, stats }
 }
 
 /// Queries in tiles of one size: the first query, the size, and how many tiles.
@@ -227,10 +276,17 @@ impl Attend {
     fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
-        // What a window leaves out may lie in any of them.
-        let begins = self.window.is_some();
-        b.for_each("block", self.full, |b, block| self.block(b, queries, block.into(), begins));
-        b.for_each("block", self.masked, |b, block| self.block(b, queries, Affine::from(block) + self.full, true));
+        // What a window or a choice leaves out may lie in any of them.
+        let begins = self.window.is_some() || self.chosen.is_some();
+        b.for_each("block", self.full, |b, block| {
+            self.marks(b, (rows, &row), &block.into());
+            self.block(b, queries, block.into(), begins);
+        });
+        b.for_each("block", self.masked, |b, block| {
+            let block = Affine::from(block) + self.full;
+            self.marks(b, (rows, &row), &block);
+            self.block(b, queries, block, true);
+        });
         match self.outcome {
             Outcome::Mean { y, row_bytes } => self.mean(b, rows, y, row * row_bytes, row_bytes),
             Outcome::Part(part) => self.part(b, part),
@@ -276,6 +332,25 @@ impl Attend {
             b.store(s.buffer, query.clone() * STATS + s.stats, top);
             let own = b.load(Type::i32(1), self.position, (row.clone() + r) * 4);
             b.store(s.buffer, query * STATS + (s.stats + OWN), own);
+        });
+    }
+
+    /// The bit of each position of a block in its word.
+    fn bits(&self, b: &mut KernelBuilder) {
+        let width = i64::from(self.lanes);
+        for v in 0..if self.chosen.is_some() { BLOCK / width } else { 0 } {
+            let bits = crate::index_top_k::bits(b, self.lanes, v * width);
+            b.store(self.scratch.buffer, Affine::constant(self.scratch.bits + v * width * 4), bits);
+        }
+    }
+
+    /// Each query's word of a block, where positions are chosen.
+    fn marks(&self, b: &mut KernelBuilder, (rows, row): (i64, &Affine), block: &Affine) {
+        let Some((chosen, row_bytes)) = self.chosen else { return };
+        let block = self.first.map_or(block.clone(), |first| block.clone() + first);
+        self.queries(b, rows, |b, r, _, query| {
+            let word = b.load(Type::i32(1), chosen, (row.clone() + r) * row_bytes + block * 4);
+            b.store(self.scratch.buffer, query * 4 + self.scratch.marks, word);
         });
     }
 
@@ -379,6 +454,14 @@ impl Attend {
                             let end = b.iadd(position, window);
                             let before = b.same(Op::CmpGt, &[own, end]);
                             score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
+                        }
+                        if self.chosen.is_some() {
+                            let at = part * (vectors * width * 4) + (v * width * 4 + s.bits);
+                            let bit = b.load(Type::i32(lanes), s.buffer, at);
+                            let word = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * 4 + s.marks);
+                            let (own, none) = (b.same(Op::And, &[word, bit]), b.splat_int(Type::i32(lanes), 0));
+                            let unseen = b.same(Op::CmpEq, &[own, none]);
+                            score = b.op(Op::Select, Type::f32(lanes), &[unseen, lowest, score]);
                         }
                     }
                     let at = query_at * (BLOCK * 4) + part * (vectors * width * 4) + (v * width * 4 + s.p);
@@ -511,7 +594,12 @@ impl Attend {
         let s = &self.scratch;
         self.queries(b, rows, |b, r, h, query| {
             let one = b.splat_f32(1, 1.0);
-            let sum = self.sum(b, &query);
+            let mut sum = self.sum(b, &query);
+            if self.chosen.is_some() {
+                // Of no positions the mean is 0. Of others the sum has a weight of 1.
+                let one = b.splat_f32(1, 1.0);
+                sum = b.same(Op::Max, &[sum, one]);
+            }
             let inverse = b.same(Op::Div, &[one, sum]);
             for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
                 let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };

@@ -191,6 +191,8 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::ColumnSquares
         | OpKind::KvAppend
         | OpKind::RopeAppend
+        | OpKind::Centre
+        | OpKind::IndexTopK
         | OpKind::Attention
         | OpKind::Route
         | OpKind::TakeRows

@@ -193,9 +193,11 @@ impl<'a> Cutting<'a> {
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::ColumnSquares(_) => refused("column.squares"),
             KernelSpec::SsmScan(_) => refused("ssm_scan"),
+            KernelSpec::IndexTopK(_) | KernelSpec::AttentionChosen(_) => refused("index.top_k"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)
+            | KernelSpec::Centre(_)
             | KernelSpec::Copy(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)

@@ -12,7 +12,7 @@ use ixc_ir::graph::{Attr, Module, OpKind, Operand, Part, Place, Recurrent, State
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Experts, Hyper, Mla, Ssm};
+use super::hyper::{Experts, Hyper, Indexer, Mla, Ssm};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -257,6 +257,12 @@ impl<'a> Builder<'a> {
         self.merge_heads(y)
     }
 
+    /// Rows, or heads, less their means.
+    pub fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.centre(x);
+        self.typed(y)
+    }
+
     /// Rows plus the vector `name`, where the file has it.
     pub fn optional_bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let Some(bias) = self.optional_vector(name, len)? else { return Ok(x) };
@@ -396,6 +402,17 @@ impl<'a> Builder<'a> {
 
     /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended, there or in the layer that it shares, with `sinks` or without.
     pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
+        self.attend_to(layer, q, sinks, None)
+    }
+
+    /// As [`Builder::attend`], over `chosen` positions where there are any.
+    pub fn attend_to(
+        &mut self,
+        layer: usize,
+        q: ValueId,
+        sinks: bool,
+        chosen: Option<ValueId>,
+    ) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let (scale, heads, of) = (facts.attention_scale, facts.heads, facts.shares.unwrap_or(layer));
         let kv =
@@ -404,7 +421,7 @@ impl<'a> Builder<'a> {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
-        let y = self.graph.attention(q, kv, self.step.pos, sinks, scale);
+        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, scale);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)
@@ -414,6 +431,43 @@ impl<'a> Builder<'a> {
     pub fn mla(&self) -> Result<Mla, ArchError> {
         let key = format!("{}.attention.kv_lora_rank", self.architecture);
         self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Length of the row that queries of latent attention are made of, which the file must have.
+    pub fn query_rank(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.attention.q_lora_rank", self.architecture);
+        self.mla()?.query_rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// The index that chooses positions, which the file must have.
+    pub fn indexer(&self) -> Result<Indexer, ArchError> {
+        let key = format!("{}.attention.indexer.head_count", self.architecture);
+        self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`.
+    pub fn index_top_k(
+        &mut self,
+        state: &str,
+        [q, w, k]: [ValueId; 3],
+        key_length: u64,
+        top_k: u64,
+    ) -> Result<ValueId, ArchError> {
+        // A state of keys and values, of which nobody reads the latter.
+        let state = self.graph.state(State::paged(state, 1, key_length, 1));
+        let state = self.typed(state)?;
+        let none = self.slice(k, 0, 1)?;
+        let kv = self.graph.state_begin(state);
+        let kv = self.typed(kv)?;
+        let kv = self.graph.kv_append(kv, k, none, self.step.pos);
+        let kv = self.typed(kv)?;
+        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, top_k);
+        Ok(self.typed(chosen)?.0)
+    }
+
+    /// Passes over a tensor that the file may have and nobody reads.
+    pub fn leave(&mut self, name: &str) {
+        self.used.insert(name.to_owned());
     }
 
     /// Sizes of the recurrent states, which the file must have.

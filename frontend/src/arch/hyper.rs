@@ -5,6 +5,7 @@
 //! unless they hold the value that changes nothing.
 
 mod experts;
+mod indexer;
 mod keys;
 mod mla;
 mod recurrent;
@@ -12,6 +13,7 @@ mod rope;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore};
 
+pub use indexer::Indexer;
 pub use recurrent::Ssm;
 
 use self::experts::experts;
@@ -49,6 +51,8 @@ pub struct Hyper {
     pub scales: Scales,
     /// Ranks and sizes of latent attention, where layers have it.
     pub mla: Option<Mla>,
+    /// What chooses the positions of attention, where something does.
+    pub indexer: Option<Indexer>,
     /// Sizes of recurrent states, where layers have them.
     pub ssm: Option<Ssm>,
     /// Taps of the convolutions that layers have in place of attention, where they have them.
@@ -289,6 +293,14 @@ impl Hyper {
             tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
             context_length = window;
         }
+        if let Some(chosen) = indexer::all_blocks(&keys)?.filter(|&chosen| chosen < context_length) {
+            tracing::warn!(
+                chosen,
+                context_length,
+                "blocks of positions are not chosen: the context is cut to where all are"
+            );
+            context_length = chosen;
+        }
         let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
         let known = |of: &ScoreOf| of.layers.contains(&layers) && of.vocabulary == vocabulary;
@@ -357,6 +369,7 @@ impl Hyper {
             local_rope,
             scales: Scales::read(&keys)?,
             mla,
+            indexer: Indexer::read(&keys, layers.len(), context_length)?,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,
             layer_inputs,

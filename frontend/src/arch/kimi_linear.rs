@@ -26,7 +26,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     for layer in 0..b.hyper.layers.len() {
         x = match b.hyper.layers[layer].recurrent {
             true => kda::mixer(b, layer, x)?,
-            false => mla::attention(b, layer, x, &sizes, &STYLE)?,
+            false => mla::attention(b, layer, x, &sizes, &STYLE, None)?,
         };
         x = feed_forward(b, layer, x, &STYLE)?;
     }

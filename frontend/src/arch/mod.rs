@@ -28,6 +28,7 @@ mod bailingmoe2;
 mod builder;
 mod decoder;
 mod deepseek2;
+mod deepseek32;
 mod delta_net;
 mod dots1;
 mod ernie4_5;
@@ -37,6 +38,7 @@ mod falcon_h1;
 mod gemma3;
 mod gemma4;
 mod glm4moe;
+mod glm_dsa;
 mod gpt_oss;
 mod granite;
 mod granitehybrid;
@@ -50,6 +52,7 @@ mod lfm2moe;
 mod llama;
 mod mamba2;
 mod minimax_m2;
+mod minimax_m3;
 mod mla;
 mod nemotron_h;
 mod nemotron_h_moe;
@@ -75,7 +78,7 @@ use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Experts, Hyper, Layer, LayerInputs, Mla, Rope, Scales, Ssm};
+pub use hyper::{Experts, Hyper, Indexer, Layer, LayerInputs, Mla, Rope, Scales, Ssm};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -102,6 +105,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen35moe::ARCHITECTURE,
     olmoe::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
+    minimax_m3::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
     ernie4_5::ARCHITECTURE,
     ernie4_5_moe::ARCHITECTURE,
@@ -120,6 +124,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     phi3::ARCHITECTURE,
     gpt_oss::ARCHITECTURE,
     deepseek2::ARCHITECTURE,
+    deepseek32::ARCHITECTURE,
+    glm_dsa::ARCHITECTURE,
     kimi_linear::ARCHITECTURE,
     lfm2::ARCHITECTURE,
     lfm2moe::ARCHITECTURE,

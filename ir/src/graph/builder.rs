@@ -301,6 +301,11 @@ impl GraphBuilder {
         self.one(OpKind::Rope, vec![V(x), V(pos), opt_weight(factors)], rope.attrs())
     }
 
+    /// `centre`.
+    pub fn centre(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Centre, vec![V(x)], vec![])
+    }
+
     /// `state.begin`: the first token of a state.
     pub fn state_begin(&mut self, state: StateId) -> Result<ValueId, TypeError> {
         self.one(OpKind::StateBegin, vec![Operand::State(state)], vec![])
@@ -311,6 +316,18 @@ impl GraphBuilder {
         self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![])
     }
 
+    /// `index.top_k`: positions and the next token.
+    pub fn index_top_k(
+        &mut self,
+        q: ValueId,
+        w: ValueId,
+        kv: ValueId,
+        pos: ValueId,
+        top_k: u64,
+    ) -> Result<(ValueId, ValueId), TypeError> {
+        self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], vec![Attr::Int(top_k as i64)])
+    }
+
     /// `attention`: the result and the next token.
     pub fn attention(
         &mut self,
@@ -318,9 +335,10 @@ impl GraphBuilder {
         kv: ValueId,
         pos: ValueId,
         sinks: Option<WeightId>,
+        chosen: Option<ValueId>,
         scale: f64,
     ) -> Result<(ValueId, ValueId), TypeError> {
-        let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks)];
+        let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks), chosen.map_or(Operand::Absent, V)];
         self.two(OpKind::Attention, operands, vec![Attr::rounded(scale)])
     }
 

@@ -269,6 +269,10 @@ impl<'a> Interpreter<'a> {
                 let y = math::rope(&f32s(self, "x")?, dims[1], dims[2], pos, &rope, factors.as_deref());
                 one(dims, y)
             }
+            OpKind::Centre => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                one(dims.clone(), math::centre(&x, dims[dims.len() - 1]))
+            }
             OpKind::Recurrent(kind) => self.recurrent(op, kind, env),
             OpKind::ColumnSquares => {
                 let (x, dims) = (self.floats(value("x"))?.into_owned(), self.dims(value("x")));
@@ -288,10 +292,30 @@ impl<'a> Interpreter<'a> {
                 self.append(op, env.state(op, "kv"), &k, &v, ints(value("pos")))?;
                 Ok(vec![Value::Token])
             }
+            OpKind::IndexTopK => {
+                let (q, w, dims) = (f32s(self, "q")?, f32s(self, "w")?, self.dims(value("q")));
+                let state = env.state(op, "kv");
+                let [keys, _] = &self.states[state.index()][..] else {
+                    unreachable!("verified: state {} has keys and values", state.0)
+                };
+                let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
+                let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
+                let mut data = Vec::with_capacity(dims[0] * top_k);
+                for ((q, w), &position) in rows {
+                    let position = index(mnemonic, "position", position, length)?;
+                    data.extend(math::index_top_k(q, w, keys, position, top_k));
+                }
+                Ok(vec![Value::I32 { dims: vec![dims[0], top_k], data }, Value::Token])
+            }
             OpKind::Attention => {
                 let q = f32s(self, "q")?;
                 let state = env.state(op, "kv");
-                let (y, dims) = self.attention(op, state, &q, &self.dims(value("q")), ints(value("pos")))?;
+                let chosen = match op.operand("chosen") {
+                    Operand::Value(chosen) => Some(ints(env.get(chosen))),
+                    _ => None,
+                };
+                let pos = ints(value("pos"));
+                let (y, dims) = self.attention(op, state, &q, &self.dims(value("q")), (pos, chosen))?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token])
             }
             OpKind::HeadsMatmul => {
@@ -644,7 +668,7 @@ impl<'a> Interpreter<'a> {
         state: StateId,
         q: &[f32],
         dims: &[usize],
-        positions: &[i32],
+        (positions, chosen): (&[i32], Option<&[i32]>),
     ) -> Result<(Vec<f32>, Vec<usize>), InterpretError> {
         let (cache, window) = (self.cache(state), self.module.states[state.index()].window);
         let [keys, values] = &self.states[state.index()][..] else {
@@ -660,12 +684,14 @@ impl<'a> Interpreter<'a> {
         let sinks = self.optional(op.operand("sinks"))?;
         let length = keys.len() / (cache.heads * cache.key) as usize;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
-        for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
+        for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(positions).enumerate() {
             let position = index(op.kind.row().mnemonic, "position", position, length)?;
             let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
             let [keys, values] = [(keys, cache.key), (values, cache.value)]
                 .map(|(data, width)| &data[first * (cache.heads * width) as usize..]);
-            out.extend(math::attention(q, keys, values, &shape, position - first, scale, sinks.as_deref()));
+            let chosen = chosen.map(|chosen| &chosen[row * (chosen.len() / dims[0])..][..chosen.len() / dims[0]]);
+            let sees = |p: usize| chosen.is_none_or(|chosen| chosen.contains(&((first + p) as i32)));
+            out.extend(math::attention(q, [keys, values], &shape, position - first, scale, sinks.as_deref(), sees));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }

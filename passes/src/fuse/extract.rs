@@ -24,7 +24,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Embed | OpKind::TakeRows | OpKind::Route => 100,
         OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::Gated => 100,
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
-        OpKind::Slice | OpKind::Concat => 100,
+        OpKind::Slice | OpKind::Concat | OpKind::Centre => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
         // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.
         OpKind::RopeHeads => 90,
@@ -36,7 +36,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Dequantise => 100_000,
         // Ops with effects are never nodes.
         OpKind::Recurrent(_) | OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
-        OpKind::ColumnSquares => 0,
+        OpKind::ColumnSquares | OpKind::IndexTopK => 0,
         OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertWait | OpKind::ExpertEvict => 0,
     }
 }

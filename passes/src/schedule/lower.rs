@@ -188,6 +188,8 @@ enum Binding {
     ArenaRows(ArenaRows),
     /// Some of a route's slots, which only experts take.
     Chosen(Slots),
+    /// Positions that an index chose, as a bit for each position, which only attention takes.
+    Marks(ArenaRows),
     Ids,
     Positions,
     WantedRows,
@@ -341,6 +343,7 @@ impl<'a> Lowering<'a> {
             }
             OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
+            OpKind::Centre => self.centre(op)?,
             OpKind::ScaleHeads => self.scale_heads(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,
@@ -359,6 +362,10 @@ impl<'a> Lowering<'a> {
             OpKind::KvAppend => self.append(op, None)?,
             OpKind::ColumnSquares => self.column_squares(op)?,
             OpKind::RopeAppend => self.append(op, Some(RopeAttrs::from_op(op)))?,
+            OpKind::IndexTopK => {
+                self.meanings[op.results[1].index()] = Some(Binding::Token);
+                self.index_top_k(op)?
+            }
             OpKind::Attention => {
                 self.meanings[op.results[1].index()] = Some(Binding::Token);
                 self.attention(op)?
@@ -492,6 +499,7 @@ impl<'a> Lowering<'a> {
                 ),
             ),
             Binding::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
+            Binding::Marks(_) => unsupported(op, "the positions of an index as data; only attention takes them"),
             other => unsupported(op, format!("the parameter {other:?} as data")),
         }
     }

@@ -96,18 +96,54 @@ def as_converter_knows(parameters):
         }
         parameters["first_k_dense_replace"] = parameters["mlp_layer_types"].count("dense")
         parameters["moe_router_activation_func"] = "sigmoid"
+    if parameters["model_type"] == "minimax_m3_vl_text":
+        parameters["architectures"] = ["MiniMaxM3SparseForCausalLM"]
+        parameters["n_shared_experts"] = 1
+        parameters["moe_layer_freq"] = [int(kind == "sparse") for kind in parameters["mlp_layer_types"]]
+        parameters["scoring_func"] = "sigmoid"
+        parameters["sparse_attention_config"] = {
+            "sparse_num_index_heads": parameters["index_n_heads"],
+            "sparse_index_dim": parameters["index_head_dim"],
+            "sparse_topk_blocks": parameters["index_topk_blocks"],
+            "sparse_block_size": parameters["index_block_size"],
+            "sparse_local_block": parameters["index_local_blocks"],
+        }
     return parameters
 
 
 # Names of tensors that transformers does not write as the hub has them: patterns, and what stands there.
-OLD_NAMES = {"kimi_linear": [(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1")]}
+OLD_NAMES = {
+    "kimi_linear": [(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1")],
+    "minimax_m3_vl_text": [
+        (r"mlp\.(gate\.|experts\.|shared_experts\.)", r"block_sparse_moe.\1"),
+        (r"gate\.e_score", "e_score"),
+        (r"indexer\.", "index_"),
+    ],
+}
+
+
+def apart(tensors):
+    """Tensors with gates and what is above them apart, and with experts one by one."""
+    for name, tensor in tensors.items():
+        stem, both, rest = name.partition("gate_up_proj")
+        names = [name]
+        if both:
+            tensor, names = torch.cat(tensor.chunk(2, dim=-2)), [stem + half + rest for half in ("gate_proj", "up_proj")]
+        if tensor.dim() == 3 and "experts" in name:
+            parts = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+            halves = tensor.chunk(len(names))
+            for name, half in zip(names, halves):
+                stem, _, part = name.rpartition(".")
+                yield from ((f"{stem}.{i}.{parts[part]}.weight", matrix.clone()) for i, matrix in enumerate(half))
+        else:
+            yield from zip(names, (half.clone() for half in tensor.chunk(len(names))))
 
 
 def rename(folder, model_type):
     """Gives tensors of a folder the names that the converter knows."""
     if rules := OLD_NAMES.get(model_type):
         path = folder / "model.safetensors"
-        tensors = load_file(path)
+        tensors = dict(apart(load_file(path))) if model_type == "minimax_m3_vl_text" else load_file(path)
         for pattern, name in rules:
             tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
         save_file(tensors, path, {"format": "pt"})

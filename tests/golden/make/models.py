@@ -35,6 +35,7 @@ from transformers import GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM
 from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
 from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers import DeepseekV32Config, DeepseekV32ForCausalLM, GlmMoeDsaConfig, GlmMoeDsaForCausalLM
+from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
 from transformers import FalconH1Config, FalconH1ForCausalLM, KimiLinearConfig, KimiLinearForCausalLM, Mamba2Config, Mamba2ForCausalLM
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
@@ -158,7 +159,9 @@ NEMOTRON = dict(
     tie_word_embeddings=False,
 )
 
-# Most positions are behind those that an index chooses.
+# Most positions are behind those that an index chooses. Keys of the index in f16 may choose another one, whose error would be thousands of times this:
+# of these sizes and numbers none does.
+CHOSEN = 1e-7
 INDEXED = dict(
     vocab_size=64,
     hidden_size=48,
@@ -179,7 +182,7 @@ INDEXED = dict(
     qk_nope_head_dim=16,
     v_head_dim=24,
     index_topk=16,
-    index_head_dim=32,
+    index_head_dim=24,
     index_n_heads=8,
     max_position_embeddings=512,
     tie_word_embeddings=False,
@@ -464,11 +467,39 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    "deepseek32": (DeepseekV32Config(**INDEXED, n_group=4, topk_group=2), DeepseekV32ForCausalLM, ROUNDED, None),
+    "deepseek32": (DeepseekV32Config(**INDEXED, n_group=4, topk_group=2), DeepseekV32ForCausalLM, CHOSEN, None),
     # The second layer takes the first one's choice.
     "glm-dsa": (
         GlmMoeDsaConfig(**INDEXED, n_group=1, topk_group=1, indexer_types=["full", "shared", "full"]),
         GlmMoeDsaForCausalLM,
+        CHOSEN,
+        None,
+    ),
+    # All blocks are chosen.
+    "minimax-m3": (
+        MiniMaxM3VLTextConfig(
+            **SMALL
+            | {
+                "intermediate_size": 16,
+                "num_hidden_layers": 3,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            },
+            dense_intermediate_size=48,
+            shared_intermediate_size=16,
+            head_dim=16,
+            rotary_dim=8,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            routed_scaling_factor=1.7,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+            index_n_heads=2,
+            index_head_dim=16,
+            index_block_size=32,
+            index_topk_blocks=5,
+            index_local_blocks=1,
+        ),
+        MiniMaxM3VLForCausalLM,
         ROUNDED,
         None,
     ),

@@ -284,6 +284,18 @@ impl Soup {
                 let (k, v) = (self.f32(&[heads, d]), self.f32(&[heads, dv]));
                 self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
             }
+            OpKind::Centre => {
+                let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, d]) };
+                ok(self.b.centre(x));
+            }
+            OpKind::IndexTopK => {
+                let cache = self.cache((1, d, 4));
+                let (k, v) = (self.f32(&[1, d]), self.f32(&[1, 4]));
+                self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
+                let (q, w) = (self.f32(&[heads, d]), self.f32(&[heads]));
+                let top_k = self.rng.pick(&[1, 3]);
+                (_, self.caches[cache].1) = ok(self.b.index_top_k(q, w, self.caches[cache].1, self.pos, top_k));
+            }
             OpKind::Attention => {
                 if self.caches.is_empty() {
                     self.op(OpKind::KvAppend);
@@ -293,7 +305,7 @@ impl Soup {
                 let heads = kv_heads * self.rng.pick(&[1, 3]);
                 let q = self.f32(&[heads, d]);
                 let sinks = self.maybe_vector(heads);
-                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, 0.25));
+                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, None, 0.25));
             }
             OpKind::HeadsMatmul => {
                 let (x, w) = (self.f32(&[heads, k]), self.weight(&[heads, n, k]));

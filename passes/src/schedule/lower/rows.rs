@@ -9,7 +9,7 @@ use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
-    AddBias, Bits, ColumnSquares, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Scale,
+    AddBias, Bits, Centre, ColumnSquares, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Scale,
     ScaleHeads, Softcap,
 };
 
@@ -160,6 +160,24 @@ impl Lowering<'_> {
         }
         let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out, plain: w.is_none() };
         self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    pub(super) fn centre(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
+        self.expect(name, &x, Format::F32, x.width)?;
+        let n = match self.function.ty(self.value_operand(op, "x")?).dims().last().and_then(|n| n.fixed()) {
+            Some(n) if n > 0 => n,
+            _ => return unsupported(name, "rows of no number of elements"),
+        };
+        let y = self.buffer(name, x.rows, Format::F32, x.width)?;
+        let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
+        let args = vec![
+            ("x", by_column(Source::Arena(x.buffer), row, column)),
+            ("y", by_column(Source::Arena(y.buffer), row, column)),
+        ];
+        let spec = Centre { n: fit("elements of a row", n)? };
+        self.by_rows(name.to_string(), y.rows, x.width / n, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(y))
     }
 
