@@ -36,6 +36,17 @@ pub(super) enum Roped {
     None,
 }
 
+/// Which layers have sinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sinks {
+    /// None.
+    None,
+    /// All of them.
+    All,
+    /// Those with a window.
+    Windowed,
+}
+
 /// What differs between decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
@@ -45,8 +56,8 @@ pub(super) struct Style {
     pub roped: Roped,
     /// Bias of Q, K and V.
     pub bias: Bias,
-    /// Whether heads have sinks: a logit each that takes a part of the weights and has no value.
-    pub sinks: bool,
+    /// Which layers' heads have sinks: a logit each that takes a part of the weights and has no value.
+    pub sinks: Sinks,
     /// RMS norms of queries and keys.
     pub head_norm: HeadNorm,
     /// Whether values go through an RMS norm of every head without a weight.
@@ -77,7 +88,7 @@ impl Style {
         pairs: RopeStyle::Norm,
         roped: Roped::All,
         bias: Bias::Optional,
-        sinks: false,
+        sinks: Sinks::None,
         head_norm: HeadNorm::Absent,
         value_norm: false,
         keys_as_values: false,
@@ -154,7 +165,13 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
         let k = turned(b, k, "attn_k_norm.weight")?;
         b.append(layer, k, v)?;
     }
-    let mut y = b.attend(layer, q, style.sinks)?;
+    let sinks = match style.sinks {
+        Sinks::None => false,
+        Sinks::All => true,
+        Sinks::Windowed => facts.window.is_some(),
+    };
+    let y = b.attend(layer, q, sinks)?;
+    let mut y = b.scale(y, b.hyper.scales.value)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
         y = b.mul(y, gate)?;

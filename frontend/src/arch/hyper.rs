@@ -86,11 +86,13 @@ pub struct Scales {
     pub logit: f64,
     /// What logits are bent to stay within; 0 where they are not.
     pub softcap: f64,
+    /// On what attention gives.
+    pub value: f64,
 }
 
 impl Scales {
     /// Nothing is scaled.
-    pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0 };
+    pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0, value: 1.0 };
 }
 
 /// Latent attention (MLA): queries and keys are made of short rows, of which the keys' alone are kept.
@@ -180,7 +182,7 @@ pub struct Rope {
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 12] = [
+const NEUTRAL: [(&str, &[f64]); 13] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
@@ -189,6 +191,7 @@ const NEUTRAL: [(&str, &[f64]); 12] = [
     ("logit_scale", &[0.0, 1.0]),
     ("attention.temperature_scale", &[0.0]),
     ("attention.shared_kv_layers", &[0.0]),
+    ("attention.value_scale", &[0.0, 1.0]),
     ("embedding_length_per_layer_input", &[0.0]),
     ("swiglu_clamp_exp", &[0.0]),
     ("swiglu_clamp_shexp", &[0.0]),
@@ -217,6 +220,8 @@ pub(super) struct Defaults {
     pub scaled_by_width: usize,
     /// The factor on attention scores; 0 where it is one by the root of the length of a key.
     pub attention_scale: f64,
+    /// Whether layers without a router have no experts, for which files have no key.
+    pub experts_by_tensor: bool,
 }
 
 /// What zeros in keys that are given per layer say.
@@ -267,6 +272,7 @@ impl Defaults {
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,
+        experts_by_tensor: false,
     };
 }
 
@@ -328,6 +334,12 @@ impl Hyper {
         };
         let mut layers = read_layers(&keys, &windowed, embedding_length)?;
         layers.truncate(layers.len() - draft_layers as usize);
+        if defaults.experts_by_tensor {
+            let routers = (0..).map(|layer| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")));
+            for (layer, _) in layers.iter_mut().zip(routers).filter(|(_, router)| router.is_none()) {
+                layer.experts = None;
+            }
+        }
         let ssm = Ssm::read(&keys)?;
         if ssm.is_some() && defaults.parts == Parts::All {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
@@ -450,6 +462,7 @@ impl Scales {
             residual: factor("residual_scale")?,
             logit: factor("logit_scale")?,
             softcap,
+            value: factor("attention.value_scale")?,
         })
     }
 }

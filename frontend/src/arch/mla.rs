@@ -120,7 +120,7 @@ pub(super) fn attention(
     let k = if roped { b.rope(layer, k, style.pairs)? } else { k };
     let k = b.concat(c, k)?;
     b.append(layer, k, c)?;
-    let y = b.attend_to(layer, q, style.sinks, chosen)?;
+    let y = b.attend_to(layer, q, false, chosen)?;
     let y = b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?;
     let y = b.merge_heads(y)?;
     let y = b.linear(y, &name("attn_output"), heads * value_length, width, Bias::Optional)?;

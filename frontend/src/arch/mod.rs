@@ -51,6 +51,7 @@ mod lfm2;
 mod lfm2moe;
 mod llama;
 mod mamba2;
+mod mimo2;
 mod minimax_m2;
 mod minimax_m3;
 mod mla;
@@ -106,6 +107,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     olmoe::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
     minimax_m3::ARCHITECTURE,
+    mimo2::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
     ernie4_5::ARCHITECTURE,
     ernie4_5_moe::ARCHITECTURE,

@@ -96,6 +96,21 @@ def as_converter_knows(parameters):
         }
         parameters["first_k_dense_replace"] = parameters["mlp_layer_types"].count("dense")
         parameters["moe_router_activation_func"] = "sigmoid"
+    if parameters["model_type"] == "mimo_v2_flash":
+        local = [int(kind == "sliding_attention") for kind in parameters["layer_types"]]
+        ropes = parameters["rope_parameters"]
+        parameters |= {
+            "hybrid_layer_pattern": local,
+            "swa_head_dim": parameters["head_dim"],
+            "swa_v_head_dim": parameters["v_head_dim"],
+            "swa_num_attention_heads": parameters["num_attention_heads"],
+            "swa_num_key_value_heads": 2 * parameters["num_key_value_heads"],
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "layernorm_epsilon": parameters["rms_norm_eps"],
+            "rope_parameters": ropes["full_attention"],
+            "swa_rope_theta": ropes["sliding_attention"]["rope_theta"],
+        }
     if parameters["model_type"] == "minimax_m3_vl_text":
         parameters["architectures"] = ["MiniMaxM3SparseForCausalLM"]
         parameters["n_shared_experts"] = 1

@@ -36,6 +36,7 @@ from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForC
 from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers import DeepseekV32Config, DeepseekV32ForCausalLM, GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
+from transformers import MiMoV2FlashConfig, MiMoV2FlashForCausalLM
 from transformers import FalconH1Config, FalconH1ForCausalLM, KimiLinearConfig, KimiLinearForCausalLM, Mamba2Config, Mamba2ForCausalLM
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
@@ -500,6 +501,33 @@ MODELS = {
             index_local_blocks=1,
         ),
         MiniMaxM3VLForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # Windowed layers have sinks and twice as many key heads, and values are shorter than keys.
+    "mimo2": (
+        MiMoV2FlashConfig(
+            **SMALL
+            | {
+                "num_hidden_layers": 4,
+                "num_key_value_heads": 1,
+                "intermediate_size": 48,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+                },
+            },
+            head_dim=24,
+            v_head_dim=16,
+            moe_intermediate_size=16,
+            n_routed_experts=6,
+            num_experts_per_tok=3,
+            sliding_window=33,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+            attention_value_scale=0.75,
+        ),
+        MiMoV2FlashForCausalLM,
         ROUNDED,
         None,
     ),
