@@ -258,6 +258,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         layer_norms: false,
         temperature: None,
         mla: None,
+        indexer: None,
         ssm: None,
         conv_taps: None,
         streams: None,

@@ -14,11 +14,11 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
-    Bits, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather,
-    KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
-    Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares,
-    Swiglu, Temperature, generate,
+    Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
+    AttentionWindow, Bits, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise,
+    Embed, Gated, Gather, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece,
+    RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamInput,
+    StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -678,11 +678,61 @@ fn recurrent() {
         for (taps, rows) in [(2, 1), (4, 1), (4, 2), (4, 7), (8, 33)] {
             group.rows(ShortConv { channels: n + 3, n, taps }, rows);
         }
-        for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
-            let eps = Bits::of(1e-6);
-            group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
-            group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved }, rows + 5);
+        delta_net(&mut group, n, false);
+    }
+    group.done();
+}
+
+#[test]
+fn recurrent_with_decays_of_channels() {
+    let mut group = Group::new("recurrent_with_decays_of_channels");
+    for n in ODD {
+        delta_net(&mut group, n, true);
+    }
+    group.done();
+}
+
+fn delta_net(group: &mut Group, n: u32, channels: bool) {
+    let eps = Bits::of(1e-6);
+    for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
+        group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels }, rows);
+        group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved, channels }, rows + 5);
+    }
+}
+
+/// Heads that are in no tiles, keys of odd lengths, fewer positions than are chosen, and more.
+#[test]
+fn indices() {
+    let mut group = Group::new("indices");
+    for n in ODD {
+        for (blocks, top_k) in [(1, 5), (2, 64), (3, 1), (5, n)] {
+            group.rows(IndexTopK { heads: n, d: 34 - n, top_k, positions: 32 * 5 }, blocks);
+            group.rows(IndexTopK { heads: 16, d: n, top_k, positions: 32 * blocks }, blocks);
         }
+    }
+    group.done();
+}
+
+/// Of rows together, of one, and of parts.
+#[test]
+fn attention_over_chosen_positions() {
+    let mut group = Group::new("attention_over_chosen_positions");
+    let scale = Bits::of(0.125);
+    for n in ODD {
+        for (heads, rows, blocks) in [(1, 4, 1), (1, 4, 2), (2, 3, 5), (1, 1, 3)] {
+            let spec = AttentionChosen { group: 3, d: n, dv: n, scale, heads, rows, words: 14, part: false };
+            group.rows(spec, blocks);
+            group.rows(AttentionChosen { group: n, d: 40, dv: 24, heads: 1, rows: 1, part: true, ..spec }, blocks);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn centres() {
+    let mut group = Group::new("centres");
+    for n in ODD {
+        group.one(Centre { n });
     }
     group.done();
 }
@@ -779,12 +829,22 @@ fn ssm_scans() {
 /// Chunks and what is left of them, around the lengths of both, of vectors, and of blocks of rows.
 #[test]
 fn recurrent_chunks() {
-    let mut group = Group::new("recurrent_chunks");
+    delta_net_chunks("recurrent_chunks", false);
+}
+
+#[test]
+fn recurrent_chunks_with_decays_of_channels() {
+    delta_net_chunks("recurrent_chunks_with_decays_of_channels", true);
+}
+
+fn delta_net_chunks(name: &'static str, channels: bool) {
+    let mut group = Group::new(name);
     let eps = Bits::of(1e-6);
     for (n, rows) in ODD.into_iter().zip([16, 17, 31, 32, 33, 48, 65].into_iter().cycle()) {
         let (heads, together, interleaved) = if n % 2 == 0 { (2, 2, false) } else { (3, 2, true) };
-        group.rows(DeltaNetChunks { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
-        group.rows(DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false }, rows + 1);
+        let wide = DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false, channels };
+        group.rows(DeltaNetChunks { group: together, d: n, dv: n, interleaved, ..wide }, rows);
+        group.rows(wide, rows + 1);
     }
     group.done();
 }

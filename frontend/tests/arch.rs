@@ -349,6 +349,48 @@ fn what_no_key_says_is_known_of_the_architecture() {
     }
 }
 
+/// Sizes of an index of positions, and which layers have one.
+#[test]
+fn keys_of_an_index_are_checked() {
+    let sizes = [("head_count", 2u32), ("key_length", 4), ("top_k", 3)];
+    let with = |name: &'static str, types: Option<Vec<bool>>| {
+        let key = |part: &str| &*format!("{name}.attention.indexer.{part}").leak();
+        let model = sizes.iter().fold(as_architecture(name, &[]), |model, (part, value)| model.key(key(part), *value));
+        match types {
+            Some(types) => model.key(key("types"), Array::Bool(types)),
+            None => model,
+        }
+    };
+    for (model, expected) in [
+        (as_architecture("deepseek32", &[]), "key \"deepseek32.attention.indexer.head_count\" is missing"),
+        (
+            with("deepseek32", None).without("deepseek32.attention.indexer.top_k"),
+            "key \"deepseek32.attention.indexer.top_k\" is missing",
+        ),
+        (
+            with("glm-dsa", Some(vec![false, true])),
+            "key \"glm-dsa.attention.indexer.types\" is false in the first layer; must be true there",
+        ),
+        (
+            with("glm-dsa", Some(vec![true])),
+            "key \"glm-dsa.attention.indexer.types\" is an array of 1; must be an array of 2",
+        ),
+        // Latent attention is missing.
+        (with("glm-dsa", Some(vec![true, false, true])), "key \"glm-dsa.attention.kv_lora_rank\" is missing"),
+        (
+            as_architecture("minimax-m3", &[("attention.indexer.block_size", 4u32.into())]),
+            "key \"minimax-m3.attention.indexer.top_k\" is missing",
+        ),
+        (
+            as_architecture("kimi-linear", &[("kda.head_dim", 4u32.into())]),
+            "key \"kimi-linear.ssm.conv_kernel\" is missing",
+        ),
+    ] {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
 /// Granite's files switch RoPE off by a key that means nothing elsewhere.
 #[test]
 fn rope_can_be_switched_off() {

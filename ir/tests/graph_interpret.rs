@@ -302,7 +302,7 @@ const ATTEND: &str = "state @kv : paged f16[1, S, 1], f16[1, S, 2]
     func @f(%kv: token<@kv>, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
     -> (f32[T, 2, 2], token<@kv>) {
     %1 = kv.append %kv, %k, %v, %p
-    %y, %2 = attention %q, %1, %p, _ {scale = 0.5, cap = 0.0}
+    %y, %2 = attention %q, %1, %p, _, _ {scale = 0.5, cap = 0.0}
     return %y, %2 }";
 
 fn attend(q: &[f32], k: &[f32], v: &[f32], p: &[i32]) -> Vec<Value> {
@@ -332,6 +332,43 @@ fn attention_is_causal_and_shares_key_heads() {
     assert!(matches!(error, InterpretError::Index { what: "position", found: 4, bound: 4, .. }), "{error}");
     interpreter.reset();
     assert!(interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[1])).is_err());
+}
+
+#[test]
+fn centre_takes_the_mean_away() {
+    check(
+        "func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = centre %x return %y }",
+        &[],
+        &[f32s(&[2, 2], &X)],
+        &[f32s(&[2, 2], &[-0.5, 0.5, 3.5, -3.5])],
+    );
+}
+
+#[test]
+fn an_index_chooses_the_best_of_equals_the_first_and_attention_sees_no_others() {
+    let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
+        state @kv : paged f16[1, S, 1], f16[1, S, 1]
+        func @f(%index: token<@index>, %kv: token<@kv>, %q: f32[T, 2, 1], %w: f32[T, 2], %k: f32[T, 1, 1], %p: i32[T])
+        -> (i32[T, 2], f32[T, 2, 1], token<@index>, token<@kv>) {
+        %1 = kv.append %index, %k, %k, %p
+        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2}
+        %3 = kv.append %kv, %k, %k, %p
+        %y, %4 = attention %q, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
+        return %chosen, %y, %2, %4 }";
+    // Keys 1, 1, -2, 3 in each row's past. A head finds positive products alone.
+    let (q, w) = ([1.0, -1.0].repeat(4), [1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.0, -1.0]);
+    let args = vec![
+        Value::Token,
+        Value::Token,
+        f32s(&[4, 2, 1], &q),
+        f32s(&[4, 2], &w),
+        f32s(&[4, 1, 1], &[1.0, 1.0, -2.0, 3.0]),
+        i32s(&[4], &[0, 1, 2, 3]),
+    ];
+    let found = run(text, &[], &args).unwrap();
+    // One position; both; scores 1, 1, 1.5; scores 0, 0, -2, 0.
+    assert_eq!(found[0], i32s(&[4, 2], &[0, -1, 0, 1, 0, 2, 0, 1]));
+    near(&found[1], &[1.0, 1.0, 1.0, 1.0, -0.5, -0.5, 1.0, 1.0]);
 }
 
 fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
@@ -546,7 +583,7 @@ fn rope_heads_and_append_are_their_parts() {
         ),
         &[noise(&[3, 64], 10), pos.clone()],
     );
-    let attention = "attention %q, %1, %p, _ {scale = 0.25, cap = 0.0} return %y, %2";
+    let attention = "attention %q, %1, %p, _, _ {scale = 0.25, cap = 0.0} return %y, %2";
     same(
         "%kv: token<@kv>, %q: f32[T, 8, 16], %x: f32[T, 64], %v: f32[T, 32], %p: i32[T]",
         "f32[T, 8, 8], token<@kv>",

@@ -7,6 +7,8 @@
 //! M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
 //! ```
 //!
+//! With `channels` each element of a key has its own decay: `alpha` and `dt` have as many numbers for a head as a key, and `decay * M` is a product of rows.
+//!
 //! A vector's lanes are elements of the value, so that nothing is summed across lanes: a head's state `[d, dv]` is read for `M' k`, then read and
 //! written once for the rest.
 
@@ -38,6 +40,8 @@ spec! {
         pub eps: Bits,
         /// Whether the value heads of a key head are `heads` apart, and not side by side.
         pub interleaved: bool,
+        /// Whether each element of a key has its own decay.
+        pub channels: bool,
     }
 }
 
@@ -46,12 +50,18 @@ spec! {
 const ROWS: &[Row] = &[
     row("delta_net", 1, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6"),
     row("delta_net_rows", 32, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
+    row("delta_net_channels", 1, "delta_net heads=32 group=1 d=128 dv=128 eps=1e-6 channels"),
 ];
 
 impl DeltaNet {
     /// Heads from a value head to the next of the same key head.
     fn spread(&self) -> i64 {
         if self.interleaved { self.heads.into() } else { 1 }
+    }
+
+    /// Decays of a value head.
+    fn decays(&self) -> u32 {
+        if self.channels { self.d } else { 1 }
     }
 
     /// Refuses sizes that make no kernel.
@@ -89,6 +99,7 @@ impl DeltaNet {
         let (heads, group, d, dv, spread) =
             (heads as usize, group as usize, d as usize, dv as usize, self.spread() as usize);
         let all = heads * group;
+        let decays = self.decays() as usize;
         // What a row leaves in the state goes into the next ones.
         let bound = |row: usize| (row + 1) as f64 * each;
         for t in 0..rows {
@@ -99,22 +110,26 @@ impl DeltaNet {
             };
             let (q, k) = (unit(&q), unit(&k));
             for h in (0..group).map(|h| h * spread) {
-                let x = alpha[t * all + h] + dt[h];
-                let decay = (a[h] * (x.max(0.0) + (-x.abs()).exp().ln_1p())).exp();
+                let decay = |i: usize| {
+                    let i = i % decays;
+                    let x = alpha[(t * all + h) * decays + i] + dt[h * decays + i];
+                    (a[h] * (x.max(0.0) + (-x.abs()).exp().ln_1p())).exp()
+                };
+                let decay: Vec<f64> = (0..d).map(decay).collect();
                 let rate = 1.0 / (1.0 + (-beta[t * all + h]).exp());
                 for j in 0..dv {
                     let at = |i: usize| (h * d + i) * dv + j;
                     let value = v[(t * all + h) * dv + j];
                     let (mut found, mut found_size) = (0.0, 0.0);
                     for i in 0..d {
-                        found += decay * state[at(i)] * k[i];
-                        found_size += decay * size[at(i)] * k[i].abs();
+                        found += decay[i] * state[at(i)] * k[i];
+                        found_size += decay[i] * size[at(i)] * k[i].abs();
                     }
                     let (change, change_size) = (rate * (value - found), rate * (value.abs() + found_size));
                     let (mut sum, mut sum_size) = (0.0, 0.0);
                     for i in 0..d {
-                        state[at(i)] = decay * state[at(i)] + k[i] * change;
-                        size[at(i)] = decay * size[at(i)] + k[i].abs() * change_size;
+                        state[at(i)] = decay[i] * state[at(i)] + k[i] * change;
+                        size[at(i)] = decay[i] * size[at(i)] + k[i].abs() * change_size;
                         sum += state[at(i)] * q[i];
                         sum_size += size[at(i)] * q[i].abs();
                     }
@@ -167,8 +182,9 @@ impl Layout {
         let state = b.buffer("state", BufferKind::ReadWrite, span * key * i64::from(dv));
         let [q, k] = ["q", "k"].map(|name| b.read(name, keys.clone()));
         let v = b.read("v", part(all * value, span * value));
-        let [alpha, beta] = ["alpha", "beta"].map(|name| b.read(name, part(all * 4, span * 4)));
-        let [a, dt] = ["a", "dt"].map(|name| b.read(name, span * 4));
+        let decays = i64::from(spec.decays()) * 4;
+        let [alpha, beta] = [("alpha", decays), ("beta", 4)].map(|(name, n)| b.read(name, part(all * n, span * n)));
+        let [a, dt] = [("a", 4), ("dt", decays)].map(|(name, n)| b.read(name, span * n));
         let y = b.write("y", part(all * value, span * value));
         let scratch = b.buffer("scratch", BufferKind::Scratch, scratch);
         Layout { spec: *spec, lanes, state, q, k, v, alpha, beta, a, dt, y, scratch, key, value, all }
@@ -179,10 +195,25 @@ impl Layout {
         h * (self.spec.spread() * self.key * i64::from(self.spec.dv))
     }
 
-    /// Where a value head's number is in `a` and `dt`, and in the row `t` of `alpha` and `beta`.
+    /// Where a value head's number is in `a`, and in the row `t` of `beta`; in `dt` and `alpha`, too, where a head has one decay.
     pub(crate) fn numbers(&self, t: Affine, h: VarId) -> (Affine, Affine) {
         let of_head = h * (self.spec.spread() * 4);
         (of_head.clone(), t * (self.all * 4) + of_head)
+    }
+
+    /// What is left of each row of a value head's state by row `t`, at `to` in scratch memory: elements of a key have their own.
+    pub(crate) fn decays(&self, b: &mut KernelBuilder, (t, h): (Affine, VarId), to: &Affine) {
+        let (of_head, of_row) = self.numbers(t, h);
+        let d = i64::from(self.spec.d);
+        for_vectors(b, self.lanes, self.spec.d, |b, at, lanes| {
+            let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
+            let alpha = b.load(ty, self.alpha, of_row.clone() * d + at.clone());
+            let dt = b.load(ty, self.dt, of_head.clone() * d + at.clone());
+            let a = b.load_splat(ty, self.a, of_head.clone());
+            let x = log_decay(b, alpha, dt, a);
+            let decay = math::exp(b, x);
+            b.store(self.scratch, to.clone() + at, decay);
+        });
     }
 
     /// Where a value head's value, or result, of row `t` begins.
@@ -222,7 +253,14 @@ impl Layout {
         (1.0 / f64::from(self.spec.d).sqrt()) as f32
     }
 
-    /// A row, by the recurrence. Takes a query and a key of scratch memory, from its beginning.
+    /// Bytes of scratch memory that the recurrence takes.
+    pub(crate) fn row_scratch(spec: &DeltaNet) -> i64 {
+        // A query, a key; decays, and the key times them.
+        let keys = if spec.channels { 4 } else { 2 };
+        keys * i64::from(spec.d) * 4
+    }
+
+    /// A row, by the recurrence. Takes [`Layout::row_scratch`] of scratch memory, from its beginning.
     pub(crate) fn row(&self, b: &mut KernelBuilder, t: Affine) {
         let DeltaNet { group, d, dv, .. } = self.spec;
         let (query, key) = (Affine::constant(0), Affine::constant(self.key));
@@ -231,19 +269,34 @@ impl Layout {
         b.for_each("h", i64::from(group), |b, h| {
             let (of_head, of_row) = self.numbers(t.clone(), h);
             let scalar = |b: &mut KernelBuilder, buffer, at: &Affine| b.load(Type::f32(1), buffer, at.clone());
-            let [alpha, dt, a] =
-                [(self.alpha, &of_row), (self.dt, &of_head), (self.a, &of_head)].map(|(x, at)| scalar(b, x, at));
-            let x = log_decay(b, alpha, dt, a);
-            let decay = math::exp(b, x);
+            let (decays, decayed) = (Affine::constant(2 * self.key), Affine::constant(3 * self.key));
+            let decay = if self.spec.channels {
+                self.decays(b, (t.clone(), h), &decays);
+                for_vectors(b, self.lanes, d, |b, at, lanes| {
+                    let [decay, k] =
+                        [&decays, &key].map(|of| b.load(Type::f32(lanes), self.scratch, of.clone() + at.clone() * 4));
+                    let k = b.mul(decay, k);
+                    b.store(self.scratch, decayed.clone() + at * 4, k);
+                });
+                None
+            } else {
+                let [alpha, dt, a] =
+                    [(self.alpha, &of_row), (self.dt, &of_head), (self.a, &of_head)].map(|(x, at)| scalar(b, x, at));
+                let x = log_decay(b, alpha, dt, a);
+                Some(math::exp(b, x))
+            };
+            // Found with what is left of the state: the decay is in each element of the key, or in the sum.
+            let finder = if self.spec.channels { &decayed } else { &key };
             let rate = scalar(b, self.beta, &of_row);
             let rate = math::sigmoid(b, rate);
             for_bundles(b, self.lanes, dv, BUNDLE, |b, at, lanes, count| {
                 let ty = Type::f32(lanes);
-                let (decay, rate, none) = (wide(b, lanes, decay), wide(b, lanes, rate), b.splat_f32(lanes, 0.0));
+                let decay = decay.map(|decay| wide(b, lanes, decay));
+                let (rate, none) = (wide(b, lanes, rate), b.splat_f32(lanes, 0.0));
                 let at: Vec<Affine> = (0..count).map(|n| (at.clone() + i64::from(n) * i64::from(lanes)) * 4).collect();
                 let column = |n: usize, i: VarId| self.matrix(h) + at[n].clone() + i * self.value;
                 let found = b.for_carry("i", i64::from(d), &vec![none; at.len()], |b, i, found| {
-                    let k = b.load_splat(ty, self.scratch, key.clone() + i * 4);
+                    let k = b.load_splat(ty, self.scratch, finder.clone() + i * 4);
                     let mut column = |(n, &found): (usize, &ValueId)| {
                         let m = b.load(ty, self.state, column(n, i));
                         b.fma(m, k, found)
@@ -252,7 +305,7 @@ impl Layout {
                 });
                 let change = |(at, found): (&Affine, ValueId)| {
                     let wanted = self.load_v(b, lanes, (t.clone(), h), at.clone());
-                    let found = b.mul(found, decay);
+                    let found = decay.map_or(found, |decay| b.mul(found, decay));
                     let change = b.sub(wanted, found);
                     b.mul(change, rate)
                 };
@@ -260,6 +313,7 @@ impl Layout {
                 let sums = b.for_carry("i", i64::from(d), &vec![none; at.len()], |b, i, sums| {
                     let k = b.load_splat(ty, self.scratch, key.clone() + i * 4);
                     let q = b.load_splat(ty, self.scratch, query.clone() + i * 4);
+                    let decay = decay.unwrap_or_else(|| b.load_splat(ty, self.scratch, decays.clone() + i * 4));
                     let mut column = |(n, &sum): (usize, &ValueId)| {
                         let m = b.load(ty, self.state, column(n, i));
                         let m = b.mul(m, decay);
@@ -294,8 +348,10 @@ pub(crate) fn log_decay(b: &mut KernelBuilder, alpha: ValueId, dt: ValueId, a: V
 
 impl Definition for DeltaNet {
     fn name(&self) -> String {
-        let DeltaNet { heads, group, d, dv, eps, interleaved } = *self;
-        format!("delta_net_h{heads}g{group}d{d}v{dv}{}_e{:x}", if interleaved { "i" } else { "" }, eps.0)
+        let DeltaNet { heads, group, d, dv, eps, interleaved, channels } = *self;
+        let [interleaved, channels] =
+            [(interleaved, "i"), (channels, "c")].map(|(is, word)| if is { word } else { "" });
+        format!("delta_net_h{heads}g{group}d{d}v{dv}{interleaved}{channels}_e{:x}", eps.0)
     }
 
     fn signature(&self) -> Signature {
@@ -306,7 +362,7 @@ impl Definition for DeltaNet {
         self.check(&name)?;
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
-        let layout = Layout::declare(&mut b, self, vectors.lanes, rows.into(), 2 * i64::from(self.d) * 4);
+        let layout = Layout::declare(&mut b, self, vectors.lanes, rows.into(), Layout::row_scratch(self));
         b.for_each("t", rows, |b, t| layout.row(b, t.into()));
         Ok(b.finish())
     }

@@ -16,6 +16,11 @@
 //! of them, and the state's traffic is `3 d dv / length` elements. With vectors of f32, 16 rows make the traffic an eighth of the arithmetic already, and
 //! the triangles are 6 % of it; with 64 they would be a quarter. Rows behind the last whole chunk go by the recurrence.
 //!
+//! **Decays of channels.** With a decay for each element of a key, `e^c` and its quotients are vectors, products with keys are sums over elements of
+//! products of three, and `e^(c[i] - c[j])` cannot be parted: `e^-c[j]` overflows. Keys of the rows before are kept, each times what the rows since have left of
+//! it, as columns of a matrix `[d][16]`; a row multiplies all of them by its decays and adds its own. These are what its key and query meet, and behind the last row
+//! what the changes are put into the state with.
+//!
 //! Sums are in the order of their index for every lane count, as the recurrence's.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type, ValueId, VarId};
@@ -38,6 +43,8 @@ const CHUNK: u32 = 16;
 const NUMBERS: i64 = CHUNK as i64 * 4;
 /// Vectors of a value that a chunk's sums are wide.
 const BUNDLE: u32 = 2;
+/// Sums over a key's elements that are computed beside each other: each waits four cycles, and two are of one element.
+const APART: u32 = 4;
 
 spec! {
     /// The gated delta rule over many rows, for the value heads of a key head: fields as those of `delta_net`.
@@ -54,6 +61,8 @@ spec! {
         pub eps: Bits,
         /// Whether the value heads of a key head are `heads` apart, and not side by side.
         pub interleaved: bool,
+        /// Whether each element of a key has its own decay.
+        pub channels: bool,
     }
 }
 
@@ -61,6 +70,7 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("delta_net_chunks", 128, "delta_net_chunks heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
+    row("delta_net_chunks_channels", 128, "delta_net_chunks heads=32 group=1 d=128 dv=128 eps=1e-6 channels"),
 ];
 
 impl DeltaNetChunks {
@@ -69,8 +79,8 @@ impl DeltaNetChunks {
 
     /// The same by the recurrence.
     fn recurrence(&self) -> DeltaNet {
-        let DeltaNetChunks { heads, group, d, dv, eps, interleaved } = *self;
-        DeltaNet { heads, group, d, dv, eps, interleaved }
+        let DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels } = *self;
+        DeltaNet { heads, group, d, dv, eps, interleaved, channels }
     }
 }
 
@@ -89,10 +99,13 @@ impl Definition for DeltaNetChunks {
         let mut b = KernelBuilder::new(name);
         let chunks = b.dim("chunks", 0, MAX_ROWS / i64::from(CHUNK));
         let rest = b.dim("rest", 0, i64::from(CHUNK) - 1);
-        let places = Places::new(i64::from(self.d) * 4, i64::from(self.dv) * 4);
+        let places = Places::new(&recurrence);
         let rows = chunks * i64::from(CHUNK) + rest;
         let layout = Layout::declare(&mut b, &recurrence, vectors.lanes, rows, places.end);
         let chunk = Chunk { spec: *self, layout, places, block: if vectors.lanes < 16 { 4 } else { 8 } };
+        if let Some(channels) = &chunk.places.channels {
+            chunk.units(&mut b, channels);
+        }
         b.for_each("chunk", chunks, |b, c| chunk.generate(b, &(c * i64::from(CHUNK))));
         b.for_each("t", rest, |b, t| chunk.layout.row(b, chunks * i64::from(CHUNK) + t));
         Ok(b.finish())
@@ -125,7 +138,7 @@ impl Definition for DeltaNetChunks {
 
 /// Where things are in scratch memory: of a key head a row of the chunk each, then numbers of a value head, then columns of it.
 struct Places {
-    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence has its own row of each at the beginning.
+    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence has what it takes at the beginning.
     q: i64,
     k: i64,
     /// Keys again: [d][CHUNK].
@@ -145,11 +158,26 @@ struct Places {
     /// Changes and results: `[CHUNK][dv]`.
     u: i64,
     o: i64,
+    channels: Option<Channels>,
     end: i64,
 }
 
+/// The same where each element of a key has a decay, of a value head.
+struct Channels {
+    /// What a row leaves of the state before it, what rows up to it leave of the state before the chunk, then queries and keys times that: `[CHUNK][d]`.
+    decay: i64,
+    left: i64,
+    q: i64,
+    k: i64,
+    /// Keys times what is left of them: `[d][CHUNK]`.
+    kept: i64,
+    /// Which row a number is of: `[CHUNK][CHUNK]`, of ones and zeros.
+    unit: i64,
+}
+
 impl Places {
-    fn new(key: i64, value: i64) -> Places {
+    fn new(spec: &DeltaNet) -> Places {
+        let (key, value) = (i64::from(spec.d) * 4, i64::from(spec.dv) * 4);
         let mut end = 0;
         let mut place = |bytes: i64| {
             // On cache lines, as scratch memory is.
@@ -157,7 +185,7 @@ impl Places {
             end - (bytes + 63) / 64 * 64
         };
         let (keys, square, values) = (i64::from(CHUNK) * key, i64::from(CHUNK) * NUMBERS, i64::from(CHUNK) * value);
-        Places {
+        let mut places = Places {
             q: place(keys),
             k: place(keys),
             across: place(keys),
@@ -171,8 +199,21 @@ impl Places {
             give: place(square),
             u: place(values),
             o: place(values),
-            end,
+            channels: None,
+            end: 0,
+        };
+        if spec.channels {
+            places.channels = Some(Channels {
+                decay: place(keys),
+                left: place(keys),
+                q: place(keys),
+                k: place(keys),
+                kept: place(keys),
+                unit: place(square),
+            });
         }
+        places.end = end;
+        places
     }
 }
 
@@ -210,7 +251,10 @@ impl Chunk {
     fn generate(&self, b: &mut KernelBuilder, first: &Affine) {
         self.keys(b, first);
         b.for_each("h", i64::from(self.spec.group), |b, h| {
-            self.numbers(b, first, h);
+            match &self.places.channels {
+                Some(channels) => self.channels(b, first, h, channels),
+                None => self.numbers(b, first, h),
+            }
             for_bundles(b, self.layout.lanes, self.spec.dv, BUNDLE, |b, at, lanes, count| {
                 let columns = Columns { at: at * 4, lanes, count };
                 self.found(b, first, h, &columns);
@@ -242,6 +286,10 @@ impl Chunk {
                 }
             });
         });
+        if self.spec.channels {
+            // Products are of a value head's decays, too.
+            return;
+        }
         for (rows, products) in [(places.k, places.kk), (places.q, places.qk)] {
             for_vectors(b, lanes, CHUNK, |b, at, lanes| {
                 let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
@@ -324,12 +372,90 @@ impl Chunk {
         });
     }
 
+    /// Which row a number is of.
+    fn units(&self, b: &mut KernelBuilder, channels: &Channels) {
+        for_vectors(b, self.layout.lanes, CHUNK * CHUNK, |b, at, lanes| {
+            let none = b.splat_f32(lanes, 0.0);
+            b.store(self.layout.scratch, at * 4 + channels.unit, none);
+        });
+        let one = b.splat_f32(1, 1.0);
+        b.for_each("r", i64::from(CHUNK), |b, r| b.store(self.layout.scratch, r * (NUMBERS + 4) + channels.unit, one));
+    }
+
+    /// Decays of a value head's channels and its rates, queries and keys times what is left of the state, and the triangles.
+    fn channels(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, channels: &Channels) {
+        let (layout, places) = (&self.layout, &self.places);
+        let (lanes, scratch, key, d) = (layout.lanes, layout.scratch, layout.key, self.spec.d);
+        b.for_each("r", i64::from(CHUNK), |b, r| {
+            layout.decays(b, (first.clone() + r, h), &(r * key + channels.decay));
+            let (_, of_row) = layout.numbers(first.clone() + r, h);
+            let beta = b.load(Type::f32(1), layout.beta, of_row);
+            let rate = math::sigmoid(b, beta);
+            b.store(scratch, r * 4 + places.rate, rate);
+        });
+        for_vectors(b, lanes, d, |b, at, lanes| {
+            let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
+            let one = b.splat_f32(lanes, 1.0);
+            b.for_carry("r", i64::from(CHUNK), &[one], |b, r, left| {
+                let own = r * key + at.clone();
+                let decay = b.load(ty, scratch, own.clone() + channels.decay);
+                let left = b.mul(left[0], decay);
+                b.store(scratch, own.clone() + channels.left, left);
+                for (x, to) in [(places.q, channels.q), (places.k, channels.k)] {
+                    let x = b.load(ty, scratch, own.clone() + x);
+                    let x = b.mul(x, left);
+                    b.store(scratch, own.clone() + to, x);
+                }
+                vec![left]
+            });
+        });
+        for_vectors(b, lanes, d * CHUNK, |b, at, lanes| {
+            let none = b.splat_f32(lanes, 0.0);
+            b.store(scratch, at * 4 + channels.kept, none);
+        });
+        // Sums of every so many elements are apart, so that they do not wait for each other.
+        let apart = if d.is_multiple_of(APART) { APART } else { 1 };
+        for_vectors(b, lanes, CHUNK, |b, at, lanes| {
+            let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
+            b.for_each("r", i64::from(CHUNK), |b, r| {
+                let none = b.splat_f32(lanes, 0.0);
+                let unit = b.load(ty, scratch, r * NUMBERS + at.clone() + channels.unit);
+                let sums = b.for_carry("e", i64::from(d / apart), &vec![none; 2 * apart as usize], |b, e, sums| {
+                    let mut next = Vec::new();
+                    for (n, sums) in sums.chunks(2).enumerate() {
+                        let e: Affine = e * i64::from(apart) + n as i64;
+                        let own = r * key + e.clone() * 4;
+                        let [decay, k, q] =
+                            [channels.decay, places.k, places.q].map(|x| self.splat(b, ty, own.clone() + x));
+                        let of_channel = e * NUMBERS + at.clone();
+                        let kept = b.load(ty, scratch, of_channel.clone() + channels.kept);
+                        let kept = b.mul(kept, decay);
+                        let across = b.load(ty, scratch, of_channel.clone() + places.across);
+                        let kept = b.fma(across, unit, kept);
+                        b.store(scratch, of_channel + channels.kept, kept);
+                        next.extend([(k, sums[0]), (q, sums[1])].map(|(x, sum)| b.fma(kept, x, sum)));
+                    }
+                    next
+                });
+                let mut sums = sums.chunks(2).map(|sums| [sums[0], sums[1]]);
+                let Some(all) = sums.next() else { return };
+                let [kk, qk] = sums.fold(all, |all, own| [b.add(all[0], own[0]), b.add(all[1], own[1])]);
+                let rate = self.splat(b, ty, r * 4 + places.rate);
+                let taken = b.mul(kk, rate);
+                let taken = b.sub(none, taken);
+                b.store(scratch, r * NUMBERS + at.clone() + places.change, taken);
+                b.store(scratch, r * NUMBERS + at.clone() + places.give, qk);
+            });
+        });
+    }
+
     /// What rows find in the state: of keys, to right sides of their changes; of queries, to results.
     fn found(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
         b.for_each("b", i64::from(CHUNK / self.block), |b, block| {
-            for (rows, to) in [(places.k, places.u), (places.q, places.o)] {
+            let (k, q) = places.channels.as_ref().map_or((places.k, places.q), |channels| (channels.k, channels.q));
+            for (rows, to) in [(k, places.u), (q, places.o)] {
                 let none = b.splat_f32(columns.lanes, 0.0);
                 let sums = vec![none; (self.block * columns.count) as usize];
                 let sums = b.for_carry("e", i64::from(self.spec.d), &sums, |b, e, sums| {
@@ -344,11 +470,13 @@ impl Chunk {
                 });
                 let sums: Vec<(usize, &[ValueId])> = sums.chunks(columns.count as usize).enumerate().collect();
                 self.of_block(block, NUMBERS / i64::from(CHUNK), &sums, |number, (r, sums)| {
-                    let left = self.splat(b, ty, number.clone() + places.left);
+                    // In queries and keys already where it is of channels.
+                    let left =
+                        if self.spec.channels { None } else { Some(self.splat(b, ty, number.clone() + places.left)) };
                     let rate = self.splat(b, ty, number + places.rate);
                     let row: Affine = block * i64::from(self.block) + *r as i64;
                     for (at, &sum) in columns.each().zip(*sums) {
-                        let mut x = b.mul(sum, left);
+                        let mut x = left.map_or(sum, |left| b.mul(sum, left));
                         if to == places.u {
                             let v = layout.load_v(b, columns.lanes, (first.clone() + row.clone(), h), at.clone());
                             x = b.sub(v, x);
@@ -391,6 +519,10 @@ impl Chunk {
                 layout.store_y(b, (first.clone() + i, h), at, y);
             }
         }
+        if self.spec.channels {
+            // What is left of them is in the keys.
+            return;
+        }
         for i in 0..rows {
             let after = self.splat(b, ty, places.after + i * 4);
             for (at, u) in columns.each().zip(load(b, places.u, i)) {
@@ -418,10 +550,15 @@ impl Chunk {
     fn state_rows(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns, from: &Affine, count: u32) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
-        let left = self.splat(b, ty, places.left + NUMBERS - 4);
+        let last = i64::from(CHUNK - 1);
+        let mut all = None;
         let place = |r: i64, at: Affine| layout.matrix(h) + (from.clone() + r) * layout.value + at;
         let mut old = Vec::new();
         for r in 0..i64::from(count) {
+            let left = match &places.channels {
+                Some(channels) => self.splat(b, ty, (from.clone() + r) * 4 + last * layout.key + channels.left),
+                None => *all.get_or_insert_with(|| self.splat(b, ty, places.left + last * 4)),
+            };
             for at in columns.each() {
                 let m = b.load(ty, layout.state, place(r, at));
                 old.push(b.mul(m, left));
@@ -431,7 +568,12 @@ impl Chunk {
             let change = |at: Affine| b.load(ty, scratch, at + j * layout.value + places.u);
             let u: Vec<ValueId> = columns.each().map(change).collect();
             let row = |(r, sums): (usize, &[ValueId])| -> Vec<ValueId> {
-                let k = self.splat(b, ty, j * layout.key + (from.clone() + r as i64) * 4 + places.k);
+                let row = from.clone() + r as i64;
+                let k = match &places.channels {
+                    Some(channels) => row * NUMBERS + j * 4 + channels.kept,
+                    None => row * 4 + j * layout.key + places.k,
+                };
+                let k = self.splat(b, ty, k);
                 sums.iter().zip(&u).map(|(&sum, &u)| b.fma(u, k, sum)).collect()
             };
             sums.chunks(u.len()).enumerate().flat_map(row).collect()

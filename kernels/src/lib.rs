@@ -29,6 +29,7 @@
 mod add_bias;
 mod append_places;
 mod attention;
+mod attention_chosen;
 mod attention_combine;
 mod attention_entries;
 mod attention_part;
@@ -48,6 +49,7 @@ mod embed;
 mod gated;
 mod gather;
 mod generate;
+mod index_top_k;
 pub mod limits;
 mod linear;
 mod map;
@@ -136,4 +138,6 @@ registry! {
     compress::Compress,
     append_places::AppendPlaces,
     attention_entries::AttentionEntries,
+    attention_chosen::AttentionChosen,
+    index_top_k::IndexTopK,
 }

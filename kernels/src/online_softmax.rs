@@ -61,6 +61,9 @@ struct Scratch {
     buffer: BufferId,
     /// Scores, then weights: a block for each query.
     p: i64,
+    /// Where positions are chosen: the word of a block for each query, and the bit of each position of a block.
+    marks: i64,
+    bits: i64,
     /// Queries times the factor on scores.
     q: i64,
     /// Sums of weighted values: a value for each query.
@@ -120,6 +123,8 @@ struct Attend {
     /// Blocks that every row sees whole, and those after them.
     full: DimId,
     masked: DimId,
+    /// Which positions a row sees, where not all: a word of bits for each block, and the bytes of a row of them.
+    chosen: Option<(BufferId, i64)>,
 }
 
 /// What scores are, besides products of queries and keys.
@@ -207,7 +212,7 @@ pub fn kernel(
     part: bool,
     window: Option<Window>,
 ) -> Result<Kernel, GenerateError> {
-    generated(name, lanes, sizes, scores, [heads, rows], part, (window, false))
+    generated(name, lanes, sizes, scores, [heads, rows], part, Seen { window, ..Seen::ALL })
 }
 
 /// Attention of one row over a window and over entries, places that several positions share and that are whole.
@@ -218,8 +223,34 @@ pub fn kernel_with_entries(
     scores: &Scores,
     window: u32,
 ) -> Result<Kernel, GenerateError> {
-    let window = Window { positions: window, chunked: false };
-    generated(name, lanes, sizes, scores, [1, 1], false, (Some(window), true))
+    let window = Some(Window { positions: window, chunked: false });
+    generated(name, lanes, sizes, scores, [1, 1], false, Seen { window, entries: true, ..Seen::ALL })
+}
+
+/// Attention over chosen positions: rows have so many words of bits, one for each block.
+pub fn chosen_kernel(
+    name: String,
+    lanes: u16,
+    sizes: [u32; 3],
+    scale: Bits,
+    rows: [u32; 2],
+    part: bool,
+    words: u32,
+) -> Result<Kernel, GenerateError> {
+    let scores = Scores { scale, cap: None, sinks: false };
+    generated(name, lanes, sizes, &scores, rows, part, Seen { words: Some(words), ..Seen::ALL })
+}
+
+/// What a row sees of the positions up to its own, where not all, and besides.
+struct Seen {
+    window: Option<Window>,
+    entries: bool,
+    words: Option<u32>,
+}
+
+impl Seen {
+    /// All of them, and nothing besides.
+    const ALL: Seen = Seen { window: None, entries: false, words: None };
 }
 
 fn generated(
@@ -229,7 +260,7 @@ fn generated(
     scores: &Scores,
     [heads, rows]: [u32; 2],
     part: bool,
-    (window, entries): (Option<Window>, bool),
+    Seen { window, entries, words }: Seen,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     check_cap(&name, scores.cap)?;
@@ -267,12 +298,18 @@ fn generated(
         Entries { places: Places { keys, values, first: None, window: None, last: LAST_ENTRY }, whole, blocks }
     });
     let sinks = scores.sinks.then(|| b.read("sinks", group * 4));
+    let chosen = words.map(|words| {
+        let row = i64::from(words) * 4;
+        let before = first.map_or(Affine::constant(0), |first| first * 4);
+        let rows = several.map_or(Affine::constant(0), |(groups, rest)| groups * (rows * row) + rest * row + -row);
+        (b.read("chosen", before + full * 4 + masked * 4 + rows), row)
+    });
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
     let stats = if entries.is_some() { STATS_WITH_ENTRIES } else { STATS };
-    let scratch = scratch(&mut b, lanes, group * rows, [d, dv], stats);
+    let scratch = scratch(&mut b, lanes, group * rows, [d, dv], stats, chosen.is_some());
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -290,7 +327,9 @@ fn generated(
         scratch,
         full,
         masked,
+        chosen,
     };
+    attend.bits(&mut b);
     match several {
         None => attend.rows(&mut b, 1, Affine::constant(0)),
         Some((groups, rest)) => {
@@ -301,7 +340,14 @@ fn generated(
     Ok(b.finish())
 }
 
-fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2], stats_bytes: i64) -> Scratch {
+fn scratch(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    queries: i64,
+    [d, dv]: [i64; 2],
+    stats_bytes: i64,
+    chosen: bool,
+) -> Scratch {
     let mut end = 0;
     let mut place = |floats: i64| {
         let at = end;
@@ -311,7 +357,12 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2], s
     };
     let (p, q, acc) = (place(BLOCK), place(d), place(dv));
     let (sums, stats) = (place(lanes.into()), place(stats_bytes / 4));
-    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats, stats_bytes }
+    let marks = place(i64::from(chosen));
+    let bits = end;
+    if chosen {
+        end += BLOCK * 4;
+    }
+    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, marks, bits, q, acc, sums, stats, stats_bytes }
 }
 
 /// Queries in tiles of one size: the first query, the size, and how many tiles.
@@ -356,11 +407,16 @@ impl Attend {
     fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
-        // What a window leaves out may lie in any of them.
-        let begins = self.places.window.is_some();
-        b.for_each("block", self.full, |b, block| self.block(b, &self.places, queries, block.into(), begins));
+        // What a window or a choice leaves out may lie in any of them.
+        let begins = self.places.window.is_some() || self.chosen.is_some();
+        b.for_each("block", self.full, |b, block| {
+            self.marks(b, (rows, &row), &block.into());
+            self.block(b, &self.places, queries, block.into(), begins);
+        });
         b.for_each("block", self.masked, |b, block| {
-            self.block(b, &self.places, queries, Affine::from(block) + self.full, true);
+            let block = Affine::from(block) + self.full;
+            self.marks(b, (rows, &row), &block);
+            self.block(b, &self.places, queries, block, true);
         });
         if let Some(entries) = &self.entries {
             b.for_each("block", entries.blocks, |b, block| {
@@ -418,6 +474,25 @@ impl Attend {
                 let last = b.same(Op::ISub, &[whole, one]);
                 b.store(s.buffer, query * s.stats_bytes + (s.stats + LAST_ENTRY), last);
             }
+        });
+    }
+
+    /// The bit of each position of a block in its word.
+    fn bits(&self, b: &mut KernelBuilder) {
+        let width = i64::from(self.lanes);
+        for v in 0..if self.chosen.is_some() { BLOCK / width } else { 0 } {
+            let bits = crate::index_top_k::bits(b, self.lanes, v * width);
+            b.store(self.scratch.buffer, Affine::constant(self.scratch.bits + v * width * 4), bits);
+        }
+    }
+
+    /// Each query's word of a block, where positions are chosen.
+    fn marks(&self, b: &mut KernelBuilder, (rows, row): (i64, &Affine), block: &Affine) {
+        let Some((chosen, row_bytes)) = self.chosen else { return };
+        let block = self.places.first.map_or(block.clone(), |first| block.clone() + first);
+        self.queries(b, rows, |b, r, _, query| {
+            let word = b.load(Type::i32(1), chosen, (row.clone() + r) * row_bytes + block * 4);
+            b.store(self.scratch.buffer, query * 4 + self.scratch.marks, word);
         });
     }
 
@@ -540,6 +615,14 @@ impl Attend {
                                 }
                             };
                             score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
+                        }
+                        if self.chosen.is_some() {
+                            let at = part * (vectors * width * 4) + (v * width * 4 + s.bits);
+                            let bit = b.load(Type::i32(lanes), s.buffer, at);
+                            let word = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * 4 + s.marks);
+                            let (own, none) = (b.same(Op::And, &[word, bit]), b.splat_int(Type::i32(lanes), 0));
+                            let unseen = b.same(Op::CmpEq, &[own, none]);
+                            score = b.op(Op::Select, Type::f32(lanes), &[unseen, lowest, score]);
                         }
                     }
                     let at = query_at * (BLOCK * 4) + part * (vectors * width * 4) + (v * width * 4 + s.p);
@@ -679,7 +762,12 @@ impl Attend {
         let s = &self.scratch;
         self.queries(b, rows, |b, r, h, query| {
             let one = b.splat_f32(1, 1.0);
-            let sum = self.sum(b, &query);
+            let mut sum = self.sum(b, &query);
+            if self.chosen.is_some() {
+                // Of no positions the mean is 0. Of others the sum has a weight of 1.
+                let one = b.splat_f32(1, 1.0);
+                sum = b.same(Op::Max, &[sum, one]);
+            }
             let inverse = b.same(Op::Div, &[one, sum]);
             for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
                 let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };

@@ -194,6 +194,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::ColumnSquares
         | OpKind::KvAppend
         | OpKind::RopeAppend
+        | OpKind::IndexTopK
         | OpKind::Attention
         | OpKind::Route
         | OpKind::Positions

@@ -156,7 +156,7 @@ func @f(%kv: token<@kv.0>, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f3
   %a0 = expert.swiglu %h, %ids0, @gate0, @up0, _, _ {act = silu, limit = 0.0, shift = 0.0, format = f32}
   %y0 = expert.down %a0, %ids0, %p0, @down0, _, %x
   %kv1 = kv.append %kv, %k, %k, %pos
-  %heads, %kv2 = attention %k, %kv1, %pos, _ {scale = 0.125, cap = 0.0}
+  %heads, %kv2 = attention %k, %kv1, %pos, _, _ {scale = 0.125, cap = 0.0}
   %rows = merge_heads %heads
   %x1 = add %rows, %y0
   %ids1, %p1 = route %l1, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}

@@ -38,6 +38,8 @@ const EXPERT_BUDGET: u64 = 1 << 20;
 enum Mixer {
     /// `delta_net` behind `short_conv`s; how value heads take key heads.
     Delta(&'static str),
+    /// The same with a decay for each element of a key.
+    Channels,
     /// `ssm_scan` behind a `short_conv`, and a norm of each group.
     Scan,
     /// Over so many positions, or all.
@@ -49,9 +51,11 @@ enum Mixer {
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
 /// The last entry of the first layer is whole with most steps' last tokens, that of the last one with few.
 const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true), Mixer::Attention(None), Mixer::Entries(18, false)];
+const CHANNELS: [Mixer; 3] = [Mixer::Channels, Mixer::Attention(None), Mixer::Channels];
 const SCANS: [Mixer; 3] = [Mixer::Scan, Mixer::Attention(None), Mixer::Scan];
 /// Models with every op that changes a recurrent state, by name.
-const RECURRENT: [(&str, [Mixer; 3]); 3] = [("delta", LAYERS), ("scan", SCANS), ("entries", ENTRIES)];
+const RECURRENT: [(&str, [Mixer; 3]); 4] =
+    [("delta", LAYERS), ("channels", CHANNELS), ("scan", SCANS), ("entries", ENTRIES)];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
 /// Tokens of a prompt: more than two runs of positions in attention by tiles. The second window has runs that all rows of an item see whole.
@@ -81,7 +85,7 @@ impl Text {
         self.op(format!("%{y} = matmul %{x}, %{y}.w"));
     }
 
-    fn delta(&mut self, i: usize, keys: &str) {
+    fn delta(&mut self, i: usize, keys: &str, channels: bool) {
         // Two key heads, four value heads.
         for (part, width) in [("q", 128), ("k", 128), ("v", 128)] {
             self.product(
@@ -99,16 +103,22 @@ impl Text {
         for (part, heads) in [("q", 2), ("k", 2), ("v", 4)] {
             self.op(format!("%{part}{i}.h = split_heads %{part}{i}.a {{heads = {heads}}}"));
         }
-        for part in ["alpha", "beta"] {
-            self.product(&format!("{part}{i}"), &format!("h{i}"), "f32", [4, 256]);
+        // A key has 64 elements.
+        let decays = if channels { 4 * 64 } else { 4 };
+        for (part, width) in [("alpha", decays), ("beta", 4)] {
+            self.product(&format!("{part}{i}"), &format!("h{i}"), "f32", [width, 256]);
+        }
+        let alpha = if channels { format!("alpha{i}.h") } else { format!("alpha{i}") };
+        if channels {
+            self.op(format!("%{alpha} = split_heads %alpha{i} {{heads = 4}}"));
         }
         self.weight(&format!("a{i}"), "f32", &[4]);
-        self.weight(&format!("dt{i}"), "f32", &[4]);
+        self.weight(&format!("dt{i}"), "f32", &[decays]);
         self.weight(&format!("norm.y{i}"), "f32", &[32]);
         self.declarations += &format!("state @ssm.{i} : recurrent f32[4, 64, 32] {{rollback = snapshot}}\n");
         self.op(format!("%s{i} = state.begin @ssm.{i}"));
         self.op(format!(
-            "%y{i}, %n{i} = delta_net %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %alpha{i}, %beta{i}, @a{i}, @dt{i} {{keys = {keys}, eps = 1e-6}}"
+            "%y{i}, %n{i} = delta_net %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %{alpha}, %beta{i}, @a{i}, @dt{i} {{keys = {keys}, eps = 1e-6}}"
         ));
         self.op(format!("%y{i}.r = rms_norm %y{i}, @norm.y{i} {{eps = 1e-6}}"));
         self.op(format!("%y{i}.m = merge_heads %y{i}.r"));
@@ -164,7 +174,7 @@ impl Text {
         self.declarations += &format!("state @kv.{i} : paged f16[2, S, 64], f16[2, S, 64]{window}\n");
         self.op(format!("%s{i} = state.begin @kv.{i}"));
         self.op(format!("%n{i} = kv.append %s{i}, %k{i}.t, %v{i}.h, %pos"));
-        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos, _ {{scale = 0.125}}"));
+        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos, _, _ {{scale = 0.125}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
     }
@@ -246,7 +256,8 @@ impl Text {
             text.weight(&format!("norm.h{i}"), "f32", &[256]);
             text.op(format!("%h{i} = rms_norm %x{i}, @norm.h{i} {{eps = 1e-6}}"));
             match mixer {
-                Mixer::Delta(keys) => text.delta(i, keys),
+                Mixer::Delta(keys) => text.delta(i, keys, false),
+                Mixer::Channels => text.delta(i, "grouped", true),
                 Mixer::Scan => text.scan(i),
                 Mixer::Attention(window) => text.attention(i, *window),
                 Mixer::Entries(every, overlap) => text.entries(i, *every, *overlap),
@@ -327,6 +338,7 @@ fn model(name: &str, mut module: Module) -> Model {
         local_rope: None,
         scales: arch::Scales::NONE,
         mla: None,
+        indexer: None,
         ssm: None,
         conv_taps: None,
         streams: None,

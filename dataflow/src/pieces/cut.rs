@@ -193,6 +193,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::ColumnSquares(_) => refused("column.squares"),
             KernelSpec::SsmScan(_) => refused("ssm_scan"),
+            KernelSpec::IndexTopK(_) | KernelSpec::AttentionChosen(_) => refused("index.top_k"),
             KernelSpec::Compress(_) => refused("compress"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)

@@ -13,7 +13,7 @@ use ixc_ir::graph::{Attr, Module, OpKind, Operand, Part, Place, Recurrent, State
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Compressed, Experts, Hyper, Mla, Rope, Ssm, Streams};
+use super::hyper::{Compressed, Experts, Hyper, Indexer, Mla, Rope, Ssm, Streams};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -177,15 +177,12 @@ impl<'a> Builder<'a> {
     }
 
     fn check_shape(&self, tensor: &Tensor, shape: &[u64]) -> Result<(), ArchError> {
-        // Dimensions of 1 at the end say nothing: ggml pads to four of them.
+        // Dimensions of 1 say nothing, as elements lie the same without them: ggml pads to four dimensions, `ssm_a` has rows of one element, and taps
+        // of a convolution matrices of one row.
         let found = tensor.dims();
-        let significant = |dims: &[u64]| dims.iter().rposition(|&dim| dim != 1).map_or(0, |last| last + 1);
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
-        // A vector may lie in any of the dimensions: `ssm_a` has rows of one element.
-        let is_vector = expected.len() == 1;
-        let leading =
-            if is_vector { found.iter().take_while(|&&dim| dim == 1).count().min(found.len() - 1) } else { 0 };
-        if found[leading..significant(found).max(leading)] == expected[..significant(&expected)] {
+        let [significant, wanted] = [found, &expected].map(|dims| dims.iter().filter(|&&dim| dim != 1));
+        if significant.eq(wanted) {
             return Ok(());
         }
         Err(ArchError::Shape {
@@ -233,6 +230,9 @@ impl<'a> Builder<'a> {
 
     /// Norm of the residual stream, with the weight `name`: of RMS, or a layer norm, whose bias is beside the weight where the file has one.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
+        // Files of Falcon-H1 have `ffn_norm` without `.weight`.
+        let bare = name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name));
+        let name = bare.unwrap_or(name);
         let (width, layer_norms) = (self.hyper.embedding_length, self.hyper.layer_norms);
         let weight = self.vector(name, width)?;
         let x = if layer_norms { self.centre(x)? } else { x };
@@ -242,12 +242,6 @@ impl<'a> Builder<'a> {
             true => self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width),
             false => Ok(y),
         }
-    }
-
-    /// Rows, or heads, less their means.
-    fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
-        let y = self.graph.centre(x);
-        self.typed(y)
     }
 
     /// Norm of heads of `d` elements, each with a weight of its own, as the stream's but without a bias.
@@ -325,6 +319,12 @@ impl<'a> Builder<'a> {
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
         let y = self.typed(y)?;
         self.merge_heads(y)
+    }
+
+    /// Rows, or heads, less their means.
+    pub fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.centre(x);
+        self.typed(y)
     }
 
     /// Rows plus the vector `name`, where the file has it.
@@ -491,6 +491,17 @@ impl<'a> Builder<'a> {
 
     /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended, there or in the layer that it shares, with `sinks` or without.
     pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
+        self.attend_to(layer, q, sinks, None)
+    }
+
+    /// As [`Builder::attend`], over `chosen` positions where there are any.
+    pub fn attend_to(
+        &mut self,
+        layer: usize,
+        q: ValueId,
+        sinks: bool,
+        chosen: Option<ValueId>,
+    ) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let (scale, heads, of) = (facts.attention_scale, facts.heads, facts.shares.unwrap_or(layer));
         let kv =
@@ -499,7 +510,8 @@ impl<'a> Builder<'a> {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
-        let y = self.graph.attention(q, kv, self.step.pos, sinks, [scale, self.hyper.scales.attention_softcap]);
+        let scores = [scale, self.hyper.scales.attention_softcap];
+        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, scores);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)
@@ -640,6 +652,43 @@ impl<'a> Builder<'a> {
         self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
+    /// Length of the row that queries of latent attention are made of, which the file must have.
+    pub fn query_rank(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.attention.q_lora_rank", self.architecture);
+        self.mla()?.query_rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// The index that chooses positions, which the file must have.
+    pub fn indexer(&self) -> Result<Indexer, ArchError> {
+        let key = format!("{}.attention.indexer.head_count", self.architecture);
+        self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`.
+    pub fn index_top_k(
+        &mut self,
+        state: &str,
+        [q, w, k]: [ValueId; 3],
+        key_length: u64,
+        top_k: u64,
+    ) -> Result<ValueId, ArchError> {
+        // A state of keys and values, of which nobody reads the latter.
+        let state = self.graph.state(State::paged(state, 1, key_length, 1));
+        let state = self.typed(state)?;
+        let none = self.slice(k, 0, 1)?;
+        let kv = self.graph.state_begin(state);
+        let kv = self.typed(kv)?;
+        let kv = self.graph.kv_append(kv, k, none, self.step.pos);
+        let kv = self.typed(kv)?;
+        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, top_k);
+        Ok(self.typed(chosen)?.0)
+    }
+
+    /// Passes over a tensor that the file may have and nobody reads.
+    pub fn leave(&mut self, name: &str) {
+        self.used.insert(name.to_owned());
+    }
+
     /// Sizes of the recurrent states, which the file must have.
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
         let key = format!("{}.ssm.state_size", self.architecture);
@@ -682,18 +731,20 @@ impl<'a> Builder<'a> {
         self.recurrent(Recurrent::ShortConv, (state, &[taps - 1, channels]), &operands, Vec::new())
     }
 
-    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`.
+    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of
+    /// lengths.
     pub fn delta_net(
         &mut self,
         state: &str,
         values: [ValueId; 5],
         weights: [WeightId; 2],
         keys: KeyHeads,
+        eps: f64,
     ) -> Result<ValueId, ArchError> {
         let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
         let operands: Vec<Operand> =
             values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(self.hyper.norm_eps)];
+        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(eps)];
         self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
     }
 

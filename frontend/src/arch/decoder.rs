@@ -40,6 +40,8 @@ pub(super) enum Roped {
     Windowed,
     /// The same, and those with a dense network in models with experts.
     WindowedOrDense,
+    /// None, though files say how much of a head would be rotated.
+    None,
 }
 
 /// What weights the result of attention before the output matrix.
@@ -53,6 +55,17 @@ pub(super) enum OutputGate {
     Own(Unary),
 }
 
+/// Which layers have sinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sinks {
+    /// None.
+    None,
+    /// All of them.
+    All,
+    /// Those with a window.
+    Windowed,
+}
+
 /// What differs between decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
@@ -64,8 +77,8 @@ pub(super) struct Style {
     pub tempered: bool,
     /// Bias of Q, K and V.
     pub bias: Bias,
-    /// Whether heads have sinks: a logit each that takes a part of the weights and has no value.
-    pub sinks: bool,
+    /// Which layers' heads have sinks: a logit each that takes a part of the weights and has no value.
+    pub sinks: Sinks,
     /// RMS norms of queries and keys.
     pub head_norm: HeadNorm,
     /// Whether values go through an RMS norm of every head without a weight.
@@ -103,7 +116,7 @@ impl Style {
         roped: Roped::All,
         tempered: true,
         bias: Bias::Optional,
-        sinks: false,
+        sinks: Sinks::None,
         head_norm: HeadNorm::Absent,
         value_norm: false,
         keys_as_values: false,
@@ -163,6 +176,7 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
             Roped::All => true,
             Roped::But(period) => !(layer + 1).is_multiple_of(period),
             Roped::Windowed => windowed(),
+            Roped::None => false,
             Roped::WindowedOrDense => windowed() || b.hyper.layers[layer].experts.is_none(),
         }
 }
@@ -220,7 +234,13 @@ fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) ->
         let k = turned(b, k, "attn_k_norm.weight", facts.kv_heads)?;
         b.append(layer, k, v)?;
     }
-    let mut y = b.attend(layer, q, style.sinks)?;
+    let sinks = match style.sinks {
+        Sinks::None => false,
+        Sinks::All => true,
+        Sinks::Windowed => facts.window.is_some(),
+    };
+    let y = b.attend(layer, q, sinks)?;
+    let mut y = b.scale(y, b.hyper.scales.value)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
         y = b.mul(y, gate)?;

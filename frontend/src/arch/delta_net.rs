@@ -68,7 +68,7 @@ fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> 
     let v = part(2 * keys, heads, value_length)?;
     let a = b.vector(&name("ssm_a"), heads)?;
     let dt = b.vector(&name("ssm_dt.bias"), heads)?;
-    let y = b.delta_net(&format!("ssm.{layer}"), [q, k, v, alpha, beta], [a, dt], key_heads)?;
+    let y = b.delta_net(&format!("ssm.{layer}"), [q, k, v, alpha, beta], [a, dt], key_heads, b.hyper.norm_eps)?;
     let y = b.rms_norm(y, &name("ssm_norm.weight"), value_length)?;
     let y = b.merge_heads(y)?;
     let z = b.silu(z)?;

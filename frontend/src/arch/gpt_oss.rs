@@ -7,12 +7,12 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 
 use super::Architecture;
 use super::builder::Bias;
-use super::decoder::{Style, decoder};
+use super::decoder::{Sinks, Style, decoder};
 use super::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
     bias: Bias::Required,
-    sinks: true,
+    sinks: Sinks::All,
     ffn_norm: "post_attention_norm",
     gate: GateAttrs { act: Activation::QuickGelu, limit: 7.0, shift: 1.0 },
     ..Style::NEOX

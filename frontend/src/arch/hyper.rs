@@ -6,6 +6,7 @@
 
 mod compressed;
 mod experts;
+mod indexer;
 mod keys;
 mod mla;
 mod recurrent;
@@ -15,6 +16,7 @@ use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
 
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::Compressed;
+pub use indexer::Indexer;
 pub(super) use mla::latent_lengths;
 pub use recurrent::Ssm;
 
@@ -64,6 +66,8 @@ pub struct Hyper {
     pub compressed: Option<Compressed>,
     /// Ranks and sizes of latent attention, where layers have it.
     pub mla: Option<Mla>,
+    /// What chooses the positions of attention, where something does.
+    pub indexer: Option<Indexer>,
     /// Sizes of recurrent states, where layers have them.
     pub ssm: Option<Ssm>,
     /// Taps of the convolutions that layers have in place of attention, where they have them.
@@ -99,11 +103,14 @@ pub struct Scales {
     pub softcap: f64,
     /// The same of scores of attention.
     pub attention_softcap: f64,
+    /// On what attention gives.
+    pub value: f64,
 }
 
 impl Scales {
     /// Nothing is scaled.
-    pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0, attention_softcap: 0.0 };
+    pub const NONE: Scales =
+        Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0, attention_softcap: 0.0, value: 1.0 };
 }
 
 /// Streams that the residual is, where it is more than one (hyper-connections).
@@ -223,7 +230,7 @@ impl Rope {
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 12] = [
+const NEUTRAL: [(&str, &[f64]); 13] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
@@ -232,6 +239,7 @@ const NEUTRAL: [(&str, &[f64]); 12] = [
     ("logit_scale", &[0.0, 1.0]),
     ("attention.temperature_scale", &[0.0]),
     ("attention.shared_kv_layers", &[0.0]),
+    ("attention.value_scale", &[0.0, 1.0]),
     ("embedding_length_per_layer_input", &[0.0]),
     ("swiglu_clamp_exp", &[0.0]),
     ("swiglu_clamp_shexp", &[0.0]),
@@ -436,6 +444,14 @@ impl Hyper {
             tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
             context_length = window;
         }
+        if let Some(chosen) = indexer::all_blocks(&keys)?.filter(|&chosen| chosen < context_length) {
+            tracing::warn!(
+                chosen,
+                context_length,
+                "blocks of positions are not chosen: the context is cut to where all are"
+            );
+            context_length = chosen;
+        }
         let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
         let known = |of: &ScoreOf| of.layers.contains(&layers) && of.vocabulary == vocabulary;
@@ -496,7 +512,7 @@ impl Hyper {
         match mla {
             Some(mla) => {
                 mla.absorb(&keys, &mut layers, &rope);
-                mla.check(&keys, &layers, &rope)?;
+                mla.check(&keys, &mut layers, &rope)?;
                 let scale = mla.attention_scale(&keys, &mut rope)?;
                 layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
             }
@@ -541,6 +557,7 @@ impl Hyper {
             streams: Streams::read(&keys)?,
             compressed,
             mla,
+            indexer: Indexer::read(&keys, layers.len(), context_length)?,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,
             layer_inputs,
@@ -668,6 +685,7 @@ impl Scales {
             logit: if multiplied { 1.0 / logit } else { logit },
             softcap: cap("final_logit_softcapping")?,
             attention_softcap: cap("attn_logit_softcapping")?,
+            value: factor("attention.value_scale", usual.value)?,
         })
     }
 }
@@ -700,7 +718,9 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 /// One for each of `windowed`, which says whether it has a window: those may have heads of other sizes.
 fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
-    let heads = keys.per_layer("attention.head_count", count, 1, MAX_COUNT)?;
+    // Models without any attention have no heads.
+    let least = u64::from(keys.defaults.parts != Parts::One);
+    let heads = keys.per_layer("attention.head_count", count, least, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
     let least = u64::from(keys.defaults.parts == Parts::All);
     let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
@@ -727,16 +747,17 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
         let [key_length, value_length] = if windowed[i] { local } else { full };
-        if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
+        if kv_heads > 0 && (heads == 0 || !heads.is_multiple_of(kv_heads)) {
             let limit = format!("a divisor of attention.head_count, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));
         }
         let default_length = key_length.is_none() || value_length.is_none();
-        if default_length && !embedding_length.is_multiple_of(heads) {
+        if default_length && heads > 0 && !embedding_length.is_multiple_of(heads) {
             let limit = format!("a divisor of embedding_length, {embedding_length}, where key_length is not given");
             return Err(keys.metadata.bad_value(&keys.name("attention.head_count"), heads, limit));
         }
-        let key_length = key_length.unwrap_or(embedding_length / heads);
+        let of_width = embedding_length.checked_div(heads).unwrap_or(0);
+        let key_length = key_length.unwrap_or(of_width);
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
             recurrent: match keys.defaults.parts {
@@ -747,7 +768,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
             heads,
             kv_heads,
             key_length,
-            value_length: value_length.unwrap_or(embedding_length / heads),
+            value_length: value_length.unwrap_or(of_width),
             attention_scale: match scale {
                 0.0 if count == keys.defaults.scaled_by_width => 1.0 / (embedding_length as f64 / heads as f64).sqrt(),
                 0.0 => 1.0 / (key_length as f64).sqrt(),

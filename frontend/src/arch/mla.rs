@@ -5,43 +5,112 @@
 //! q    = attn_k_b q_nope | rope(q_pe)      // absorbed: queries are taken to where keys come from, head by head
 //! y    = attn_v_b attention(q, c | p, c)   // values too: the first r elements of keys
 //! ```
+//!
+//! An index (DeepSeek sparse attention, V3.2) chooses the positions that a row attends to, by queries of the row that queries are made of, and keys of its own:
+//!
+//! ```text
+//! k = rope(layer_norm(indexer.attn_k x)),  q = rope(indexer.attn_q_b a)
+//! attention over index.top_k(q, indexer.proj x, k)    // ir/src/graph/op.rs
+//! ```
+//!
+//! The factor on its scores, and the Hadamard turn of queries and keys before they are rounded to 8 bits, change no choice and are left out.
 
 use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RopeStyle;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{Style, feed_forward};
+use super::decoder::{Roped, Style, feed_forward};
 use super::error::ArchError;
-use super::hyper::Mla;
+use super::hyper::{Indexer, Mla};
+
+/// Added to the variance in the norm of an index's keys, whatever a file's norms add (DeepSeek's `model.py`).
+const INDEX_EPS: f64 = 1e-6;
+
+/// Which positions layers attend to.
+pub(super) struct Choice {
+    /// Pairing of RoPE of the index.
+    pairs: RopeStyle,
+    sizes: Indexer,
+    /// What the last layer with an index of its own chose.
+    last: Option<ValueId>,
+}
 
 /// From the step's ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
+    layers(b, style, None)
+}
+
+/// The same with an index, whose queries and keys turn in these pairs.
+pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, pairs: RopeStyle) -> Result<ValueId, ArchError> {
+    let sizes = b.indexer()?;
+    layers(b, style, Some(Choice { pairs, sizes, last: None }))
+}
+
+fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Result<ValueId, ArchError> {
     let mla = b.mla()?;
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
-        x = attention(b, layer, x, &mla, style)?;
+        x = attention(b, layer, x, &mla, style, choice.as_mut())?;
         x = feed_forward(b, layer, x, style)?;
     }
     b.logits(x)
 }
 
+impl Choice {
+    /// The positions of a layer, by its normalised rows and the rows that queries are made of.
+    fn of(&mut self, b: &mut Builder<'_>, layer: usize, h: ValueId, row: ValueId) -> Result<ValueId, ArchError> {
+        let name = |part: &str| format!("blk.{layer}.indexer.{part}");
+        let Indexer { heads, key_length, top_k, ref own } = self.sizes;
+        if let (Some(last), false) = (self.last, own[layer]) {
+            // Files may have what nobody reads.
+            let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
+            parts.into_iter().for_each(|part| b.leave(&name(part)));
+            return Ok(last);
+        }
+        let (width, rank) = (b.hyper.embedding_length, b.query_rank()?);
+        let q = b.linear(row, &name("attn_q_b"), rank, heads * key_length, Bias::Optional)?;
+        let q = b.split_heads(q, heads)?;
+        let q = b.rope(layer, q, self.pairs)?;
+        let k = b.linear(h, &name("attn_k"), width, key_length, Bias::Optional)?;
+        let k = b.centre(k)?;
+        let k = b.rms_norm_of(k, &name("k_norm.weight"), key_length, INDEX_EPS)?;
+        let k = b.optional_bias(k, &name("k_norm.bias"), key_length)?;
+        let k = b.split_heads(k, 1)?;
+        let k = b.rope(layer, k, self.pairs)?;
+        let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
+        let chosen = b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, top_k)?;
+        self.last = Some(chosen);
+        Ok(chosen)
+    }
+}
+
 /// Norm, attention, output matrix, residual.
-fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, mla: &Mla, style: &Style) -> Result<ValueId, ArchError> {
+pub(super) fn attention(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    mla: &Mla,
+    style: &Style,
+    choice: Option<&mut Choice>,
+) -> Result<ValueId, ArchError> {
     let Mla { query_rank, rank, key_length, value_length } = *mla;
     let (width, heads, turned) = (b.hyper.embedding_length, b.hyper.layers[layer].heads, b.hyper.rope.dims);
     let still = key_length - turned;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("attn_norm.weight"))?;
-    let q = match query_rank {
+    let (row, q) = match query_rank {
         Some(query_rank) => {
-            let q = b.linear(h, &name("attn_q_a"), width, query_rank, Bias::Optional)?;
-            let q = b.rms_norm(q, &name("attn_q_a_norm.weight"), query_rank)?;
-            b.linear(q, &name("attn_q_b"), query_rank, heads * key_length, Bias::Optional)?
+            let row = b.linear(h, &name("attn_q_a"), width, query_rank, Bias::Optional)?;
+            let row = b.rms_norm(row, &name("attn_q_a_norm.weight"), query_rank)?;
+            (row, b.linear(row, &name("attn_q_b"), query_rank, heads * key_length, Bias::Optional)?)
         }
-        None => b.linear(h, &name("attn_q"), width, heads * key_length, Bias::Optional)?,
+        None => (h, b.linear(h, &name("attn_q"), width, heads * key_length, Bias::Optional)?),
     };
+    let chosen = choice.map(|choice| choice.of(b, layer, h, row)).transpose()?;
     let q = b.split_heads(q, heads)?;
     let (q_still, q_turned) = (b.slice(q, 0, still)?, b.slice(q, still, turned)?);
-    let q_turned = b.rope(layer, q_turned, style.pairs)?;
+    let roped = style.roped != Roped::None;
+    let q_turned = if roped { b.rope(layer, q_turned, style.pairs)? } else { q_turned };
     let q_still = b.heads_linear(q_still, &name("attn_k_b"), [heads, rank, still])?;
     let q = b.concat(q_still, q_turned)?;
     let q = b.temperature(q)?;
@@ -49,10 +118,10 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, mla: &Mla, style: &S
     let (c, k) = (b.slice(kept, 0, rank)?, b.slice(kept, rank, turned)?);
     let c = b.rms_norm(c, &name("attn_kv_a_norm.weight"), rank)?;
     let (c, k) = (b.split_heads(c, 1)?, b.split_heads(k, 1)?);
-    let k = b.rope(layer, k, style.pairs)?;
+    let k = if roped { b.rope(layer, k, style.pairs)? } else { k };
     let k = b.concat(c, k)?;
     b.append(layer, k, c)?;
-    let y = b.attend(layer, q, style.sinks)?;
+    let y = b.attend_to(layer, q, false, chosen)?;
     let y = match b.has(&name("attn_kv_b.weight")) {
         // Older files have it with what `attn_k_b` is made of (`absorbed`).
         true => {

@@ -18,6 +18,7 @@
 //! | `mla` | latent attention |
 //! | `absorbed` | what older files of it lack |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
+//! | `kda` | the same with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
 //! | `streams` | residuals of several streams |
 //! | the others, each with the name of its | one architecture each |
@@ -37,6 +38,7 @@ mod command_r;
 mod decoder;
 mod deepseek;
 mod deepseek2;
+mod deepseek32;
 mod deepseek4;
 mod delta_net;
 mod dots1;
@@ -45,12 +47,14 @@ mod ernie4_5_moe;
 mod error;
 mod exaone4;
 mod exaone_moe;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
 mod glm4;
 mod glm4moe;
+mod glm_dsa;
 mod gpt_oss;
 mod granite;
 mod granitehybrid;
@@ -60,13 +64,18 @@ mod hunyuan_moe;
 mod hy_v3;
 mod hyper;
 mod internlm2;
+mod kda;
+mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mamba2;
+mod mimo2;
 mod minicpm;
 mod minimax_m2;
+mod minimax_m3;
 mod mistral3;
 mod mistral4;
 mod mla;
@@ -101,7 +110,7 @@ use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Compressed, Experts, Hyper, Layer, LayerInputs, Mla, Rope, Scales, Ssm, Streams};
+pub use hyper::{Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Mla, Rope, Scales, Ssm, Streams};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -128,6 +137,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen35moe::ARCHITECTURE,
     olmoe::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
+    minimax_m3::ARCHITECTURE,
+    mimo2::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
     ernie4_5::ARCHITECTURE,
     ernie4_5_moe::ARCHITECTURE,
@@ -147,6 +158,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
     gpt_oss::ARCHITECTURE,
     deepseek2::ARCHITECTURE,
     deepseek4::ARCHITECTURE,
+    deepseek32::ARCHITECTURE,
+    glm_dsa::ARCHITECTURE,
+    kimi_linear::ARCHITECTURE,
     lfm2::ARCHITECTURE,
     lfm2moe::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,
@@ -177,6 +191,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     hunyuan_dense::ARCHITECTURE,
     internlm2::ARCHITECTURE,
     minicpm::ARCHITECTURE,
+    falcon_h1::ARCHITECTURE,
+    mamba2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -15,11 +15,17 @@ use super::hyper::Ssm;
 
 /// Norm, state space, output matrix, residual.
 pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+    let y = mixed(b, layer, h)?;
+    b.add(y, x)
+}
+
+/// State space and output matrix, of normalised rows.
+pub(super) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, groups, key_length: state, value_length } = b.ssm()?;
     let (inner, shared) = (heads * value_length, groups * state);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let h = b.norm(x, &name("attn_norm.weight"))?;
     let channels = inner + 2 * shared;
     let all = b.linear(h, &name("ssm_in"), width, inner + channels + heads, Bias::Optional)?;
     let (z, xbc, dt) =
@@ -39,6 +45,5 @@ pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
     let z = b.silu(z)?;
     let y = b.mul(z, y)?;
     let y = b.grouped_norm(y, &name("ssm_norm.weight"), [groups, inner / groups])?;
-    let y = b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)?;
-    b.add(y, x)
+    b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
 }

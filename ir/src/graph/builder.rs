@@ -330,6 +330,18 @@ impl GraphBuilder {
         self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![])
     }
 
+    /// `index.top_k`: positions and the next token.
+    pub fn index_top_k(
+        &mut self,
+        q: ValueId,
+        w: ValueId,
+        kv: ValueId,
+        pos: ValueId,
+        top_k: u64,
+    ) -> Result<(ValueId, ValueId), TypeError> {
+        self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], vec![Attr::Int(top_k as i64)])
+    }
+
     /// `attention`: the result and the next token. Scores have a factor, and a cap that is 0 where there is none.
     pub fn attention(
         &mut self,
@@ -337,9 +349,10 @@ impl GraphBuilder {
         kv: ValueId,
         pos: ValueId,
         sinks: Option<WeightId>,
+        chosen: Option<ValueId>,
         [scale, cap]: [f64; 2],
     ) -> Result<(ValueId, ValueId), TypeError> {
-        let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks)];
+        let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks), chosen.map_or(Operand::Absent, V)];
         self.two(OpKind::Attention, operands, vec![Attr::rounded(scale), Attr::rounded(cap)])
     }
 

@@ -313,10 +313,30 @@ impl<'a> Interpreter<'a> {
                 self.append(op, env.state(op, "kv"), &k, &v, ints(value("pos")))?;
                 Ok(vec![Value::Token])
             }
+            OpKind::IndexTopK => {
+                let (q, w, dims) = (f32s(self, "q")?, f32s(self, "w")?, self.dims(value("q")));
+                let state = env.state(op, "kv");
+                let [keys, _] = &self.states[state.index()][..] else {
+                    unreachable!("verified: state {} has keys and values", state.0)
+                };
+                let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
+                let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
+                let mut data = Vec::with_capacity(dims[0] * top_k);
+                for ((q, w), &position) in rows {
+                    let position = index(mnemonic, "position", position, length)?;
+                    data.extend(math::index_top_k(q, w, keys, position, top_k));
+                }
+                Ok(vec![Value::I32 { dims: vec![dims[0], top_k], data }, Value::Token])
+            }
             OpKind::Attention => {
                 let q = f32s(self, "q")?;
                 let state = env.state(op, "kv");
-                let (y, dims) = self.attention(op, &[state], &q, &self.dims(value("q")), ints(value("pos")))?;
+                let chosen = match op.operand("chosen") {
+                    Operand::Value(chosen) => Some(ints(env.get(chosen))),
+                    _ => None,
+                };
+                let pos = ints(value("pos"));
+                let (y, dims) = self.attention(op, &[state], &q, &self.dims(value("q")), (pos, chosen))?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token])
             }
             OpKind::HeadsMatmul => {
@@ -388,7 +408,7 @@ impl<'a> Interpreter<'a> {
             OpKind::AttentionEntries => {
                 let q = f32s(self, "q")?;
                 let states = ["kv", "entries"].map(|token| env.state(op, token));
-                let (y, dims) = self.attention(op, &states, &q, &self.dims(value("q")), ints(value("pos")))?;
+                let (y, dims) = self.attention(op, &states, &q, &self.dims(value("q")), (ints(value("pos")), None))?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token, Value::Token])
             }
             OpKind::RouteListed => {
@@ -747,7 +767,7 @@ impl<'a> Interpreter<'a> {
         states: &[StateId],
         q: &[f32],
         dims: &[usize],
-        positions: &[i32],
+        (positions, chosen): (&[i32], Option<&[i32]>),
     ) -> Result<(Vec<f32>, Vec<usize>), InterpretError> {
         let cache = self.cache(states[0]);
         let shape = AttentionShape {
@@ -759,8 +779,8 @@ impl<'a> Interpreter<'a> {
         let scale = ["scale", "cap"].map(|name| op.attr(name).float());
         let sinks = self.optional(op.operand("sinks"))?;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
-        for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
-            let (mut keys, mut values, mut seen) = (Vec::new(), Vec::new(), 0);
+        for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(positions).enumerate() {
+            let (mut keys, mut values, mut seen, mut begin) = (Vec::new(), Vec::new(), 0, 0);
             for state in states {
                 let [all_keys, all_values] = &self.states[state.index()][..] else {
                     unreachable!("verified: state {} has keys and values", state.0)
@@ -781,9 +801,12 @@ impl<'a> Interpreter<'a> {
                 };
                 keys.extend_from_slice(&all_keys[part(cache.key)]);
                 values.extend_from_slice(&all_values[part(cache.value)]);
-                seen += end - first;
+                (seen, begin) = (seen + end - first, first);
             }
-            out.extend(math::attention(q, &keys, &values, &shape, seen - 1, scale, sinks.as_deref()));
+            let chosen = chosen.map(|chosen| &chosen[row * (chosen.len() / dims[0])..][..chosen.len() / dims[0]]);
+            let sees = |p: usize| chosen.is_none_or(|chosen| chosen.contains(&((begin + p) as i32)));
+            let sinks = sinks.as_deref();
+            out.extend(math::attention(q, [&keys, &values], &shape, seen - 1, scale, sinks, sees));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }

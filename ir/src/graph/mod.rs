@@ -16,7 +16,7 @@
 //!   ...
 //!   %3 = state.begin @kv.0 : token<@kv.0>
 //!   %4 = kv.append %3, %k, %v, %pos : token<@kv.0>
-//!   %y, %5 = attention %q, %4, %pos, _ {scale = 0.125, cap = 0.0} : f32[T, 4, 64], token<@kv.0>
+//!   %y, %5 = attention %q, %4, %pos, _, _ {scale = 0.125, cap = 0.0} : f32[T, 4, 64], token<@kv.0>
 //!   %7 = rms_norm %6, @output_norm.weight {eps = 1e-6} : f32[L, 256]
 //!   %8 = dequantise @output.weight : f32[4096, 256]
 //!   %9 = matmul %7, %8 : f32[L, 4096]

@@ -121,7 +121,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
         let state = ok(m.b.state(State::paged(&format!("kv.{layer}"), kv_heads, head, head)));
         let kv = ok(m.b.state_begin(state));
         let kv = ok(m.b.kv_append(kv, k, v, step.pos));
-        let (y, _) = ok(m.b.attention(q, kv, step.pos, None, [1.0 / (head as f64).sqrt(), 0.0]));
+        let (y, _) = ok(m.b.attention(q, kv, step.pos, None, None, [1.0 / (head as f64).sqrt(), 0.0]));
         let y = ok(m.b.merge_heads(y));
         let y = m.matmul(y, &name("attn_output.weight"), &[width, width]);
         x = ok(m.b.add(x, y));

@@ -262,6 +262,19 @@ pub fn result_types(
             rule.appended(kind)?;
             one(rule.value("kv").clone())
         }
+        OpKind::IndexTopK => {
+            let [rows, heads, d] = rule.f32("q")?;
+            let cache = rule.cache("kv")?;
+            rule.rows("pos", rows)?;
+            if cache.heads != 1 || rule.number("q", d)? != cache.key {
+                return Err(rule.operand("kv", format!("the token of a paged state of one head with keys of {d}")));
+            }
+            if rule.f32("w")? != [rows, heads] {
+                return Err(rule.operand("w", format!("f32[{rows}, {heads}], one for each head of q")));
+            }
+            let top_k = rule.positive("top_k")?;
+            Ok(vec![Type::i32([rows.clone(), Dim::Fixed(top_k)]), rule.value("kv").clone()])
+        }
         OpKind::Attention => {
             let [rows, heads, d] = rule.f32("q")?;
             let cache = rule.cache("kv")?;
@@ -278,6 +291,11 @@ pub fn result_types(
             rule.bias("sinks", rule.number("q", heads)?)?;
             if rule.find_attr("cap").float() < 0.0 {
                 return Err(rule.attr("cap", "0 or more"));
+            }
+            if rule.has("chosen") {
+                let [of_rows, chosen] = rule.i32("chosen")?;
+                rule.same("chosen", of_rows, rows)?;
+                rule.number("chosen", chosen)?;
             }
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
         }

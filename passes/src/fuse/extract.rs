@@ -40,7 +40,7 @@ fn cost(node: &Node) -> u64 {
         // Ops with effects are never nodes.
         OpKind::Recurrent(_) | OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
         OpKind::AttentionEntries => 0,
-        OpKind::ColumnSquares => 0,
+        OpKind::ColumnSquares | OpKind::IndexTopK => 0,
         OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertWait | OpKind::ExpertEvict => 0,
     }
 }

@@ -188,6 +188,8 @@ enum Binding {
     ArenaRows(ArenaRows),
     /// Some of a route's slots, which only experts take.
     Chosen(Slots),
+    /// Positions that an index chose, as a bit for each position, which only attention takes.
+    Marks(ArenaRows),
     Ids,
     Positions,
     /// Positions to turn by: each as the last multiple of `every` before it, and maybe back.
@@ -348,6 +350,7 @@ impl<'a> Lowering<'a> {
             }
             OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
+            OpKind::Centre => self.centre(op)?,
             OpKind::ScaleHeads => self.scale_heads(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,
@@ -363,11 +366,14 @@ impl<'a> Lowering<'a> {
             OpKind::Concat => self.concat(op)?,
             OpKind::Rope => self.rope_heads(op, None)?,
             OpKind::Temperature => self.temperature(op)?,
-            OpKind::Centre => self.centre(op)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,
             OpKind::ColumnSquares => self.column_squares(op)?,
             OpKind::RopeAppend => self.append(op, Some(RopeAttrs::from_op(op)))?,
+            OpKind::IndexTopK => {
+                self.meanings[op.results[1].index()] = Some(Binding::Token);
+                self.index_top_k(op)?
+            }
             OpKind::Attention => {
                 self.meanings[op.results[1].index()] = Some(Binding::Token);
                 self.attention(op)?
@@ -519,6 +525,7 @@ impl<'a> Lowering<'a> {
                 ),
             ),
             Binding::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
+            Binding::Marks(_) => unsupported(op, "the positions of an index as data; only attention takes them"),
             other => unsupported(op, format!("the parameter {other:?} as data")),
         }
     }

@@ -9,12 +9,14 @@ What a model is stands in models.py. Logits are computed from the weights as the
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from models import MODELS, ByHand
 
@@ -93,7 +95,83 @@ def as_converter_knows(parameters):
         if "moe" not in layers:
             for key in ["num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"]:
                 del parameters[key]
+    if parameters["model_type"] == "kimi_linear":
+        layers = list(enumerate(parameters["layer_types"], 1))
+        parameters["linear_attn_config"] = {
+            "full_attn_layers": [layer for layer, kind in layers if kind == "full_attention"],
+            "kda_layers": [layer for layer, kind in layers if kind == "linear_attention"],
+            "head_dim": parameters["linear_head_dim"],
+            "num_heads": parameters["linear_num_heads"],
+            "short_conv_kernel_size": parameters["linear_conv_kernel_dim"],
+        }
+        parameters["first_k_dense_replace"] = parameters["mlp_layer_types"].count("dense")
+        parameters["moe_router_activation_func"] = "sigmoid"
+    if parameters["model_type"] == "mimo_v2_flash":
+        local = [int(kind == "sliding_attention") for kind in parameters["layer_types"]]
+        ropes = parameters["rope_parameters"]
+        parameters |= {
+            "hybrid_layer_pattern": local,
+            "swa_head_dim": parameters["head_dim"],
+            "swa_v_head_dim": parameters["v_head_dim"],
+            "swa_num_attention_heads": parameters["num_attention_heads"],
+            "swa_num_key_value_heads": 2 * parameters["num_key_value_heads"],
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "layernorm_epsilon": parameters["rms_norm_eps"],
+            "rope_parameters": ropes["full_attention"],
+            "swa_rope_theta": ropes["sliding_attention"]["rope_theta"],
+        }
+    if parameters["model_type"] == "minimax_m3_vl_text":
+        parameters["architectures"] = ["MiniMaxM3SparseForCausalLM"]
+        parameters["n_shared_experts"] = 1
+        parameters["moe_layer_freq"] = [int(kind == "sparse") for kind in parameters["mlp_layer_types"]]
+        parameters["scoring_func"] = "sigmoid"
+        parameters["sparse_attention_config"] = {
+            "sparse_num_index_heads": parameters["index_n_heads"],
+            "sparse_index_dim": parameters["index_head_dim"],
+            "sparse_topk_blocks": parameters["index_topk_blocks"],
+            "sparse_block_size": parameters["index_block_size"],
+            "sparse_local_block": parameters["index_local_blocks"],
+        }
     return parameters
+
+
+# Names of tensors that transformers does not write as the hub has them: patterns, and what stands there.
+OLD_NAMES = {
+    "kimi_linear": [(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1")],
+    "minimax_m3_vl_text": [
+        (r"mlp\.(gate\.|experts\.|shared_experts\.)", r"block_sparse_moe.\1"),
+        (r"gate\.e_score", "e_score"),
+        (r"indexer\.", "index_"),
+    ],
+}
+
+
+def apart(tensors):
+    """Tensors with gates and what is above them apart, and with experts one by one."""
+    for name, tensor in tensors.items():
+        stem, both, rest = name.partition("gate_up_proj")
+        names = [name]
+        if both:
+            tensor, names = torch.cat(tensor.chunk(2, dim=-2)), [stem + half + rest for half in ("gate_proj", "up_proj")]
+        if tensor.dim() == 3 and "experts" in name:
+            parts = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+            halves = tensor.chunk(len(names))
+            for name, half in zip(names, halves):
+                stem, _, part = name.rpartition(".")
+                yield from ((f"{stem}.{i}.{parts[part]}.weight", matrix.clone()) for i, matrix in enumerate(half))
+        else:
+            yield from zip(names, (half.clone() for half in tensor.chunk(len(names))))
+
+
+def rename(folder, model_type):
+    """Gives tensors of a folder the names that the converter knows."""
+    if rules := OLD_NAMES.get(model_type):
+        path = folder / "model.safetensors"
+        tensors = dict(apart(load_file(path))) if model_type == "minimax_m3_vl_text" else load_file(path)
+        for pattern, name in rules:
+            tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
+        save_file(tensors, path, {"format": "pt"})
 
 
 def convert(llama_cpp, folder, out):
@@ -196,6 +274,7 @@ def make(name, llama_cpp):
     else:
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
+            rename(Path(folder), config.model_type)
             convert(llama_cpp, Path(folder), out)
     if rewritten:
         rewrite(out, lambda tensors, keys: rewritten(tensors, keys, config))

@@ -52,6 +52,11 @@ from transformers import NemotronConfig, NemotronForCausalLM, Olmo2Config, Olmo2
 from transformers import PhiConfig, PhiForCausalLM, PhimoeConfig, PhimoeForCausalLM
 from transformers import StableLmConfig, StableLmForCausalLM, Starcoder2Config, Starcoder2ForCausalLM
 
+from transformers import DeepseekV32Config, DeepseekV32ForCausalLM, GlmMoeDsaConfig, GlmMoeDsaForCausalLM
+from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
+from transformers import MiMoV2FlashConfig, MiMoV2FlashForCausalLM
+from transformers import FalconH1Config, FalconH1ForCausalLM, KimiLinearConfig, KimiLinearForCausalLM, Mamba2Config, Mamba2ForCausalLM
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
 @dataclass
 class ByHand:
@@ -447,6 +452,38 @@ COHERE2MOE = (
 del COHERE2MOE["moe_intermediate_size"]
 
 STABLELM = SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.25}}
+# Most positions are behind those that an index chooses. Keys of the index in f16 may choose another one, whose error would be thousands of times this:
+# of these sizes and numbers none does.
+CHOSEN = 1e-7
+INDEXED = dict(
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=64,
+    moe_intermediate_size=16,
+    num_hidden_layers=3,
+    first_k_dense_replace=1,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+    routed_scaling_factor=1.7,
+    q_lora_rank=24,
+    kv_lora_rank=32,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=16,
+    v_head_dim=24,
+    index_topk=16,
+    index_head_dim=24,
+    index_n_heads=8,
+    max_position_embeddings=512,
+    tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
 
 MODELS = {
     "granite": (
@@ -1033,5 +1070,164 @@ MODELS = {
         DeepseekV2ForCausalLM,
         ROUNDED,
         keys_and_values_of_all_heads,
+    ),
+    # The first layer is dense; two have a decay for each element of a key.
+    "kimi-linear": (
+        KimiLinearConfig(
+            vocab_size=64,
+            hidden_size=48,
+            intermediate_size=64,
+            moe_intermediate_size=16,
+            num_hidden_layers=3,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            n_shared_experts=1,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            routed_scaling_factor=2.446,
+            kv_lora_rank=32,
+            q_lora_rank=None,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=16,
+            v_head_dim=24,
+            linear_head_dim=16,
+            linear_num_heads=4,
+            linear_conv_kernel_dim=4,
+            max_position_embeddings=512,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        KimiLinearForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "deepseek32": (DeepseekV32Config(**INDEXED, n_group=4, topk_group=2), DeepseekV32ForCausalLM, CHOSEN, None),
+    # The second layer takes the first one's choice.
+    "glm-dsa": (
+        GlmMoeDsaConfig(**INDEXED, n_group=1, topk_group=1, indexer_types=["full", "shared", "full"]),
+        GlmMoeDsaForCausalLM,
+        CHOSEN,
+        None,
+    ),
+    # All blocks are chosen.
+    "minimax-m3": (
+        MiniMaxM3VLTextConfig(
+            **SMALL
+            | {
+                "intermediate_size": 16,
+                "num_hidden_layers": 3,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            },
+            dense_intermediate_size=48,
+            shared_intermediate_size=16,
+            head_dim=16,
+            rotary_dim=8,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            routed_scaling_factor=1.7,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+            index_n_heads=2,
+            index_head_dim=16,
+            index_block_size=32,
+            index_topk_blocks=5,
+            index_local_blocks=1,
+        ),
+        MiniMaxM3VLForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # Windowed layers have sinks and twice as many key heads, and values are shorter than keys.
+    "mimo2": (
+        MiMoV2FlashConfig(
+            **SMALL
+            | {
+                "num_hidden_layers": 4,
+                "num_key_value_heads": 1,
+                "intermediate_size": 48,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+                },
+            },
+            head_dim=24,
+            v_head_dim=16,
+            moe_intermediate_size=16,
+            n_routed_experts=6,
+            num_experts_per_tok=3,
+            sliding_window=33,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+            attention_value_scale=0.75,
+        ),
+        MiMoV2FlashForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # Factors are powers of two: the converter multiplies matrices with them.
+    "falcon-h1": (
+        FalconH1Config(
+            vocab_size=64,
+            hidden_size=48,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            mamba_d_ssm=96,
+            mamba_n_heads=6,
+            mamba_d_head=16,
+            mamba_n_groups=2,
+            mamba_d_state=24,
+            mamba_d_conv=4,
+            mamba_chunk_size=64,
+            mamba_conv_bias=True,
+            mamba_rms_norm=True,
+            mamba_norm_before_gate=False,
+            time_step_limit=[0.0, float("inf")],
+            max_position_embeddings=512,
+            tie_word_embeddings=False,
+            lm_head_multiplier=0.5,
+            embedding_multiplier=2.0,
+            mlp_multipliers=[0.5, 2.0],
+            key_multiplier=0.5,
+            attention_in_multiplier=2.0,
+            attention_out_multiplier=0.5,
+            ssm_multipliers=[2.0, 0.5, 1.0, 2.0, 0.5],
+            ssm_in_multiplier=0.5,
+            ssm_out_multiplier=2.0,
+            rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        FalconH1ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "mamba2": (
+        Mamba2Config(
+            vocab_size=64,
+            hidden_size=48,
+            num_hidden_layers=3,
+            num_heads=6,
+            head_dim=16,
+            expand=2,
+            state_size=24,
+            n_groups=1,
+            conv_kernel=4,
+            chunk_size=64,
+            use_conv_bias=True,
+            layer_norm_epsilon=1e-5,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        Mamba2ForCausalLM,
+        1e-8,
+        None,
     ),
 }

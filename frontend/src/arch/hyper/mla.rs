@@ -46,14 +46,15 @@ impl Mla {
         }
     }
 
-    /// That the lengths in the cache are those of the row that is kept, one for all heads.
-    pub(super) fn check(&self, keys: &Keys<'_>, layers: &[Layer], rope: &Rope) -> Result<(), GgufError> {
+    /// That the lengths in the cache are those of the row that is kept, one for all heads. Of values it is the row's, whatever `attention.value_length`
+    /// says: in files of Kimi Linear that is of nothing.
+    pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) -> Result<(), GgufError> {
         keys.in_range("rope.dimension_count", rope.dims, 1, self.key_length - 1)?;
-        for layer in layers {
+        for layer in layers.iter_mut().filter(|layer| !layer.recurrent) {
             keys.in_range("attention.head_count_kv", layer.kv_heads, 1, 1)?;
             let key = self.rank + rope.dims;
             keys.in_range("attention.key_length", layer.key_length, key, key)?;
-            keys.in_range("attention.value_length", layer.value_length, self.rank, self.rank)?;
+            layer.value_length = self.rank;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! qwen3next.ssm.group_count    = 16      // groups of heads that share a key
 //! qwen3next.ssm.conv_kernel    = 4       // taps of the convolution before
 //! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … attend
+//! kimi-linear.kda.head_dim     = 128     // elements of a key and of a value, of as many heads as attention has, in place of all but the taps
 //! ```
 
 use super::keys::Keys;
@@ -34,6 +35,11 @@ pub struct Ssm {
 impl Ssm {
     /// Of a file that has such layers.
     pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Ssm>, GgufError> {
+        if let Some(length) = keys.optional("kda.head_dim", 1, MAX_WIDTH)? {
+            let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
+            let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+            return Ok(Some(Ssm { taps, heads, groups: heads, key_length: length, value_length: length }));
+        }
         let Some(key_length) = keys.optional("ssm.state_size", 1, MAX_WIDTH)? else { return Ok(None) };
         let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
         let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;

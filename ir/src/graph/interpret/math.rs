@@ -219,17 +219,39 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
     exp.iter().map(|exp| exp / sum).collect()
 }
 
+/// The `top_k` positions up to `position` that queries `q` with weights `w` score highest, of keys that lie as `[position][element]`: by the sum over
+/// heads of `w * max(q . k, 0)`, of equal ones the first. In rising order, then -1.
+pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: usize) -> Vec<i32> {
+    let d = q.len() / w.len().max(1);
+    let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
+    let score = |p: usize| -> f32 {
+        let key = &keys[p * d..][..d];
+        let heads = q.chunks_exact(d.max(1)).zip(w);
+        heads.map(|(q, &w)| f64::from(w) * dot(q, key).max(0.0)).sum::<f64>() as f32
+    };
+    // Zeros of both signs are one number.
+    let scores: Vec<f32> = (0..=position).map(|p| score(p) + 0.0).collect();
+    let mut chosen: Vec<usize> = (0..=position).collect();
+    chosen.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    chosen.truncate(top_k);
+    chosen.sort_unstable();
+    let mut chosen: Vec<i32> = chosen.into_iter().map(|p| p as i32).collect();
+    chosen.resize(top_k, -1);
+    chosen
+}
+
 /// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
-/// `[position][kv head][element]`: softmax of `scale * q . k`, within `cap` where it is not 0, over positions 0 to its own.
+/// `[position][kv head][element]`: softmax of `scale * q . k`, within `cap` where it is not 0, over positions 0 to its own, or those of them that `sees`
+/// says.
 /// A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
-    keys: &[f32],
-    values: &[f32],
+    [keys, values]: [&[f32]; 2],
     shape: &AttentionShape,
     position: usize,
     [scale, cap]: [f64; 2],
     sinks: Option<&[f32]>,
+    sees: impl Fn(usize) -> bool,
 ) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, key, value } = *shape;
     let mut out = Vec::with_capacity(heads * value);
@@ -237,8 +259,11 @@ pub fn attention(
         let kv = h / (heads / kv_heads);
         let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
         let capped = |score: f64| if cap == 0.0 { score } else { cap * (score / cap).tanh() };
-        let scores: Vec<f64> =
-            (0..=position).map(|p| capped(scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key]))).collect();
+        let score = |p: usize| match sees(p) {
+            true => capped(scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key])),
+            false => f64::NEG_INFINITY,
+        };
+        let scores: Vec<f64> = (0..=position).map(score).collect();
         let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[h].into());
         let top = scores.iter().copied().fold(sink, f64::max);
         let mut sum = (sink - top).exp();

@@ -302,6 +302,14 @@ impl Soup {
                 let (k, v) = (self.f32(&[heads, d]), self.f32(&[heads, dv]));
                 self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
             }
+            OpKind::IndexTopK => {
+                let cache = self.cache((1, d, 4));
+                let (k, v) = (self.f32(&[1, d]), self.f32(&[1, 4]));
+                self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
+                let (q, w) = (self.f32(&[heads, d]), self.f32(&[heads]));
+                let top_k = self.rng.pick(&[1, 3]);
+                (_, self.caches[cache].1) = ok(self.b.index_top_k(q, w, self.caches[cache].1, self.pos, top_k));
+            }
             OpKind::Attention => {
                 if self.caches.is_empty() {
                     self.op(OpKind::KvAppend);
@@ -312,7 +320,8 @@ impl Soup {
                 let q = self.f32(&[heads, d]);
                 let sinks = self.maybe_vector(heads);
                 let scores = [0.25, self.rng.pick(&[0.0, 2.0])];
-                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, scores));
+                (_, self.caches[cache].1) =
+                    ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, None, scores));
             }
             OpKind::HeadsMatmul => {
                 let (x, w) = (self.f32(&[heads, k]), self.weight(&[heads, n, k]));

@@ -1,4 +1,5 @@
-//! `delta_net`: linear attention by the gated delta rule (Yang et al., "Gated Delta Networks", 2024), as Qwen3-Next and Qwen3.5 have it.
+//! `delta_net`: linear attention by the gated delta rule (Yang et al., "Gated Delta Networks", 2024), as Qwen3-Next and Qwen3.5 have it; and with a
+//! decay for each element of a key (Kimi Team, "Kimi Linear", 2025).
 //!
 //! ```text
 //! each head:  q, k over their lengths (sqrt of the sum of squares + eps), q over sqrt(dk)
@@ -7,6 +8,8 @@
 //!             M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
 //! state @ssm : recurrent f32[value heads, dk, dv]          // M of each; zeros before the first token
 //! ```
+//!
+//! Where alpha has a number for each element of a key, so do dt and the decay, which is then one of each row of `M`; `a` is of a head all the same.
 //!
 //! With fewer key heads than value heads, value head `h` takes key head `h / (value heads / key heads)` (`grouped`: Qwen3-Next), or `h mod key heads`
 //! (`interleaved`: Qwen3.5 as its files have it).
@@ -27,18 +30,25 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     }
     let [v_rows, heads, dv] = rule.f32("v")?;
     rule.same("v", v_rows, rows)?;
-    for name in ["alpha", "beta"] {
-        if rule.f32(name)? != [rows, heads] {
-            return Err(rule.operand(name, format!("f32[{rows}, {heads}], one for each head of v")));
-        }
+    if rule.f32("beta")? != [rows, heads] {
+        return Err(rule.operand("beta", format!("f32[{rows}, {heads}], one for each head of v")));
     }
-    for name in ["a", "dt"] {
-        let [n] = rule.weight(name)?;
-        rule.same_number(name, n, heads)?;
+    let alpha = rule.f32_any("alpha")?;
+    let by_channel = alpha[..] == [rows.clone(), heads.clone(), dk.clone()];
+    if !by_channel && alpha[..] != [rows.clone(), heads.clone()] {
+        let expected = format!("f32[{rows}, {heads}], one for each head of v, or f32[{rows}, {heads}, {dk}]");
+        return Err(rule.operand("alpha", expected));
     }
+    let [a] = rule.weight("a")?;
+    rule.same_number("a", a, heads)?;
     rule.eps()?;
     let (key_heads, heads) = (rule.number("q", key_heads)?, rule.number("v", heads)?);
     let (dk, dv) = (rule.number("q", dk)?, rule.number("v", dv)?);
+    let [dt] = rule.weight("dt")?;
+    let decays = if by_channel { heads.checked_mul(dk) } else { Some(heads) };
+    if Some(dt) != decays {
+        return Err(rule.operand("dt", "one with a number for each of a row of alpha"));
+    }
     if !heads.is_multiple_of(key_heads) {
         return Err(rule.operand("v", format!("one with a multiple of {key_heads} heads")));
     }
@@ -47,7 +57,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
 
 fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let [q, k, v, alpha, beta, a, dt] = ["q", "k", "v", "alpha", "beta", "a", "dt"].map(|name| token.operand(name));
-    let heads = alpha.len();
+    let heads = beta.len();
     let (dv, dk) = (v.len() / heads, state.len() / v.len());
     let key_heads = q.len() / dk;
     let eps = token.op.attr("eps").float();
@@ -59,16 +69,26 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     for (h, (m, y)) in state.chunks_exact_mut(dk * dv).zip(y.chunks_exact_mut(dv)).enumerate() {
         let key = if grouped { h / (heads / key_heads) } else { h % key_heads };
         let (q, k) = (unit(&q[key * dk..][..dk]), unit(&k[key * dk..][..dk]));
-        let x = f64::from(alpha[h]) + f64::from(dt[h]);
-        let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
-        let decay = (f64::from(a[h]) * softplus).exp();
+        // Of the head, or of each element of its key.
+        let decay: Vec<f64> = alpha
+            .iter()
+            .zip(dt)
+            .skip(h * (alpha.len() / heads))
+            .take(alpha.len() / heads)
+            .map(|(&alpha, &dt)| {
+                let x = f64::from(alpha) + f64::from(dt);
+                let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
+                (f64::from(a[h]) * softplus).exp()
+            })
+            .collect();
+        let decay = |i: usize| decay[if decay.len() == 1 { 0 } else { i }];
         let rate = 1.0 / (1.0 + (-f64::from(beta[h])).exp());
         for j in 0..dv {
-            let found: f64 = (0..dk).map(|i| decay * f64::from(m[i * dv + j]) * k[i]).sum();
+            let found: f64 = (0..dk).map(|i| decay(i) * f64::from(m[i * dv + j]) * k[i]).sum();
             let change = rate * (f64::from(v[h * dv + j]) - found);
             let mut sum = 0.0;
             for i in 0..dk {
-                let next = decay * f64::from(m[i * dv + j]) + k[i] * change;
+                let next = decay(i) * f64::from(m[i * dv + j]) + k[i] * change;
                 sum += next * q[i];
                 m[i * dv + j] = next as f32;
             }
@@ -81,9 +101,13 @@ fn example(rng: &mut Random) -> Example {
     let (key_heads, group, dk, dv) = (rng.pick(&[1, 2]), rng.pick(&[1, 2]), rng.pick(&[8, 16]), rng.pick(&[4, 16]));
     let heads = key_heads * group;
     let (keys, of_head) = (vec![key_heads, dk], vec![heads]);
+    let (alpha, dt) = match rng.pick(&[false, true]) {
+        true => (vec![heads, dk], vec![heads * dk]),
+        false => (of_head.clone(), of_head.clone()),
+    };
     Example {
         state: vec![heads, dk, dv],
-        operands: vec![keys.clone(), keys, vec![heads, dv], of_head.clone(), of_head.clone(), of_head.clone(), of_head],
+        operands: vec![keys.clone(), keys, vec![heads, dv], alpha, of_head.clone(), of_head, dt],
         attrs: vec![Attr::Word(rng.pick(KeyHeads::WORDS).to_string()), Attr::rounded(1e-6)],
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
+//! index.top_k %q, %w, %kv, %pos    index_top_k: tokens; a bit for each position that the context has room for
 //! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, if it has no
 //!                                  window, many by tiles
 //! ```
@@ -10,11 +11,11 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{self, RopeAttrs, TemperatureAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
-use ixc_ir::graph::{Op, OpKind, State, StateId, ValueId, WeightId};
-use ixc_ir::plan::{Division, Input, LongFrequencies, RopeStyle, RopeTable, Source, Temperature};
+use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId, WeightId};
+use ixc_ir::plan::{ATTENTION_BLOCK, Division, Input, LongFrequencies, RopeStyle, RopeTable, Source, Temperature};
 use ixc_kernels::{
-    self as kernels, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles,
-    AttentionWindow, Bits, RopeAppend, RopeHeads,
+    self as kernels, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
+    AttentionTiles, AttentionWindow, Bits, IndexTopK, KernelSpec, MAX_POSITIONS, RopeAppend, RopeHeads,
 };
 
 use super::super::bind::NamedBands;
@@ -181,6 +182,51 @@ impl Lowering<'_> {
         }
     }
 
+    /// Positions that the context has room for, as kernels can count them.
+    fn most_positions(&self) -> u32 {
+        self.facts.context_length.clamp(1, MAX_POSITIONS as u32)
+    }
+
+    pub(super) fn index_top_k(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (q, w) = (self.operand(op, "q")?, self.operand(op, "w")?);
+        self.positions(op, &q)?;
+        let (state, cache) = self.cache(op)?;
+        self.expect(name, &q, Format::F32, u64::from(cache.key).saturating_mul(w.width))?;
+        self.expect(name, &w, Format::F32, w.width)?;
+        if self.module.states[state.index()].window.is_some() {
+            return unsupported(name, "a state with a window");
+        }
+        let label = format!("{name} {}", self.module.states[state.index()].name);
+        let positions = self.most_positions();
+        // A word is as wide as f32.
+        let marks = self.buffer(&label, q.rows, Format::F32, positions.div_ceil(ATTENTION_BLOCK).into())?;
+        let args = vec![
+            ("q", by_row(Source::Arena(q.buffer), q.row_bytes()?)),
+            ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
+            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            ("keys", whole(self.field(state, "keys"))),
+            ("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)),
+            ("scores", scratch_arg()),
+        ];
+        let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
+        let spec = IndexTopK { heads: fit("heads of an index", w.width)?, d: cache.key, top_k, positions };
+        self.by_rows(label, q.rows, 1, (spec, &[]), args)?;
+        Ok(Binding::Marks(marks))
+    }
+
+    /// The positions that an index chose, where a row does not see all.
+    fn marks(&self, op: &Op) -> Result<Option<ArenaRows>, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        match op.operand("chosen") {
+            Operand::Value(chosen) => match self.meaning(name, chosen)? {
+                Binding::Marks(marks) => Ok(Some(marks)),
+                _ => unsupported(name, "chosen positions that no index.top_k gave"),
+            },
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
+        }
+    }
+
     pub(super) fn attention(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
@@ -206,6 +252,10 @@ impl Lowering<'_> {
             args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
         }
         let sinks = sinks.is_some();
+        let marks = self.marks(op)?;
+        if let Some(marks) = marks {
+            args.push(("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)));
+        }
         args.extend([
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
@@ -215,32 +265,47 @@ impl Lowering<'_> {
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
         let State { window, chunked, .. } = self.module.states[state.index()];
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
-        let mut choices = match window {
+        let words = marks.map(|marks| fit("words of positions", marks.width)).transpose()?;
+        let mut choices = match (window, words) {
+            (Some(_), Some(_)) => return unsupported(name, "a choice of a window's positions"),
+            (_, Some(_)) if sinks || cap.is_some() => {
+                return unsupported(name, "chosen positions beside sinks, or scores within a cap");
+            }
             // A window is short: one item of each key head goes through it.
-            Some(window) => {
+            (Some(window), None) => {
                 let rows = (QUERIES / group).max(2);
                 vec![KernelChoice::by_chunks(
                     rows,
                     AttentionWindow { group, d, dv, scale, cap, sinks, heads, rows, window, chunked },
                 )]
             }
-            None => {
+            (None, words) => {
+                let rows = (QUERIES / group).max(1);
+                let (part, together) = match words {
+                    Some(words) => {
+                        let of_rows = AttentionChosen { group, d, dv, scale, heads, rows, words, part: false };
+                        (AttentionChosen { rows: 1, part: true, ..of_rows }.into(), of_rows.into())
+                    }
+                    None => {
+                        let together = Attention { group, d, dv, scale, cap, sinks, heads, rows };
+                        (AttentionPart { group, d, dv, scale, cap, sinks }.into(), KernelSpec::from(together))
+                    }
+                };
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
                 let division = Division::THREADS;
                 let combine = AttentionCombine { group, dv, parts: division.parts }.into();
                 let one = KernelChoice {
                     up_to_rows: 1,
                     row_chunk: 1,
-                    spec: AttentionPart { group, d, dv, scale, cap, sinks }.into(),
+                    spec: part,
                     parts: Some(Parts { part: "part", result: "y", division, combine }),
                     bands: None,
                 };
-                let rows = (QUERIES / group).max(1);
-                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, cap, sinks, heads, rows })]
+                vec![one, KernelChoice::by_chunks(rows, together)]
             }
         };
-        // Tiles know no sinks.
-        if self.tiles && !sinks {
+        // Tiles know no sinks, and see all positions.
+        if self.tiles && !sinks && marks.is_none() {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);

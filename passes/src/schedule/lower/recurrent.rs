@@ -51,13 +51,15 @@ impl Lowering<'_> {
             Recurrent::DeltaNet => {
                 let ([heads, d], [all, dv]) = (dims("q")?, dims("v")?);
                 let interleaved = op.attr("keys").word() == "interleaved";
+                let channels = self.function.ty(self.value_operand(op, "alpha")?).dims().len() == 3;
                 let eps = Bits::of(op.attr("eps").float());
                 let group = all / heads.max(1);
-                let spec = DeltaNet { heads, group, d, dv, eps, interleaved }.into();
-                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved }.into();
+                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels }.into();
+                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels }.into();
                 // Side by side, a key head's value heads are an even part of everything.
                 let matrix = u64::from(d) * u64::from(dv);
-                let one_head = ["alpha", "beta", "a", "dt"].map(|name| (name, 1));
+                let decays = if channels { d.into() } else { 1 };
+                let one_head = [("alpha", decays), ("beta", 1), ("a", 1), ("dt", decays)];
                 let strides = [("state", matrix), ("v", dv.into()), ("y", dv.into())].into_iter().chain(one_head);
                 let strides = if interleaved { strides.collect() } else { Vec::new() };
                 Ok(Columns { spec, many: Some((DeltaNetChunks::LEAST_ROWS, many)), count: heads.into(), strides })

@@ -1,0 +1,15 @@
+//! `deepseek32`: DeepSeek-V3.2: as `deepseek2`, with an index that chooses the positions of attention ([`super::mla`]), whose queries and keys turn by halves.
+
+use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
+
+use super::Architecture;
+use super::decoder::Style;
+use super::hyper::Defaults;
+use super::mla::indexed;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "deepseek32",
+    doc: "DeepSeek-V3.2",
+    defaults: Defaults { score: RouteScore::Sigmoid, reads: &["rope.scaling.yarn_log_multiplier"], ..Defaults::USUAL },
+    build: |b| indexed(b, &Style::LLAMA, RopeStyle::Neox),
+};

@@ -1,0 +1,15 @@
+//! `glm-dsa`: GLM-5: as `deepseek32`, but an index turns neighbours, and layers may take the choice of one before them.
+
+use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
+
+use super::Architecture;
+use super::decoder::Style;
+use super::hyper::Defaults;
+use super::mla::indexed;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "glm-dsa",
+    doc: "GLM-5, 5.1 and 5.2",
+    defaults: Defaults { score: RouteScore::Sigmoid, reads: &["rope.scaling.yarn_log_multiplier"], ..Defaults::USUAL },
+    build: |b| indexed(b, &Style::LLAMA, RopeStyle::Norm),
+};

@@ -1,0 +1,68 @@
+//! Keys of an index, which chooses the positions that a layer attends to.
+//!
+//! ```text
+//! glm-dsa.attention.indexer.head_count = 32      // its query heads
+//! glm-dsa.attention.indexer.key_length = 128     // elements of a query and of a key
+//! glm-dsa.attention.indexer.top_k      = 2048    // positions that it chooses
+//! glm-dsa.attention.indexer.types      = [true, true, true, false, …]   // layers with one of their own
+//! minimax-m3.attention.indexer.block_size = 128  // it chooses blocks of so many positions
+//! ```
+
+use super::keys::Keys;
+use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
+use crate::gguf::GgufError;
+
+/// Files of GLM-5.2 without `types` are known by this context.
+const LONG_CONTEXT: u64 = 1 << 20;
+
+/// An index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Indexer {
+    /// Query heads.
+    pub heads: u64,
+    /// Elements of a query and of a key.
+    pub key_length: u64,
+    /// Positions that are chosen, where there are more.
+    pub top_k: u64,
+    /// By layer, whether it has an index of its own; others take the choice of the last one that has.
+    pub own: Vec<bool>,
+}
+
+impl Indexer {
+    /// Of a file that has one, for so many layers.
+    pub(super) fn read(keys: &Keys<'_>, layers: usize, context: u64) -> Result<Option<Indexer>, GgufError> {
+        if all_blocks(keys)?.is_some() {
+            return Ok(None);
+        }
+        let Some(heads) = keys.optional("attention.indexer.head_count", 1, MAX_COUNT)? else { return Ok(None) };
+        Ok(Some(Indexer {
+            heads,
+            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            top_k: keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?,
+            own: own(keys, layers, context)?,
+        }))
+    }
+}
+
+/// Of an index of blocks, the context in which it chooses all of them.
+pub(super) fn all_blocks(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
+    let Some(block) = keys.optional("attention.indexer.block_size", 1, MAX_CONTEXT)? else { return Ok(None) };
+    Ok(Some(block.saturating_mul(keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?)))
+}
+
+fn own(keys: &Keys<'_>, layers: usize, context: u64) -> Result<Vec<bool>, GgufError> {
+    let name = keys.name("attention.indexer.types");
+    let Some(found) = keys.metadata.read_optional::<&[bool]>(&name)? else {
+        let shares = |layer: usize| context >= LONG_CONTEXT && layer >= 2 && !(layer - 2).is_multiple_of(4);
+        return Ok((0..layers).map(|layer| !shares(layer)).collect());
+    };
+    // Files may count layers that only draft, which come last.
+    match found.get(..layers) {
+        Some(own) if own.first() != Some(&false) => Ok(own.to_vec()),
+        Some(_) => Err(keys.metadata.bad_value(&name, "false in the first layer", "true there: none is before it")),
+        None => {
+            let limit = format!("an array of {layers}, one for each layer (block_count)");
+            Err(keys.metadata.bad_value(&name, format!("an array of {}", found.len()), limit))
+        }
+    }
+}

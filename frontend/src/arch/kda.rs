@@ -1,0 +1,74 @@
+//! Layers of Kimi Delta Attention: linear attention by the gated delta rule with a decay for each element of a key (Kimi Team, "Kimi Linear", 2025; llama.cpp
+//! `kimi-linear.cpp`).
+//!
+//! ```text
+//! q, k, v = silu(conv(attn_q h)), …        // three causal convolutions
+//! alpha   = ssm_f_b ssm_f_a h              // a number for each element of a key
+//! y = delta_net(q, k, v, alpha, beta)      // ir/src/graph/recurrent/delta_net.rs
+//! attn_output (rms_norm(y; ssm_norm) * sigmoid(ssm_g_b ssm_g_a h))
+//! ```
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::KeyHeads;
+
+use super::builder::{Bias, Builder};
+use super::error::ArchError;
+use super::hyper::Ssm;
+
+/// Added to the squares of a key's length, whatever a file's norms add (`l2norm` of flash-linear-attention).
+const LENGTH_EPS: f64 = 1e-6;
+
+/// Norm, linear attention, output matrix, residual.
+pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let Ssm { taps, heads, key_length, .. } = b.ssm()?;
+    let inner = heads * key_length;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.norm(x, &name("attn_norm.weight"))?;
+    let fused = match b.has(&name("attn_qkv.weight")) {
+        true => Some(b.linear(h, &name("attn_qkv"), width, 3 * inner, Bias::Optional)?),
+        false => None,
+    };
+    let mut mixed = |part: &str, from: u64| {
+        let x = match fused {
+            Some(all) => b.slice(all, from, inner)?,
+            None => b.linear(h, &name(&format!("attn_{part}")), width, inner, Bias::Optional)?,
+        };
+        let taps_of = name(&format!("ssm_conv1d_{part}.weight"));
+        let x = b.short_conv(&format!("conv.{layer}.{part}"), x, &taps_of, [inner, taps])?;
+        let x = b.silu(x)?;
+        b.split_heads(x, heads)
+    };
+    let (q, k, v) = (mixed("q", 0)?, mixed("k", inner)?, mixed("v", 2 * inner)?);
+    let alpha = gate(b, layer, h, "f", [inner, key_length])?;
+    let alpha = b.split_heads(alpha, heads)?;
+    let beta = b.linear(h, &name("ssm_beta"), width, heads, Bias::Optional)?;
+    let a = b.vector(&name("ssm_a"), heads)?;
+    let dt = b.vector(&name("ssm_dt.bias"), inner)?;
+    let values = [q, k, v, alpha, beta];
+    let y = b.delta_net(&format!("ssm.{layer}"), values, [a, dt], KeyHeads::Grouped, LENGTH_EPS)?;
+    let y = b.rms_norm(y, &name("ssm_norm.weight"), key_length)?;
+    let y = b.merge_heads(y)?;
+    let z = gate(b, layer, h, "g", [inner, key_length])?;
+    let z = b.sigmoid(z)?;
+    let y = b.mul(y, z)?;
+    let y = b.linear(y, &name("attn_output"), inner, width, Bias::Optional)?;
+    b.add(y, x)
+}
+
+/// A gate of all heads: two matrices with a row as long as a head between them, or one, where the file has it so.
+fn gate(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    letter: &str,
+    [inner, rank]: [u64; 2],
+) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let [first, second] = ["a", "b"].map(|part| format!("blk.{layer}.ssm_{letter}_{part}"));
+    if !b.has(&format!("{second}.weight")) {
+        return b.linear(h, &first, width, inner, Bias::Optional);
+    }
+    let row = b.linear(h, &first, width, rank, Bias::Optional)?;
+    b.linear(row, &second, rank, inner, Bias::Optional)
+}

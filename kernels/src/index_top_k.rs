@@ -1,0 +1,350 @@
+//! Which positions a row attends to, where a model chooses: those whose keys score highest with the queries of an index.
+//!
+//! ```text
+//! score(j) = sum over heads of w[h] * max(q[h] . k[j], 0)      // j up to the row's own position
+//! ```
+//!
+//! The `top_k` highest are chosen, of equal ones the first. What is left is a bit for each position, 32 of them to a word, which attention takes as a mask.
+//!
+//! A score becomes an integer of the same order. The lowest that is chosen is found bit by bit, from the highest: it is the largest number that at least `top_k`
+//! scores are not below, so that each bit costs a count over the scores, and nothing depends on them but what is counted. How far the ones that equal it are
+//! chosen is found in the same way. Counts are one operation for a vector of positions; the scores are `heads * d` of them.
+
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
+use crate::reference::{Mismatch, Run, UNIT, close};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::work::{Arithmetic, Call, Work};
+
+const BLOCK: i64 = ATTENTION_BLOCK as i64;
+const KEYS: i64 = KEY_LANES as i64;
+/// Blocks behind those that a row sees whole: its own.
+const MOST_MASKED: i64 = 1;
+
+spec! {
+    /// A bit for each position that a row attends to.
+    pub struct IndexTopK "index_top_k" {
+        /// Query heads of the index.
+        pub heads: u32,
+        /// Elements of a query or key.
+        pub d: u32,
+        /// Positions that are chosen, where there are more.
+        pub top_k: u32,
+        /// Most positions.
+        pub positions: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("index_top_k", 128, "index_top_k heads=64 d=128 top_k=2048 positions=163840"),
+];
+
+impl Definition for IndexTopK {
+    fn name(&self) -> String {
+        let IndexTopK { heads, d, top_k, positions } = *self;
+        format!("index_top_k{top_k}_h{heads}d{d}p{positions}")
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("q", Holds::Floats)
+            .read("w", Holds::Floats)
+            .read("position", Holds::Positions)
+            .read("keys", Holds::Halves)
+            .write("chosen", Holds::Bytes)
+            .scratch("scores")
+            .dim("full", DimRule::FullBlocks)
+            .dim("masked", DimRule::MaskedBlocks)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let IndexTopK { heads, d, top_k, positions } = *self;
+        let sizes = [("heads", heads), ("elements of a key", d), ("chosen positions", top_k)];
+        sizes.into_iter().try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
+        let limit = format!("1 to {MAX_POSITIONS}");
+        check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
+        let mut b = KernelBuilder::new(name);
+        let blocks = i64::from(positions.div_ceil(ATTENTION_BLOCK));
+        let (full, masked) = (b.dim("full", 0, blocks), b.dim("masked", 0, MOST_MASKED));
+        let (heads, d) = (i64::from(heads), i64::from(d));
+        let of_positions = |bytes: i64| full * bytes + masked * bytes;
+        let q = b.read("q", heads * d * 4);
+        let w = b.read("w", heads * 4);
+        let position = b.read("position", 4);
+        let keys = b.read("keys", of_positions(BLOCK * d * 2));
+        let chosen = b.write("chosen", of_positions(4));
+        let scores = b.buffer("scores", BufferKind::Scratch, of_positions(BLOCK * 4));
+        let index = Index { lanes: vectors.lanes, heads, d, q, w, keys, scores, full, masked };
+        let own = b.load(Type::i32(1), position, 0);
+        index.scores(&mut b, own);
+        let top_k = b.splat_int(Type::i32(1), top_k.into());
+        let least = index.least(&mut b, top_k);
+        let end = index.end(&mut b, (top_k, least, own), positions);
+        index.mark(&mut b, chosen, least, end);
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let IndexTopK { heads, d, top_k, .. } = *self;
+        let (heads, d) = (heads as usize, d as usize);
+        let input = run.input();
+        let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
+        let own = input.id("position")?;
+        let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
+        // Scores, and the same with all terms of one sign.
+        let score = |p: usize| {
+            let head = |h: usize| {
+                let products = (0..d).map(|e| q[h * d + e] * key(p, e));
+                (w[h] * products.clone().sum::<f64>().max(0.0), w[h].abs() * products.map(f64::abs).sum::<f64>())
+            };
+            (0..heads).map(head).fold((0.0, 0.0), |(sum, size), (x, own)| (sum + x, size + own))
+        };
+        let scores: Vec<(f64, f64)> = (0..=own).map(score).collect();
+        let words = run.output().ints("chosen")?;
+        let is_chosen = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
+        let count = (0..words.len() * 32).filter(|&p| is_chosen(p)).count();
+        let expected = (top_k as usize).min(own + 1);
+        close(format_args!("the number of chosen positions"), count as f64, expected as f64, 0.0)?;
+        let mut falling: Vec<f64> = scores.iter().map(|(score, _)| *score).collect();
+        falling.sort_by(|a, b| b.total_cmp(a));
+        let least = falling[expected - 1];
+        for (p, (score, size)) in scores.iter().enumerate() {
+            // Sums of d products and of the heads', whose differences decide.
+            let bound = 2.0 * size * (d + heads + 2) as f64 * UNIT;
+            let wrong = if is_chosen(p) { least - score } else { score - least };
+            close(format_args!("how far position {p} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        vec![i64::from(rows) - 1, 1]
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let blocks: i64 = call.dims.iter().sum();
+        let multiply_adds = u64::from(self.heads) * u64::from(self.d) * 32 * blocks.max(0).unsigned_abs();
+        Work { bytes: call.bytes("keys"), multiply_adds, arithmetic: Arithmetic::F32 }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+/// Buffers and sizes.
+struct Index {
+    lanes: u16,
+    heads: i64,
+    d: i64,
+    q: BufferId,
+    w: BufferId,
+    keys: BufferId,
+    /// Of each position, as integers of the same order.
+    scores: BufferId,
+    full: DimId,
+    masked: DimId,
+}
+
+impl Index {
+    /// Vectors of a block of positions.
+    fn vectors(&self) -> i64 {
+        BLOCK / i64::from(self.lanes)
+    }
+
+    /// How many blocks there are.
+    fn blocks(&self) -> Affine {
+        Affine::from(self.full) + self.masked
+    }
+
+    fn number(&self, b: &mut KernelBuilder, value: i64) -> ValueId {
+        b.splat_int(Type::i32(self.lanes), value)
+    }
+
+    fn wide(&self, b: &mut KernelBuilder, x: ValueId) -> ValueId {
+        if self.lanes == 1 { x } else { b.broadcast(self.lanes, x) }
+    }
+
+    /// The numbers of the positions of a vector.
+    fn positions(&self, b: &mut KernelBuilder, first: Affine) -> ValueId {
+        let first = b.index(first);
+        let first = self.wide(b, first);
+        let lanes = b.op(Op::Iota, Type::i32(self.lanes), &[]);
+        b.iadd(first, lanes)
+    }
+
+    /// Scores of all positions; those behind the row's own have the lowest.
+    fn scores(&self, b: &mut KernelBuilder, own: ValueId) {
+        let (lanes, width) = (self.lanes, i64::from(self.lanes));
+        let ty = Type::f32(lanes);
+        // Strips of keys whole, and as many heads as make sums enough to hide the latency of a product.
+        let vectors = (KEYS / width).max(2).min(self.vectors());
+        let most = if lanes >= 16 { 8 } else { 4 };
+        let together =
+            [most, 4, 2, 1].into_iter().find(|n| self.heads % n == 0 && n * vectors <= 2 * most).unwrap_or(1);
+        b.for_each("block", self.blocks(), |b, block| {
+            b.for_each("part", self.vectors() / vectors, |b, part| {
+                let at = block * (BLOCK * self.d * 2) + part * (vectors * width * self.d * 2);
+                let none = b.splat_f32(lanes, 0.0);
+                let tiles = self.heads / together;
+                let scores = b.for_carry("tile", tiles, &vec![none; vectors as usize], |b, tile, scores| {
+                    let sums = self.products(b, (tile, together), (&at, vectors));
+                    let mut scores = scores.to_vec();
+                    for (h, sums) in sums.chunks(vectors as usize).enumerate() {
+                        let w = b.load_splat(ty, self.w, tile * (together * 4) + h as i64 * 4);
+                        for (score, &sum) in scores.iter_mut().zip(sums) {
+                            let found = b.same(Op::Max, &[sum, none]);
+                            *score = b.fma(found, w, *score);
+                        }
+                    }
+                    scores
+                });
+                let own = self.wide(b, own);
+                let (lowest, all) = (self.number(b, i32::MIN.into()), self.number(b, i32::MAX.into()));
+                for (v, score) in scores.into_iter().enumerate() {
+                    // Of a negative number's bits all but the sign are turned.
+                    let bits = b.bitcast(Type::i32(lanes), score);
+                    let sign = b.shift(Op::ShrS, bits, 31);
+                    let turn = b.same(Op::And, &[sign, all]);
+                    let order = b.same(Op::Xor, &[bits, turn]);
+                    let first = block * BLOCK + part * (vectors * width) + v as i64 * width;
+                    let position = self.positions(b, first.clone());
+                    let after = b.same(Op::CmpGt, &[position, own]);
+                    let order = b.op(Op::Select, Type::i32(lanes), &[after, lowest, order]);
+                    b.store(self.scores, first * 4, order);
+                }
+            });
+        });
+    }
+
+    /// Products of some heads with some vectors of positions, by head.
+    fn products(
+        &self,
+        b: &mut KernelBuilder,
+        (tile, together): (VarId, i64),
+        (at, vectors): (&Affine, i64),
+    ) -> Vec<ValueId> {
+        let (lanes, width) = (self.lanes, i64::from(self.lanes));
+        let none = b.splat_f32(lanes, 0.0);
+        b.for_carry("e", self.d, &vec![none; (together * vectors) as usize], |b, e, sums| {
+            let key = |v: i64| {
+                let (strip, lane) = (v * width / KEYS, v * width % KEYS);
+                let at = at.clone() + e * (KEYS * 2) + (strip * KEYS * self.d * 2 + lane * 2);
+                let k = b.load(Type::f16(lanes), self.keys, at);
+                b.op(Op::F16ToF32, Type::f32(lanes), &[k])
+            };
+            let keys: Vec<ValueId> = (0..vectors).map(key).collect();
+            let mut next = Vec::new();
+            for (h, sums) in sums.chunks(vectors as usize).enumerate() {
+                let at = tile * (together * self.d * 4) + h as i64 * (self.d * 4) + e * 4;
+                let q = b.load_splat(Type::f32(lanes), self.q, at);
+                next.extend(sums.iter().zip(&keys).map(|(&sum, &k)| b.fma(q, k, sum)));
+            }
+            next
+        })
+    }
+
+    /// How many positions are so: `mask` gives all ones for those, of scores and the first position of a vector.
+    fn count(
+        &self,
+        b: &mut KernelBuilder,
+        mut mask: impl FnMut(&mut KernelBuilder, ValueId, Affine) -> ValueId,
+    ) -> ValueId {
+        let width = i64::from(self.lanes);
+        let none = self.number(b, 0);
+        let counts = b.for_carry("block", self.blocks(), &[none], |b, block, counts| {
+            let mut count = counts[0];
+            for v in 0..self.vectors() {
+                let first = block * BLOCK + v * width;
+                let score = b.load(Type::i32(self.lanes), self.scores, first.clone() * 4);
+                // All ones are -1.
+                let is = mask(b, score, first);
+                count = b.same(Op::ISub, &[count, is]);
+            }
+            vec![count]
+        });
+        b.op(Op::ReduceAdd, Type::i32(1), &[counts[0]])
+    }
+
+    /// The lowest score that is chosen: no score's where fewer than `top_k` positions are there.
+    fn least(&self, b: &mut KernelBuilder, top_k: ValueId) -> ValueId {
+        let all = b.index(self.blocks() * BLOCK);
+        let most_below = b.same(Op::ISub, &[all, top_k]);
+        let lowest = b.splat_int(Type::i32(1), i32::MIN.into());
+        // The first step goes from the lowest to 0.
+        let found = b.for_carry("bit", 32, &[lowest, lowest], |b, _, carried| {
+            let [least, step] = [carried[0], carried[1]];
+            let next = b.iadd(least, step);
+            let wide = self.wide(b, next);
+            let below = self.count(b, |b, score, _| b.same(Op::CmpGt, &[wide, score]));
+            let too_high = b.same(Op::CmpGt, &[below, most_below]);
+            let least = b.op(Op::Select, Type::i32(1), &[too_high, least, next]);
+            vec![least, b.shift(Op::ShrU, step, 1)]
+        });
+        found[0]
+    }
+
+    /// The position up to which those are chosen that score no more than the lowest.
+    fn end(&self, b: &mut KernelBuilder, (top_k, least, own): (ValueId, ValueId, ValueId), positions: u32) -> ValueId {
+        let wide = self.wide(b, least);
+        let above = self.count(b, |b, score, _| b.same(Op::CmpGt, &[score, wide]));
+        let left = b.same(Op::ISub, &[top_k, above]);
+        let bits = i64::from(32 - positions.next_multiple_of(ATTENTION_BLOCK).leading_zeros());
+        let (none, step) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), 1 << (bits - 1)));
+        let found = b.for_carry("bit", bits, &[none, step], |b, _, carried| {
+            let [end, step] = [carried[0], carried[1]];
+            let next = b.iadd(end, step);
+            let before = self.wide(b, next);
+            let count = self.count(b, |b, score, first| {
+                let equal = b.same(Op::CmpEq, &[score, wide]);
+                let position = self.positions(b, first);
+                let before = b.same(Op::CmpGt, &[before, position]);
+                b.same(Op::And, &[equal, before])
+            });
+            let too_many = b.same(Op::CmpGt, &[count, left]);
+            let end = b.op(Op::Select, Type::i32(1), &[too_many, end, next]);
+            vec![end, b.shift(Op::ShrU, step, 1)]
+        });
+        let one = b.splat_int(Type::i32(1), 1);
+        let behind = b.iadd(own, one);
+        b.same(Op::IMin, &[found[0], behind])
+    }
+
+    /// A word of bits for each block.
+    fn mark(&self, b: &mut KernelBuilder, chosen: BufferId, least: ValueId, end: ValueId) {
+        let (lanes, width) = (self.lanes, i64::from(self.lanes));
+        let (least, end) = (self.wide(b, least), self.wide(b, end));
+        b.for_each("block", self.blocks(), |b, block| {
+            let mut word = self.number(b, 0);
+            for v in 0..self.vectors() {
+                let first = block * BLOCK + v * width;
+                let score = b.load(Type::i32(lanes), self.scores, first.clone() * 4);
+                let above = b.same(Op::CmpGt, &[score, least]);
+                let equal = b.same(Op::CmpEq, &[score, least]);
+                let position = self.positions(b, first);
+                let before = b.same(Op::CmpGt, &[end, position]);
+                let equal = b.same(Op::And, &[equal, before]);
+                let is = b.same(Op::Or, &[above, equal]);
+                let bit = bits(b, lanes, v * width);
+                let own = b.same(Op::And, &[is, bit]);
+                word = b.same(Op::Or, &[word, own]);
+            }
+            // Bits of different lanes are different.
+            let word = b.op(Op::ReduceAdd, Type::i32(1), &[word]);
+            b.store(chosen, block * 4, word);
+        });
+    }
+}
+
+/// The bits of a vector of positions from `first` on, in the word of their block.
+pub(crate) fn bits(b: &mut KernelBuilder, lanes: u16, first: i64) -> ValueId {
+    let bit = |lane: i64| (1u32 << (first + lane)).to_le_bytes();
+    b.bytes(Type::i32(lanes), (0..i64::from(lanes)).flat_map(bit).collect())
+}
