@@ -217,7 +217,8 @@ fn packed_products_keep_their_registers() {
                 let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy };
                 let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
-                let most = if format.quants().is_some_and(|codec| codec.grid().is_some()) { SPILLS_OF_GRIDS } else { 0 };
+                let most =
+                    if format.quants().is_some_and(|codec| codec.grid().is_some()) { SPILLS_OF_GRIDS } else { 0 };
                 if stats.vector_spills > most || stats.moves_in_innermost_loops > 0 {
                     others.push(format!("{}: {stats:?}", kernel.name));
                 }

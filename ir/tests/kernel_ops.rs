@@ -193,12 +193,7 @@ fn cases() -> Vec<Case> {
             (I32, i32s(&[0x0000_0000, 0x0000_0002, 0x0000_0000, 0x0000_0002])),
         ),
         // Of iq2_xxs the places of the first four elements; of the table of signs, seven of which make an eighth.
-        case(
-            Op::LookupByte,
-            &[(I8, vec![0, 1, 0, 1]), (I8, vec![0, 0, 1, 7])],
-            Imm::Int(4),
-            (I8, vec![0, 2, 0, 2]),
-        ),
+        case(Op::LookupByte, &[(I8, vec![0, 1, 0, 1]), (I8, vec![0, 0, 1, 7])], Imm::Int(4), (I8, vec![0, 2, 0, 2])),
         case(
             Op::LookupByte,
             &[(I8, vec![0, 1, 3, 0x87]), (I8, vec![0, 0, 9, 0])],

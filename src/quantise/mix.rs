@@ -183,7 +183,8 @@ const fn rule(part: Part, when: When, to: Format) -> Rule {
 }
 
 use Format::{
-    Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Tq1_0, Tq2_0,
+    Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Tq1_0,
+    Tq2_0,
 };
 use Part::{Down, Embedding, Output, Value};
 use When::{Always, Experts, FewExperts, First, FirstWith, FirstWithout, Grouped, Layers, MoreBits};

@@ -22,7 +22,8 @@ fn rescaled(model: &Gguf) -> (GgufWriter, usize) {
         let mut data = model.tensor_data(tensor).to_vec();
         let own = tensor.name().strip_suffix(".weight").filter(|name| {
             let part = name.rsplit('.').next().unwrap();
-            let multiplied = ["attn_", "ffn_", "ssm_in", "ssm_out", "output"].iter().any(|start| part.starts_with(start));
+            let multiplied =
+                ["attn_", "ffn_", "ssm_in", "ssm_out", "output"].iter().any(|start| part.starts_with(start));
             multiplied && tensor.dims().len() > 1 && model.tensor(&format!("{name}.scale")).is_none()
         });
         if let (Some(name), Some(format)) = (own, Format::from_gguf_id(tensor.tensor_type().id)) {

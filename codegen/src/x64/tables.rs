@@ -122,9 +122,8 @@ impl Selector<'_> {
             return self.three(MULTISHIFT, bytes, from, a);
         }
         let a = self.reg(a);
-        let quads = |selector: &mut Self, quad: u64| {
-            selector.constant(quad.to_le_bytes().repeat(bytes.max(16) as usize / 8)).1
-        };
+        let quads =
+            |selector: &mut Self, quad: u64| selector.constant(quad.to_le_bytes().repeat(bytes.max(16) as usize / 8)).1;
         let (numbers, sixty_four) = (quads(self, 63), quads(self, 64));
         let mut all = None;
         for byte in 0..8 {

@@ -501,12 +501,7 @@ impl<'a> Builder<'a> {
     ///
     /// `exp_probs_b.bias` is added for choosing alone, where the file has it. What an expert gives is a product with `ffn_down_exps`, and the factor
     /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
-    pub fn route(
-        &mut self,
-        layer: usize,
-        logits: ValueId,
-        experts: &Experts,
-    ) -> Result<(ValueId, ValueId), ArchError> {
+    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
         let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
         let bias = self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)?;
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");

@@ -598,7 +598,9 @@ mod tests {
                 match name {
                     "zeros" => assert!(y.iter().all(|&y| y == 0.0), "{format} {name}"),
                     "equal" | "negative" => assert!(lost(&x, &y, |_| 1.0) < most, "{format} {name}: {:?}", &y[..32]),
-                    "one" if most < 0.3 => assert!(y.iter().enumerate().all(|(i, &y)| (y - x[i]).abs() < 0.3), "{format} {name}"),
+                    "one" if most < 0.3 => {
+                        assert!(y.iter().enumerate().all(|(i, &y)| (y - x[i]).abs() < 0.3), "{format} {name}")
+                    }
                     _ => {}
                 }
             }

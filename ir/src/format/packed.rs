@@ -92,7 +92,9 @@ impl Quants {
         let (Some(grid), Scales::Coded(codes)) = (self.grid(), self.scales) else { return CodesOfScales::Bytes };
         match (codes.bits, grid.signs) {
             (ScaleBits::Spread(..), Signs::Words { .. }) => CodesOfScales::AboveSigns,
-            (ScaleBits::Words { each: 1, width, first, .. }, Signs::Common { .. }) => CodesOfScales::High { first, width },
+            (ScaleBits::Words { each: 1, width, first, .. }, Signs::Common { .. }) => {
+                CodesOfScales::High { first, width }
+            }
             _ => CodesOfScales::Nibbles,
         }
     }
@@ -239,9 +241,7 @@ impl Strip<'_> {
         };
         let code = match quants.codes_of_scales() {
             CodesOfScales::Bytes => return self.field("scales")[STRIP * at + self.r],
-            CodesOfScales::Nibbles => {
-                self.field("scales")[STRIP / 2 * at + self.r % 8] >> (self.r / 8 * 4) & 15
-            }
+            CodesOfScales::Nibbles => self.field("scales")[STRIP / 2 * at + self.r % 8] >> (self.r / 8 * 4) & 15,
             CodesOfScales::AboveSigns => {
                 self.field("quants")[(at * grid.vectors() + grid.index_vectors()) * VECTOR + 4 * self.r + 3] >> 4
             }

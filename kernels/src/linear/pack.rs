@@ -214,9 +214,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
         for i in 0..floats {
             for (r, row) in (0..).zip(rows) {
                 let float = match row {
-                    Some(row) => {
-                        file::number_bits(b, float, row.buffer, row.field(name) + i * float.bytes() as i64)
-                    }
+                    Some(row) => file::number_bits(b, float, row.buffer, row.field(name) + i * float.bytes() as i64),
                     None => b.splat_int(file::whole(float.packed().bytes()), 0),
                 };
                 to.store(b, Affine::constant(field(name) + bytes * ((number * floats + i) * STRIP + r)), float);

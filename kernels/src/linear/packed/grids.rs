@@ -92,14 +92,14 @@ impl StripBlock {
             let [low, above] = match grid.len {
                 GROUP => {
                     let order = |t: u8| 4 * (t / 4 % 2 * 2 + t % 2) + t / 8 * 2 + t / 2 % 2;
-                    let order = b.bytes(quants, (0..16).map(order).collect::<Vec<u8>>().repeat(quants.lanes as usize / 16));
+                    let order =
+                        b.bytes(quants, (0..16).map(order).collect::<Vec<u8>>().repeat(quants.lanes as usize / 16));
                     [low, above].map(|bytes| b.same(Op::ShuffleBytes, &[bytes, order]))
                 }
                 _ => [low, above],
             };
-            let entries = [0, 1].map(|byte| {
-                b.op_imm(Op::LookupByte, quants, &[low, above], (2 * grid.table + byte) as i64)
-            });
+            let entries =
+                [0, 1].map(|byte| b.op_imm(Op::LookupByte, quants, &[low, above], (2 * grid.table + byte) as i64));
             match grid.len {
                 GROUP => all.extend([Op::UnpackLo, Op::UnpackHi].map(|op| b.op_imm(op, quants, &entries, 1))),
                 _ => all.extend(entries),

@@ -263,7 +263,8 @@ impl Step<'_> {
         }
         let number = strip.number_of(self.sub, 0);
         let d = strip.numbers(b, "d", number.clone());
-        let zero = (self.codec.zero() > 0 && !in_integers).then(|| b.splat_f32(self.block.lanes, -f32::from(self.codec.zero())));
+        let zero = (self.codec.zero() > 0 && !in_integers)
+            .then(|| b.splat_f32(self.block.lanes, -f32::from(self.codec.zero())));
         let m = (self.codec.minimum == Minimum::Half).then(|| strip.numbers(b, "m", number));
         let next = parts.into_iter().flatten().zip(sums).enumerate().map(|(r, (t, sum))| {
             let x = (zero.is_some() || m.is_some()).then(|| self.splat(b, r, "sums", 4, 0));
