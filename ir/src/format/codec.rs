@@ -16,7 +16,7 @@
 //! plane of 2 bits, run 32: byte j holds elements j, j + 32, j + 64 and j + 96     q2_k
 //! ```
 //!
-//! Or a block has something else that codes are made of ([`Codes`]); planes are of its packed form then.
+//! Or a block has something else that codes are made of ([`Codes`]): digits, which its packed form has in planes, or indices of a grid, which that has, too.
 
 use half::{bf16, f16};
 
