@@ -575,7 +575,18 @@ fn layer_norms_temperatures_and_mixers() {
     for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (33, 8), (128, 8)] {
         let (score, groups, kept, scale) = (Score::SparseMixer, 1, 1, Bits::of(2.5));
         for normalise in [false, true] {
-            group.one(Route { experts, top_k, score, groups, kept, bias: false, scales: false, normalise, scale });
+            group.one(Route {
+                experts,
+                top_k,
+                score,
+                groups,
+                kept,
+                bias: false,
+                scales: false,
+                normalise,
+                scale,
+                listed: 0,
+            });
         }
     }
     group.done();

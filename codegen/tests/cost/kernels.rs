@@ -72,6 +72,7 @@ fn all() -> Vec<KernelSpec> {
                 scales: false,
                 normalise: true,
                 scale: Bits::of(1.0),
+                listed: 0,
             }
             .into(),
         );

@@ -76,6 +76,7 @@ fn specs() -> Vec<KernelSpec> {
                 scales: false,
                 normalise: true,
                 scale: Bits::of(1.0),
+                listed: 0,
             }
             .into(),
         );
