@@ -717,8 +717,8 @@ fn indices() {
     let mut group = Group::new("indices");
     for n in ODD {
         for (blocks, top_k) in [(1, 5), (2, 64), (3, 1), (5, n)] {
-            group.rows(IndexTopK { heads: n, d: 34 - n, top_k, positions: 32 * 5 }, blocks);
-            group.rows(IndexTopK { heads: 16, d: n, top_k, positions: 32 * blocks }, blocks);
+            group.rows(IndexTopK { heads: n, d: 34 - n, chosen: top_k, positions: 32 * 5 }, blocks);
+            group.rows(IndexTopK { heads: 16, d: n, chosen: top_k, positions: 32 * blocks }, blocks);
         }
     }
     group.done();

@@ -162,10 +162,7 @@ fn errors_name_what_is_wrong_and_what_would_be_right() {
             small().key("llama.rope.freq_base", f32::NAN),
             "key \"llama.rope.freq_base\" is NaN; must be a positive number",
         ),
-        (
-            small().key("llama.rope.scaling.type", "longrope"),
-            "key \"llama.rope.scaling.type\" is \"longrope\"; must be",
-        ),
+        (small().key("llama.rope.scaling.type", "longer"), "key \"llama.rope.scaling.type\" is \"longer\"; must be"),
         (
             small().key("llama.final_logit_softcapping", 30f32),
             "key \"llama.final_logit_softcapping\" is 30; must be absent",

@@ -34,7 +34,7 @@ spec! {
         /// Elements of a query or key.
         pub d: u32,
         /// Positions that are chosen, where there are more.
-        pub top_k: u32,
+        pub chosen: u32,
         /// Most positions.
         pub positions: u32,
     }
@@ -43,12 +43,12 @@ spec! {
 /// Representative ones.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
-    row("index_top_k", 128, "index_top_k heads=64 d=128 top_k=2048 positions=163840"),
+    row("index_top_k", 128, "index_top_k heads=64 d=128 chosen=2048 positions=163840"),
 ];
 
 impl Definition for IndexTopK {
     fn name(&self) -> String {
-        let IndexTopK { heads, d, top_k, positions } = *self;
+        let IndexTopK { heads, d, chosen: top_k, positions } = *self;
         format!("index_top_k{top_k}_h{heads}d{d}p{positions}")
     }
 
@@ -65,7 +65,7 @@ impl Definition for IndexTopK {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let IndexTopK { heads, d, top_k, positions } = *self;
+        let IndexTopK { heads, d, chosen: top_k, positions } = *self;
         let sizes = [("heads", heads), ("elements of a key", d), ("chosen positions", top_k)];
         sizes.into_iter().try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
         let limit = format!("1 to {MAX_POSITIONS}");
@@ -92,7 +92,7 @@ impl Definition for IndexTopK {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let IndexTopK { heads, d, top_k, .. } = *self;
+        let IndexTopK { heads, d, chosen: top_k, .. } = *self;
         let (heads, d) = (heads as usize, d as usize);
         let input = run.input();
         let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);

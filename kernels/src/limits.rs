@@ -30,6 +30,13 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("channels", 1 << 24),
     ("taps", 1 << 4),
     ("window", 1 << 24),
+    ("every", 1 << 24),
+    ("positions", 1 << 24),
+    ("chosen", 1 << 24),
+    ("words", 1 << 19),
+    ("listed", 1 << 24),
+    ("streams", 1 << 3),
+    ("iterations", 1 << 6),
 ];
 
 impl KernelSpec {

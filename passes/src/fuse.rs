@@ -202,7 +202,7 @@ mod tests {
   %kr{i} = rope %kh{i}, %pos, _, _ {{{ROPE}}}
   %kv{i} = state.begin @kv.{i}
   %kva{i} = kv.append %kv{i}, %kr{i}, %vh{i}, %pos
-  %a{i}, %kvb{i} = attention %qr{i}, %kva{i}, %pos, _, _ {{scale = 0.125}}
+  %a{i}, %kvb{i} = attention %qr{i}, %kva{i}, %pos, _, _ {{scale = 0.125, cap = 0.0}}
   %ar{i} = merge_heads %a{i}
   %wo{i} = dequantise @o{i}
   %ao{i} = matmul %ar{i}, %wo{i}

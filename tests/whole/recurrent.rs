@@ -174,7 +174,7 @@ impl Text {
         self.declarations += &format!("state @kv.{i} : paged f16[2, S, 64], f16[2, S, 64]{window}\n");
         self.op(format!("%s{i} = state.begin @kv.{i}"));
         self.op(format!("%n{i} = kv.append %s{i}, %k{i}.t, %v{i}.h, %pos"));
-        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos, _, _ {{scale = 0.125}}"));
+        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos, _, _ {{scale = 0.125, cap = 0.0}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
     }
@@ -200,7 +200,7 @@ impl Text {
         {
             self.op(format!("%{part}{i}.h = split_heads %{part}{i} {{heads = {heads}}}"));
             self.op(format!("%{part}{i}.r = rms_norm %{part}{i}.h, _ {{eps = 1e-6}}"));
-            self.op(format!("%{part}{i}.t = rope %{part}{i}.r, %{pos}, _ {{{rope}}}"));
+            self.op(format!("%{part}{i}.t = rope %{part}{i}.r, %{pos}, _, _ {{{rope}}}"));
         }
         for (part, attrs, rows) in [("kv", "window = 20".to_owned(), "k"), ("entries", format!("every = {every}"), "e")]
         {
@@ -212,7 +212,7 @@ impl Text {
         self.op(format!(
             "%y{i}, %kv{i}.m, %entries{i}.m = attention.entries %q{i}.t, %kv{i}.n, %entries{i}.n, %pos, @sinks{i} {{scale = 0.125}}"
         ));
-        self.op(format!("%y{i}.t = rope %y{i}, %back{i}, _ {{{rope}}}"));
+        self.op(format!("%y{i}.t = rope %y{i}, %back{i}, _, _ {{{rope}}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}.t"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 1024]);
     }

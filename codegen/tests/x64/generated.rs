@@ -138,7 +138,9 @@ fn compare(target: Target) {
             }
             // What packs exchanges more vectors than there are registers.
             let packs = kernel.name.starts_with("pack") || product && !kernel.name.contains("_r16_");
-            assert!(stats.vector_spills == 0 || packs, "{}", kernel.name);
+            // Looking up indices of grids takes more vectors than 16 registers hold beside what a product has there.
+            let looks_up = ["_iq1_", "_iq2_", "_iq3_"].iter().any(|grid| kernel.name.contains(grid));
+            assert!(stats.vector_spills == 0 || packs || looks_up, "{}", kernel.name);
         }
         for step in 0..3 {
             let dims: Vec<i64> = kernel.dims.iter().map(|d| (d.lo + step).min(d.hi)).collect();

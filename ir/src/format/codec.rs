@@ -26,6 +26,7 @@ use super::{Field, FormatRow, packed};
 
 /// How a block's bytes make numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "rows of a static table, of which there are few")]
 pub enum Codec {
     /// A weight or value, or an activation, in one element.
     Float(Float),

@@ -776,7 +776,8 @@ impl<'a> Interpreter<'a> {
             key: dims[2],
             value: cache.value as usize,
         };
-        let scale = ["scale", "cap"].map(|name| op.attr(name).float());
+        let cap = if op.kind == OpKind::AttentionEntries { 0.0 } else { op.attr("cap").float() };
+        let scale = [op.attr("scale").float(), cap];
         let sinks = self.optional(op.operand("sinks"))?;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(positions).enumerate() {

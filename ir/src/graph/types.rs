@@ -410,6 +410,9 @@ pub fn result_types(
             rule.rows("ids", rows)?;
             rule.number("logits", experts)?;
             let [_, top_k] = rule.weight("table")?;
+            if rule.find_attr("score").word() == RouteScore::SparseMixer.word() {
+                return Err(rule.attr("score", "one that says what experts weigh that need not be near the highest"));
+            }
             if rule.any_weight("table").format != Format::F32 {
                 return Err(rule.operand("table", "one of four bytes a number, f32"));
             }

@@ -382,7 +382,9 @@ impl Soup {
             OpKind::RouteListed => {
                 let table = self.table(2);
                 let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, 2));
-                let how = (route.score, route.normalise, route.scale);
+                // What is listed need not be near the highest.
+                let score = if route.score == RouteScore::SparseMixer { RouteScore::Sigmoid } else { route.score };
+                let how = (score, route.normalise, route.scale);
                 let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, how));
                 self.routed.push((ids, p, 2));
             }

@@ -210,7 +210,7 @@ impl Lowering<'_> {
             ("scores", scratch_arg()),
         ];
         let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
-        let spec = IndexTopK { heads: fit("heads of an index", w.width)?, d: cache.key, top_k, positions };
+        let spec = IndexTopK { heads: fit("heads of an index", w.width)?, d: cache.key, chosen: top_k, positions };
         self.by_rows(label, q.rows, 1, (spec, &[]), args)?;
         Ok(Binding::Marks(marks))
     }
