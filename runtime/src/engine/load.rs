@@ -16,6 +16,7 @@ use ixc_targets::Target;
 use crate::bucket::Bucket;
 use crate::crew::Crew;
 use crate::execute::{Backend, EngineMemory, Parts};
+use crate::executor::sequences::Sequences;
 use crate::expert_prefetch::Prefetcher;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
@@ -29,7 +30,6 @@ use crate::plan_check::{checked, target};
 use crate::pool::{Pool, processors};
 use crate::processors::{Pin, Unpinned, allowed};
 use crate::program::{MAX_CONTEXT, Program};
-use crate::states::States;
 use crate::stats::{Clock, Stats};
 use crate::stored::{Makers, Stored};
 use crate::stream::store::Config;
@@ -61,6 +61,8 @@ pub(crate) struct Loaded {
     pub(crate) anywhere: Vec<usize>,
     /// Longest sequence.
     pub(crate) context: u32,
+    /// Whether each sequence of a step is to have the bits that it has alone, whatever that costs.
+    pub(crate) exact_batch: bool,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     pub(crate) stats: Stats,
     pub(crate) gauge: Option<Arc<Gauge>>,
@@ -107,7 +109,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     let target = target(&plan)?;
     // Before weights are read: what is too large shall not be tried.
-    let run = Run { capacity, threads, traced: options.trace.is_some() };
+    let sequences = options.sequences.max(1);
+    let run = Run { capacity, threads, sequences, traced: options.trace.is_some() };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
     if let Some(trace) = &options.trace {
         let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
@@ -148,9 +151,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         advice: None,
         trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
-        states: States::new(&plan.states, capacity, plan.max_tokens)?,
+        sequences: Sequences::new(run.sequences, plan.states, capacity, plan.max_tokens)?,
         capacity,
-        parts: Parts::new(&program)?,
+        parts: Parts::new(&program, run.sequences)?,
         inputs: Inputs::new(plan.max_tokens, &top_k)?,
         scratch: (0..threads)
             .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
@@ -186,6 +189,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         pinned,
         anywhere,
         context,
+        exact_batch: options.exact_batch,
         clocks,
         stats: Stats { threads, ..Stats::default() },
         gauge: options.gauge.clone(),

@@ -70,6 +70,11 @@ impl Sliding {
         self.first(position) >= self.base
     }
 
+    /// Holds the positions from a block on.
+    pub fn stand_at(&mut self, base: u32) {
+        self.base = base;
+    }
+
     /// Goes back to a position: it, and the end of what was written, as memory counts.
     pub fn back_to(&mut self, position: u32, used: u32) -> (u32, u32) {
         let base = self.base;
@@ -90,24 +95,24 @@ impl Sliding {
         Some((self.base.saturating_sub(before), there))
     }
 
-    /// Says where a step's rows are.
-    pub fn fill(&mut self, position: u32, tokens: u32) {
+    /// Says where a step's rows are, of which the sequence has `tokens` from `first` on.
+    pub fn fill(&mut self, position: u32, first: u32, tokens: u32) {
         for (part, of) in [(0, 1), (1, KEY_LANES)] {
             let region = self.half(part);
-            for row in 0..tokens.min(self.max_tokens) {
-                let word = position.saturating_sub(self.base).saturating_add(row) / of;
+            for row in first..first.saturating_add(tokens).min(self.max_tokens) {
+                let word = position.saturating_sub(self.base).saturating_add(row - first) / of;
                 // SAFETY: the region has a word for each of `max_tokens` rows; it is borrowed exclusively, so no kernel runs.
                 unsafe { region.base().cast::<u32>().add(row as usize).write_unaligned(word) };
             }
         }
     }
 
-    /// For each row of a step, its position in memory.
+    /// For each row of a step that is the sequence's, its position in memory.
     pub fn positions(&self) -> Region {
         self.half(0)
     }
 
-    /// For each row of a step, its position's block of [`KEY_LANES`].
+    /// For each row of a step that is the sequence's, its position's block of [`KEY_LANES`].
     pub fn blocks(&self) -> Region {
         self.half(1)
     }

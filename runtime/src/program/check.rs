@@ -9,8 +9,8 @@ use ixc_ir::plan::{
 use ixc_ir::state::FieldRow;
 
 use super::{
-    Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter,
-    PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
+    Access, Apart, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS,
+    Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
 };
 use crate::pack;
 
@@ -122,6 +122,29 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     }
 }
 
+/// Whether a rule is about the positions of an item's rows.
+fn is_of_positions(rule: DimRule) -> bool {
+    match rule {
+        DimRule::FullBlocks
+        | DimRule::MaskedBlocks
+        | DimRule::FirstBlock
+        | DimRule::Parts
+        | DimRule::FullRuns(_)
+        | DimRule::MaskedRuns(_)
+        | DimRule::RunRest(_)
+        | DimRule::RunLead(_)
+        | DimRule::HeadRuns(_) => true,
+        DimRule::Rows
+        | DimRule::RowGroups(_)
+        | DimRule::RowRest(_)
+        | DimRule::RowRestGroups { .. }
+        | DimRule::RowPartial(_)
+        | DimRule::CacheBlocks
+        | DimRule::All(_)
+        | DimRule::Band => false,
+    }
+}
+
 /// The state with a window in whose memory a task's positions are counted.
 fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
@@ -205,15 +228,17 @@ impl Checker<'_> {
                     at(&format!("step {i}"), rows)?;
                     let mut next = PartPlace::default();
                     let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
+                    let mut aparts = Vec::with_capacity(tasks.len());
                     for task in tasks {
                         let place = format!("step {i}, task {:?}", shortened(&task.label));
                         at(&place, self.task(task, filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                         slides.push(at(&place, sliding(self.plan, task))?);
+                        aparts.push(self.apart(task));
                     }
-                    let (alone, tasks, sliding) = (*alone, tasks.clone(), slides);
+                    let (alone, tasks, sliding, apart) = (*alone, tasks.clone(), slides, aparts);
                     let count = tasks.len();
-                    stages.push(Stage { tasks, sliding, first_task, parts, alone, ..Stage::default() });
+                    stages.push(Stage { tasks, sliding, apart, first_task, parts, alone, ..Stage::default() });
                     first_task += count;
                 }
                 Step::Bucket { bucket, .. } => {
@@ -234,6 +259,33 @@ impl Checker<'_> {
             }
         }
         Ok(stages)
+    }
+
+    /// Whether a task takes the rows of each sequence on their own. Of quantised weights all kernels without tiles give the same bits, of floats those
+    /// for few rows add otherwise than those for many.
+    fn apart(&self, task: &Task) -> Apart {
+        let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. }));
+        let counts = task
+            .variants
+            .iter()
+            .any(|variant| variant.split.is_some() || variant.dims.iter().any(|&rule| is_of_positions(rule)));
+        if of_state || counts {
+            return Apart::Always;
+        }
+        if task.variants.len() < 2 {
+            return Apart::Never;
+        }
+        let signature = |variant: &Variant| self.kernels.get(variant.kernel.0 as usize);
+        let has_tiles = task.variants.iter().filter_map(signature).any(|kernel| kernel.has_tiles);
+        let is_float = |arg: &Arg| match arg.source {
+            Source::Weight(weight) => self.plan.weights.get(weight as usize).is_some_and(|w| !w.stored.is_quantised()),
+            _ => false,
+        };
+        match (has_tiles, task.args.iter().any(is_float)) {
+            (true, _) => Apart::Exact,
+            (false, true) => Apart::Always,
+            (false, false) => Apart::Never,
+        }
     }
 
     /// Whether a routing is over the experts of a group.
