@@ -5,6 +5,7 @@
 //! cargo test --test whole golden::     those of golden.rs
 //! ```
 
+mod batched;
 mod budget;
 mod checkpoints;
 mod commands;
@@ -34,6 +35,7 @@ mod recurrent;
 mod reference;
 mod requantised;
 mod run;
+mod serve;
 mod simulate;
 mod support;
 mod terminal;

@@ -1,0 +1,203 @@
+//! ixc over HTTP: the interfaces of OpenAI and of llama-server, before anything that makes tokens ([`Model`]).
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | [`model`] | what a server stands before |
+//! | `connection` | connections: how many, and how long they may be silent |
+//! | `openai` | `/v1/...` |
+//! | `native` | llama-server's endpoints, `/health`, `/metrics` |
+//! | `answer` | an answer as it is made |
+//! | `fields` | the fields of requests, and their ranges |
+//! | `error` | how requests fail |
+//!
+//! Invariant: every path but `/health` wants a key, where there are keys.
+//! Invariant: what would change an answer and is not there is refused by name, never passed over.
+//! Invariant: what a request may take is bounded: its body, its fields, the time it takes to come, the places in the queue.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod answer;
+mod connection;
+mod error;
+mod fields;
+pub mod model;
+mod native;
+mod openai;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use subtle::ConstantTimeEq;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use error::HttpError;
+pub use model::Model;
+
+/// How it serves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Keys, one of which every request must have; none where anybody may ask.
+    pub keys: Vec<String>,
+    /// Connections at once; more wait to be accepted.
+    pub connections: usize,
+    /// How long the head of a request may take.
+    pub head: Duration,
+    /// How long its body may take.
+    pub body: Duration,
+    /// Most bytes of a body.
+    pub body_bytes: usize,
+    /// How long an answer may wait for its client to read on.
+    pub write_stall: Duration,
+    /// How long answers that are being made may go on after the end was asked for.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let seconds = Duration::from_secs;
+        Options {
+            keys: Vec::new(),
+            connections: 512,
+            head: seconds(10),
+            body: seconds(30),
+            body_bytes: 32 << 20,
+            write_stall: seconds(30),
+            drain: seconds(30),
+        }
+    }
+}
+
+/// What every request sees.
+pub(crate) struct App<M> {
+    model: Arc<M>,
+    options: Options,
+    ending: watch::Receiver<bool>,
+    /// Answers so far, and what tells those of one server from another's.
+    count: AtomicU64,
+    started: u64,
+}
+
+impl<M> App<M> {
+    /// A name for an answer that no other has.
+    fn next_id(&self) -> String {
+        format!("{:x}-{}", self.started, self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+}
+
+/// Serves a model on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
+/// returns.
+pub async fn serve<M: Model>(
+    listener: TcpListener,
+    model: Arc<M>,
+    options: Options,
+    end: impl Future<Output = ()> + Send + 'static,
+) {
+    let (send, ending) = watch::channel(false);
+    tokio::spawn(async move {
+        end.await;
+        let _ = send.send(true);
+        // The receivers see the end only as long as there is a sender.
+        std::future::pending::<()>().await;
+    });
+    let router = router(model, options.clone(), ending.clone());
+    connection::serve(listener, router, &options, ending).await;
+}
+
+fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> Router {
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let body_bytes = options.body_bytes;
+    let app = Arc::new(App { model, options, ending, count: AtomicU64::new(0), started });
+    Router::new()
+        .route("/health", get(native::health::<M>))
+        .route("/v1/health", get(native::health::<M>))
+        .route("/v1/models", get(openai::models::<M>))
+        .route("/v1/models/{name}", get(openai::model::<M>))
+        .route("/v1/chat/completions", post(openai::chat::<M>))
+        .route("/chat/completions", post(openai::chat::<M>))
+        .route("/v1/completions", post(openai::completion::<M>))
+        .route("/completion", post(native::completion::<M>))
+        .route("/tokenize", post(native::tokenize::<M>))
+        .route("/detokenize", post(native::detokenize::<M>))
+        .route("/apply-template", post(native::apply_template::<M>))
+        .route("/props", get(native::props::<M>))
+        .route("/slots", get(native::slots::<M>))
+        .route("/metrics", get(native::metrics::<M>))
+        .fallback(missing)
+        .method_not_allowed_fallback(other_method)
+        // Bodies are read in `guarded`, which bounds them.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state((app.clone(), body_bytes), guarded::<M>))
+        .with_state(app)
+}
+
+async fn missing(request: Request) -> HttpError {
+    HttpError::invalid(None, format!("there is no {}", request.uri().path()))
+        .with_status(StatusCode::NOT_FOUND, "not_found_error")
+}
+
+async fn other_method(request: Request) -> HttpError {
+    let wrong = format!("{} does not take {}", request.uri().path(), request.method());
+    HttpError::invalid(None, wrong).with_status(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error")
+}
+
+/// What stands before every request: keys, and a body that comes in time and is not too large.
+async fn guarded<M: Model>(
+    State((app, body_bytes)): State<(Arc<App<M>>, usize)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_open = ["/health", "/v1/health"].contains(&request.uri().path());
+    if !is_open && !has_key(&app.options.keys, &request) {
+        return HttpError::key().into_response();
+    }
+    let (parts, body) = request.into_parts();
+    let too_large = || {
+        HttpError::invalid(None, format!("the body is larger than {body_bytes} bytes"))
+            .with_status(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error")
+            .into_response()
+    };
+    let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > body_bytes as u64) {
+        return too_large();
+    }
+    let bytes = match tokio::time::timeout(app.options.body, axum::body::to_bytes(body, body_bytes)).await {
+        Ok(Ok(bytes)) => bytes,
+        // Nothing else is known of why, and a client that went away reads no answer.
+        Ok(Err(_)) => return too_large(),
+        Err(_) => {
+            return HttpError::invalid(None, "the body did not come in time")
+                .with_status(StatusCode::REQUEST_TIMEOUT, "invalid_request_error")
+                .into_response();
+        }
+    };
+    next.run(Request::from_parts(parts, Body::from(bytes))).await
+}
+
+/// Whether a request has one of the keys, or there are none. All are compared, whole, so that time tells nothing of them.
+fn has_key(keys: &[String], request: &Request) -> bool {
+    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
+    let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
+    let found = found.unwrap_or_default().trim().as_bytes();
+    let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));
+    keys.is_empty() || bool::from(equal)
+}
+
+/// The time, in seconds since 1970.
+pub(crate) fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
