@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::Options;
+use crate::app::Options;
 
 /// Most bytes of the head of a request.
 const MOST_HEAD_BYTES: usize = 64 << 10;

@@ -3,6 +3,7 @@
 //! | file | what it owns |
 //! | --- | --- |
 //! | [`model`] | what a server stands before |
+//! | `app` | what every request sees |
 //! | `connection` | connections: how many, and how long they may be silent |
 //! | `openai` | `/v1/...` |
 //! | `native` | llama-server's endpoints, `/health`, `/metrics` |
@@ -17,6 +18,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod answer;
+mod app;
 mod connection;
 mod error;
 mod fields;
@@ -26,8 +28,6 @@ mod openai;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
@@ -40,63 +40,10 @@ use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use app::App;
+pub use app::Options;
 use error::HttpError;
 pub use model::Model;
-
-/// How it serves.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Keys, one of which every request must have; none where anybody may ask.
-    pub keys: Vec<String>,
-    /// Connections at once; more wait to be accepted.
-    pub connections: usize,
-    /// How long the head of a request may take.
-    pub head: Duration,
-    /// How long its body may take.
-    pub body: Duration,
-    /// Most bytes of a body.
-    pub body_bytes: usize,
-    /// How long an answer may wait for its client to read on.
-    pub write_stall: Duration,
-    /// How long answers that are being made may go on after the end was asked for.
-    pub drain: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        let seconds = Duration::from_secs;
-        Options {
-            keys: Vec::new(),
-            connections: 512,
-            head: seconds(10),
-            body: seconds(30),
-            body_bytes: 32 << 20,
-            write_stall: seconds(30),
-            drain: seconds(30),
-        }
-    }
-}
-
-/// What every request sees.
-pub(crate) struct App<M> {
-    model: Arc<M>,
-    options: Options,
-    ending: watch::Receiver<bool>,
-    /// Answers so far, and what tells those of one server from another's.
-    count: AtomicU64,
-    started: u64,
-}
-
-impl<M> App<M> {
-    /// A name for an answer that no other has.
-    fn next_id(&self) -> String {
-        format!("{:x}-{}", self.started, self.count.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn is_ending(&self) -> bool {
-        *self.ending.borrow()
-    }
-}
 
 /// Serves a model on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
 /// returns.
@@ -118,9 +65,8 @@ pub async fn serve<M: Model>(
 }
 
 fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> Router {
-    let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
     let body_bytes = options.body_bytes;
-    let app = Arc::new(App { model, options, ending, count: AtomicU64::new(0), started });
+    let app = Arc::new(App::new(model, options, ending));
     Router::new()
         .route("/health", get(native::health::<M>))
         .route("/v1/health", get(native::health::<M>))
@@ -195,9 +141,4 @@ fn has_key(keys: &[String], request: &Request) -> bool {
     let found = found.unwrap_or_default().trim().as_bytes();
     let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));
     keys.is_empty() || bool::from(equal)
-}
-
-/// The time, in seconds since 1970.
-pub(crate) fn seconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }

@@ -14,8 +14,8 @@ use ixc_frontend::chat::Delta;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::App;
 use crate::answer::{Answer, Next};
+use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{End, Model, Request, Status};

@@ -25,8 +25,8 @@ use ixc_runtime::sample::Settings;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use crate::App;
 use crate::answer::{Answer, Next, Usage};
+use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{End, Model, Request};
@@ -403,7 +403,7 @@ async fn respond<M: Model>(app: &Arc<App<M>>, how: How, answer: Answer) -> Resul
     let frame = Frame {
         kind: how.kind,
         id: format!("{}-{}", how.kind.prefix(), app.next_id()),
-        created: crate::seconds_since_1970(),
+        created: crate::app::seconds_since_1970(),
         model: app.model.facts().name.clone(),
     };
     match how.streamed {
