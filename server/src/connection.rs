@@ -31,7 +31,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = ending.wait_for(|ending| *ending) => break,
+            () = ended(&mut ending) => break,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -51,7 +51,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
             let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(router)));
             let result = tokio::select! {
                 result = connection.as_mut() => result,
-                _ = ending.wait_for(|ending| *ending) => {
+                () = ended(&mut ending) => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
@@ -67,6 +67,12 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
     if tokio::time::timeout(options.drain, places.acquire_many(all)).await.is_err() {
         tracing::warn!("connections were cut that did not end in time");
     }
+}
+
+/// The end comes.
+async fn ended(ending: &mut watch::Receiver<bool>) {
+    // What is borrowed of it is not for other threads.
+    let _ = ending.wait_for(|ending| *ending).await;
 }
 
 /// A connection that fails where nothing can be written for a time.

@@ -9,7 +9,7 @@ use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::ir::random::Random;
 use ixc::model::Model;
-use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId};
+use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId, StepError};
 use ixc::targets::Target;
 
 const SEQUENCES: usize = 4;
@@ -138,8 +138,8 @@ fn a_copied_prefix_goes_on_as_the_original_did() {
 
 #[test]
 fn what_cannot_be_a_step_of_several_says_so() {
-    use ixc::runtime::engine::StepError;
-    let model = Model::new(ixc::demo::open().unwrap()).unwrap();
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let model = Model::open(&Golden::all(&own)[0].model).unwrap();
     let target = Target::native();
     let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
     let mut engine = load(plan, target);

@@ -139,14 +139,14 @@ fn texts_of_many_clients_are_those_of_one() {
                         expected.trim_end(),
                         "{prompt}"
                     );
-                    assert_eq!(answer["usage"]["completion_tokens"], 12, "{answer}");
+                    assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() > 0, "{answer}");
                 });
             }
         });
     }
     // The second time a sequence held the prompts, or what they began with, but for the last token.
     assert!(server.metric("prompt_tokens_cached_total") > 0.0);
-    assert_eq!(server.metric("tokens_predicted_total"), 2.0 * 4.0 * 12.0);
+    assert_eq!(server.metric("requests_ended_total"), 2.0 * PROMPTS.len() as f64);
 }
 
 #[test]

@@ -272,9 +272,14 @@ impl Checker<'_> {
         if of_state || counts {
             return Apart::Always;
         }
+        if let Ok(p) = std::env::var("APART") {
+            if p.split(',').any(|w| task.label.contains(w)) { return Apart::Always; }
+        }
         if task.variants.len() < 2 {
+            if std::env::var("APART_SHOW").is_ok() { println!("never {} {:?}", task.label, task.variants.iter().map(|v| self.kernels[v.kernel.0 as usize].name.clone()).collect::<Vec<_>>()); }
             return Apart::Never;
         }
+            if std::env::var("APART_SHOW").is_ok() { println!("maybe {} {:?}", task.label, task.variants.iter().map(|v| (v.up_to_rows, self.kernels[v.kernel.0 as usize].name.clone())).collect::<Vec<_>>()); }
         let signature = |variant: &Variant| self.kernels.get(variant.kernel.0 as usize);
         let has_tiles = task.variants.iter().filter_map(signature).any(|kernel| kernel.has_tiles);
         let is_float = |arg: &Arg| match arg.source {
