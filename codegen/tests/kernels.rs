@@ -14,13 +14,16 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, ColumnSquares, Combine,
-    Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack,
-    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap,
-    Softmax, SsmScan, SumSquares, Swiglu, generate,
+    Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Cache, ColumnSquares,
+    Combine, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map,
+    MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score,
+    ShortConv, Softcap, Softmax, SsmScan, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
+
+/// What there is where nothing is said.
+const HALVES: Cache = Cache { keys: Format::F16, values: Format::F16 };
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.
 const ODD: [u32; 6] = [1, 15, 16, 17, 31, 33];
@@ -393,7 +396,7 @@ fn rope() {
         for (d, dims) in [(64, 64), (64, 32), (80, 80), (34, 30), (128, 128)] {
             for norm in [None, Some(Bits::of(1e-6))] {
                 group.rows(RopeHeads { heads: 3, d, dims, style, norm }, 4);
-                group.rows(RopeAppend { d, dv: d - 2, dims, style, norm }, 4);
+                group.rows(RopeAppend { d, dv: d - 2, dims, style, norm, cache: HALVES }, 4);
             }
         }
     }
@@ -419,9 +422,12 @@ fn attention() {
         let (scale, several) = (Bits::of(0.125), (16 / heads).max(2));
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(Attention { group: heads, d, dv, scale, sinks: false, heads: 1 + blocks % 2, rows }, blocks);
+                group.rows(
+                    Attention { group: heads, d, dv, scale, sinks: false, heads: 1 + blocks % 2, rows, cache: HALVES },
+                    blocks,
+                );
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, sinks: false }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, sinks: false, cache: HALVES }, blocks);
         }
         for parts in [1, 2, 16] {
             group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
@@ -437,11 +443,14 @@ fn attention_sinks() {
         let (scale, several, sinks) = (Bits::of(0.125), (16 / heads).max(2), true);
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(Attention { group: heads, d, dv, scale, sinks, heads: 2, rows }, blocks);
+                group.rows(Attention { group: heads, d, dv, scale, sinks, heads: 2, rows, cache: HALVES }, blocks);
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, sinks }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, sinks, cache: HALVES }, blocks);
             let (rows, window) = (several, 20 * blocks);
-            group.rows(AttentionWindow { group: heads, d, dv, scale, sinks, heads: 2, rows, window }, blocks);
+            group.rows(
+                AttentionWindow { group: heads, d, dv, scale, sinks, heads: 2, rows, window, cache: HALVES },
+                blocks,
+            );
         }
     }
     group.done();
@@ -494,7 +503,45 @@ fn attention_window() {
         let (scale, rows) = (Bits::of(0.125), (16 / heads).max(2));
         // They begin inside a block, at its edge, and before what there is.
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
-            group.rows(AttentionWindow { group: heads, d, dv, scale, sinks: false, heads: 2, rows, window }, blocks);
+            group.rows(
+                AttentionWindow { group: heads, d, dv, scale, sinks: false, heads: 2, rows, window, cache: HALVES },
+                blocks,
+            );
+        }
+    }
+    group.done();
+}
+
+/// Keys and values in blocks: appended, and attended by one row and several, in parts and through windows.
+#[test]
+fn cached_blocks() {
+    let mut group = Group::new("cached_blocks");
+    for (keys, values) in [
+        (Format::Q8_0, Format::Q8_0),
+        (Format::Q4_0, Format::Q4_0),
+        (Format::Q8_0, Format::F16),
+        (Format::F16, Format::Q4_0),
+    ] {
+        let cache = Cache { keys, values };
+        for (d, dv) in [(32, 32), (64, 64), (96, 160), (128, 32)] {
+            let norm = (d == 64).then(|| Bits::of(1e-6));
+            for style in [RopeStyle::Neox, RopeStyle::Norm] {
+                group.rows(RopeAppend { d, dv, dims: 32, style, norm, cache }, 4);
+            }
+        }
+        for (heads, d, dv, sinks) in
+            [(1, 32, 32, false), (3, 64, 96, true), (4, 128, 128, false), (8, 64, 64, true), (11, 96, 160, false)]
+        {
+            let (scale, rows) = (Bits::of(0.125), (16 / heads).max(2));
+            for blocks in [1, 2, 3] {
+                for rows in [1, rows] {
+                    group.rows(Attention { group: heads, d, dv, scale, sinks, heads: 2, rows, cache }, blocks);
+                }
+                group.rows(AttentionPart { group: heads, d, dv, scale, sinks, cache }, blocks);
+                let window = 20 * blocks;
+                group
+                    .rows(AttentionWindow { group: heads, d, dv, scale, sinks, heads: 2, rows, window, cache }, blocks);
+            }
         }
     }
     group.done();

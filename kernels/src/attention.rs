@@ -3,6 +3,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
@@ -30,6 +31,9 @@ spec! {
         pub heads: u32,
         /// Rows of an item.
         pub rows: u32,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -39,20 +43,23 @@ const ROWS: &[Row] = &[
     row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
     row("attention_sinks", 16, "attention group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2"),
     row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
+    row("attention_q8_0", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2 cache=q8_0/q8_0"),
+    row("attention_q4_0", 16, "attention group=4 d=64 dv=64 scale=0.125 sinks heads=8 rows=4 cache=q4_0/q4_0"),
 ];
 
 impl Definition for Attention {
     fn name(&self) -> String {
-        let Attention { group, d, dv, scale, sinks, heads, rows } = *self;
-        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
+        let Attention { group, d, dv, scale, sinks, heads, rows, cache } = *self;
+        let sinks = if sinks { "_sinks" } else { "" };
+        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{sinks}{}", scale.0, cache.suffix())
     }
 
     fn signature(&self) -> Signature {
         let signature = Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
+            .read("keys", self.cache.keys(self.d).holds())
+            .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("scratch")
@@ -66,14 +73,14 @@ impl Definition for Attention {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let Attention { group, d, dv, scale, sinks, heads, rows } = *self;
+        let Attention { group, d, dv, scale, sinks, heads, rows, cache } = *self;
         check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
         check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, None)
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, None, cache)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let Attention { group, d, dv, scale, sinks, heads, .. } = *self;
+        let Attention { group, d, dv, scale, sinks, heads, cache, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -81,8 +88,14 @@ impl Definition for Attention {
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let (_, sum, acc) =
-                    attended(&input, q, dv, scale.value(), (0, 0, own as usize), sinks.as_ref().map(|sinks| sinks[h]))?;
+                let (_, sum, acc) = attended(
+                    &input,
+                    q,
+                    (dv, cache),
+                    scale.value(),
+                    (0, 0, own as usize),
+                    sinks.as_ref().map(|sinks| sinks[h]),
+                )?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -4,6 +4,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
 use crate::attention;
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
@@ -27,6 +28,9 @@ spec! {
         pub scale: Bits,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -36,20 +40,24 @@ const ROWS: &[Row] = &[
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
     row("attention_part_sinks", 16, "attention_part group=8 d=64 dv=64 scale=0.125 sinks"),
     row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
+    row("attention_part_q8_0", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346 cache=q8_0/q8_0"),
+    row("attention_part_q4_0", 16, "attention_part group=4 d=64 dv=64 scale=0.125 cache=q4_0/q4_0"),
+    row("attention_part_q8_0_f16", 16, "attention_part group=1 d=96 dv=80 scale=0.1 cache=q8_0/f16"),
 ];
 
 impl Definition for AttentionPart {
     fn name(&self) -> String {
-        let AttentionPart { group, d, dv, scale, sinks } = *self;
-        format!("attention_part_g{group}d{d}v{dv}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
+        let AttentionPart { group, d, dv, scale, sinks, cache } = *self;
+        let sinks = if sinks { "_sinks" } else { "" };
+        format!("attention_part_g{group}d{d}v{dv}_s{:x}{sinks}{}", scale.0, cache.suffix())
     }
 
     fn signature(&self) -> Signature {
         Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
+            .read("keys", self.cache.keys(self.d).holds())
+            .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
             .write("part", Holds::Floats)
             .scratch("scratch")
@@ -59,12 +67,12 @@ impl Definition for AttentionPart {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionPart { group, d, dv, scale, sinks } = *self;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [1, 1], true, None)
+        let AttentionPart { group, d, dv, scale, sinks, cache } = *self;
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [1, 1], true, None, cache)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionPart { group, d, dv, scale, sinks } = *self;
+        let AttentionPart { group, d, dv, scale, sinks, cache } = *self;
         let (input, output) = (run.input(), run.output());
         let (group, d, dv) = (group as usize, d as usize, dv as usize);
         let own = input.id("position")?;
@@ -72,7 +80,8 @@ impl Definition for AttentionPart {
         for h in 0..group {
             let first = 32 * run.dim("first") as usize;
             let sink = if sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
-            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), (first, first, own), sink)?;
+            let (max, sum, acc) =
+                attended(&input, &q[h * d..][..d], (dv, cache), scale.value(), (first, first, own), sink)?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
             close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;

@@ -4,6 +4,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
@@ -33,6 +34,9 @@ spec! {
         pub rows: u32,
         /// Positions that a row sees, its own included.
         pub window: u32,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -40,25 +44,23 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
+    row("attention_window_q8_0", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128 cache=q8_0/q8_0"),
     row("attention_window_sinks", 6, "attention_window group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2 window=128"),
 ];
 
 impl Definition for AttentionWindow {
     fn name(&self) -> String {
-        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window } = *self;
-        format!(
-            "attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}",
-            scale.0,
-            if sinks { "_sinks" } else { "" }
-        )
+        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window, cache } = *self;
+        let sinks = if sinks { "_sinks" } else { "" };
+        format!("attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{sinks}{}", scale.0, cache.suffix())
     }
 
     fn signature(&self) -> Signature {
         Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
+            .read("keys", self.cache.keys(self.d).holds())
+            .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("scratch")
@@ -70,7 +72,7 @@ impl Definition for AttentionWindow {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window } = *self;
+        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window, cache } = *self;
         check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
         check(&name, "key heads", heads.into(), heads > 0, "at least 1")?;
         check(
@@ -80,11 +82,11 @@ impl Definition for AttentionWindow {
             window > 0 && i32::try_from(window).is_ok(),
             "at least 1",
         )?;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, Some(window))
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, Some(window), cache)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionWindow { group, d, dv, scale, sinks, heads, window, .. } = *self;
+        let AttentionWindow { group, d, dv, scale, sinks, heads, window, cache, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -95,8 +97,14 @@ impl Definition for AttentionWindow {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let from = (own + 1).saturating_sub(window as usize).max(first);
-                let (_, sum, acc) =
-                    attended(&input, q, dv, scale.value(), (first, from, own), sinks.as_ref().map(|sinks| sinks[h]))?;
+                let (_, sum, acc) = attended(
+                    &input,
+                    q,
+                    (dv, cache),
+                    scale.value(),
+                    (first, from, own),
+                    sinks.as_ref().map(|sinks| sinks[h]),
+                )?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

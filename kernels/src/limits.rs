@@ -71,6 +71,7 @@ fn check_format(holds: Holds) -> Result<(), SpecError> {
         | Holds::Positive
         | Holds::Negative
         | Holds::Halves
+        | Holds::Panels(_)
         | Holds::Positions
         | Holds::Ids
         | Holds::Bytes => return Ok(()),

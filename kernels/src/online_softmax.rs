@@ -4,13 +4,23 @@
 //! Keys lie as `[position / 16][d][position % 16]`: a lane is a position, so a block's scores need no horizontal sum. Queries are the
 //! heads of one row, or of a few rows together, so that a load and its conversion from f16 serve several of them, whose
 //! accumulators hide the latency of a fused multiply-add (4 cycles at two a cycle: eight chains). The factor on scores is put on the
-//! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16.
+//! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16, or in blocks.
 //!
 //! ```text
 //! for each block                                     // first those that all rows see whole, then those that need a mask
 //!   p[query][position] = q . k                       // tiles of queries x positions, in registers over d
 //!   for each query: maximum, p = e^(p - maximum), sums += p
 //!   acc[query][dv] = acc * e^(old maximum - maximum) + p v    // tiles of queries x elements of a value, in registers
+//! ```
+//!
+//! **Keys in blocks** ([`ixc_ir::cache`]) are multiplied as bytes: a query is rounded once, like activations of products of weights, to bytes in
+//! -127..=127 with an f32 scale for each block, and a block's sum of products is an integer, which both scales are put on. What is lost is at most
+//! 1/254 of the largest magnitude of a query's block; llama.cpp rounds queries so, too. **Values in blocks** are integers that are multiplied
+//! in f32 with weights that their scale was put on.
+//!
+//! ```text
+//! score = sum over blocks of dq * dk * (sum of q * k)          // integers; a key's code is unsigned, less its zero point times the sum of q
+//! acc += (p * dv) * v                                          // p * dv once for a position and 32 elements
 //! ```
 //!
 //! While a block is worked on, the next one is prefetched, line by line: hardware prefetchers stop at the end of a page, which
@@ -23,8 +33,10 @@
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
+use crate::cache::{Blocks, Cache, Elements, Field};
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
+use crate::quantise::Scale;
 use crate::reference::{Buffers, Mismatch};
 use crate::vectors::{for_rest, for_vectors};
 
@@ -47,6 +59,11 @@ const fn tile(lanes: u16) -> (i64, i64) {
     if lanes >= 16 { (8, 16) } else { (4, 8) }
 }
 
+/// Accumulators of a loop that has as many sums beside them.
+const fn half_tile(lanes: u16) -> i64 {
+    tile(lanes).1 / 2
+}
+
 /// What a call leaves.
 enum Outcome {
     /// The weighted mean of the values, for each row: a row of the result has so many bytes.
@@ -60,7 +77,7 @@ struct Scratch {
     buffer: BufferId,
     /// Scores, then weights: a block for each query.
     p: i64,
-    /// Queries times the factor on scores.
+    /// Queries times the factor on scores; for keys in blocks [`ROUNDED`].
     q: i64,
     /// Sums of weighted values: a value for each query.
     acc: i64,
@@ -68,7 +85,12 @@ struct Scratch {
     sums: i64,
     /// For each query: maximum, factor that the new maximum puts on the past, and the row's position.
     stats: i64,
+    /// Weights times the scales of values in blocks: a block for each query of a tile and each panel that is worked on at once.
+    scaled: i64,
 }
+
+/// Bytes that a rounded query's block has beside its codes: an f32 scale, and the sum of codes times the keys' zero point, negative.
+const ROUNDED: i64 = 8;
 
 const STATS: i64 = 12;
 const FACTOR: i64 = 4;
@@ -86,6 +108,8 @@ struct Attend {
     position: BufferId,
     keys: BufferId,
     values: BufferId,
+    of_keys: Field,
+    of_values: Field,
     /// A score of each head without a value.
     sinks: Option<BufferId>,
     outcome: Outcome,
@@ -109,9 +133,12 @@ pub fn kernel(
     [heads, rows]: [u32; 2],
     part: bool,
     window: Option<u32>,
+    cache: Cache,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
+    cache.check(&name, sizes[1], sizes[2])?;
+    let (of_keys, of_values) = (cache.keys(sizes[1]), cache.values(sizes[2]));
     let [group, d, dv] = sizes.map(i64::from);
     let (heads, rows) = (i64::from(heads), i64::from(rows));
     let mut b = KernelBuilder::new(name);
@@ -134,14 +161,14 @@ pub fn kernel(
         None => b.read("position", 4),
         Some((groups, rest)) => b.read("position", groups * (rows * 4) + rest * 4),
     };
-    let cache = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
-    let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
+    let held = |field: Field| full * field.block_bytes() + masked * field.block_bytes();
+    let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
     let sinks = sinks.then(|| b.read("sinks", group * 4));
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
-    let scratch = scratch(&mut b, lanes, group * rows, [d, dv]);
+    let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values]);
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -154,6 +181,8 @@ pub fn kernel(
         position,
         keys,
         values,
+        of_keys,
+        of_values,
         sinks,
         outcome,
         scratch,
@@ -172,17 +201,30 @@ pub fn kernel(
     Ok(b.finish())
 }
 
-fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -> Scratch {
+fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [keys, values]: [Field; 2]) -> Scratch {
     let mut end = 0;
-    let mut place = |floats: i64| {
+    let mut place = |bytes: i64| {
         let at = end;
         // Vectors do not cross lines.
-        end = (end + queries * floats * 4 + LINE - 1) / LINE * LINE;
+        end = (end + bytes + LINE - 1) / LINE * LINE;
         at
     };
-    let (p, q, acc) = (place(BLOCK), place(d), place(dv));
-    let (sums, stats) = (place(lanes.into()), place(STATS / 4));
-    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats }
+    let (p, q, acc) =
+        (place(queries * BLOCK * 4), place(queries * query_bytes(&keys)), place(queries * values.width * 4));
+    let (sums, stats) = (place(queries * i64::from(lanes) * 4), place(queries * STATS));
+    let scaled = place(values.codes().map_or(0, |blocks| most_panels(&blocks, lanes) * BLOCK * 4));
+    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats, scaled }
+}
+
+/// Bytes of a query in scratch memory.
+fn query_bytes(keys: &Field) -> i64 {
+    keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED))
+}
+
+/// Panels of all queries of a tile together, at most.
+fn most_panels(blocks: &Blocks, lanes: u16) -> i64 {
+    let (queries, accumulators) = tile(lanes);
+    (accumulators * i64::from(lanes) / blocks.len()).max(queries)
 }
 
 /// Queries in tiles of one size: the first query, the size, and how many tiles.
@@ -248,13 +290,20 @@ impl Attend {
     fn begin(&self, b: &mut KernelBuilder, rows: i64, row: &Affine) {
         let s = &self.scratch;
         self.queries(b, rows, |b, r, h, query| {
-            for_vectors(b, self.lanes, self.d as u32, |b, at, lanes| {
-                let from = (row.clone() + r.clone()) * self.q_row_bytes + h.clone() * (self.d * 4);
-                let x = b.load(Type::f32(lanes), self.q, from + at.clone() * 4);
+            let from = (row.clone() + r.clone()) * self.q_row_bytes + h.clone() * (self.d * 4);
+            let scaled = |b: &mut KernelBuilder, at: Affine, lanes: u16| {
+                let x = b.load(Type::f32(lanes), self.q, from.clone() + at * 4);
                 let scale = b.splat_f32(lanes, self.scale);
-                let x = b.mul(x, scale);
-                b.store(s.buffer, query.clone() * (self.d * 4) + at * 4 + s.q, x);
-            });
+                b.mul(x, scale)
+            };
+            let to = query.clone() * query_bytes(&self.of_keys) + s.q;
+            match self.of_keys.codes() {
+                Some(blocks) => self.round(b, &blocks, &to, &scaled),
+                None => for_vectors(b, self.lanes, self.d as u32, |b, at, lanes| {
+                    let x = scaled(b, at.clone(), lanes);
+                    b.store(s.buffer, query.clone() * (self.d * 4) + at * 4 + s.q, x);
+                }),
+            }
             for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
                 let zeros = b.splat_f32(lanes, 0.0);
                 b.store(s.buffer, query.clone() * (self.dv * 4) + at * 4 + s.acc, zeros);
@@ -276,6 +325,36 @@ impl Attend {
             b.store(s.buffer, query.clone() * STATS + s.stats, top);
             let own = b.load(Type::i32(1), self.position, (row.clone() + r) * 4);
             b.store(s.buffer, query * STATS + (s.stats + OWN), own);
+        });
+    }
+
+    /// Rounds a query to bytes, for keys in blocks.
+    fn round(&self, b: &mut KernelBuilder, blocks: &Blocks, to: &Affine, query: Elements<'_>) {
+        let lanes = self.lanes.min(blocks.len() as u16);
+        let (width, buffer) = (i64::from(lanes), self.scratch.buffer);
+        b.for_each("block", blocks.count, |b, block| {
+            let to = to.clone() + block * (blocks.len() + ROUNDED);
+            let vectors = 0..blocks.len() / width;
+            let x: Vec<ValueId> = vectors.map(|i| query(b, block * blocks.len() + i * width, lanes)).collect();
+            let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
+            let most = magnitudes[1..].iter().fold(magnitudes[0], |most, x| b.same(Op::Max, &[most, *x]));
+            let most = b.op(Op::ReduceMax, Type::f32(1), &[most]);
+            let Scale { d, inverse } = Scale::of(b, most);
+            let inverse = b.broadcast(lanes, inverse);
+            let mut sum = None;
+            for (i, x) in x.into_iter().enumerate() {
+                let x = b.mul(x, inverse);
+                let codes = b.op(Op::ToI32, Type::i32(lanes), &[x]);
+                let narrow = b.op(Op::NarrowS, Type::i8(lanes), &[codes]);
+                b.store(buffer, to.clone() + i as i64 * width, narrow);
+                sum = Some(sum.map_or(codes, |sum| b.iadd(sum, codes)));
+            }
+            let Some(sum) = sum else { return };
+            let sum = b.op(Op::ReduceAdd, Type::i32(1), &[sum]);
+            let zero = b.splat_int(Type::i32(1), -blocks.zero());
+            let less = b.same(Op::IMul, &[sum, zero]);
+            b.store(buffer, to.clone() + blocks.len(), d);
+            b.store(buffer, to + (blocks.len() + 4), less);
         });
     }
 
@@ -320,6 +399,9 @@ impl Attend {
         masked: bool,
         prefetch: bool,
     ) {
+        if let Some(blocks) = self.of_keys.codes() {
+            return self.scores_of_bytes(b, &blocks, block, (first, size), masked, prefetch);
+        }
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         // Vectors of positions: at least those that lie side by side, at most a block.
         let least = (KEYS / width).max(1);
@@ -358,32 +440,140 @@ impl Attend {
                 }
                 sums
             });
-            let lowest = b.splat_f32(lanes, MASKED);
-            let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
-            for v in 0..vectors {
-                let position = masked.then(|| {
-                    let start = self.first.map_or(block.clone(), |first| block.clone() + first);
-                    let p = b.index(start * BLOCK + part * (vectors * width) + v * width);
-                    let p = b.broadcast(lanes, p);
-                    b.iadd(p, iota)
-                });
-                for query in 0..size {
-                    let query_at = first.clone() + query;
-                    let mut score = sums[(query * vectors + v) as usize];
-                    if let Some(position) = position {
-                        let own = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * STATS + (s.stats + OWN));
-                        let after = b.same(Op::CmpGt, &[position, own]);
-                        score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
-                        if let Some(window) = self.window {
-                            let window = b.splat_int(Type::i32(lanes), i64::from(window) - 1);
-                            let end = b.iadd(position, window);
-                            let before = b.same(Op::CmpGt, &[own, end]);
-                            score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
+            self.put(b, block, &(part * (vectors * width)), (first, size), &sums, masked);
+        });
+    }
+
+    /// Stores scores of `size` queries, which are in vectors of positions from `at` of the block on.
+    fn put(
+        &self,
+        b: &mut KernelBuilder,
+        block: &Affine,
+        at: &Affine,
+        (first, size): (&Affine, i64),
+        scores: &[ValueId],
+        masked: bool,
+    ) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        let vectors = scores.len() as i64 / size;
+        let lowest = b.splat_f32(lanes, MASKED);
+        let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
+        for v in 0..vectors {
+            let position = masked.then(|| {
+                let start = self.first.map_or(block.clone(), |first| block.clone() + first);
+                let p = b.index(start * BLOCK + at.clone() + v * width);
+                let p = b.broadcast(lanes, p);
+                b.iadd(p, iota)
+            });
+            for query in 0..size {
+                let query_at = first.clone() + query;
+                let mut score = scores[(query * vectors + v) as usize];
+                if let Some(position) = position {
+                    let own = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * STATS + (s.stats + OWN));
+                    let after = b.same(Op::CmpGt, &[position, own]);
+                    score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
+                    if let Some(window) = self.window {
+                        let window = b.splat_int(Type::i32(lanes), i64::from(window) - 1);
+                        let end = b.iadd(position, window);
+                        let before = b.same(Op::CmpGt, &[own, end]);
+                        score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
+                    }
+                }
+                b.store(s.buffer, query_at * (BLOCK * 4) + at.clone() * 4 + (v * width * 4 + s.p), score);
+            }
+        }
+    }
+
+    /// As [`Attend::scores`], of keys in blocks: sums of products of bytes, block by block of the head.
+    fn scores_of_bytes(
+        &self,
+        b: &mut KernelBuilder,
+        blocks: &Blocks,
+        block: &Affine,
+        (first, size): (&Affine, i64),
+        masked: bool,
+        prefetch: bool,
+    ) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        let (f32s, i32s, i8s) = (Type::f32(lanes), Type::i32(lanes), Type::i8(4 * lanes));
+        let most = half_tile(lanes);
+        // Strips, or vectors of one.
+        let strips = if width >= KEYS && BLOCK / KEYS * size <= most { BLOCK / KEYS } else { 1 };
+        let of_strip = KEYS / width;
+        let vectors = (1..=of_strip).rev().find(|v| of_strip % v == 0 && v * size <= most).unwrap_or(1);
+        let strip_bytes = self.of_keys.strip_bytes();
+        b.for_each("strip", BLOCK / KEYS / strips, |b, strip| {
+            let at = block.clone() * self.of_keys.block_bytes() + strip * (strips * strip_bytes);
+            for part in 0..of_strip / vectors {
+                let places: Vec<(i64, i64)> = (0..strips)
+                    .flat_map(|strip| (0..vectors).map(move |v| (strip * strip_bytes, (part * vectors + v) * width)))
+                    .collect();
+                let zero = b.splat_f32(lanes, 0.0);
+                let init = vec![zero; size as usize * places.len()];
+                let sums = b.for_carry("e", blocks.count, &init, |b, e, sums| {
+                    let panel = at.clone() + e * blocks.panel();
+                    if prefetch && part == 0 {
+                        for strip in 0..strips {
+                            for line in 0..(blocks.panel() + LINE - 1) / LINE {
+                                let ahead = self.of_keys.block_bytes() + strip * strip_bytes + line * LINE;
+                                b.prefetch(self.keys, panel.clone() + ahead);
+                            }
                         }
                     }
-                    let at = query_at * (BLOCK * 4) + part * (vectors * width * 4) + (v * width * 4 + s.p);
-                    b.store(s.buffer, at, score);
-                }
+                    let query = |query: i64, byte: i64| {
+                        (first.clone() + query) * query_bytes(&self.of_keys)
+                            + e * (blocks.len() + ROUNDED)
+                            + (s.q + byte)
+                    };
+                    let mut ints = Vec::with_capacity(sums.len());
+                    for q in 0..size {
+                        let less = b.load_splat(i32s, s.buffer, query(q, blocks.len() + 4));
+                        ints.extend(places.iter().map(|_| less));
+                    }
+                    for dword in 0..blocks.dwords() {
+                        let keys: Vec<ValueId> = places
+                            .iter()
+                            .map(|(strip, lane)| {
+                                let at = panel.clone() + (strip + blocks.dword(dword) + lane * 4);
+                                b.load(i32s, self.keys, at)
+                            })
+                            .collect();
+                        for part in 0..blocks.shared() {
+                            let codes: Vec<ValueId> = keys
+                                .iter()
+                                .map(|key| {
+                                    let codes = blocks.codes(b, *key, part);
+                                    b.bitcast(i8s, codes)
+                                })
+                                .collect();
+                            for q in 0..size {
+                                let x = b.load_splat(i32s, s.buffer, query(q, blocks.element(dword, part)));
+                                let x = b.bitcast(i8s, x);
+                                for (v, codes) in codes.iter().enumerate() {
+                                    let sum = &mut ints[q as usize * places.len() + v];
+                                    *sum = b.dot4_u8s8(*sum, *codes, x);
+                                }
+                            }
+                        }
+                    }
+                    let scales: Vec<ValueId> = places
+                        .iter()
+                        .map(|(strip, lane)| blocks.scales(b, lanes, self.keys, panel.clone() + *strip, *lane))
+                        .collect();
+                    let mut next = Vec::with_capacity(sums.len());
+                    for q in 0..size {
+                        let d = b.load_splat(f32s, s.buffer, query(q, blocks.len()));
+                        for (v, scale) in scales.iter().enumerate() {
+                            let i = q as usize * places.len() + v;
+                            let sum = b.op(Op::ToF32, f32s, &[ints[i]]);
+                            let sum = b.mul(sum, *scale);
+                            next.push(b.fma(sum, d, sums[i]));
+                        }
+                    }
+                    next
+                });
+                let position = strip * (strips * KEYS) + part * (vectors * width);
+                self.put(b, block, &position, (first, size), &sums, masked);
             }
         });
     }
@@ -430,6 +620,9 @@ impl Attend {
 
     /// Adds the block's weighted values for `size` queries from `first` on.
     fn weigh(&self, b: &mut KernelBuilder, block: &Affine, (first, size): (&Affine, i64), prefetch: bool) {
+        if let Some(blocks) = self.of_values.codes() {
+            return self.weigh_integers(b, &blocks, block, (first, size), prefetch);
+        }
         let width = i64::from(self.lanes);
         let most = (tile(self.lanes).1 / size).max(1);
         let vectors = (1..=most).rev().find(|v| (self.dv / width) % v == 0).unwrap_or(1);
@@ -499,6 +692,90 @@ impl Attend {
         }
     }
 
+    /// As [`Attend::weigh`], of values in blocks: some panels at once, or a part of one.
+    fn weigh_integers(
+        &self,
+        b: &mut KernelBuilder,
+        blocks: &Blocks,
+        block: &Affine,
+        (first, size): (&Affine, i64),
+        prefetch: bool,
+    ) {
+        let lanes = self.lanes.min(blocks.len() as u16 / blocks.shared() as u16);
+        let (width, s) = (i64::from(lanes), &self.scratch);
+        let (most, of_panel) = ((tile(lanes).1 / size).max(1), blocks.len() / width);
+        let panels = (1..=(most / of_panel).max(1)).rev().find(|n| blocks.count % n == 0).unwrap_or(1);
+        let vectors = (1..=of_panel).rev().find(|v| of_panel % v == 0 && v * panels <= most).unwrap_or(1);
+        let strip_bytes = self.of_values.strip_bytes();
+        let scaled = |query: i64, panel: i64| s.scaled + (query * panels + panel) * (BLOCK * 4);
+        b.for_each("panel", blocks.count / panels, |b, group| {
+            let at = block.clone() * self.of_values.block_bytes() + group * (panels * blocks.panel());
+            for strip in 0..BLOCK / KEYS {
+                let at = at.clone() + strip * strip_bytes;
+                if prefetch {
+                    for line in 0..(panels * blocks.panel() + LINE - 1) / LINE {
+                        b.prefetch(self.values, at.clone() + (self.of_values.block_bytes() + line * LINE));
+                    }
+                }
+                for panel in 0..panels {
+                    for lane in (0..KEYS).step_by(width as usize) {
+                        let scale = blocks.scales(b, lanes, self.values, at.clone() + panel * blocks.panel(), lane);
+                        for query in 0..size {
+                            let place = (strip * KEYS + lane) * 4;
+                            let p = (first.clone() + query) * (BLOCK * 4) + (place + s.p);
+                            let p = b.load(Type::f32(lanes), s.buffer, p);
+                            let p = b.mul(p, scale);
+                            b.store(s.buffer, Affine::constant(scaled(query, panel) + place), p);
+                        }
+                    }
+                }
+            }
+            for part in 0..of_panel / vectors {
+                let acc_at = |query: i64, panel: i64, v: i64| {
+                    (first.clone() + query) * (self.dv * 4)
+                        + group * (panels * blocks.len() * 4)
+                        + (panel * blocks.len() * 4 + (part * vectors + v) * (width * 4) + s.acc)
+                };
+                let places: Vec<(i64, i64)> =
+                    (0..panels).flat_map(|panel| (0..vectors).map(move |v| (panel, v))).collect();
+                let mut init = Vec::new();
+                for query in 0..size {
+                    let factor = self.splat(b, (first.clone() + query) * STATS + (s.stats + FACTOR), lanes);
+                    for &(panel, v) in &places {
+                        let sum = b.load(Type::f32(lanes), s.buffer, acc_at(query, panel, v));
+                        init.push(b.mul(sum, factor));
+                    }
+                }
+                let sums = b.for_carry("strip", BLOCK / KEYS, &init, |b, strip, sums| {
+                    b.for_carry("j", KEYS / UNROLL, sums, |b, j, sums| {
+                        let mut sums = sums.to_vec();
+                        for u in 0..UNROLL {
+                            for (i, &(panel, v)) in places.iter().enumerate() {
+                                let codes = at.clone()
+                                    + strip * strip_bytes
+                                    + panel * blocks.panel()
+                                    + blocks.position(j * UNROLL + u);
+                                let element = (part * vectors + v) * width;
+                                let value = blocks.value(b, lanes, self.values, codes, element);
+                                for query in 0..size {
+                                    let weight = strip * (KEYS * 4) + j * (UNROLL * 4) + (u * 4 + scaled(query, panel));
+                                    let weight = self.splat(b, weight, lanes);
+                                    let sum = &mut sums[query as usize * places.len() + i];
+                                    *sum = b.fma(value, weight, *sum);
+                                }
+                            }
+                        }
+                        sums
+                    })
+                });
+                for (i, sum) in sums.iter().enumerate() {
+                    let (query, (panel, v)) = (i / places.len(), places[i % places.len()]);
+                    b.store(s.buffer, acc_at(query as i64, panel, v), *sum);
+                }
+            }
+        });
+    }
+
     /// The sum of a query's weights.
     fn sum(&self, b: &mut KernelBuilder, query: &Affine) -> ValueId {
         let s = &self.scratch;
@@ -540,25 +817,39 @@ impl Attend {
     }
 }
 
+/// A query times the factor on scores, as it is multiplied with keys: in f32, rounded to bytes where those are in blocks.
+fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
+    let q: Vec<f32> = q.iter().map(|&q| q as f32).collect();
+    let Some(blocks) = keys.codes() else { return q.iter().map(|&q| f64::from(q) * f64::from(scale)).collect() };
+    let rounded = q.chunks(blocks.len() as usize).flat_map(|block| {
+        let block: Vec<f32> = block.iter().map(|q| q * scale).collect();
+        let most = block.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let (d, inverse) = (most * (1.0 / 127.0), if most > 0.0 { 127.0 / most } else { 0.0 });
+        block.into_iter().map(move |x| f64::from((x * inverse).round_ties_even()) * f64::from(d))
+    });
+    rounded.collect()
+}
+
 /// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `from..=own`, where the buffers begin at
 /// `first`: in f64. A sink takes part in the first two.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
-    dv: usize,
+    (dv, cache): (usize, Cache),
     scale: f32,
     (first, from, own): (usize, usize, usize),
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
-    let (d, keys, values) = (q.len(), input.halves("keys")?, input.halves("values")?);
+    let (keys, values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
+    let (d, q) = (q.len(), multiplied(&keys, q, scale));
+    let (keys, values) = (keys.reader(input)?, values.reader(input)?);
     let positions = from - first..own + 1 - first;
-    let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
-    let score = |p: usize| (0..d).map(|e| q[e] * key(p, e)).sum::<f64>() * f64::from(scale);
+    let score = |p: usize| (0..d).map(|e| q[e] * keys(p, e)).sum::<f64>();
     let scores: Vec<f64> = positions.clone().map(score).collect();
     let begin = positions.start;
     let max = scores.iter().copied().fold(sink.unwrap_or(f64::MIN), f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
     let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
-    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * values[p * dv + e]).sum()).collect();
+    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * values(p, e)).sum()).collect();
     Ok((max, sum, acc))
 }

@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-use half::f16;
 use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::Kernel;
 
@@ -117,11 +116,6 @@ impl<'a> Buffers<'a> {
     pub(crate) fn weight(&self, name: &'static str, format: Format, k: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
         Ok(format.dequantise_rows(bytes, k).into_iter().map(f64::from).collect())
-    }
-
-    pub(crate) fn halves(&self, name: &'static str) -> Result<Vec<f64>, Mismatch> {
-        let half = |bytes: &[u8; 2]| f16::from_le_bytes(*bytes).to_f64();
-        Ok(self.get(name)?.as_chunks().0.iter().map(half).collect())
     }
 }
 

@@ -21,12 +21,13 @@ use crate::error::{PassError, ScheduleError};
 use crate::options::{OptionError, OptionSet};
 use crate::pass::{Context, Pass, Run};
 use crate::schedule::{arena, lower, steps};
-use crate::{canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, tile};
+use crate::{cache, canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, tile};
 
 /// All passes, from a graph as a frontend wrote it to a plan.
 pub static PASSES: &[&Pass] = &[
     &canonicalise::PASS,
     &requantise::PASS,
+    &cache::PASS,
     &fuse::PASS,
     &observe::PASS,
     &defer::PASS,

@@ -11,7 +11,7 @@ use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, StateId, ValueId, WeightId};
-use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source};
+use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source, State};
 use ixc_kernels::{
     Attention, AttentionCombine, AttentionPart, AttentionTiles, AttentionWindow, Bits, RopeAppend, RopeHeads,
 };
@@ -118,6 +118,7 @@ impl Lowering<'_> {
             dims: fit("rotated elements", dims)?,
             style,
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
+            cache: cache.formats,
         };
         let label = format!("{name} {}", self.module.states[state.index()].name);
         self.by_rows(label, k.rows, cache.heads.into(), (spec, &[]), args)?;
@@ -131,10 +132,13 @@ impl Lowering<'_> {
         match CacheShape::of(&self.module.states[state.index()]) {
             Some(CacheShape { heads, key, value }) => {
                 let heads = fit("key heads", heads)?;
-                Ok((
-                    state,
-                    Cache { heads, key: fit("elements of a key", key)?, value: fit("elements of a value", value)? },
-                ))
+                let format = |name: &str| {
+                    let State { kind, fields, .. } = &self.states[state.index()];
+                    fields[kind.field(name) as usize].format
+                };
+                let formats = ixc_kernels::Cache { keys: format("keys"), values: format("values") };
+                let (key, value) = (fit("elements of a key", key)?, fit("elements of a value", value)?);
+                Ok((state, Cache { heads, key, value, formats }))
             }
             None => unsupported(name, "a state that has no keys and values"),
         }
@@ -170,14 +174,15 @@ impl Lowering<'_> {
             ("scratch", scratch_arg()),
         ]);
         let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
-        let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
+        let (group, heads, cache) = (fit("query heads of a key head", group)?, cache.heads, cache.formats);
         let window = self.module.states[state.index()].window;
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
         let mut choices = match window {
             // A window is short: one item of each key head goes through it.
             Some(window) => {
                 let rows = (QUERIES / group).max(2);
-                vec![KernelChoice::by_chunks(rows, AttentionWindow { group, d, dv, scale, sinks, heads, rows, window })]
+                let spec = AttentionWindow { group, d, dv, scale, sinks, heads, rows, window, cache };
+                vec![KernelChoice::by_chunks(rows, spec)]
             }
             None => {
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
@@ -186,12 +191,12 @@ impl Lowering<'_> {
                 let one = KernelChoice {
                     up_to_rows: 1,
                     row_chunk: 1,
-                    spec: AttentionPart { group, d, dv, scale, sinks }.into(),
+                    spec: AttentionPart { group, d, dv, scale, sinks, cache }.into(),
                     parts: Some(Parts { part: "part", result: "y", division, combine }),
                     bands: None,
                 };
                 let rows = (QUERIES / group).max(1);
-                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, sinks, heads, rows })]
+                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, sinks, heads, rows, cache })]
             }
         };
         // Tiles know no sinks.
@@ -199,7 +204,7 @@ impl Lowering<'_> {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);
-            let spec = AttentionTiles { group, d, dv, scale, heads, rows, exact, window };
+            let spec = AttentionTiles { group, d, dv, scale, heads, rows, exact, window, cache };
             let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
             let shorter = (short < rows).then_some((SHORT_ROWS, short));
             for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
@@ -269,12 +274,13 @@ fn tile_rows(group: u32, window: Option<u32>) -> u32 {
     rows.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or(most)
 }
 
-/// Heads and sizes of a `paged` state.
+/// Heads, sizes and formats of a `paged` state.
 #[derive(Clone, Copy)]
 struct Cache {
     heads: u32,
     key: u32,
     value: u32,
+    formats: ixc_kernels::Cache,
 }
 
 fn plan_style(style: attrs::RopeStyle) -> RopeStyle {
