@@ -22,8 +22,7 @@ const BYTES: f64 = 2.2 * 2.2 / (12.0 * 127.0 * 127.0);
 const FOUR_BITS: f64 = 2.2 * 2.2 / (12.0 * 8.0 * 8.0);
 
 /// What is asked for, and the noise of what is rounded most.
-const CACHES: [(&str, f64); 4] =
-    [("q8_0", BYTES), ("q4_0", FOUR_BITS), ("q8_0,q4_0", FOUR_BITS), ("f16,q8_0", BYTES)];
+const CACHES: [(&str, f64); 4] = [("q8_0", BYTES), ("q4_0", FOUR_BITS), ("q8_0,q4_0", FOUR_BITS), ("f16,q8_0", BYTES)];
 
 /// The model in a file of this test's own, which is to be removed.
 fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
@@ -67,9 +66,12 @@ fn compiled_code_computes_what_the_graph_says() {
                 println!(
                     "{name} {kv}, {step} rows: {error:.1e} from the interpreter, {from_exact:.1e} from the model as it is, the interpreter {rounded:.1e}"
                 );
-                assert!(error <= noise, "{name} {kv} {step}: {error:e} > {noise:e}");
-                assert!(from_exact <= 2.0 * noise, "{name} {kv} {step}: {from_exact:e}");
-                assert!(rounded > 0.0 && rounded <= noise, "{name} {kv}: {rounded:e} > {noise:e}");
+                // Keys and values of two layers, whose noise adds.
+                assert!(rounded > 0.0 && rounded <= 8.0 * noise, "{name} {kv}: {rounded:e} > {noise:e}");
+                assert!(
+                    error <= rounded && from_exact <= 2.0 * rounded,
+                    "{name} {kv} {step}: {error:e}, {from_exact:e}"
+                );
             }
         }
     }
@@ -81,7 +83,8 @@ fn compiled_code_computes_what_the_graph_says() {
 fn bits_depend_on_no_experts_threads_or_what_was_dropped() {
     let experts = Some(MadeExperts { count: 8, used: 3, inner: 256 });
     let formats: &[(&str, Format)] = &[("token_embd", F16), ("ffn_gate_inp", F32), ("attn_v", Q8_0), ("", Q4K)];
-    let (path, model, tokens) = open("streamed", &Made { seed: 0xcac8, context: 64, layers: 2, experts, formats, ..BASE });
+    let (path, model, tokens) =
+        open("streamed", &Made { seed: 0xcac8, context: 64, layers: 2, experts, formats, ..BASE });
     for (kv, _) in CACHES {
         for target in [Target::AVX2, Target::PORTABLE] {
             let options = options(target, kv);
@@ -114,32 +117,32 @@ fn bits_depend_on_no_experts_threads_or_what_was_dropped() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Golden models: with windows, sinks, biases on keys, shared keys and values (MLA), and linear attention between. The largest errors from exact logits
-/// that rounding the cache may make beside what the model's own limit allows; measured, and doubled.
+/// Golden models, with windows, sinks, biases on keys, shared keys and values (MLA), and linear attention between; and llama.cpp's errors from exact
+/// logits with `-fa on` and the same formats of keys and values (commit 0c1e570, one step of all tokens), of q8_0 and of q4_0.
 const GOLDEN: [(&str, f64, f64); 7] = [
-    ("llama-f16", 2e-4, 4e-2),
-    ("gemma3-q8_0", 2e-4, 4e-2),
-    ("gpt-oss-mxfp4", 2e-4, 4e-2),
-    ("qwen2-q8_0", 2e-4, 4e-2),
-    ("qwen3-q8_0", 2e-4, 4e-2),
-    ("deepseek2-q4_k_m", 2e-4, 4e-2),
-    ("qwen35moe-q4_k_m", 2e-4, 4e-2),
+    ("llama-f16", 1.61e-4, 3.64e-2),
+    ("gemma3-q8_0", 3.14e-4, 1.31e-2),
+    ("gpt-oss-mxfp4", 1.03e-1, 2.69e-1),
+    ("qwen2-q8_0", 5.87e-4, 2.44e-2),
+    ("qwen3-q8_0", 8.45e-4, 3.63e-2),
+    ("deepseek2-q4_k_m", 4.47e-3, 3.59e-2),
+    ("qwen35moe-q4_k_m", 6.04e-2, 6.04e-2),
 ];
 
 #[test]
-fn golden_models_lose_what_is_stated() {
+fn golden_models_lose_no_more_than_llama_cpp() {
     let Some(golden) = shared("golden") else { return };
     let folder = scratch("cached_golden");
     for (name, bytes, four_bits) in GOLDEN {
         let model = Golden::read(&golden.join(format!("expect/{name}.json")));
-        for (kv, limit) in [("q8_0", bytes), ("q4_0", four_bits)] {
+        for (kv, rival) in [("q8_0", bytes), ("q4_0", four_bits)] {
             for target in [Target::AVX2, Target::AVX512, Target::AMX] {
                 let emulate = (!target.missing().is_empty()).then_some("--emulate");
                 let arguments = ["--target", target.name(), "--kv", kv].into_iter().chain(emulate);
                 let logits = model.logits(&folder, &arguments.collect::<Vec<_>>());
-                let (error, own) = (nmse(model.last(&logits), &model.exact), model.number("compiled_nmse_max"));
-                println!("{error:.2e} <= {:.2e}  {name} {kv} {}", own + limit, target.name());
-                assert!(error <= own + limit, "{error:e} > {:e}  {name} {kv} {}", own + limit, target.name());
+                let (error, limit) = (nmse(model.last(&logits), &model.exact), 1.25 * rival);
+                println!("{error:.2e} <= {limit:.2e}  {name} {kv} {}", target.name());
+                assert!(error <= limit, "{error:e} > {limit:e}  {name} {kv} {}", target.name());
             }
         }
     }

@@ -155,7 +155,7 @@ impl Panels {
                         let [even, odd] = [byte, byte + 1].map(|byte| {
                             let key = blocks.key(b, codes, byte);
                             let key = b.mul(key, scale);
-                            Parts::of(b, key)
+                            Parts::cut(b, key)
                         });
                         let row = i * (blocks.len() / 2) + (blocks.element(dword, part) + byte) / 2;
                         self.put_keys(b, to.clone() + row * LINE, &even, &odd);
@@ -165,14 +165,20 @@ impl Panels {
         });
     }
 
-    /// Values of two positions that share a row of a tile.
-    fn put_values(&self, b: &mut KernelBuilder, to: Affine, near: ValueId, far: ValueId) {
+    /// Values of two positions that share a row of a tile; in two parts each where the kernel has two, which `parts` makes.
+    fn put_values(
+        &self,
+        b: &mut KernelBuilder,
+        to: Affine,
+        [near, far]: [ValueId; 2],
+        parts: fn(&mut KernelBuilder, ValueId) -> Parts,
+    ) {
         if self.sizes.parts == 1 {
             let both = b.to_bf16_pairs(near, far);
             b.store(self.scratch, to, both);
             return;
         }
-        let (near, far) = (Parts::of(b, near), Parts::of(b, far));
+        let (near, far) = (parts(b, near), parts(b, far));
         let (high, low) = (pair(b, near.high, far.high), pair(b, near.low, far.low));
         b.store(self.scratch, to.clone(), high);
         b.store(self.scratch, to + self.sizes.low_values(), low);
@@ -190,13 +196,13 @@ impl Panels {
                 b.broadcast(LANES, d)
             });
             for part in 0..blocks.len() / i64::from(LANES) {
-                let [near, far] = [0, 1].map(|half: usize| {
+                let values = [0, 1].map(|half: usize| {
                     let codes = panels[half].clone() + blocks.position(i.clone());
                     let value = blocks.value(b, LANES, self.values, codes, part * i64::from(LANES));
                     b.mul(value, scales[half])
                 });
                 let tile = column * (blocks.len() / i64::from(LANES)) + part;
-                self.put_values(b, to.clone() + tile * TILE, near, far);
+                self.put_values(b, to.clone() + tile * TILE, values, Parts::cut);
             }
         });
     }
@@ -216,7 +222,7 @@ impl Panels {
             };
             let near = row.clone() + at * 2;
             let (near, far) = (value(b, near.clone()), value(b, near + KEYS * dv * 2));
-            self.put_values(b, to, near, far);
+            self.put_values(b, to, [near, far], Parts::of);
         };
         let whole = dv / i64::from(LANES);
         // Two vectors have a line.
@@ -239,13 +245,20 @@ impl Panels {
     }
 }
 
-/// A vector of singles of 16 bits as two bf16 each, in the upper halves of dwords: the first cut off, the second what that lacks.
+/// A vector of singles as two bf16 each, in the upper halves of dwords: the first cut off, the second what that lacks.
 struct Parts {
     high: ValueId,
     low: ValueId,
 }
 
 impl Parts {
+    /// Of singles of more than 16 bits: the second part is cut off, too.
+    fn cut(b: &mut KernelBuilder, value: ValueId) -> Parts {
+        let Parts { high, low } = Parts::of(b, value);
+        Parts { high, low: bf16_tile::cut(b, low) }
+    }
+
+    /// Of singles of 16 bits.
     fn of(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let lanes = b.ty(value).lanes;
         let high = bf16_tile::cut(b, value);
