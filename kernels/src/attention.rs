@@ -76,7 +76,7 @@ impl Definition for Attention {
         let Attention { group, d, dv, scale, sinks, heads, rows, cache } = *self;
         check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
         check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, None, cache)
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], (false, None), cache)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {

@@ -68,7 +68,7 @@ impl Definition for AttentionPart {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let AttentionPart { group, d, dv, scale, sinks, cache } = *self;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [1, 1], true, None, cache)
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [1, 1], (true, None), cache)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {

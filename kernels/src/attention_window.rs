@@ -82,7 +82,7 @@ impl Definition for AttentionWindow {
             window > 0 && i32::try_from(window).is_ok(),
             "at least 1",
         )?;
-        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, Some(window), cache)
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], (false, Some(window)), cache)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {

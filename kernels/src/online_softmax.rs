@@ -131,8 +131,7 @@ pub fn kernel(
     sizes: [u32; 3],
     (scale, sinks): (f32, bool),
     [heads, rows]: [u32; 2],
-    part: bool,
-    window: Option<u32>,
+    (part, window): (bool, Option<u32>),
     cache: Cache,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
