@@ -121,7 +121,7 @@ impl Field {
         }
     }
 
-    /// Bytes of a position, on average: no other field is laid out so that [`KEY_LANES`] positions have another number.
+    /// Bytes of a position: where [`KEY_LANES`] lie together, its part of theirs.
     pub(crate) fn position_bytes(&self) -> i64 {
         self.format.row_bytes(self.width.unsigned_abs()).map_or(0, u64::cast_signed)
     }
@@ -291,7 +291,7 @@ impl Blocks {
         b.op(Op::ToF32, Type::f32(lanes), &[integer])
     }
 
-    /// Puts a position's elements into the panel at `panel` of `to`: keys by way of `bytes`, scratch memory for their codes.
+    /// Puts a position's elements into the panel at `panel` of `to`: the codes of keys by way of scratch memory, of which `keys` says the buffer and where they begin.
     pub(crate) fn append(
         &self,
         b: &mut KernelBuilder,
@@ -303,7 +303,7 @@ impl Blocks {
         let plane = self.codes.plane;
         // Vectors whose codes lie side by side.
         let lanes = lanes.min(plane.run as u16).min(16);
-        let (width, f32s, i32s) = (i64::from(lanes), Type::f32(lanes), Type::i32(lanes));
+        let (width, i32s) = (i64::from(lanes), Type::i32(lanes));
         let x: Vec<ValueId> =
             (0..self.len() / width).map(|i| elements(b, Affine::constant(i * width), lanes)).collect();
         let fold = |b: &mut KernelBuilder, op: Op, reduce: Op| {
@@ -338,7 +338,6 @@ impl Blocks {
                 b.same(Op::IMin, &[q, most])
             })
             .collect();
-        debug_assert!(b.ty(integers[0]) == i32s && f32s.lanes == lanes);
         let codes = |byte: i64| {
             let at = self.codes.first() as i64;
             match keys {

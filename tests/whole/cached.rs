@@ -173,6 +173,13 @@ fn the_program_says_what_it_keeps_and_refuses_what_it_cannot() {
     assert_eq!(per_position(&["--kv", "q4_0"]), (halves * 18 / 64, "[\"q4_0\"]".into()));
     assert_eq!(per_position(&["--kv", "q8_0,f16"]), ((halves + halves * 34 / 64) / 2, "[\"f16\",\"q8_0\"]".into()));
     assert_eq!(per_position(&["--kv", "q8_0"]), (halves * 34 / 64, "[\"q8_0\"]".into()));
+    let read = |kv: &str| {
+        let json = stdout(ixc(["bench", "-p", "0", "-n", "1", "-r", "1", "-d", "63", "--json", "--kv", kv]));
+        let facts: serde_json::Value = serde_json::from_str(&json).unwrap();
+        facts["rows"][0]["bytes_per_token"].as_u64().unwrap_or_else(|| panic!("{json}"))
+    };
+    // 63 positions before the token, and its own.
+    assert!((halves * 30 / 64 * 62..=halves * 30 / 64 * 65).contains(&(read("f16") - read("q8_0"))));
     let saved = logits(&[plan]);
     assert!(saved == logits(&["--kv", "q8_0"]) && saved != plain && saved != logits(&["--kv", "q4_0"]));
     let said = stderr(&ixc(["run", "--stats", "-n", "2", "-p", "The", plan]).output().unwrap());
