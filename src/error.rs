@@ -418,6 +418,7 @@ impl Error {
             Error::Pass(
                 PassError::NoExperts { .. }
                 | PassError::Deferred { .. }
+                | PassError::Head { .. }
                 | PassError::Unknown { .. }
                 | PassError::Option(_)
                 | PassError::Tile(_)

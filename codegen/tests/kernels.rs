@@ -15,13 +15,16 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
-    AttentionWindow, Bits, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise,
-    Embed, Gated, Gather, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece,
-    RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamInput,
-    StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
+    AttentionWindow, Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks,
+    Elementwise, Embed, Gated, Gather, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
+    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan,
+    StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
 use support::Group;
+
+/// What there is where nothing is said.
+const HALVES: Cache = Cache { keys: Format::F16, values: Format::F16 };
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.
 const ODD: [u32; 6] = [1, 15, 16, 17, 31, 33];
@@ -404,7 +407,7 @@ fn rope() {
         for (d, dims) in [(64, 64), (64, 32), (80, 80), (34, 30), (128, 128)] {
             for norm in [None, Some(Bits::of(1e-6))] {
                 group.rows(RopeHeads { heads: 3, d, dims, style, norm }, 4);
-                group.rows(RopeAppend { d, dv: d - 2, dims, style, norm }, 4);
+                group.rows(RopeAppend { d, dv: d - 2, dims, style, norm, cache: HALVES }, 4);
             }
         }
     }
@@ -431,14 +434,27 @@ fn attention() {
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
                 group.rows(
-                    Attention { group: heads, d, dv, scale, cap: None, sinks: false, heads: 1 + blocks % 2, rows },
+                    Attention {
+                        group: heads,
+                        d,
+                        dv,
+                        scale,
+                        cap: None,
+                        sinks: false,
+                        heads: 1 + blocks % 2,
+                        rows,
+                        cache: HALVES,
+                    },
                     blocks,
                 );
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks: false }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks: false, cache: HALVES }, blocks);
             let cap = Some(Bits::of(0.5));
-            group.rows(Attention { group: heads, d, dv, scale, cap, sinks: false, heads: 2, rows: several }, blocks);
-            group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks: false }, blocks);
+            group.rows(
+                Attention { group: heads, d, dv, scale, cap, sinks: false, heads: 2, rows: several, cache: HALVES },
+                blocks,
+            );
+            group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks: false, cache: HALVES }, blocks);
         }
         for parts in [1, 2, 16] {
             group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
@@ -454,9 +470,12 @@ fn attention_sinks() {
         let (scale, several, sinks) = (Bits::of(0.125), (16 / heads).max(2), true);
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(Attention { group: heads, d, dv, scale, cap: None, sinks, heads: 2, rows }, blocks);
+                group.rows(
+                    Attention { group: heads, d, dv, scale, cap: None, sinks, heads: 2, rows, cache: HALVES },
+                    blocks,
+                );
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks, cache: HALVES }, blocks);
             let (rows, window) = (several, 20 * blocks);
             group.rows(
                 AttentionWindow {
@@ -470,6 +489,7 @@ fn attention_sinks() {
                     rows,
                     window,
                     chunked: false,
+                    cache: HALVES,
                 },
                 blocks,
             );
@@ -537,6 +557,7 @@ fn attention_window() {
                     rows,
                     window,
                     chunked: false,
+                    cache: HALVES,
                 },
                 blocks,
             );
@@ -556,6 +577,7 @@ fn attention_window() {
                     rows,
                     window,
                     chunked: true,
+                    cache: HALVES,
                 },
                 blocks,
             );
@@ -587,6 +609,43 @@ fn layer_norms_temperatures_and_mixers() {
                 scale,
                 listed: 0,
             });
+        }
+    }
+    group.done();
+}
+
+/// Keys and values in blocks: appended, and attended by one row and several, in parts and through windows.
+#[test]
+fn cached_blocks() {
+    let mut group = Group::new("cached_blocks");
+    for (keys, values) in [
+        (Format::Q8_0, Format::Q8_0),
+        (Format::Q4_0, Format::Q4_0),
+        (Format::Q8_0, Format::F16),
+        (Format::F16, Format::Q4_0),
+    ] {
+        let cache = Cache { keys, values };
+        for (d, dv) in [(32, 32), (64, 64), (96, 160), (128, 32)] {
+            let norm = (d == 64).then(|| Bits::of(1e-6));
+            for style in [RopeStyle::Neox, RopeStyle::Norm] {
+                group.rows(RopeAppend { d, dv, dims: 32, style, norm, cache }, 4);
+            }
+        }
+        for (heads, d, dv, sinks) in
+            [(1, 32, 32, false), (3, 64, 96, true), (4, 128, 128, false), (8, 64, 64, true), (11, 96, 160, false)]
+        {
+            let (scale, cap, rows) = (Bits::of(0.125), sinks.then(|| Bits::of(0.5)), (16 / heads).max(2));
+            for blocks in [1, 2, 3] {
+                for rows in [1, rows] {
+                    group.rows(Attention { group: heads, d, dv, scale, cap, sinks, heads: 2, rows, cache }, blocks);
+                }
+                group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks, cache }, blocks);
+                let (window, chunked) = if blocks == 2 { (32, true) } else { (20 * blocks, false) };
+                group.rows(
+                    AttentionWindow { group: heads, d, dv, scale, cap, sinks, heads: 2, rows, window, chunked, cache },
+                    blocks,
+                );
+            }
         }
     }
     group.done();

@@ -6,12 +6,13 @@ use half::f16;
 use ixc_codegen::x64;
 use ixc_emulator::Program;
 use ixc_emulator::memory::Slice;
+use ixc_ir::cache::Codes;
 use ixc_ir::format::{Codec, FORMATS, Float, Format, packed, requantise};
 use ixc_ir::graph::quantise::quantise_rows;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
-use ixc_ir::plan::ATTENTION_BLOCK;
+use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 use ixc_ir::random::Random;
-use ixc_kernels::{AttentionTiles, Bits, KernelSpec, Linear, MatmulStrategy, generate, reference};
+use ixc_kernels::{AttentionTiles, Bits, Cache, KernelSpec, Linear, MatmulStrategy, generate, reference};
 use ixc_targets::Target;
 
 fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize) -> Vec<u8> {
@@ -212,8 +213,23 @@ impl Sequence {
             let of = |i: usize, x: f32| f16::from_f32(if i < seen { x * 2.0 } else { x * 60000.0 });
             (0..all).flat_map(|i| of(i, random.signed()).to_le_bytes()).collect()
         };
-        let keys = halves(&mut random, positions * d as usize, capacity * d as usize);
-        let values = halves(&mut random, positions * dv as usize, capacity * dv as usize);
+        let field = |random: &mut Random, format: Format, width: usize| match Codes::of(format) {
+            None => halves(random, positions * width, capacity * width),
+            Some(codes) => {
+                let mut bytes: Vec<u8> =
+                    (0..capacity * width / codes.len * format.block_bytes()).map(|_| random.bits() as u8).collect();
+                for (i, panel) in bytes.chunks_exact_mut(codes.panel()).enumerate() {
+                    let first = i / (width / codes.len) * KEY_LANES as usize;
+                    for (lane, d) in panel[..codes.first()].chunks_exact_mut(2).enumerate() {
+                        let x = if first + lane < positions { 2.0 / -codes.least as f32 } else { 60000.0 };
+                        d.copy_from_slice(&f16::from_f32(random.signed() * x).to_le_bytes());
+                    }
+                }
+                bytes
+            }
+        };
+        let keys = field(&mut random, spec.cache.keys, d as usize);
+        let values = field(&mut random, spec.cache.values, dv as usize);
         Sequence { spec, kernel, q: floats(&mut random, positions as u32 * heads * group * d), keys, values }
     }
 
@@ -225,11 +241,17 @@ impl Sequence {
         // Of a window memory begins with the first block that the first row sees.
         let seen = self.spec.window.map_or(0, |window| (first + 1).saturating_sub(window as usize));
         let blocks = seen / block..(first + rows - 1) / block + 1;
-        let cache = |halves: &[u8], n: usize, at: &dyn Fn(usize, usize) -> usize| {
-            let mut part = halves[blocks.start * block * n * 2..blocks.end * block * n * 2].to_vec();
-            // What no row may see.
-            for (position, element) in (0..seen % block).flat_map(|p| (0..n).map(move |e| (p, e))) {
-                part[at(position, element) * 2..][..2].copy_from_slice(&f16::from_f32(60000.0).to_le_bytes());
+        let cache = |bytes: &[u8], format: Format, n: usize, at: &dyn Fn(usize, usize) -> usize| {
+            let row = format.row_bytes(n as u64).unwrap() as usize;
+            let mut part = bytes[blocks.start * block * row..blocks.end * block * row].to_vec();
+            // What no row may see: elements, or the scales of blocks.
+            for (position, i) in (0..seen % block).flat_map(|p| (0..n / format.block_len()).map(move |i| (p, i))) {
+                let lanes = KEY_LANES as usize;
+                let place = match Codes::of(format) {
+                    None => at(position, i) * 2,
+                    Some(codes) => (position / lanes * (n / codes.len) + i) * codes.panel() + position % lanes * 2,
+                };
+                part[place..][..2].copy_from_slice(&f16::from_f32(60000.0).to_le_bytes());
             }
             part
         };
@@ -240,8 +262,8 @@ impl Sequence {
         let before = vec![
             self.q[first * (heads * group * d) as usize * 4..][..extent(d)].to_vec(),
             (first..first + rows).flat_map(|position| (position as i32).to_le_bytes()).collect(),
-            cache(&self.keys, d as usize, &keys_at),
-            cache(&self.values, dv as usize, &values_at),
+            cache(&self.keys, self.spec.cache.keys, d as usize, &keys_at),
+            cache(&self.values, self.spec.cache.values, dv as usize, &values_at),
             vec![0xa5; extent(dv)],
             // No number, as bf16 and as f32.
             vec![0xff; scratch],
@@ -270,6 +292,7 @@ fn attention([group, d, dv]: [u32; 3], heads: u32, rows: u32, exact: bool) -> At
         exact,
         window: None,
         chunked: false,
+        cache: Cache::default(),
     }
 }
 
@@ -281,6 +304,26 @@ fn attention_by_tiles_is_right_for_all_heads_and_rows() {
             for (first, rows) in [(0, 1), (0, 17), (127, 33), (95, 70), (190, 70)] {
                 if sizes[0] * sizes[1] * rows < 35_000 {
                     sequence.attend(first as usize, rows as usize);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_by_tiles_over_blocks_is_right() {
+    for (keys, values) in [(Format::Q8_0, Format::Q8_0), (Format::Q4_0, Format::Q8_0), (Format::F16, Format::Q4_0)] {
+        for (sizes, window) in [([8, 64, 64], None), ([2, 32, 96], Some(40)), ([3, 96, 32], Some(290))] {
+            for exact in [false, true] {
+                let cache = Cache { keys, values };
+                let sequence = Sequence::new(AttentionTiles { window, cache, ..attention(sizes, 2, 70, exact) }, 420);
+                let row = (2 * sizes[0] * sizes[2] * 4) as usize;
+                let whole = sequence.attend(290, 24);
+                for (first, rows) in [(0, 17), (290, 1), (293, 9)] {
+                    let part = sequence.attend(first, rows);
+                    if let Some(before) = first.checked_sub(290) {
+                        assert_eq!(part, &whole[before * row..][..part.len()], "{rows} rows at {first}");
+                    }
                 }
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`cache`] | keys and values in blocks: their numbers, and how they lie in memory |
 //! | [`derived`] | tensors that are made of the bytes of others when they are read |
 //! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
@@ -13,6 +14,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod cache;
 pub mod derived;
 pub mod format;
 pub mod graph;

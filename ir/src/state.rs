@@ -10,6 +10,7 @@
 //! state @kv.0 : paged f16[8, S, 128], f16[8, S, 128]
 //! state @kv.1 : paged f16[8, S, 128], f16[8, S, 128] {window = 1024}
 //! state @entries.1 : paged f16[1, S, 512], f16[1, S, 512] {every = 128}      // a place for so many positions
+//! state @kv.2 : paged q8_0[8, S, 128], q4_0[8, S, 128]
 //! state @ssm.2 : recurrent f32[32, 128, 128] {rollback = snapshot}
 //! ```
 //!
@@ -52,12 +53,29 @@ impl Rollback {
 pub struct FieldRow {
     /// Its name.
     pub name: &'static str,
-    /// Element format.
-    pub format: Format,
+    /// Formats that it can be in; in the first where nothing is said. Those with blocks ([`crate::cache`]) have whole ones in its last dimension.
+    pub formats: &'static [Format],
     /// Whether its second dimension counts positions: `[columns, S, width]`. Otherwise all its dimensions are numbers.
     pub positions: bool,
-    /// Whether what a dropped position left must be zero: where kernels multiply it with a weight of 0, an infinity would be a NaN.
+    /// Whether what a dropped position left must be zero: where kernels multiply it with a weight of 0, an infinity would be a NaN. In
+    /// formats with blocks nothing is infinite.
     pub cleared: bool,
+}
+
+impl FieldRow {
+    /// The format where nothing is said.
+    pub const fn format(&self) -> Format {
+        self.formats[0]
+    }
+
+    /// The names of its formats: `f16, q8_0 or q4_0`.
+    pub fn formats(&self) -> String {
+        let names: Vec<&str> = self.formats.iter().map(|format| format.name()).collect();
+        match &names[..] {
+            [lead @ .., last] if !lead.is_empty() => format!("{} or {last}", lead.join(", ")),
+            names => names.concat(),
+        }
+    }
 }
 
 /// A kind of state.
@@ -80,7 +98,7 @@ pub struct StateRow {
 }
 
 macro_rules! state_kinds {
-    ($($kind:ident $name:literal { $($field:ident: $format:ident positions $positions:literal cleared $cleared:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
+    ($($kind:ident $name:literal { $($field:ident: $($format:ident)|+ positions $positions:literal cleared $cleared:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
         /// A kind of state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum StateKind { $(#[doc = $doc] $kind),* }
@@ -88,14 +106,14 @@ macro_rules! state_kinds {
         /// The table of kinds, in the order of [`StateKind`].
         pub static STATES: &[StateRow] = &[$(StateRow {
             kind: StateKind::$kind, name: $name,
-            fields: &[$(FieldRow { name: stringify!($field), format: Format::$format, positions: $positions, cleared: $cleared }),*],
+            fields: &[$(FieldRow { name: stringify!($field), formats: &[$(Format::$format),+], positions: $positions, cleared: $cleared }),*],
             rollbacks: &[$(Rollback::$rollback),*], windowed: $windowed, shared: $shared, doc: $doc,
         }),*];
     };
 }
 
 state_kinds! {
-    Paged "paged" { keys: F16 positions true cleared false, values: F16 positions true cleared true } rollback [Cut] windowed true shared true,
+    Paged "paged" { keys: F16 | Q8_0 | Q4_0 positions true cleared false, values: F16 | Q8_0 | Q4_0 positions true cleared true } rollback [Cut] windowed true shared true,
         "Keys and values of every position: what attention reads.";
     Recurrent "recurrent" { value: F32 positions false cleared false } rollback [Snapshot, None] windowed false shared false,
         "One value of fixed size that every token changes.";
@@ -134,6 +152,9 @@ mod tests {
             let positions = row.fields.iter().all(|field| field.positions);
             assert_eq!(row.rollbacks.contains(&Rollback::Cut), positions, "{}", row.name);
             assert!(positions || !(row.windowed || row.shared), "{}", row.name);
+            // Blocks are those that caches know.
+            let known = |format: &Format| !format.is_quantised() || crate::cache::Codes::of(*format).is_some();
+            assert!(row.fields.iter().all(|field| !field.formats.is_empty() && field.formats.iter().all(known)));
         }
     }
 }

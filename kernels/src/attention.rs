@@ -3,10 +3,11 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{MOST_ROWS, Scores, attended, kernel};
+use crate::online_softmax::{Heads, MOST_ROWS, Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -32,6 +33,9 @@ spec! {
         pub heads: u32,
         /// Rows of an item.
         pub rows: u32,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -42,9 +46,15 @@ const ROWS: &[Row] = &[
     row("attention_sinks", 16, "attention group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2"),
     row("attention_cap", 16, "attention group=2 d=256 dv=256 scale=0.0625 cap=50.0 heads=4 rows=8"),
     row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
+    row("attention_q8_0", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2 cache=q8_0/q8_0"),
+    row("attention_q4_0", 16, "attention group=4 d=64 dv=64 scale=0.125 sinks heads=8 rows=4 cache=q4_0/q4_0"),
 ];
 
 impl Attention {
+    fn heads(&self) -> Heads {
+        Heads { group: self.group, d: self.d, dv: self.dv, cache: self.cache }
+    }
+
     fn scores(&self) -> Scores {
         Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
     }
@@ -53,15 +63,15 @@ impl Attention {
 impl Definition for Attention {
     fn name(&self) -> String {
         let Attention { group, d, dv, heads, rows, .. } = *self;
-        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_{}", self.scores().name())
+        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_{}{}", self.scores().name(), self.cache.suffix())
     }
 
     fn signature(&self) -> Signature {
         let signature = Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
+            .read("keys", self.cache.keys(self.d).holds())
+            .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("scratch")
@@ -75,14 +85,14 @@ impl Definition for Attention {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let Attention { group, d, dv, heads, rows, .. } = *self;
+        let Attention { heads, rows, .. } = *self;
         check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
         check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, [group, d, dv], &self.scores(), [heads, rows], false, None)
+        kernel(name, vectors.lanes, self.heads(), &self.scores(), [heads, rows], false, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (Attention { group, d, dv, sinks, heads, .. }, scores) = (*self, self.scores());
+        let (Attention { group, d, dv, sinks, heads, cache, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -91,7 +101,7 @@ impl Definition for Attention {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let sink = sinks.as_ref().map(|sinks| sinks[h]);
-                let (_, sum, acc) = attended(&input, q, dv, &scores, (0, 0, own as usize), sink)?;
+                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (0, 0, own as usize), sink)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -5,10 +5,11 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
 use crate::attention;
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{MOST_ROWS, chosen_kernel};
+use crate::online_softmax::{Heads, MOST_ROWS, chosen_kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -73,7 +74,8 @@ impl Definition for AttentionChosen {
         let most = if part { 1 } else { MOST_ROWS };
         check(&name, "rows", u64::from(rows), (1..=most).contains(&rows), format!("1 to {most}"))?;
         check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        chosen_kernel(name, vectors.lanes, [group, d, dv], scale, [heads, rows], part, words)
+        let of = Heads { group, d, dv, cache: Cache::default() };
+        chosen_kernel(name, vectors.lanes, of, scale, [heads, rows], part, words)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {

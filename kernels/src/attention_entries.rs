@@ -4,10 +4,11 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{Scores, attended, attended_in, kernel_with_entries};
+use crate::online_softmax::{Heads, Scores, attended, attended_in, kernel_with_entries};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -70,7 +71,8 @@ impl Definition for AttentionEntries {
         for (what, n) in [("a window of positions", window), ("positions of an entry", every)] {
             check(&name, what, n.into(), n > 0 && i32::try_from(n).is_ok(), "at least 1")?;
         }
-        kernel_with_entries(name, vectors.lanes, [group, d, dv], &Scores { scale, cap: None, sinks }, window)
+        let of = Heads { group, d, dv, cache: Cache::default() };
+        kernel_with_entries(name, vectors.lanes, of, &Scores { scale, cap: None, sinks }, window)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
@@ -86,10 +88,12 @@ impl Definition for AttentionEntries {
             let q = &q[h * d..][..d];
             let from = (own + 1).saturating_sub(window as usize).max(first);
             let sink = if sinks { Some(input.floats("sinks")?[h]) } else { None };
-            let (mut max, mut sum, mut acc) = attended(&input, q, dv, &scores, (first, from, own), sink)?;
+            let (mut max, mut sum, mut acc) =
+                attended(&input, q, (dv, Cache::default()), &scores, (first, from, own), sink)?;
             if whole > 0 {
                 let names = ["entry_keys", "entry_values"];
-                let of_entries = attended_in(&input, names, q, dv, &scores, (0, 0, whole - 1), None)?;
+                let of_entries =
+                    attended_in(&input, names, q, (dv, Cache::default()), &scores, (0, 0, whole - 1), None)?;
                 let top = max.max(of_entries.0);
                 let [past, new] = [max, of_entries.0].map(|max| (max - top).exp());
                 (max, sum) = (top, sum * past + of_entries.1 * new);

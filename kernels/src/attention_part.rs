@@ -4,10 +4,11 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
 use crate::attention;
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
-use crate::online_softmax::{Scores, attended, kernel};
+use crate::online_softmax::{Heads, Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -29,6 +30,9 @@ spec! {
         pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -39,9 +43,16 @@ const ROWS: &[Row] = &[
     row("attention_part_sinks", 16, "attention_part group=8 d=64 dv=64 scale=0.125 sinks"),
     row("attention_part_cap", 16, "attention_part group=2 d=256 dv=256 scale=0.0625 cap=50.0"),
     row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
+    row("attention_part_q8_0", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346 cache=q8_0/q8_0"),
+    row("attention_part_q4_0", 16, "attention_part group=4 d=64 dv=64 scale=0.125 cache=q4_0/q4_0"),
+    row("attention_part_q8_0_f16", 16, "attention_part group=1 d=96 dv=80 scale=0.1 cache=q8_0/f16"),
 ];
 
 impl AttentionPart {
+    fn heads(&self) -> Heads {
+        Heads { group: self.group, d: self.d, dv: self.dv, cache: self.cache }
+    }
+
     fn scores(&self) -> Scores {
         Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
     }
@@ -50,15 +61,15 @@ impl AttentionPart {
 impl Definition for AttentionPart {
     fn name(&self) -> String {
         let AttentionPart { group, d, dv, .. } = *self;
-        format!("attention_part_g{group}d{d}v{dv}_{}", self.scores().name())
+        format!("attention_part_g{group}d{d}v{dv}_{}{}", self.scores().name(), self.cache.suffix())
     }
 
     fn signature(&self) -> Signature {
         Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
+            .read("keys", self.cache.keys(self.d).holds())
+            .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
             .write("part", Holds::Floats)
             .scratch("scratch")
@@ -68,12 +79,11 @@ impl Definition for AttentionPart {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionPart { group, d, dv, .. } = *self;
-        kernel(name, vectors.lanes, [group, d, dv], &self.scores(), [1, 1], true, None)
+        kernel(name, vectors.lanes, self.heads(), &self.scores(), [1, 1], true, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionPart { group, d, dv, sinks, .. }, scores) = (*self, self.scores());
+        let (AttentionPart { group, d, dv, sinks, cache, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv) = (group as usize, d as usize, dv as usize);
         let own = input.id("position")?;
@@ -81,7 +91,7 @@ impl Definition for AttentionPart {
         for h in 0..group {
             let first = 32 * run.dim("first") as usize;
             let sink = if sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
-            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, &scores, (first, first, own), sink)?;
+            let (max, sum, acc) = attended(&input, &q[h * d..][..d], (dv, cache), &scores, (first, first, own), sink)?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
             close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;

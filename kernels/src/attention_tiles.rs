@@ -36,6 +36,9 @@
 //! would rise from 2e-7 to 2e-5). `exact` kernels have two bf16 of weights and values, too, and three products of them: then 2^-14 stands in
 //! place of 2^-7. Reference and tests hold runs against these bounds.
 //!
+//! Keys and values in blocks ([`ixc_ir::cache`]) become f32 in registers, and then panels: an integer times a half has up to 19 bits, of which two bf16 that
+//! are cut lack 2^-15 of it, and one that is rounded as much as of any other.
+//!
 //! **Windows.** With a `window` a row sees the last positions alone, its own included. Blocks begin with the first that the first row sees, so
 //! that nothing is read which no row sees; blocks that some row does not see whole, at either end, are masked:
 //!
@@ -57,6 +60,7 @@ use std::ops::Range;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Runs};
 
+use crate::cache::{Cache, Field};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
@@ -101,6 +105,9 @@ spec! {
         pub window: Option<u32>,
         /// Whether it sees those from the last multiple of `window` on instead.
         pub chunked: bool,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -114,6 +121,8 @@ const ROWS: &[Row] = &[
     row("attention_tiles_window", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 window=128"),
     row("attention_tiles_window_1024", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 window=1024"),
     row("attention_tiles_chunk", 64, "attention_tiles group=5 d=128 dv=128 scale=0.088388346 heads=8 rows=64 window=256 chunked"),
+    row("attention_tiles_q8_0", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 cache=q8_0/q8_0"),
+    row("attention_tiles_q4_0", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 exact window=128 cache=q4_0/q4_0"),
 ];
 
 /// Rounding to bf16, relative: of 8 bits half the last.
@@ -121,6 +130,8 @@ const BF16: f64 = 1.0 / 256.0;
 /// Of a product of two factors of two bf16 each: what one lacks, 2^-16 (keys and values lack nothing), and the product of both low parts, which is
 /// left out: 2^-8 of a rounded one, 2^-7 of a cut one.
 const TWO_BF16: f64 = 1.0 / 16384.0;
+/// What two bf16 that are cut lack of a number of more bits than they have.
+const CUT: f64 = 1.0 / 32768.0;
 /// Position of the first row where nothing else says one: in the third run.
 const FIRST: u64 = 300;
 
@@ -164,7 +175,11 @@ impl Definition for AttentionTiles {
         let AttentionTiles { group, d, dv, heads, rows, exact, .. } = *self;
         let exact = if exact { "_exact" } else { "" };
         let window = self.seen().map_or(String::new(), |window| format!("_{}", window.name()));
-        format!("attention_tiles{window}_g{group}d{d}v{dv}h{heads}m{rows}{exact}_{}", self.scores().name())
+        format!(
+            "attention_tiles{window}_g{group}d{d}v{dv}h{heads}m{rows}{exact}_{}{}",
+            self.scores().name(),
+            self.cache.suffix()
+        )
     }
 
     fn signature(&self) -> Signature {
@@ -172,8 +187,8 @@ impl Definition for AttentionTiles {
         let signature = Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
+            .read("keys", self.cache.keys(self.d).holds())
+            .read("values", self.cache.values(self.dv).holds())
             .write("y", Holds::Floats)
             .scratch("scratch");
         let signature = match self.window {
@@ -193,7 +208,7 @@ impl Definition for AttentionTiles {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionTiles { group, d, dv, heads, rows, chunked, .. } = *self;
+        let AttentionTiles { group, d, dv, heads, rows, chunked, cache, .. } = *self;
         let tiles = vectors.tiles;
         check(&name, "tile registers of the target", tiles.into(), tiles, "8, for attention by tiles")?;
         for (what, n) in [
@@ -209,6 +224,7 @@ impl Definition for AttentionTiles {
             window.check(&name)?;
         }
         check(&name, "chunks", chunked.into(), self.window.is_some() || !chunked, "none where there is no window")?;
+        cache.check(&name, d, dv)?;
         let unit = AttentionTiles::unit(group);
         check(&name, "rows", rows.into(), rows > 0 && rows % unit == 0, format!("a multiple of {unit}"))?;
         let queries = u64::from(rows) * u64::from(group);
@@ -217,13 +233,15 @@ impl Definition for AttentionTiles {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionTiles { group, d, dv, heads, exact, window, .. }, of) = (*self, self.scores());
-        let rounding = if exact { TWO_BF16 } else { 2.0 * BF16 };
+        let (AttentionTiles { group, d, dv, heads, exact, window, cache, .. }, of) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
+        let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
+        let cut = |field: &Field| if field.codes().is_some() { CUT } else { 0.0 };
+        let of_products = TWO_BF16 + cut(&of_keys);
+        let rounding = if exact { TWO_BF16 + cut(&of_values) } else { 2.0 * BF16 };
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
-        let (keys, values) = (input.halves("keys")?, input.halves("values")?);
-        let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
+        let (key, value) = (of_keys.reader(&input, "keys")?, of_values.reader(&input, "values")?);
         let factor = f64::from(of.scale.value());
         // Memory begins with the first block.
         let begins = window.map_or(0, |_| ATTENTION_BLOCK as usize * run.dim("first") as usize);
@@ -247,10 +265,10 @@ impl Definition for AttentionTiles {
                 let sum: f64 = weights.iter().sum();
                 // A cap is no steeper than 1, and has an error of its own.
                 let of_cap = of.cap.map_or(0.0, |cap| f64::from(cap.value()) * SOFTCAP_BOUND);
-                let of_scores = magnitude * (TWO_BF16 + (d as f64 + 2.0) * UNIT) + of_cap;
+                let of_scores = magnitude * (of_products + (d as f64 + 2.0) * UNIT) + of_cap;
                 let relative = 2.0 * (of_scores.exp() - 1.0) + rounding + EXP_BOUND * scores.len() as f64;
                 for e in 0..dv {
-                    let terms = (from..end).zip(&weights).map(|(p, w)| w * values[p * dv + e] / sum);
+                    let terms = (from..end).zip(&weights).map(|(p, w)| w * value(p, e) / sum);
                     let (expected, size) = terms.fold((0.0, 0.0), |(s, m), x| (s + x, m + x.abs()));
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, expected, relative * size + 1e-30)?;
@@ -272,7 +290,7 @@ impl Definition for AttentionTiles {
 
     fn work(&self, call: &Call<'_>) -> Work {
         let rows = call.bytes("position") / 4;
-        let positions = call.bytes("values") / (2 * u64::from(self.dv));
+        let positions = call.bytes("values") / self.cache.values(self.dv).position_bytes().max(1).unsigned_abs();
         let multiply_adds = u64::from(self.group) * u64::from(self.d + self.dv) * rows * positions;
         Work { bytes: call.bytes("keys") + call.bytes("values"), multiply_adds, arithmetic: Arithmetic::Bf16 }
     }
@@ -321,6 +339,7 @@ mod tests {
                 exact: false,
                 window: None,
                 chunked: false,
+                cache: Cache::default(),
             };
             generate(&spec.into(), Target::AMX).unwrap_or_else(|error| panic!("{error}"));
         }

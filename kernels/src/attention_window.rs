@@ -4,10 +4,11 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimRule;
 
+use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{MOST_ROWS, Scores, Window, attended, kernel};
+use crate::online_softmax::{Heads, MOST_ROWS, Scores, Window, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -37,6 +38,9 @@ spec! {
         pub window: u32,
         /// Whether it sees those from the last multiple of `window` on instead.
         pub chunked: bool,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -44,6 +48,7 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
+    row("attention_window_q8_0", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128 cache=q8_0/q8_0"),
     row("attention_window_sinks", 6, "attention_window group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2 window=128"),
     row("attention_chunk", 6, "attention_window group=5 d=128 dv=128 scale=0.088388346 heads=8 rows=3 window=8192 chunked"),
 ];
@@ -51,6 +56,10 @@ const ROWS: &[Row] = &[
 impl AttentionWindow {
     fn seen(&self) -> Window {
         Window { positions: self.window, chunked: self.chunked }
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { group: self.group, d: self.d, dv: self.dv, cache: self.cache }
     }
 
     fn scores(&self) -> Scores {
@@ -61,15 +70,20 @@ impl AttentionWindow {
 impl Definition for AttentionWindow {
     fn name(&self) -> String {
         let AttentionWindow { group, d, dv, heads, rows, .. } = *self;
-        format!("attention_{}_g{group}d{d}v{dv}h{heads}m{rows}_{}", self.seen().name(), self.scores().name())
+        format!(
+            "attention_{}_g{group}d{d}v{dv}h{heads}m{rows}_{}{}",
+            self.seen().name(),
+            self.scores().name(),
+            self.cache.suffix()
+        )
     }
 
     fn signature(&self) -> Signature {
         Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
+            .read("keys", self.cache.keys(self.d).holds())
+            .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("scratch")
@@ -81,15 +95,15 @@ impl Definition for AttentionWindow {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionWindow { group, d, dv, heads, rows, .. } = *self;
+        let AttentionWindow { heads, rows, .. } = *self;
         check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
         check(&name, "key heads", heads.into(), heads > 0, "at least 1")?;
         self.seen().check(&name)?;
-        kernel(name, vectors.lanes, [group, d, dv], &self.scores(), [heads, rows], false, Some(self.seen()))
+        kernel(name, vectors.lanes, self.heads(), &self.scores(), [heads, rows], false, Some(self.seen()))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionWindow { group, d, dv, sinks, heads, .. }, scores) = (*self, self.scores());
+        let (AttentionWindow { group, d, dv, sinks, heads, cache, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -101,7 +115,7 @@ impl Definition for AttentionWindow {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let from = (self.seen().first(own as u64) as usize).max(first);
                 let sink = sinks.as_ref().map(|sinks| sinks[h]);
-                let (_, sum, acc) = attended(&input, q, dv, &scores, (first, from, own), sink)?;
+                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (first, from, own), sink)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -18,7 +18,7 @@
 //! | [`spec`], [`text`], [`limits`] | what can be asked of any spec; its text; what a typed one may be |
 //! | [`signature`] | buffers and dims by name, and binding to them |
 //! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
-//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`online_softmax`], [`bf16_tile`] | pieces of generators |
+//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`cache`], [`online_softmax`], [`bf16_tile`] | pieces of generators |
 //! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
 //! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 //!
@@ -36,6 +36,7 @@ mod attention_part;
 mod attention_tiles;
 mod attention_window;
 mod bf16_tile;
+mod cache;
 pub mod catalogue;
 mod centre;
 mod column_squares;
@@ -90,6 +91,7 @@ use serde::{Deserialize, Serialize};
 use definition::{Definition, registry};
 use text::{Fields, Text};
 
+pub use cache::Cache;
 pub use gated::Activation;
 pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
 pub use linear::{MatmulStrategy, candidates, tiling};

@@ -78,6 +78,7 @@ fn check_format(holds: Holds) -> Result<(), SpecError> {
         | Holds::Positive
         | Holds::Negative
         | Holds::Halves
+        | Holds::Panels(_)
         | Holds::Positions
         | Holds::Whole
         | Holds::Ids

@@ -4,13 +4,23 @@
 //! Keys lie as `[position / 16][d][position % 16]`: a lane is a position, so a block's scores need no horizontal sum. Queries are the
 //! heads of one row, or of a few rows together, so that a load and its conversion from f16 serve several of them, whose
 //! accumulators hide the latency of a fused multiply-add (4 cycles at two a cycle: eight chains). The factor on scores is put on the
-//! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16.
+//! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16, or in blocks.
 //!
 //! ```text
 //! for each block                                     // first those that all rows see whole, then those that need a mask
 //!   p[query][position] = q . k                       // tiles of queries x positions, in registers over d
 //!   for each query: maximum, p = e^(p - maximum), sums += p
 //!   acc[query][dv] = acc * e^(old maximum - maximum) + p v    // tiles of queries x elements of a value, in registers
+//! ```
+//!
+//! **Keys in blocks** ([`ixc_ir::cache`]) are multiplied as bytes: a query is rounded once, like activations of products of weights, to bytes in
+//! -127..=127 with an f32 scale for each block, and a block's sum of products is an integer, which both scales are put on. What is lost is at most
+//! 1/254 of the largest magnitude of a query's block; llama.cpp rounds queries so, too. **Values in blocks** are integers that are multiplied
+//! in f32 with weights that their scale was put on.
+//!
+//! ```text
+//! score = sum over blocks of dq * dk * (sum of q * k)          // integers; a key's code is unsigned, less its zero point times the sum of q
+//! acc += (p * dv) * v                                          // p * dv once for a position and 32 elements
 //! ```
 //!
 //! While a block is worked on, the next one is prefetched, line by line: hardware prefetchers stop at the end of a page, which
@@ -23,8 +33,10 @@
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
+use crate::cache::{Blocks, Cache, Elements, Field};
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
+use crate::quantise::Scale;
 use crate::reference::{Buffers, Mismatch};
 use crate::text::Bits;
 use crate::vectors::{for_rest, for_vectors};
@@ -48,6 +60,11 @@ const fn tile(lanes: u16) -> (i64, i64) {
     if lanes >= 16 { (8, 16) } else { (4, 8) }
 }
 
+/// Accumulators of a loop that has as many sums beside them.
+const fn half_tile(lanes: u16) -> i64 {
+    tile(lanes).1 / 2
+}
+
 /// What a call leaves.
 enum Outcome {
     /// The weighted mean of the values, for each row: a row of the result has so many bytes.
@@ -64,7 +81,7 @@ struct Scratch {
     /// Where positions are chosen: the word of a block for each query, and the bit of each position of a block.
     marks: i64,
     bits: i64,
-    /// Queries times the factor on scores.
+    /// Queries times the factor on scores; for keys in blocks rounded, with [`ROUNDED`] bytes beside each block's codes.
     q: i64,
     /// Sums of weighted values: a value for each query.
     acc: i64,
@@ -74,7 +91,12 @@ struct Scratch {
     stats: i64,
     /// Bytes of those.
     stats_bytes: i64,
+    /// Weights times the scales of values in blocks: a block for each query of a tile and each panel that is worked on at once.
+    scaled: i64,
 }
+
+/// Bytes that a rounded query's block has beside its codes: an f32 scale, and the sum of codes times the keys' zero point, negative.
+const ROUNDED: i64 = 8;
 
 /// Bytes of a query's, and places in them.
 const STATS: i64 = 12;
@@ -88,6 +110,8 @@ const LAST_ENTRY: i64 = 12;
 struct Places {
     keys: BufferId,
     values: BufferId,
+    of_keys: Field,
+    of_values: Field,
     /// The first block's number.
     first: Option<DimId>,
     /// Which positions a row sees, where not all.
@@ -127,6 +151,19 @@ struct Attend {
     chosen: Option<(BufferId, i64)>,
 }
 
+/// Query heads that share a key head, and what they attend over.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// How many there are.
+    pub group: u32,
+    /// Elements of a query or key head.
+    pub d: u32,
+    /// Elements of a value head.
+    pub dv: u32,
+    /// Formats of keys and values.
+    pub cache: Cache,
+}
+
 /// What scores are, besides products of queries and keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores {
@@ -147,7 +184,11 @@ impl Scores {
 
     /// The score of a product, in f64.
     pub fn of(&self, product: f64) -> f64 {
-        let score = product * f64::from(self.scale.value());
+        self.bent(product * f64::from(self.scale.value()))
+    }
+
+    /// The score of a product with the factor on it.
+    fn bent(&self, score: f64) -> f64 {
         self.cap.map_or(score, |cap| f64::from(cap.value()) * (score / f64::from(cap.value())).tanh())
     }
 }
@@ -206,7 +247,7 @@ pub fn check_cap(name: &str, cap: Option<Bits>) -> Result<(), GenerateError> {
 pub fn kernel(
     name: String,
     lanes: u16,
-    sizes: [u32; 3],
+    sizes: Heads,
     scores: &Scores,
     [heads, rows]: [u32; 2],
     part: bool,
@@ -219,7 +260,7 @@ pub fn kernel(
 pub fn kernel_with_entries(
     name: String,
     lanes: u16,
-    sizes: [u32; 3],
+    sizes: Heads,
     scores: &Scores,
     window: u32,
 ) -> Result<Kernel, GenerateError> {
@@ -231,7 +272,7 @@ pub fn kernel_with_entries(
 pub fn chosen_kernel(
     name: String,
     lanes: u16,
-    sizes: [u32; 3],
+    sizes: Heads,
     scale: Bits,
     rows: [u32; 2],
     part: bool,
@@ -256,7 +297,7 @@ impl Seen {
 fn generated(
     name: String,
     lanes: u16,
-    sizes: [u32; 3],
+    sizes: Heads,
     scores: &Scores,
     [heads, rows]: [u32; 2],
     part: bool,
@@ -264,8 +305,11 @@ fn generated(
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     check_cap(&name, scores.cap)?;
-    what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
-    let [group, d, dv] = sizes.map(i64::from);
+    let Heads { group, d, dv, cache } = sizes;
+    what.into_iter().zip([group, d, dv]).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
+    cache.check(&name, d, dv)?;
+    let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
+    let [group, d, dv] = [group, d, dv].map(i64::from);
     let (heads, rows) = (i64::from(heads), i64::from(rows));
     let mut b = KernelBuilder::new(name);
     let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
@@ -288,14 +332,15 @@ fn generated(
         None => b.read("position", 4),
         Some((groups, rest)) => b.read("position", groups * (rows * 4) + rest * 4),
     };
-    let cache = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
-    let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
-    let places = Places { keys, values, first, window, last: OWN };
+    let held = |field: Field| full * field.block_bytes() + masked * field.block_bytes();
+    let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
+    let places = Places { keys, values, of_keys, of_values, first, window, last: OWN };
     let entries = blocks.map(|blocks| {
         let whole = b.read("whole", 4);
-        let [keys, values] =
-            [("entry_keys", d), ("entry_values", dv)].map(|(name, len)| b.read(name, blocks * (BLOCK * len * 2)));
-        Entries { places: Places { keys, values, first: None, window: None, last: LAST_ENTRY }, whole, blocks }
+        let [keys, values] = [("entry_keys", of_keys), ("entry_values", of_values)]
+            .map(|(name, of)| b.read(name, blocks * of.block_bytes()));
+        let places = Places { keys, values, of_keys, of_values, first: None, window: None, last: LAST_ENTRY };
+        Entries { places, whole, blocks }
     });
     let sinks = scores.sinks.then(|| b.read("sinks", group * 4));
     let chosen = words.map(|words| {
@@ -309,7 +354,7 @@ fn generated(
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
     let stats = if entries.is_some() { STATS_WITH_ENTRIES } else { STATS };
-    let scratch = scratch(&mut b, lanes, group * rows, [d, dv], stats, chosen.is_some());
+    let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values], stats, chosen.is_some());
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -344,25 +389,39 @@ fn scratch(
     b: &mut KernelBuilder,
     lanes: u16,
     queries: i64,
-    [d, dv]: [i64; 2],
+    [keys, values]: [Field; 2],
     stats_bytes: i64,
     chosen: bool,
 ) -> Scratch {
     let mut end = 0;
-    let mut place = |floats: i64| {
+    let mut place = |bytes: i64| {
         let at = end;
         // Vectors do not cross lines.
-        end = (end + queries * floats * 4 + LINE - 1) / LINE * LINE;
+        end = (end + bytes + LINE - 1) / LINE * LINE;
         at
     };
-    let (p, q, acc) = (place(BLOCK), place(d), place(dv));
-    let (sums, stats) = (place(lanes.into()), place(stats_bytes / 4));
-    let marks = place(i64::from(chosen));
+    let (p, q) = (place(queries * BLOCK * 4), place(queries * query_bytes(&keys)));
+    let acc = place(queries * values.width * 4);
+    let (sums, stats) = (place(queries * i64::from(lanes) * 4), place(queries * stats_bytes));
+    let marks = place(queries * i64::from(chosen) * 4);
+    let scaled = place(values.codes().map_or(0, |blocks| most_panels(&blocks, lanes) * BLOCK * 4));
     let bits = end;
     if chosen {
         end += BLOCK * 4;
     }
-    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, marks, bits, q, acc, sums, stats, stats_bytes }
+    let buffer = b.buffer("scratch", BufferKind::Scratch, end);
+    Scratch { buffer, p, marks, bits, q, acc, sums, stats, stats_bytes, scaled }
+}
+
+/// Bytes of a query in scratch memory.
+fn query_bytes(keys: &Field) -> i64 {
+    keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED))
+}
+
+/// Panels of all queries of a tile together, at most.
+fn most_panels(blocks: &Blocks, lanes: u16) -> i64 {
+    let (queries, accumulators) = tile(lanes);
+    (accumulators * i64::from(lanes) / blocks.len()).max(queries)
 }
 
 /// Queries in tiles of one size: the first query, the size, and how many tiles.
@@ -440,13 +499,20 @@ impl Attend {
     fn begin(&self, b: &mut KernelBuilder, rows: i64, row: &Affine) {
         let s = &self.scratch;
         self.queries(b, rows, |b, r, h, query| {
-            for_vectors(b, self.lanes, self.d as u32, |b, at, lanes| {
-                let from = (row.clone() + r.clone()) * self.q_row_bytes + h.clone() * (self.d * 4);
-                let x = b.load(Type::f32(lanes), self.q, from + at.clone() * 4);
+            let from = (row.clone() + r.clone()) * self.q_row_bytes + h.clone() * (self.d * 4);
+            let scaled = |b: &mut KernelBuilder, at: Affine, lanes: u16| {
+                let x = b.load(Type::f32(lanes), self.q, from.clone() + at * 4);
                 let scale = b.splat_f32(lanes, self.scores.scale.value());
-                let x = b.mul(x, scale);
-                b.store(s.buffer, query.clone() * (self.d * 4) + at * 4 + s.q, x);
-            });
+                b.mul(x, scale)
+            };
+            let to = query.clone() * query_bytes(&self.places.of_keys) + s.q;
+            match self.places.of_keys.codes() {
+                Some(blocks) => self.round(b, &blocks, &to, &scaled),
+                None => for_vectors(b, self.lanes, self.d as u32, |b, at, lanes| {
+                    let x = scaled(b, at.clone(), lanes);
+                    b.store(s.buffer, query.clone() * (self.d * 4) + at * 4 + s.q, x);
+                }),
+            }
             for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
                 let zeros = b.splat_f32(lanes, 0.0);
                 b.store(s.buffer, query.clone() * (self.dv * 4) + at * 4 + s.acc, zeros);
@@ -474,6 +540,36 @@ impl Attend {
                 let last = b.same(Op::ISub, &[whole, one]);
                 b.store(s.buffer, query * s.stats_bytes + (s.stats + LAST_ENTRY), last);
             }
+        });
+    }
+
+    /// Rounds a query to bytes, for keys in blocks.
+    fn round(&self, b: &mut KernelBuilder, blocks: &Blocks, to: &Affine, query: Elements<'_>) {
+        let lanes = self.lanes.min(blocks.len() as u16);
+        let (width, buffer) = (i64::from(lanes), self.scratch.buffer);
+        b.for_each("block", blocks.count, |b, block| {
+            let to = to.clone() + block * (blocks.len() + ROUNDED);
+            let vectors = 0..blocks.len() / width;
+            let x: Vec<ValueId> = vectors.map(|i| query(b, block * blocks.len() + i * width, lanes)).collect();
+            let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
+            let most = magnitudes[1..].iter().fold(magnitudes[0], |most, x| b.same(Op::Max, &[most, *x]));
+            let most = b.op(Op::ReduceMax, Type::f32(1), &[most]);
+            let Scale { d, inverse } = Scale::of(b, most);
+            let inverse = b.broadcast(lanes, inverse);
+            let mut sum = None;
+            for (i, x) in x.into_iter().enumerate() {
+                let x = b.mul(x, inverse);
+                let codes = b.op(Op::ToI32, Type::i32(lanes), &[x]);
+                let narrow = b.op(Op::NarrowS, Type::i8(lanes), &[codes]);
+                b.store(buffer, to.clone() + i as i64 * width, narrow);
+                sum = Some(sum.map_or(codes, |sum| b.iadd(sum, codes)));
+            }
+            let Some(sum) = sum else { return };
+            let sum = b.op(Op::ReduceAdd, Type::i32(1), &[sum]);
+            let zero = b.splat_int(Type::i32(1), -blocks.zero());
+            let less = b.same(Op::IMul, &[sum, zero]);
+            b.store(buffer, to.clone() + blocks.len(), d);
+            b.store(buffer, to + (blocks.len() + 4), less);
         });
     }
 
@@ -538,6 +634,9 @@ impl Attend {
         masked: bool,
         prefetch: bool,
     ) {
+        if let Some(blocks) = places.of_keys.codes() {
+            return self.scores_of_bytes(b, &blocks, (places, block), (first, size), (masked, prefetch));
+        }
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         // Vectors of positions: at least those that lie side by side, at most a block.
         let least = (KEYS / width).max(1);
@@ -579,55 +678,162 @@ impl Attend {
                 }
                 sums
             });
-            let lowest = b.splat_f32(lanes, MASKED);
-            let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
-            for v in 0..vectors {
-                let position = masked.then(|| {
-                    let start = places.first.map_or(block.clone(), |first| block.clone() + first);
-                    let p = b.index(start * BLOCK + part * (vectors * width) + v * width);
-                    let p = b.broadcast(lanes, p);
-                    b.iadd(p, iota)
-                });
-                for query in 0..size {
-                    let query_at = first.clone() + query;
-                    let mut score = sums[(query * vectors + v) as usize];
-                    if let Some(cap) = self.scores.cap {
-                        score = math::softcap(b, score, cap.value());
-                    }
-                    if let Some(position) = position {
-                        let own = b.load_splat(
-                            Type::i32(lanes),
-                            s.buffer,
-                            query_at.clone() * s.stats_bytes + (s.stats + places.last),
-                        );
-                        let after = b.same(Op::CmpGt, &[position, own]);
-                        score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
-                        if let Some(window) = places.window {
-                            let before = match window.chunked {
-                                true => {
-                                    let first = window.first_of(b, own);
-                                    b.same(Op::CmpGt, &[first, position])
-                                }
-                                false => {
-                                    let window = b.splat_int(Type::i32(lanes), i64::from(window.positions) - 1);
-                                    let end = b.iadd(position, window);
-                                    b.same(Op::CmpGt, &[own, end])
-                                }
-                            };
-                            score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
-                        }
-                        if self.chosen.is_some() {
-                            let at = part * (vectors * width * 4) + (v * width * 4 + s.bits);
-                            let bit = b.load(Type::i32(lanes), s.buffer, at);
-                            let word = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * 4 + s.marks);
-                            let (own, none) = (b.same(Op::And, &[word, bit]), b.splat_int(Type::i32(lanes), 0));
-                            let unseen = b.same(Op::CmpEq, &[own, none]);
-                            score = b.op(Op::Select, Type::f32(lanes), &[unseen, lowest, score]);
-                        }
-                    }
-                    let at = query_at * (BLOCK * 4) + part * (vectors * width * 4) + (v * width * 4 + s.p);
-                    b.store(s.buffer, at, score);
+            self.put(b, (places, block), &(part * (vectors * width)), (first, size), &sums, masked);
+        });
+    }
+
+    /// Stores scores of `size` queries, which are in vectors of positions from `at` of the block on.
+    fn put(
+        &self,
+        b: &mut KernelBuilder,
+        (places, block): (&Places, &Affine),
+        at: &Affine,
+        (first, size): (&Affine, i64),
+        scores: &[ValueId],
+        masked: bool,
+    ) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        let vectors = scores.len() as i64 / size;
+        let lowest = b.splat_f32(lanes, MASKED);
+        let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
+        for v in 0..vectors {
+            let position = masked.then(|| {
+                let start = places.first.map_or(block.clone(), |first| block.clone() + first);
+                let p = b.index(start * BLOCK + at.clone() + v * width);
+                let p = b.broadcast(lanes, p);
+                b.iadd(p, iota)
+            });
+            for query in 0..size {
+                let query_at = first.clone() + query;
+                let mut score = scores[(query * vectors + v) as usize];
+                if let Some(cap) = self.scores.cap {
+                    score = math::softcap(b, score, cap.value());
                 }
+                if let Some(position) = position {
+                    let own = b.load_splat(
+                        Type::i32(lanes),
+                        s.buffer,
+                        query_at.clone() * s.stats_bytes + (s.stats + places.last),
+                    );
+                    let after = b.same(Op::CmpGt, &[position, own]);
+                    score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
+                    if let Some(window) = places.window {
+                        let before = match window.chunked {
+                            true => {
+                                let first = window.first_of(b, own);
+                                b.same(Op::CmpGt, &[first, position])
+                            }
+                            false => {
+                                let window = b.splat_int(Type::i32(lanes), i64::from(window.positions) - 1);
+                                let end = b.iadd(position, window);
+                                b.same(Op::CmpGt, &[own, end])
+                            }
+                        };
+                        score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
+                    }
+                    if self.chosen.is_some() {
+                        let at = at.clone() * 4 + (v * width * 4 + s.bits);
+                        let bit = b.load(Type::i32(lanes), s.buffer, at);
+                        let word = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * 4 + s.marks);
+                        let (own, none) = (b.same(Op::And, &[word, bit]), b.splat_int(Type::i32(lanes), 0));
+                        let unseen = b.same(Op::CmpEq, &[own, none]);
+                        score = b.op(Op::Select, Type::f32(lanes), &[unseen, lowest, score]);
+                    }
+                }
+                b.store(s.buffer, query_at * (BLOCK * 4) + at.clone() * 4 + (v * width * 4 + s.p), score);
+            }
+        }
+    }
+
+    /// As [`Attend::scores`], of keys in blocks: sums of products of bytes, block by block of the head.
+    fn scores_of_bytes(
+        &self,
+        b: &mut KernelBuilder,
+        blocks: &Blocks,
+        (places, block): (&Places, &Affine),
+        (first, size): (&Affine, i64),
+        (masked, prefetch): (bool, bool),
+    ) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        let (f32s, i32s, i8s) = (Type::f32(lanes), Type::i32(lanes), Type::i8(4 * lanes));
+        let most = half_tile(lanes);
+        // Strips, or vectors of one.
+        let strips = if width >= KEYS && BLOCK / KEYS * size <= most { BLOCK / KEYS } else { 1 };
+        let of_strip = KEYS / width;
+        let vectors = (1..=of_strip).rev().find(|v| of_strip % v == 0 && v * size <= most).unwrap_or(1);
+        let strip_bytes = places.of_keys.strip_bytes();
+        b.for_each("strip", BLOCK / KEYS / strips, |b, strip| {
+            let at = block.clone() * places.of_keys.block_bytes() + strip * (strips * strip_bytes);
+            for part in 0..of_strip / vectors {
+                let vectors_at: Vec<(i64, i64)> = (0..strips)
+                    .flat_map(|strip| (0..vectors).map(move |v| (strip * strip_bytes, (part * vectors + v) * width)))
+                    .collect();
+                let zero = b.splat_f32(lanes, 0.0);
+                let init = vec![zero; size as usize * vectors_at.len()];
+                let sums = b.for_carry("e", blocks.count, &init, |b, e, sums| {
+                    let panel = at.clone() + e * blocks.panel();
+                    if prefetch && part == 0 {
+                        for strip in 0..strips {
+                            for line in 0..(blocks.panel() + LINE - 1) / LINE {
+                                let ahead = places.of_keys.block_bytes() + strip * strip_bytes + line * LINE;
+                                b.prefetch(places.keys, panel.clone() + ahead);
+                            }
+                        }
+                    }
+                    let query = |query: i64, byte: i64| {
+                        (first.clone() + query) * query_bytes(&places.of_keys)
+                            + e * (blocks.len() + ROUNDED)
+                            + (s.q + byte)
+                    };
+                    let mut ints = Vec::with_capacity(sums.len());
+                    for q in 0..size {
+                        let less = b.load_splat(i32s, s.buffer, query(q, blocks.len() + 4));
+                        ints.extend(vectors_at.iter().map(|_| less));
+                    }
+                    for dword in 0..blocks.dwords() {
+                        let keys: Vec<ValueId> = vectors_at
+                            .iter()
+                            .map(|(strip, lane)| {
+                                let at = panel.clone() + (strip + blocks.dword(dword) + lane * 4);
+                                b.load(i32s, places.keys, at)
+                            })
+                            .collect();
+                        for part in 0..blocks.shared() {
+                            let codes: Vec<ValueId> = keys
+                                .iter()
+                                .map(|key| {
+                                    let codes = blocks.codes(b, *key, part);
+                                    b.bitcast(i8s, codes)
+                                })
+                                .collect();
+                            for q in 0..size {
+                                let x = b.load_splat(i32s, s.buffer, query(q, blocks.element(dword, part)));
+                                let x = b.bitcast(i8s, x);
+                                for (v, codes) in codes.iter().enumerate() {
+                                    let sum = &mut ints[q as usize * vectors_at.len() + v];
+                                    *sum = b.dot4_u8s8(*sum, *codes, x);
+                                }
+                            }
+                        }
+                    }
+                    let scales: Vec<ValueId> = vectors_at
+                        .iter()
+                        .map(|(strip, lane)| blocks.scales(b, lanes, places.keys, panel.clone() + *strip, *lane))
+                        .collect();
+                    let mut next = Vec::with_capacity(sums.len());
+                    for q in 0..size {
+                        let d = b.load_splat(f32s, s.buffer, query(q, blocks.len()));
+                        for (v, scale) in scales.iter().enumerate() {
+                            let i = q as usize * vectors_at.len() + v;
+                            let sum = b.op(Op::ToF32, f32s, &[ints[i]]);
+                            let sum = b.mul(sum, *scale);
+                            next.push(b.fma(sum, d, sums[i]));
+                        }
+                    }
+                    next
+                });
+                let position = strip * (strips * KEYS) + part * (vectors * width);
+                self.put(b, (places, block), &position, (first, size), &sums, masked);
             }
         });
     }
@@ -681,6 +887,9 @@ impl Attend {
         (first, size): (&Affine, i64),
         prefetch: bool,
     ) {
+        if let Some(blocks) = places.of_values.codes() {
+            return self.weigh_integers(b, &blocks, (places, block), (first, size), prefetch);
+        }
         let width = i64::from(self.lanes);
         let most = (tile(self.lanes).1 / size).max(1);
         let vectors = (1..=most).rev().find(|v| (self.dv / width) % v == 0).unwrap_or(1);
@@ -750,6 +959,90 @@ impl Attend {
         }
     }
 
+    /// As [`Attend::weigh`], of values in blocks: some panels at once, or a part of one.
+    fn weigh_integers(
+        &self,
+        b: &mut KernelBuilder,
+        blocks: &Blocks,
+        (places, block): (&Places, &Affine),
+        (first, size): (&Affine, i64),
+        prefetch: bool,
+    ) {
+        let lanes = self.lanes.min(blocks.len() as u16 / blocks.shared() as u16);
+        let (width, s) = (i64::from(lanes), &self.scratch);
+        let (most, of_panel) = ((tile(lanes).1 / size).max(1), blocks.len() / width);
+        let panels = (1..=(most / of_panel).max(1)).rev().find(|n| blocks.count % n == 0).unwrap_or(1);
+        let vectors = (1..=of_panel).rev().find(|v| of_panel % v == 0 && v * panels <= most).unwrap_or(1);
+        let strip_bytes = places.of_values.strip_bytes();
+        let scaled = |query: i64, panel: i64| s.scaled + (query * panels + panel) * (BLOCK * 4);
+        b.for_each("panel", blocks.count / panels, |b, group| {
+            let at = block.clone() * places.of_values.block_bytes() + group * (panels * blocks.panel());
+            for strip in 0..BLOCK / KEYS {
+                let at = at.clone() + strip * strip_bytes;
+                if prefetch {
+                    for line in 0..(panels * blocks.panel() + LINE - 1) / LINE {
+                        b.prefetch(places.values, at.clone() + (places.of_values.block_bytes() + line * LINE));
+                    }
+                }
+                for panel in 0..panels {
+                    for lane in (0..KEYS).step_by(width as usize) {
+                        let scale = blocks.scales(b, lanes, places.values, at.clone() + panel * blocks.panel(), lane);
+                        for query in 0..size {
+                            let place = (strip * KEYS + lane) * 4;
+                            let p = (first.clone() + query) * (BLOCK * 4) + (place + s.p);
+                            let p = b.load(Type::f32(lanes), s.buffer, p);
+                            let p = b.mul(p, scale);
+                            b.store(s.buffer, Affine::constant(scaled(query, panel) + place), p);
+                        }
+                    }
+                }
+            }
+            for part in 0..of_panel / vectors {
+                let acc_at = |query: i64, panel: i64, v: i64| {
+                    (first.clone() + query) * (self.dv * 4)
+                        + group * (panels * blocks.len() * 4)
+                        + (panel * blocks.len() * 4 + (part * vectors + v) * (width * 4) + s.acc)
+                };
+                let vectors_at: Vec<(i64, i64)> =
+                    (0..panels).flat_map(|panel| (0..vectors).map(move |v| (panel, v))).collect();
+                let mut init = Vec::new();
+                for query in 0..size {
+                    let factor = self.splat(b, (first.clone() + query) * s.stats_bytes + (s.stats + FACTOR), lanes);
+                    for &(panel, v) in &vectors_at {
+                        let sum = b.load(Type::f32(lanes), s.buffer, acc_at(query, panel, v));
+                        init.push(b.mul(sum, factor));
+                    }
+                }
+                let sums = b.for_carry("strip", BLOCK / KEYS, &init, |b, strip, sums| {
+                    b.for_carry("j", KEYS / UNROLL, sums, |b, j, sums| {
+                        let mut sums = sums.to_vec();
+                        for u in 0..UNROLL {
+                            for (i, &(panel, v)) in vectors_at.iter().enumerate() {
+                                let codes = at.clone()
+                                    + strip * strip_bytes
+                                    + panel * blocks.panel()
+                                    + blocks.position(j * UNROLL + u);
+                                let element = (part * vectors + v) * width;
+                                let value = blocks.value(b, lanes, places.values, codes, element);
+                                for query in 0..size {
+                                    let weight = strip * (KEYS * 4) + j * (UNROLL * 4) + (u * 4 + scaled(query, panel));
+                                    let weight = self.splat(b, weight, lanes);
+                                    let sum = &mut sums[query as usize * vectors_at.len() + i];
+                                    *sum = b.fma(value, weight, *sum);
+                                }
+                            }
+                        }
+                        sums
+                    })
+                });
+                for (i, sum) in sums.iter().enumerate() {
+                    let (query, (panel, v)) = (i / vectors_at.len(), vectors_at[i % vectors_at.len()]);
+                    b.store(s.buffer, acc_at(query as i64, panel, v), *sum);
+                }
+            }
+        });
+    }
+
     /// The sum of a query's weights.
     fn sum(&self, b: &mut KernelBuilder, query: &Affine) -> ValueId {
         let s = &self.scratch;
@@ -796,17 +1089,30 @@ impl Attend {
     }
 }
 
+/// A query times the factor on scores, as it is multiplied with keys: in f32, rounded to bytes where those are in blocks.
+fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
+    let q: Vec<f32> = q.iter().map(|&q| q as f32).collect();
+    let Some(blocks) = keys.codes() else { return q.iter().map(|&q| f64::from(q) * f64::from(scale)).collect() };
+    let rounded = q.chunks(blocks.len() as usize).flat_map(|block| {
+        let block: Vec<f32> = block.iter().map(|q| q * scale).collect();
+        let most = block.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let (d, inverse) = (most * (1.0 / 127.0), if most > 0.0 { 127.0 / most } else { 0.0 });
+        block.into_iter().map(move |x| f64::from((x * inverse).round_ties_even()) * f64::from(d))
+    });
+    rounded.collect()
+}
+
 /// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `from..=own`, where the buffers begin at
 /// `first`: in f64. A sink takes part in the first two.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
-    dv: usize,
+    values: (usize, Cache),
     scores: &Scores,
     range: (usize, usize, usize),
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
-    attended_in(input, ["keys", "values"], q, dv, scores, range, sink)
+    attended_in(input, ["keys", "values"], q, values, scores, range, sink)
 }
 
 /// The same over keys and values of these names.
@@ -814,20 +1120,21 @@ pub fn attended_in(
     input: &Buffers<'_>,
     [keys, values]: [&'static str; 2],
     q: &[f64],
-    dv: usize,
+    (dv, cache): (usize, Cache),
     scores: &Scores,
     (first, from, own): (usize, usize, usize),
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
-    let (d, keys, values) = (q.len(), input.halves(keys)?, input.halves(values)?);
+    let (of_keys, of_values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
+    let (d, q) = (q.len(), multiplied(&of_keys, q, scores.scale.value()));
+    let (key, value) = (of_keys.reader(input, keys)?, of_values.reader(input, values)?);
     let positions = from - first..own + 1 - first;
-    let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
-    let score = |p: usize| scores.of((0..d).map(|e| q[e] * key(p, e)).sum());
+    let score = |p: usize| scores.bent((0..d).map(|e| q[e] * key(p, e)).sum());
     let scores: Vec<f64> = positions.clone().map(score).collect();
     let begin = positions.start;
     let max = scores.iter().copied().fold(sink.unwrap_or(f64::MIN), f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
     let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
-    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * values[p * dv + e]).sum()).collect();
+    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * value(p, e)).sum()).collect();
     Ok((max, sum, acc))
 }

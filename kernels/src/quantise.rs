@@ -209,13 +209,13 @@ pub fn store_band(
 }
 
 /// The scale of values whose largest magnitude is known, and what they are multiplied with.
-struct Scale {
-    d: ValueId,
-    inverse: ValueId,
+pub(crate) struct Scale {
+    pub(crate) d: ValueId,
+    pub(crate) inverse: ValueId,
 }
 
 impl Scale {
-    fn of(b: &mut KernelBuilder, amax: ValueId) -> Scale {
+    pub(crate) fn of(b: &mut KernelBuilder, amax: ValueId) -> Scale {
         let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
         let d = b.mul(amax, unit);
         let inverse = b.same(Op::Div, &[full, amax]);

@@ -1,8 +1,9 @@
 //! Rotation of a key head, and the append of key and value to the cache.
 
-use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::{DimRule, RopeStyle};
 
+use crate::cache::{Blocks, Cache};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
@@ -14,7 +15,7 @@ use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
 
 spec! {
-    /// [`crate::RopeHeads`] of one key head, then key and value into the cache as f16. Items: row, and column = head.
+    /// [`crate::RopeHeads`] of one key head, then key and value into the cache. Items: row, and column = head.
     pub struct RopeAppend "rope_append" {
         /// Elements of a key head.
         pub d: u32,
@@ -26,6 +27,9 @@ spec! {
         pub style: RopeStyle,
         /// Epsilon of the norm; `None` where there is no norm.
         pub norm: Option<Bits>,
+        /// Formats of keys and values.
+        #[serde(default)]
+        pub cache: Cache = Cache::default(),
     }
 }
 
@@ -34,13 +38,15 @@ spec! {
 const ROWS: &[Row] = &[
     row("rope_append_64", 16, "rope_append d=64 dv=64 dims=64 style=norm"),
     row("rope_append_128", 16, "rope_append d=128 dv=128 dims=128 style=neox norm=1e-6"),
+    row("rope_append_q8_0", 16, "rope_append d=128 dv=128 dims=128 style=neox cache=q8_0/q8_0"),
+    row("rope_append_q4_0", 16, "rope_append d=128 dv=128 dims=128 style=neox cache=q4_0/q4_0"),
 ];
 
 impl Definition for RopeAppend {
     fn name(&self) -> String {
-        let RopeAppend { d, dv, dims, style, norm } = *self;
+        let RopeAppend { d, dv, dims, style, norm, cache } = *self;
         let (style, norm) = rotation::name(style, norm);
-        format!("rope_append_{style}_d{d}v{dv}r{dims}{norm}")
+        format!("rope_append_{style}_d{d}v{dv}r{dims}{norm}{}", cache.suffix())
     }
 
     fn signature(&self) -> Signature {
@@ -51,25 +57,30 @@ impl Definition for RopeAppend {
             .index("block")
             .index("lane")
             .read("table", Holds::Floats)
-            .write("keys", Holds::Halves)
-            .write("values", Holds::Halves)
+            .write("keys", self.cache.keys(self.d).holds())
+            .write("values", self.cache.values(self.dv).holds())
             .scratch("rotated")
             .dim("blocks", DimRule::CacheBlocks)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let RopeAppend { d, dv, dims, style, norm } = *self;
+        let RopeAppend { d, dv, dims, style, norm, cache } = *self;
         checked(&name, d, dims)?;
+        cache.check(&name, d, dv)?;
+        let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
         let mut b = KernelBuilder::new(name);
         let k = b.read("k", i64::from(d) * 4);
         let v = b.read("v", i64::from(dv) * 4);
         let norm = norm.map(|eps| (eps, b.read("norm", i64::from(d) * 4)));
         let position = position(&mut b, style, dims);
         let blocks = ixc_ir::kernel::DimId(0);
-        let keys = b.write("keys", blocks * (KEY_BLOCK * i64::from(d) * 2));
-        let values = b.write("values", blocks * (KEY_BLOCK * i64::from(dv) * 2));
-        let rotated = b.buffer("rotated", BufferKind::Scratch, i64::from(d) * 4);
+        let keys = b.write("keys", blocks * of_keys.strip_bytes());
+        let values = b.write("values", blocks * of_values.strip_bytes());
+        // The rotated key, then the codes of a block of it.
+        let codes_at = i64::from(d) * 4;
+        let codes = of_keys.codes().map_or(0, |blocks| blocks.bytes());
+        let rotated = b.buffer("rotated", BufferKind::Scratch, codes_at + codes);
         rotate(
             &mut b,
             &Head { lanes, d, dims, style, norm },
@@ -79,38 +90,58 @@ impl Definition for RopeAppend {
             rotated,
             Affine::constant(0),
         );
-        let key = position.block * (KEY_BLOCK * i64::from(d) * 2) + position.lane * 2;
-        for_vectors(&mut b, lanes, d, |b, at, lanes| {
-            let x = b.load(Type::f32(lanes), rotated, at.clone() * 4);
-            let x = b.op(Op::F32ToF16, Type::f16(lanes), &[x]);
-            for lane in 0..lanes {
-                let element = if lanes == 1 { x } else { b.op_imm(Op::Extract, Type::f16(1), &[x], i64::from(lane)) };
-                b.store(keys, key.clone() + (at.clone() + i64::from(lane)) * (KEY_BLOCK * 2), element);
-            }
-        });
-        let value = position.block * (KEY_BLOCK * i64::from(dv) * 2) + position.lane * (i64::from(dv) * 2);
-        for_vectors(&mut b, lanes, dv, |b, at, lanes| {
-            let x = b.load(Type::f32(lanes), v, at.clone() * 4);
-            let x = b.op(Op::F32ToF16, Type::f16(lanes), &[x]);
-            b.store(values, value.clone() + at * 2, x);
-        });
+        // A row's elements of a block are where they are in all of it.
+        let in_blocks = |b: &mut KernelBuilder, blocks: Blocks, from: BufferId, to: (BufferId, Affine), scratch| {
+            b.for_each("block", blocks.count, |b, i| {
+                let elements = |b: &mut KernelBuilder, at: Affine, lanes: u16| {
+                    b.load(Type::f32(lanes), from, (i * blocks.len() + at) * 4)
+                };
+                let panel = to.1.clone() + i * blocks.panel();
+                blocks.append(b, lanes, &elements, (to.0, panel, position.lane.into()), scratch);
+            });
+        };
+        let strip = position.block * of_keys.strip_bytes();
+        match of_keys.codes() {
+            Some(blocks) => in_blocks(&mut b, blocks, rotated, (keys, strip), Some((rotated, codes_at))),
+            None => for_vectors(&mut b, lanes, d, |b, at, lanes| {
+                let key = strip.clone() + position.lane * 2;
+                let x = b.load(Type::f32(lanes), rotated, at.clone() * 4);
+                let x = b.op(Op::F32ToF16, Type::f16(lanes), &[x]);
+                for lane in 0..lanes {
+                    let element =
+                        if lanes == 1 { x } else { b.op_imm(Op::Extract, Type::f16(1), &[x], i64::from(lane)) };
+                    b.store(keys, key.clone() + (at.clone() + i64::from(lane)) * (KEY_BLOCK * 2), element);
+                }
+            }),
+        }
+        let strip = position.block * of_values.strip_bytes();
+        match of_values.codes() {
+            Some(blocks) => in_blocks(&mut b, blocks, v, (values, strip), None),
+            None => for_vectors(&mut b, lanes, dv, |b, at, lanes| {
+                let value = strip.clone() + position.lane * (i64::from(dv) * 2);
+                let x = b.load(Type::f32(lanes), v, at.clone() * 4);
+                let x = b.op(Op::F32ToF16, Type::f16(lanes), &[x]);
+                b.store(values, value + at * 2, x);
+            }),
+        }
         Ok(b.finish())
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let RopeAppend { d, dv, dims, style, norm } = *self;
+        let RopeAppend { d, dv, dims, style, norm, cache } = *self;
         let (input, output) = (run.input(), run.output());
-        let (position, expected) = rotated(&input, &input.floats("k")?, (d, dims), style, norm)?;
-        let (keys, values) = (output.halves("keys")?, output.halves("values")?);
-        // Half precision: 11 bits.
-        let bound = |expected: f64| expected.abs() / 2048.0 + 1e-4;
-        let (block, lane) = (position / KEY_BLOCK as usize, position % KEY_BLOCK as usize);
-        for (i, &expected) in expected.iter().enumerate() {
-            let key = keys[(block * d as usize + i) * KEY_BLOCK as usize + lane];
-            close(format_args!("key {i}"), key, expected, bound(expected))?;
-        }
-        for (i, &expected) in input.floats("v")?.iter().enumerate() {
-            close(format_args!("value {i}"), values[position * dv as usize + i], expected, bound(expected))?;
+        let (position, key) = rotated(&input, &input.floats("k")?, (d, dims), style, norm)?;
+        let value = input.floats("v")?;
+        for (name, field, expected) in [("keys", cache.keys(d), key), ("values", cache.values(dv), value)] {
+            let found = field.reader(&output, name)?;
+            let largest: Vec<f64> = expected
+                .chunks(field.block_len())
+                .map(|block| block.iter().fold(0.0, |most, x| x.abs().max(most)))
+                .collect();
+            for (i, &expected) in expected.iter().enumerate() {
+                let bound = field.rounding(expected, largest[i / field.block_len()]) + 1e-4;
+                close(format_args!("{name} {i}"), found(position, i), expected, bound)?;
+            }
         }
         Ok(())
     }

@@ -54,6 +54,8 @@ pub enum Holds {
     Negative,
     /// f16.
     Halves,
+    /// Panels of the KV cache, of blocks of a format ([`ixc_ir::cache`]).
+    Panels(Format),
     /// Positions in the cache, i32, of rows side by side.
     Positions,
     /// How many places are whole, i32, up to all of the last block.

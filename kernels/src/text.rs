@@ -147,6 +147,8 @@ pub enum FieldKind {
     Float,
     /// A block format.
     Format,
+    /// Formats of keys and values.
+    Cache,
     /// One of these words.
     Word(&'static [&'static str]),
 }
@@ -433,7 +435,7 @@ pub(crate) use words;
 mod tests {
     use super::*;
     use crate::catalogue::ROWS;
-    use crate::{AttentionPart, KernelSpec};
+    use crate::{AttentionPart, Cache, KernelSpec};
 
     /// Texts in the form that is printed, with what the catalogue's rows have not: numbers at their ends, fields that are set or not.
     const TEXTS: &[&str] = &[
@@ -454,7 +456,8 @@ mod tests {
             assert_eq!(spec.to_string(), *text);
         }
         let scale = Bits(f32::NAN.to_bits() | 5);
-        let odd: KernelSpec = AttentionPart { group: 1, d: 2, dv: 3, scale, cap: None, sinks: false }.into();
+        let odd: KernelSpec =
+            AttentionPart { group: 1, d: 2, dv: 3, scale, cap: None, sinks: false, cache: Cache::default() }.into();
         assert_eq!(odd.to_string().parse(), Ok(odd));
     }
 

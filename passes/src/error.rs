@@ -1,5 +1,6 @@
 //! What can go wrong in passes.
 
+use ixc_ir::format::Format;
 use ixc_ir::graph::interpret::SourceError;
 use ixc_ir::graph::rewrite::RewriteError;
 use ixc_ir::graph::verify::VerifyError;
@@ -59,6 +60,21 @@ pub enum PassError {
     /// There is no plan.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// Keys or values that are no whole blocks of a format.
+    #[error(
+        "the {field} of @{state} have heads of {width} elements, and {format} has blocks of {}: heads must be multiples of that; f16 takes any",
+        format.block_len()
+    )]
+    Head {
+        /// The state.
+        state: String,
+        /// Keys or values.
+        field: &'static str,
+        /// Elements of a head.
+        width: u64,
+        /// The format.
+        format: Format,
+    },
     /// Experts are to be deferred, and there are none.
     #[error("{deferred} experts of a token cannot be deferred: the model has no experts")]
     NoExperts {

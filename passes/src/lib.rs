@@ -5,6 +5,7 @@
 //! | [`manager`] | the list of passes, and running them with a check after each |
 //! | [`canonicalise`] | dropping what does nothing, merging what repeats |
 //! | [`fuse`] | reading weights quantised, fusing (egg) |
+//! | [`cache`] | keys and values in blocks, where that is asked for |
 //! | [`defer`] | experts of least weight one layer later, where that is asked for |
 //! | [`pass`], [`error`] | what a pass is and knows, and what can go wrong in one |
 //! | [`options`] | options of passes, which each pass declares |
@@ -16,6 +17,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod cache;
 pub mod canonicalise;
 pub mod defer;
 pub mod draft;

@@ -21,12 +21,13 @@ use crate::error::{PassError, ScheduleError};
 use crate::options::{OptionError, OptionSet};
 use crate::pass::{Context, Pass, Run};
 use crate::schedule::{arena, lower, steps};
-use crate::{canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, tile};
+use crate::{cache, canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, tile};
 
 /// All passes, from a graph as a frontend wrote it to a plan.
 pub static PASSES: &[&Pass] = &[
     &canonicalise::PASS,
     &requantise::PASS,
+    &cache::PASS,
     &fuse::PASS,
     &observe::PASS,
     &defer::PASS,
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
             Some(
-                "there is no pass \"fuze\"; there are canonicalise, requantise, fuse, observe, defer, residency, pack, tile, lower, steps, arena"
+                "there is no pass \"fuze\"; there are canonicalise, requantise, cache, fuse, observe, defer, residency, pack, tile, lower, steps, arena"
             )
         );
     }
@@ -257,9 +258,9 @@ mod tests {
     fn options_are_set_by_text_and_wrong_ones_say_what_is_right() {
         let mut options = OptionSet::default();
         let mut error = |text: &str| set(&mut options, text).unwrap_err().to_string();
-        assert_eq!(error("fuse"), "\"fuse\" is no option of a pass; expected PASS.KEY=VALUE, such as fuse.region=512");
+        assert_eq!(error("fuse"), "\"fuse\" is no option of a pass; expected PASS.KEY=VALUE, such as cache.keys=keep");
         assert!(error("fuse.speed=1").starts_with(
-            "no pass has an option \"fuse.speed\"; there are requantise.weights, fuse.region, fuse.rounds, "
+            "no pass has an option \"fuse.speed\"; there are requantise.weights, cache.keys, cache.values, fuse.region, fuse.rounds, "
         ));
         assert_eq!(error("fuse.region=many"), "fuse.region is \"many\"; expected a number");
         set(&mut options, "residency.memory = none").unwrap();

@@ -14,6 +14,7 @@ use ixc::compile;
 use ixc::forecast::Remembered;
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
+use ixc::passes::{cache, manager};
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
@@ -125,7 +126,7 @@ impl Args {
         };
         let traffic = match path {
             Some(path) if is_plan(path) => None,
-            _ => Some(Traffic::of(&self.model.open()?.arch.module)),
+            _ => Some(self.traffic()?),
         };
         let mut works = Vec::new();
         for &depth in &self.depth {
@@ -160,6 +161,14 @@ impl Args {
             }
         }
         Ok(report.finish()?)
+    }
+
+    /// What a token of the model reads, with keys and values as they are kept.
+    fn traffic(&self) -> anyhow::Result<Traffic> {
+        let context = compile::context(&self.streaming.options()?.compile, None);
+        let module = self.model.open()?.arch.module;
+        let module = manager::run_pipeline(module, &[cache::PASS.name], &context).map_err(ixc::Error::from)?;
+        Ok(Traffic::of(&module))
     }
 
     /// Tokens per second, again and again, after one run that does not count, and what the drive did.

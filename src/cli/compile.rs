@@ -186,7 +186,7 @@ impl Args {
             return Err(Usage("for --target dataflow:GRID there is --emit dataflow and nothing else".to_owned()).into());
         }
         if !self.passes.options()?.is_empty() {
-            let problem = "--weights, --tile and --set are for plans; a grid takes weights in the formats of the file";
+            let problem = "--weights, --kv, --tile and --set are for plans; a grid takes weights in the formats of the file, and f16 keys and values";
             return Err(Usage(problem.to_owned()).into());
         }
         let grid = grids::find(grid_name).map_err(ixc::Error::from)?;

@@ -1,13 +1,13 @@
 //! What `ixc inspect` says about a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
 
 use ixc::compile::decode_tokenizer;
 use ixc::frontend::tokenizer::ModelKind;
 use ixc::ir::kernel::Kernel;
-use ixc::ir::plan::{Plan, Step, WeightFile};
+use ixc::ir::plan::{Plan, State, Step, WeightFile};
 use ixc::runtime::load::LoadError;
 use ixc::targets::Target;
 use serde::Serialize;
@@ -34,6 +34,8 @@ pub struct PlanFacts {
     arena_bytes: u64,
     /// Of states, for each position.
     state_bytes_per_position: u64,
+    /// Formats of what states have for each position.
+    cache_formats: BTreeSet<&'static str>,
     /// Of states, whatever the number of positions.
     state_bytes: u64,
     tokenizer_tokens: Option<usize>,
@@ -54,6 +56,12 @@ struct FormatFacts {
     bytes: u64,
     /// As kernels read them.
     kernel_bytes: u64,
+}
+
+/// Formats of what states have for each position.
+pub fn cache_formats(states: &[State]) -> BTreeSet<&'static str> {
+    let fields = states.iter().flat_map(|state| &state.fields).filter(|field| field.positions);
+    fields.map(|field| field.format.name()).collect()
 }
 
 /// Where weights are.
@@ -118,6 +126,7 @@ impl PlanFacts {
             kernels: plan.kernels.iter().map(|kernel| kernel.name.clone()).collect(),
             arena_bytes: plan.arena_bytes,
             state_bytes_per_position: states.1,
+            cache_formats: cache_formats(&plan.states),
             state_bytes: states.0,
             tokenizer_tokens: (spec.model != ModelKind::None).then_some(spec.tokens.len()),
             chat_template: spec.chat_template.is_some(),
@@ -160,7 +169,9 @@ impl PlanFacts {
             counted(self.max_tokens.into(), "token")
         )?;
         let (arena, cache) = (Bytes(self.arena_bytes), Bytes(self.state_bytes_per_position));
-        write!(out, "memory        arena of {arena}, KV cache of {cache} for each position")?;
+        let formats = Vec::from_iter(self.cache_formats.iter().copied()).join(" and ");
+        let formats = if formats.is_empty() { formats } else { format!(" in {formats}") };
+        write!(out, "memory        arena of {arena}, KV cache of {cache} for each position{formats}")?;
         match self.state_bytes {
             0 => writeln!(out)?,
             bytes => writeln!(out, ", other states of {}", Bytes(bytes))?,

@@ -68,7 +68,7 @@ impl Args {
         let streaming = self.streaming.options()?;
         let changed = streaming.compile.defer > 0 || !streaming.compile.passes.is_empty();
         if self.engine == Engine::Interpreter && changed {
-            let problem = "--defer, --weights, --tile and --set are for what passes do; the interpreter computes the model as it is";
+            let problem = "--defer, --weights, --kv, --tile and --set are for what passes do; the interpreter computes the model as it is";
             return Err(Usage(problem.into()).into());
         }
         let inputs: Vec<&Path> = self.model.files().chain(self.tokens.file()).collect();

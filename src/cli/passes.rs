@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! ixc compile model.gguf --tile 'blk.*.ffn_down*: rows=16 gemm/48' --set fuse.rounds=8
+//! ixc run model.gguf --kv q8_0
 //! ```
 
+use ixc::ir::format::Format;
+use ixc::passes::cache::{self, Cached};
 use ixc::passes::error::PassError;
 use ixc::passes::manager::{self, PASSES};
 use ixc::passes::options::{OptionSet, OptionValue};
@@ -21,9 +24,30 @@ pub struct PassChoice {
     /// 'i8_row,*_exps*=i4_g128,output*=keep'; of those that match a weight the last counts. Changes what the model says; `ixc compile --text FILE` tells how much.
     #[arg(long, value_name = "FORMATS", value_parser = read_formats)]
     weights: Option<Formats>,
+    #[command(flatten)]
+    kv: KvChoice,
     /// Set an option of a pass; `ixc opt --help` lists them.
     #[arg(long = "set", value_name = "PASS.KEY=VALUE", value_parser = read_option)]
     options: Vec<String>,
+}
+
+/// What keys and values are kept in.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct KvChoice {
+    /// Keep keys and values in a format: f16; q8_0, which takes about half of that; q4_0, about a quarter. Or in two, KEYS,VALUES. Heads must have a
+    /// multiple of 32 elements for q8_0 and q4_0, which change what the model says: `ixc eval` tells how much [default: f16].
+    #[arg(long, value_name = "FORMAT", value_parser = read_cache)]
+    kv: Option<cache::Options>,
+}
+
+impl KvChoice {
+    /// As passes take it, over what else they are told.
+    pub fn over(&self, options: OptionSet) -> OptionSet {
+        match &self.kv {
+            Some(kv) => options.with(kv),
+            None => options,
+        }
+    }
 }
 
 fn read_override(text: &str) -> Result<Override, String> {
@@ -32,6 +56,18 @@ fn read_override(text: &str) -> Result<Override, String> {
 
 fn read_formats(text: &str) -> Result<Formats, String> {
     Formats::read(text).ok_or_else(|| format!("expected {}", Formats::EXPECTED))
+}
+
+fn read_cache(text: &str) -> Result<cache::Options, String> {
+    let (keys, values) = text.split_once(',').unwrap_or((text, text));
+    let read = |text: &str| Cached::read(text.trim()).filter(|format| format.0.is_some());
+    match (read(keys), read(values)) {
+        (Some(keys), Some(values)) => Ok(cache::Options { keys, values }),
+        _ => {
+            let names: Vec<&str> = Cached::formats().map(Format::name).collect();
+            Err(format!("expected {}, or such a format of keys, a comma and one of values", names.join(", ")))
+        }
+    }
 }
 
 fn read_option(text: &str) -> Result<String, String> {
@@ -58,7 +94,7 @@ impl PassChoice {
         if let Some(weights) = &self.weights {
             options = options.with(&requantise::Options { weights: weights.clone() });
         }
-        Ok(options)
+        Ok(self.kv.over(options))
     }
 }
 

@@ -9,6 +9,7 @@ use ixc::compile::Options;
 use ixc::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
 use ixc::machine::drive;
 use ixc::model::{Model, is_plan, open_plan};
+use ixc::passes::options::OptionSet;
 use ixc::runtime::engine;
 use ixc::runtime::file::PlanFile;
 use ixc::runtime::gauge::{Activity, Gauge};
@@ -21,6 +22,7 @@ use serde_json::json;
 
 use super::choose::{ModelChoice, QueueChoice, TargetChoice, positions};
 use super::output::{self, Bytes, Printable, Watch, note};
+use super::passes::KvChoice;
 use super::size::Size;
 
 /// Predicts tokens per second for several memory budgets, from short measurements of this machine.
@@ -63,6 +65,8 @@ pub struct Args {
     queue: QueueChoice,
     #[command(flatten)]
     target: TargetChoice,
+    #[command(flatten)]
+    kv: KvChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -104,7 +108,7 @@ impl Args {
         let watch = Watch::new(&gauge);
         let drive = drive::choose(&needs.path, self.queue.depth());
         let session = SessionOptions {
-            compile: Options { target: Some(target), ..Options::default() },
+            compile: Options { target: Some(target), passes: self.passes(), ..Options::default() },
             run: engine::Options { threads, ..engine::Options::default() },
             ..SessionOptions::default()
         };
@@ -226,11 +230,16 @@ struct Source {
 }
 
 impl Args {
+    /// What passes are told.
+    fn passes(&self) -> OptionSet {
+        self.kv.over(OptionSet::default())
+    }
+
     /// A plan as it is, or a model compiled for the least of budgets: its plan says when experts are needed.
     fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc::Error> {
         let wanted = self.target.target();
         if !is_plan(path) {
-            let options = Options { target: wanted, ..Options::default() };
+            let options = Options { target: wanted, passes: self.passes(), ..Options::default() };
             if self.model.file().is_some() {
                 return Err(ixc::Error::NotPlan { path: path.to_owned() });
             }
@@ -244,6 +253,9 @@ impl Args {
             opened => opened?,
         };
         let plan = &file.plan;
+        if !self.passes().is_empty() {
+            return Err(ixc::Error::PlanSays { what: "what keys and values are kept in" });
+        }
         if let Some(wanted) = wanted.filter(|wanted| wanted.name() != plan.target) {
             return Err(ixc::Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
         }

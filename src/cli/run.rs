@@ -10,6 +10,7 @@ use ixc::chat::{self, Chat};
 use ixc::compile;
 use ixc::files::Output;
 use ixc::frontend::template::{ChatTemplate, own_program};
+use ixc::ir::plan::State;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::runtime::trace::{self, Recorder};
@@ -17,8 +18,9 @@ use ixc::session::{Session, SessionOptions};
 
 use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
+use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
-use super::output::{Watch, counted, note};
+use super::output::{Bytes, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::template::TemplateChoice;
 use super::writer::{Wanted, Writer};
@@ -189,6 +191,9 @@ impl Args {
                 writer.session.target().name(),
                 if self.emulate { ", emulated" } else { "" }
             );
+            let (states, bytes) = writer.session.engine().states();
+            let (bytes, context) = (Bytes(bytes), writer.session.context());
+            note!("states    {bytes} for {context} positions{}", cached(states));
         }
         let prompt = match (self.prompt.as_ref().or(self.words.as_ref()), &self.file) {
             (Some(prompt), _) => Some(prompt.clone()),
@@ -241,6 +246,12 @@ impl Args {
             Some(count) => usize::try_from(count).ok(),
         }
     }
+}
+
+/// What keys and values are kept in, as a part of a sentence; nothing where there are none.
+fn cached(states: &[State]) -> String {
+    let names = Vec::from_iter(cache_formats(states));
+    if names.is_empty() { String::new() } else { format!(", keys and values in {}", names.join(" and ")) }
 }
 
 /// Begins a conversation. Its template, which may come from a file that nobody vouches for, is rendered by this program in a process of its

@@ -10,8 +10,8 @@ const SPELLINGS: [(&str, &str); 3] = [("-cnv", "--chat"), ("-no-cnv", "--no-chat
 const MISSING: [(&str, &str); 8] = [
     ("-ngl", "there is no GPU to put layers on"),
     ("-fa", "attention is always computed as -fa asks for"),
-    ("-ctk", "keys are always kept in f16"),
-    ("-ctv", "values are always kept in f16"),
+    ("-ctk", "`--kv FORMAT` says what keys and values are kept in, `--kv KEYS,VALUES` of each"),
+    ("-ctv", "`--kv FORMAT` says what keys and values are kept in, `--kv KEYS,VALUES` of each"),
     ("-tb", "-t is for the prompt, too"),
     ("-ub", "`ixc compile --max-tokens` says how many tokens are computed at once"),
     ("-st", "--chat with -p is one turn"),

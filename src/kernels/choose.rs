@@ -194,6 +194,7 @@ mod tests {
             FieldKind::Format if name == "out" => "out=f32".to_owned(),
             FieldKind::Format if name == "to" => "to=q4_k_r16".to_owned(),
             FieldKind::Format => format!("{name}={format}"),
+            FieldKind::Cache => format!("{name}=q8_0/q4_0"),
             FieldKind::Float => format!("{name}=1.0"),
             FieldKind::Word(_) if name == "shape" => format!("shape={shape}"),
             FieldKind::Word(words) => format!("{name}={}", words[words.len() - 1]),

@@ -6,6 +6,7 @@
 //! ```
 
 mod budget;
+mod cached;
 mod checkpoints;
 mod commands;
 mod converse;

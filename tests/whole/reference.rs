@@ -65,7 +65,7 @@ fn graph_ops() -> String {
     for row in STATES {
         let fields = row.fields.iter().map(|field| {
             let dims = if field.positions { "[columns, S, width]" } else { "[...]" };
-            format!("{}: {}{dims}", field.name, field.format)
+            format!("{}: {}{dims}", field.name, field.formats())
         });
         let rollbacks: Vec<&str> = row.rollbacks.iter().map(|rollback| rollback.word()).collect();
         let _ = writeln!(

@@ -5,8 +5,8 @@ use ixc_codegen::x64;
 use ixc_ir::format::{Codec, FORMATS, Float, Format};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
-    Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Softmax,
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather, KernelSpec,
+    Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Softmax,
     SumSquares, generate,
 };
 use ixc_targets::{Feature, Target};
@@ -52,13 +52,15 @@ fn all() -> Vec<KernelSpec> {
     all.push(Gather { bytes: 999 }.into());
     all.push(Combine { n: 2047, slots: 8, residual: true }.into());
     let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
-    all.push(Attention { group, d, dv, scale, cap: None, sinks: false, heads: 8, rows: 4 }.into());
-    all.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false }.into());
+    all.push(
+        Attention { group, d, dv, scale, cap: None, sinks: false, heads: 8, rows: 4, cache: Cache::default() }.into(),
+    );
+    all.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false, cache: Cache::default() }.into());
     all.push(AttentionCombine { group, dv, parts: 16 }.into());
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));
         all.push(RopeHeads { heads: 8, d: 128, dims: 128, style, norm }.into());
-        all.push(RopeAppend { d: 128, dv: 128, dims: 128, style, norm }.into());
+        all.push(RopeAppend { d: 128, dv: 128, dims: 128, style, norm, cache: Cache::default() }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
         all.push(

@@ -7,7 +7,7 @@
 //!
 //! Zen 4 is printed only: our table for it was measured and LLVM's contradicts the machine.
 
-use ixc_kernels::{AttentionPart, Bits, Elementwise, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, generate};
+use ixc_kernels::{AttentionPart, Bits, Cache, Elementwise, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, generate};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -119,7 +119,16 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
         ("gemv f32", linear(Format::F32R16, MatmulStrategy::Gemv), hot),
         (
             "attention",
-            AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125), cap: None, sinks: false }.into(),
+            AttentionPart {
+                group: 4,
+                d: 128,
+                dv: 128,
+                scale: Bits::of(0.125),
+                cap: None,
+                sinks: false,
+                cache: Cache::default(),
+            }
+            .into(),
             hot,
         ),
         ("rms_norm", RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32, plain: false }.into(), hot),

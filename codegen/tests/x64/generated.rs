@@ -4,7 +4,7 @@ use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
-    Activation, AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather,
+    Activation, AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather,
     KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
     Score, Softmax, SumSquares, Swiglu, generate,
 };
@@ -55,13 +55,26 @@ fn specs() -> Vec<KernelSpec> {
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         for norm in [None, Some(eps)] {
             specs.push(RopeHeads { heads: 3, d: 64, dims: 64, style, norm }.into());
-            specs.push(RopeAppend { d: 64, dv: 64, dims: 64, style, norm }.into());
+            specs.push(RopeAppend { d: 64, dv: 64, dims: 64, style, norm, cache: Cache::default() }.into());
         }
     }
     for group in [1, 4] {
         let (d, dv, scale) = (64, 64, Bits::of(0.125));
-        specs.push(Attention { group, d, dv, scale, cap: None, sinks: false, heads: 8, rows: 16 / group }.into());
-        specs.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false }.into());
+        specs.push(
+            Attention {
+                group,
+                d,
+                dv,
+                scale,
+                cap: None,
+                sinks: false,
+                heads: 8,
+                rows: 16 / group,
+                cache: Cache::default(),
+            }
+            .into(),
+        );
+        specs.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false, cache: Cache::default() }.into());
         specs.push(AttentionCombine { group, dv, parts: 16 }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {

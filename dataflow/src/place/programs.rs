@@ -80,6 +80,9 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         );
     }
     let states = plan.states.iter().map(|state| match (state.kind, &state.fields[..]) {
+        (StateKind::Paged, &[keys, values]) if keys.format.is_quantised() || values.format.is_quantised() => {
+            wrong(&state.name, "keys or values in blocks; a grid has them in f16")
+        }
         (StateKind::Paged, &[keys, values]) if state.window.is_none() && state.every == 1 => {
             Ok(State { heads: keys.columns, key_len: keys.width, value_len: values.width, parts })
         }

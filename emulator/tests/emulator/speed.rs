@@ -1,6 +1,6 @@
 //! How fast generated kernels are emulated: printed, since a wall clock proves nothing; what they compute is compared.
 
-use ixc_kernels::{AttentionPart, Bits, KernelSpec, Linear, MatmulStrategy, RmsNorm, generate};
+use ixc_kernels::{AttentionPart, Bits, Cache, KernelSpec, Linear, MatmulStrategy, RmsNorm, generate};
 use std::time::Instant;
 
 use ixc_ir::format::Format;
@@ -42,7 +42,16 @@ fn generated_kernels_are_emulated_fast() {
         (linear(Format::Q8_0, MatmulStrategy::Gemm), vec![2, 0, 0]),
         (linear(Format::F16, MatmulStrategy::Gemv), vec![0, 1]),
         (
-            AttentionPart { group: 4, d: 64, dv: 64, scale: Bits::of(0.125), cap: None, sinks: false }.into(),
+            AttentionPart {
+                group: 4,
+                d: 64,
+                dv: 64,
+                scale: Bits::of(0.125),
+                cap: None,
+                sinks: false,
+                cache: Cache::default(),
+            }
+            .into(),
             vec![1, 1, 0],
         ),
         (RmsNorm { n: 2048, eps: Bits::of(1e-6), out: Format::A8Super, plain: false }.into(), vec![]),

@@ -3,7 +3,8 @@
 //! Values are f32; within an op everything is accumulated in f64 and rounded once, at its result. Weights are dequantised
 //! by the format table. A fused op is defined as the ops that it replaces, rounding included, with its activations
 //! dequantised and multiplied exactly: what a kernel may differ by is only the order of its sums. RoPE, routing and
-//! attention are in [`math`], quantisation in [`super::quantise`]. State is f32, whatever its declared format.
+//! attention are in [`math`], quantisation in [`super::quantise`]. State is f32, but for what is declared in a format with blocks: a row that is
+//! appended is rounded to what these hold of it ([`crate::cache`]).
 //!
 //! ```
 //! use ixc_ir::graph::builder::GraphBuilder;
@@ -41,6 +42,7 @@ use super::recurrent;
 use super::types::CacheShape;
 use super::verify::verify;
 use super::{Dim, Element, Field, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, WeightId};
+use crate::cache;
 use crate::format::Format;
 use crate::format::requantise::requantise;
 
@@ -746,6 +748,11 @@ impl<'a> Interpreter<'a> {
         let [keys, values] = &mut self.states[state.index()][..] else {
             unreachable!("verified: state {} has keys and values", state.0)
         };
+        let [k, v] = [(0, k), (1, v)].map(|(field, rows)| {
+            let mut rows = rows.to_vec();
+            cache::round(self.module.states[state.index()].fields[field].format, &mut rows);
+            rows
+        });
         for ((k, v), &position) in k.chunks_exact(key).zip(v.chunks_exact(value)).zip(positions) {
             let length = keys.len() / key;
             let at = index(op.kind.row().mnemonic, "position", position, (length + 1).saturating_mul(every))? / every;

@@ -304,7 +304,7 @@ impl State {
         State {
             name: name.to_string(),
             kind: StateKind::Paged,
-            fields: fields.map(|(row, width)| field(row.format, width)).collect(),
+            fields: fields.map(|(row, width)| field(row.format(), width)).collect(),
             rollback: Rollback::Cut,
             window: None,
             every: 1,
@@ -319,7 +319,7 @@ impl State {
         State {
             name: name.to_string(),
             kind: StateKind::Recurrent,
-            fields: fields.map(|row| Field { format: row.format, dims: dims.clone() }).collect(),
+            fields: fields.map(|row| Field { format: row.format(), dims: dims.clone() }).collect(),
             rollback,
             window: None,
             every: 1,

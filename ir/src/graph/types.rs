@@ -706,9 +706,16 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
             (true, _) => false,
             (false, dims) => (1..=4).contains(&dims.len()) && dims.iter().all(|dim| dim.fixed().is_some()),
         };
-        if field.format != expected.format || !shape {
+        if !expected.formats.contains(&field.format) || !shape {
             let dims = if expected.positions { "[columns, S, width]" } else { "of one to four numbers" };
-            return error(format!("has {field} as {}; it must be {} {dims}", expected.name, expected.format));
+            return error(format!("has {field} as {}; it must be {} {dims}", expected.name, expected.formats()));
+        }
+        let block = field.format.block_len() as u64;
+        if field.dims.last().and_then(Dim::fixed).is_some_and(|width| !width.is_multiple_of(block)) {
+            return error(format!(
+                "has {field} as {}; the last dimension must be a multiple of {block}",
+                expected.name
+            ));
         }
         if field.dims.contains(&Dim::Fixed(0)) {
             return error(format!("has {field} as {}; each dimension must be at least 1", expected.name));

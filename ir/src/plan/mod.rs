@@ -27,7 +27,7 @@ use crate::state::{Rollback, StateKind};
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
 /// Positions that lie together in the key cache: keys are stored `[position / 16][d][position % 16]`, so that a vector lane is
-/// a position and a score needs no horizontal sum. Values are stored `[position][dv]`. Both are f16.
+/// a position and a score needs no horizontal sum. Values are stored `[position][dv]`. That is of f16; blocks lie as [`crate::cache`] says.
 pub const KEY_LANES: u32 = 16;
 
 /// How the positions before a token are divided into parts that are attended each on its own. It depends on the context alone and not on
@@ -362,7 +362,7 @@ impl State {
     pub fn paged(name: &str, heads: u32, key: u32, value: u32) -> State {
         let fields = StateKind::Paged.row().fields.iter().zip([key, value]);
         let field = |(row, width): (&crate::state::FieldRow, u32)| StateField {
-            format: row.format,
+            format: row.format(),
             columns: heads,
             positions: row.positions,
             width,

@@ -5,6 +5,7 @@ use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder,
 use super::panels::{BLOCK, KEYS, Panels, Sizes};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
 use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, TILE, UPPER, multiply};
+use crate::cache::Field;
 use crate::generate::MAX_POSITIONS;
 use crate::text::Bits;
 use crate::vectors::for_vectors;
@@ -118,11 +119,13 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     };
     let q = b.read("q", extent(d));
     let position = b.read("position", units * (unit * 4) + rest * 4);
-    let cache = |len: i64| {
-        let before = window.map(|window| window.lead * (BLOCK * len * 2) + window.head * (RUN * len * 2));
-        before.unwrap_or_default() + full * (RUN * len * 2) + masked * (RUN * len * 2) + last * (BLOCK * len * 2)
+    let held = |field: Field| {
+        let (block, run) = (field.block_bytes(), RUN / BLOCK * field.block_bytes());
+        let before = window.map(|window| window.lead * block + window.head * run);
+        before.unwrap_or_default() + full * run + masked * run + last * block
     };
-    let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
+    let (of_keys, of_values) = (spec.cache.keys(spec.d), spec.cache.values(spec.dv));
+    let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
     let y = b.write("y", extent(dv));
 
     // With a unit that lacks rows, and one behind all: the last pair's next.
@@ -147,7 +150,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
         factors: place(i64::from(PAIR) * 4),
     };
     let scratch = b.buffer("scratch", BufferKind::Scratch, end);
-    let panels = Panels { sizes, keys, values, scratch, keys_at, values_at };
+    let panels = Panels { sizes, keys, values, of_keys, of_values, scratch, keys_at, values_at };
     let of_powers = |x: Bits| (f64::from(x.value()) * std::f64::consts::LOG2_E) as f32;
     let (scale, cap) = (of_powers(spec.scale), spec.cap.map(of_powers));
     let attend = Attend {

@@ -13,6 +13,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
 use super::RUN;
 use crate::bf16_tile::{self, LANES, LINE, TILE, pair};
+use crate::cache::{Blocks, Field};
 use crate::vectors::for_rest;
 
 pub(super) const BLOCK: i64 = ATTENTION_BLOCK as i64;
@@ -60,6 +61,8 @@ pub(super) struct Panels {
     pub(super) sizes: Sizes,
     pub(super) keys: BufferId,
     pub(super) values: BufferId,
+    pub(super) of_keys: Field,
+    pub(super) of_values: Field,
     /// Where the panels are.
     pub(super) scratch: BufferId,
     pub(super) keys_at: i64,
@@ -96,6 +99,9 @@ impl Panels {
     /// The strip `to` of the panel, of the strip `from` of a block.
     fn keys(&self, b: &mut KernelBuilder, block: &Affine, (to, from): (Affine, Affine)) {
         let Sizes { d, padded_d, .. } = self.sizes;
+        if let Some(blocks) = self.of_keys.codes() {
+            return self.integer_keys(b, &blocks, block, (to, from));
+        }
         let line = KEYS * 2;
         let from = block.clone() * (BLOCK * d * 2) + from * (KEYS * d * 2);
         let to = to * (padded_d / 2 * LINE) + self.keys_at;
@@ -106,9 +112,7 @@ impl Panels {
             Parts::of(b, key)
         };
         let store = |b: &mut KernelBuilder, at: Affine, even: &Parts, odd: &Parts| {
-            let (high, low) = (pair(b, even.high, odd.high), pair(b, even.low, odd.low));
-            b.store(self.scratch, to.clone() + at.clone(), high);
-            b.store(self.scratch, to.clone() + at + self.sizes.low_keys(), low);
+            self.put_keys(b, to.clone() + at, even, odd);
         };
         b.for_each("pair", d / 2 / unroll, |b, i| {
             for u in 0..unroll {
@@ -125,11 +129,92 @@ impl Panels {
         }
     }
 
+    /// A row of a tile of keys.
+    fn put_keys(&self, b: &mut KernelBuilder, at: Affine, even: &Parts, odd: &Parts) {
+        let (high, low) = (pair(b, even.high, odd.high), pair(b, even.low, odd.low));
+        b.store(self.scratch, at.clone(), high);
+        b.store(self.scratch, at + self.sizes.low_keys(), low);
+    }
+
+    /// As [`Panels::keys`], of keys in blocks; heads have whole ones, so no row of a tile lacks an element.
+    fn integer_keys(&self, b: &mut KernelBuilder, blocks: &Blocks, block: &Affine, (to, from): (Affine, Affine)) {
+        let strip = self.of_keys.strip_bytes();
+        let from = block.clone() * self.of_keys.block_bytes() + from * strip;
+        let to = to * (self.sizes.padded_d / 2 * LINE) + self.keys_at;
+        b.for_each("panel", blocks.count, |b, i| {
+            let panel = from.clone() + i * blocks.panel();
+            for line in 0..(blocks.panel() + LINE - 1) / LINE {
+                b.prefetch(self.keys, panel.clone() + (RUN / KEYS * strip + line * LINE));
+            }
+            let scale = blocks.scales(b, LANES, self.keys, panel.clone(), 0);
+            for dword in 0..blocks.dwords() {
+                let dwords = b.load(Type::i32(LANES), self.keys, panel.clone() + blocks.dword(dword));
+                for part in 0..blocks.shared() {
+                    let codes = blocks.codes(b, dwords, part);
+                    for byte in [0, 2] {
+                        let [even, odd] = [byte, byte + 1].map(|byte| {
+                            let key = blocks.key(b, codes, byte);
+                            let key = b.mul(key, scale);
+                            Parts::cut(b, key)
+                        });
+                        let row = i * (blocks.len() / 2) + (blocks.element(dword, part) + byte) / 2;
+                        self.put_keys(b, to.clone() + row * LINE, &even, &odd);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Values of two positions that share a row of a tile; in two parts each where the kernel has two, which `parts` makes.
+    fn put_values(
+        &self,
+        b: &mut KernelBuilder,
+        to: Affine,
+        [near, far]: [ValueId; 2],
+        parts: fn(&mut KernelBuilder, ValueId) -> Parts,
+    ) {
+        if self.sizes.parts == 1 {
+            let both = b.to_bf16_pairs(near, far);
+            b.store(self.scratch, to, both);
+            return;
+        }
+        let (near, far) = (parts(b, near), parts(b, far));
+        let (high, low) = (pair(b, near.high, far.high), pair(b, near.low, far.low));
+        b.store(self.scratch, to.clone(), high);
+        b.store(self.scratch, to + self.sizes.low_values(), low);
+    }
+
+    /// As [`Panels::values`], of values in blocks; heads have whole ones, so no tile lacks a column.
+    fn integer_values(&self, b: &mut KernelBuilder, blocks: &Blocks, from: &Affine, to: Affine, i: Affine) {
+        let strip = self.of_values.strip_bytes();
+        let from = from.clone() * self.of_values.block_bytes();
+        b.for_each("panel", blocks.count, |b, column| {
+            let panels = [0, strip].map(|strip| from.clone() + column * blocks.panel() + strip);
+            let scales = panels.clone().map(|panel| {
+                b.prefetch(self.values, panel.clone() + blocks.position(i.clone()) + RUN / KEYS * strip);
+                let d = blocks.scales(b, 1, self.values, panel + i.clone() * 2, 0);
+                b.broadcast(LANES, d)
+            });
+            for part in 0..blocks.len() / i64::from(LANES) {
+                let values = [0, 1].map(|half: usize| {
+                    let codes = panels[half].clone() + blocks.position(i.clone());
+                    let value = blocks.value(b, LANES, self.values, codes, part * i64::from(LANES));
+                    b.mul(value, scales[half])
+                });
+                let tile = column * (blocks.len() / i64::from(LANES)) + part;
+                self.put_values(b, to.clone() + tile * TILE, values, Parts::cut);
+            }
+        });
+    }
+
     /// Row `i` of the block's tiles.
     fn values(&self, b: &mut KernelBuilder, from: &Affine, block: Affine, i: Affine) {
         let Sizes { dv, padded_dv, .. } = self.sizes;
         let row = from.clone() * (BLOCK * dv * 2) + i.clone() * (dv * 2);
-        let to = block * (padded_dv / i64::from(LANES) * TILE) + i * LINE + self.values_at;
+        let to = block * (padded_dv / i64::from(LANES) * TILE) + i.clone() * LINE + self.values_at;
+        if let Some(blocks) = self.of_values.codes() {
+            return self.integer_values(b, &blocks, from, to, i);
+        }
         let put = |b: &mut KernelBuilder, at: Affine, lanes: u16, to: Affine| {
             let value = |b: &mut KernelBuilder, row: Affine| {
                 let v = b.load(Type::f16(lanes), self.values, row);
@@ -137,15 +222,7 @@ impl Panels {
             };
             let near = row.clone() + at * 2;
             let (near, far) = (value(b, near.clone()), value(b, near + KEYS * dv * 2));
-            if self.sizes.parts == 1 {
-                let both = b.to_bf16_pairs(near, far);
-                b.store(self.scratch, to, both);
-                return;
-            }
-            let (near, far) = (Parts::of(b, near), Parts::of(b, far));
-            let (high, low) = (pair(b, near.high, far.high), pair(b, near.low, far.low));
-            b.store(self.scratch, to.clone(), high);
-            b.store(self.scratch, to + self.sizes.low_values(), low);
+            self.put_values(b, to, [near, far], Parts::of);
         };
         let whole = dv / i64::from(LANES);
         // Two vectors have a line.
@@ -168,13 +245,20 @@ impl Panels {
     }
 }
 
-/// A vector of singles of 16 bits as two bf16 each, in the upper halves of dwords: the first cut off, the second what that lacks.
+/// A vector of singles as two bf16 each, in the upper halves of dwords: the first cut off, the second what that lacks.
 struct Parts {
     high: ValueId,
     low: ValueId,
 }
 
 impl Parts {
+    /// Of singles of more than 16 bits: the second part is cut off, too.
+    fn cut(b: &mut KernelBuilder, value: ValueId) -> Parts {
+        let Parts { high, low } = Parts::of(b, value);
+        Parts { high, low: bf16_tile::cut(b, low) }
+    }
+
+    /// Of singles of 16 bits.
     fn of(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let lanes = b.ty(value).lanes;
         let high = bf16_tile::cut(b, value);

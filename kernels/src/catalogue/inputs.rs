@@ -5,6 +5,7 @@
 //! bytes on every machine.
 
 use half::{bf16, f16};
+use ixc_ir::cache::Codes;
 use ixc_ir::format::requantise::requantise;
 use ixc_ir::format::{Codec, Float, Format, packed};
 use ixc_ir::graph::quantise::{quantise, quantise_rows};
@@ -145,6 +146,8 @@ enum Content {
     Activations(Format),
     /// Halves.
     Halves,
+    /// Panels of the cache: any codes, and scales of either sign that make numbers as large as the halves.
+    Panels(Format),
     /// bf16 of ordinary size.
     Bf16,
     /// Singles.
@@ -172,6 +175,7 @@ impl From<Holds> for Content {
             Holds::Positive => Content::Positive,
             Holds::Negative => Content::Negative,
             Holds::Halves => Content::Halves,
+            Holds::Panels(format) => Content::Panels(format),
             Holds::Positions => Content::Positions,
             Holds::Whole => Content::Whole,
             // Row numbers that are indices are made with their bound.
@@ -210,6 +214,17 @@ impl Content {
                 quantise(format, &floats(random, size / format.block_bytes() * format.block_len()))
             }
             Content::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.signed() * 2.0).to_le_bytes()).collect(),
+            Content::Panels(format) => {
+                let Some(codes) = Codes::of(format) else { unreachable!("{format} has no panels") };
+                let mut bytes: Vec<u8> = (0..size).map(|_| random.bits() as u8).collect();
+                for panel in bytes.chunks_exact_mut(codes.panel()) {
+                    for half in panel[..codes.first()].chunks_exact_mut(2) {
+                        let d = random.signed() * 2.0 / -codes.least as f32;
+                        half.copy_from_slice(&f16::from_f32(d).to_le_bytes());
+                    }
+                }
+                bytes
+            }
             Content::Bf16 => {
                 (0..size / 2).flat_map(|_| ((random.signed().to_bits() >> 16) as u16).to_le_bytes()).collect()
             }

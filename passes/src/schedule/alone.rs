@@ -133,6 +133,7 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
                 | Holds::Positive
                 | Holds::Negative
                 | Holds::Halves
+                | Holds::Panels(_)
                 | Holds::Positions
                 | Holds::Whole
                 | Holds::Ids

@@ -13,7 +13,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{MAX_OUTPUTS, Plan, RowCount};
+use ixc_ir::plan::{MAX_OUTPUTS, Plan, RowCount, State};
 use ixc_targets::Target;
 
 use crate::crew::Crew;
@@ -325,6 +325,12 @@ impl Engine {
             self.loaded.store.states.back_to(position, self.used);
         }
         (self.position, self.used) = (position, position);
+    }
+
+    /// The states, and the bytes that they take, copies apart.
+    pub fn states(&self) -> (&[State], u64) {
+        let states = &self.loaded.store.states;
+        (states.declared(), states.memory().bytes())
     }
 
     /// The states of fixed size as the last step left them: name, elements of a row, numbers.

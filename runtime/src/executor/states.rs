@@ -61,6 +61,11 @@ impl Columns {
         }
     }
 
+    /// Whether bytes of it may be an infinity or no number: with blocks of the cache they are not.
+    fn can_be_infinite(&self) -> bool {
+        !self.field.format.is_quantised()
+    }
+
     /// Makes the positions `from..to` zero.
     fn clear(&self, from: u32, to: u32) {
         for column in self.columns() {
@@ -127,6 +132,11 @@ impl States {
         Ok(States { memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new() })
     }
 
+    /// What they are.
+    pub fn declared(&self) -> &[State] {
+        &self.states
+    }
+
     /// All of its memory, but for copies.
     pub fn memory(&self) -> Region {
         self.memory.region()
@@ -190,7 +200,7 @@ impl States {
                 None => (position, used),
             };
             for (columns, row) in fields.iter().zip(state.kind.row().fields) {
-                if row.cleared && columns.field.positions {
+                if row.cleared && columns.field.positions && columns.can_be_infinite() {
                     columns.clear(position, used);
                 }
             }
@@ -226,7 +236,7 @@ impl States {
             if let Some((dropped, there)) = sliding.make_room(position, tokens) {
                 for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                     columns.drop_first(dropped, there);
-                    if row.cleared {
+                    if row.cleared && columns.can_be_infinite() {
                         columns.clear(there - dropped, there);
                     }
                 }

@@ -134,10 +134,12 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     if state.fields.len() != row.fields.len() {
         return Err(Problem::Count { what: "fields", found: state.fields.len(), expected: row.fields.len() });
     }
-    let fits = |(field, row): (&StateField, &FieldRow)| (field.format, field.positions) == (row.format, row.positions);
+    let fits = |(field, row): (&StateField, &FieldRow)| {
+        row.formats.contains(&field.format) && field.positions == row.positions && field.row_bytes().is_some()
+    };
     if !state.fields.iter().zip(row.fields).all(fits) {
         return Err(Problem::Shape {
-            expected: "a state with fields of the formats and with the positions that its kind has",
+            expected: "a state with fields of the formats and with the positions that its kind has, and of whole blocks",
         });
     }
     if !row.rollbacks.contains(&state.rollback) {

@@ -1,7 +1,7 @@
 //! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim rule.
 
 use ixc_kernels::{
-    Activation, Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear,
+    Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, KernelSpec, Linear,
     MatmulStrategy, RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
 };
 use std::path::{Path, PathBuf};
@@ -271,7 +271,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let position =
         || [input(Input::PositionBlock, 4), input(Input::PositionLane, 4), arg(Source::Rope(0), 0, 0)].into_iter();
     let rope = RopeHeads { heads: HEADS, d: D, dims: D, style: RopeStyle::Neox, norm: None };
-    let append = RopeAppend { d: D, dv: D, dims: D, style: RopeStyle::Neox, norm: None };
+    let append = RopeAppend { d: D, dv: D, dims: D, style: RopeStyle::Neox, norm: None, cache: Cache::default() };
     let mut rope_args = vec![arena(q, HEADS * D * 4)];
     rope_args.extend(position());
     rope_args.push(arena(qr, HEADS * D * 4));
@@ -289,7 +289,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let a = m.buffer("a", HEADS * D, tokens);
     // One token in parts, three at a time where there are more.
     let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
-    let attention = Attention { group, d, dv, scale, cap: None, sinks: false, heads: 1, rows: 3 };
+    let attention =
+        Attention { group, d, dv, scale, cap: None, sinks: false, heads: 1, rows: 3, cache: Cache::default() };
     let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
     let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
@@ -303,7 +304,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let one = Variant {
         up_to_rows: 1,
         row_chunk: 1,
-        kernel: m.kernel(AttentionPart { group, d, dv, scale, cap: None, sinks: false }),
+        kernel: m.kernel(AttentionPart { group, d, dv, scale, cap: None, sinks: false, cache: Cache::default() }),
         dims: vec![full, masked, DimRule::FirstBlock],
         split: Some(Split { argument: 4, division: Division::THREADS, combine, alone: None }),
         bands: None,

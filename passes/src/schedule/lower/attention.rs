@@ -94,6 +94,7 @@ impl Lowering<'_> {
             rope = None;
         }
         if shared {
+            cache.in_halves(name)?;
             return self.append_places(name, state, cache, k, v);
         }
         let (table, style, dims, norm) = match &rope {
@@ -128,6 +129,7 @@ impl Lowering<'_> {
             dims: fit("rotated elements", dims)?,
             style,
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
+            cache: cache.formats,
         };
         let label = format!("{name} {}", self.module.states[state.index()].name);
         self.by_rows(label, k.rows, cache.heads.into(), (spec, &[]), args)?;
@@ -173,10 +175,13 @@ impl Lowering<'_> {
         match CacheShape::of(&self.module.states[state.index()]) {
             Some(CacheShape { heads, key, value }) => {
                 let heads = fit("key heads", heads)?;
-                Ok((
-                    state,
-                    Cache { heads, key: fit("elements of a key", key)?, value: fit("elements of a value", value)? },
-                ))
+                let format = |name: &str| {
+                    let state = &self.states[state.index()];
+                    state.fields[state.kind.field(name) as usize].format
+                };
+                let formats = kernels::Cache { keys: format("keys"), values: format("values") };
+                let (key, value) = (fit("elements of a key", key)?, fit("elements of a value", value)?);
+                Ok((state, Cache { heads, key, value, formats }))
             }
             None => unsupported(name, "a state that has no keys and values"),
         }
@@ -192,6 +197,7 @@ impl Lowering<'_> {
         let (q, w) = (self.operand(op, "q")?, self.operand(op, "w")?);
         self.positions(op, &q)?;
         let (state, cache) = self.cache(op)?;
+        cache.in_halves(name)?;
         self.expect(name, &q, Format::F32, u64::from(cache.key).saturating_mul(w.width))?;
         self.expect(name, &w, Format::F32, w.width)?;
         if self.module.states[state.index()].window.is_some() {
@@ -262,12 +268,13 @@ impl Lowering<'_> {
         ]);
         let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
         let cap = Some(op.attr("cap").float()).filter(|&cap| cap != 0.0).map(Bits::of);
-        let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
+        let (group, heads, cache) = (fit("query heads of a key head", group)?, cache.heads, cache.formats);
         let State { window, chunked, .. } = self.module.states[state.index()];
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
         let words = marks.map(|marks| fit("words of positions", marks.width)).transpose()?;
         let mut choices = match (window, words) {
             (Some(_), Some(_)) => return unsupported(name, "a choice of a window's positions"),
+            (_, Some(_)) if cache != kernels::Cache::default() => return unsupported(name, IN_BLOCKS),
             (_, Some(_)) if sinks || cap.is_some() => {
                 return unsupported(name, "chosen positions beside sinks, or scores within a cap");
             }
@@ -276,7 +283,7 @@ impl Lowering<'_> {
                 let rows = (QUERIES / group).max(2);
                 vec![KernelChoice::by_chunks(
                     rows,
-                    AttentionWindow { group, d, dv, scale, cap, sinks, heads, rows, window, chunked },
+                    AttentionWindow { group, d, dv, scale, cap, sinks, heads, rows, window, chunked, cache },
                 )]
             }
             (None, words) => {
@@ -287,8 +294,8 @@ impl Lowering<'_> {
                         (AttentionChosen { rows: 1, part: true, ..of_rows }.into(), of_rows.into())
                     }
                     None => {
-                        let together = Attention { group, d, dv, scale, cap, sinks, heads, rows };
-                        (AttentionPart { group, d, dv, scale, cap, sinks }.into(), KernelSpec::from(together))
+                        let together = Attention { group, d, dv, scale, cap, sinks, heads, rows, cache };
+                        (AttentionPart { group, d, dv, scale, cap, sinks, cache }.into(), KernelSpec::from(together))
                     }
                 };
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
@@ -309,7 +316,7 @@ impl Lowering<'_> {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);
-            let spec = AttentionTiles { group, d, dv, scale, cap, heads, rows, exact, window, chunked };
+            let spec = AttentionTiles { group, d, dv, scale, cap, heads, rows, exact, window, chunked, cache };
             let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
             let shorter = (short < rows).then_some((SHORT_ROWS, short));
             for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
@@ -325,7 +332,8 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
         self.positions(op, &q)?;
-        let ((state, cache), (entries, _)) = (self.cache(op)?, self.cache_of(op, "entries")?);
+        let ((state, cache), (entries, of_entries)) = (self.cache(op)?, self.cache_of(op, "entries")?);
+        [cache, of_entries].into_iter().try_for_each(|cache| cache.in_halves(name))?;
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
@@ -458,12 +466,23 @@ fn tile_rows(group: u32, window: Option<u32>) -> u32 {
     rows.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or(most)
 }
 
-/// Heads and sizes of a `paged` state.
+/// What ops that choose positions or share places take no keys and values in.
+const IN_BLOCKS: &str = "keys or values in blocks; it takes them in f16";
+
+/// Heads, sizes and formats of a `paged` state.
 #[derive(Clone, Copy)]
 struct Cache {
     heads: u32,
     key: u32,
     value: u32,
+    formats: kernels::Cache,
+}
+
+impl Cache {
+    /// Refuses keys and values in blocks, where an op does not take them.
+    fn in_halves(self, op: &'static str) -> Result<(), ScheduleError> {
+        if self.formats == kernels::Cache::default() { Ok(()) } else { unsupported(op, IN_BLOCKS) }
+    }
 }
 
 fn plan_style(style: attrs::RopeStyle) -> RopeStyle {

@@ -1,0 +1,141 @@
+//! `cache`: keys and values in another format than f16, where somebody asks for it.
+//!
+//! It changes what a model computes, as `requantise` does, so it does nothing unless it is told to. Every state that has something for each
+//! position gets the formats that are asked for; what is appended to it is rounded then ([`ixc_ir::cache`]), and attention reads that.
+//! Heads of which blocks of a format are no whole number are an error.
+//!
+//! Needs: a graph. Leaves: the same ops; states of keys and values in other formats.
+//!
+//! ```text
+//! state @kv.0 : paged f16[8, S, 128], f16[8, S, 128]
+//! ```
+//! becomes, with `cache.keys = q8_0` and `cache.values = q4_0`,
+//! ```text
+//! state @kv.0 : paged q8_0[8, S, 128], q4_0[8, S, 128]
+//! ```
+
+use ixc_ir::cache::is_cached;
+use ixc_ir::format::{FORMATS, Format};
+use ixc_ir::graph::{Dim, Module};
+use ixc_ir::state::{FieldRow, STATES};
+
+use crate::error::PassError;
+use crate::options::{OptionValue, PassOptions, pass_options};
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "cache",
+    doc: "Gives keys and values other formats than f16, where it is told to.",
+    options: Options::ROWS,
+    run: Run::Graph(run),
+};
+
+pass_options! {
+    /// Options of the pass.
+    pub struct Options for "cache" {
+        #[doc = "The format of keys: f16, q8_0 or q4_0; keep leaves it as the graph has it."]
+        pub keys: Cached = Cached::default(),
+        #[doc = "The format of values, likewise."]
+        pub values: Cached = Cached::default(),
+    }
+}
+
+/// A format that a cache's field may be in; `None` is what the graph has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cached(pub Option<Format>);
+
+impl Cached {
+    /// All formats that keys or values may be in.
+    pub fn formats() -> impl Iterator<Item = Format> {
+        FORMATS.iter().map(|row| row.format).filter(|format| is_cached(*format))
+    }
+}
+
+/// The word for no other format.
+const KEEP: &str = "keep";
+
+impl OptionValue for Cached {
+    const EXPECTED: &'static str = "f16, q8_0, q4_0 or keep";
+
+    fn read(text: &str) -> Option<Cached> {
+        match text {
+            KEEP => Some(Cached(None)),
+            name => Some(Cached(Some(Cached::formats().find(|format| format.name() == name)?))),
+        }
+    }
+
+    fn text(&self) -> String {
+        self.0.map_or(KEEP, Format::name).to_owned()
+    }
+}
+
+/// Runs the pass.
+///
+/// # Errors
+/// [`PassError::Head`].
+pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
+    let Options { keys, values } = context.options.of();
+    let asked = |row: &FieldRow| match row.name {
+        "keys" => keys.0,
+        "values" => values.0,
+        _ => None,
+    };
+    for state in &mut module.states {
+        for (field, row) in state.fields.iter_mut().zip(STATES[state.kind as usize].fields) {
+            let Some(format) = asked(row).filter(|format| row.formats.contains(format)) else { continue };
+            let width = field.dims.last().and_then(Dim::fixed).unwrap_or(0);
+            if !width.is_multiple_of(format.block_len() as u64) {
+                return Err(PassError::Head { state: state.name.clone(), field: row.name, width, format });
+            }
+            field.format = format;
+        }
+    }
+    Ok(module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::OptionSet;
+    use ixc_ir::graph::State;
+    use ixc_ir::state::Rollback;
+    use ixc_targets::Target;
+
+    fn module(width: u64) -> Module {
+        let states = vec![State::paged("kv.0", 2, width, 64), State::recurrent("s", &[32, 33], Rollback::None)];
+        Module { states, ..Module::default() }
+    }
+
+    fn states(module: Module, options: Options) -> Result<Vec<String>, PassError> {
+        let context = Context { options: OptionSet::default().with(&options), ..Context::new(Target::AVX2) };
+        run(module, &context).map(|module| module.states.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn keys_and_values_get_formats_of_their_own_and_other_states_stay() {
+        let read = |text: &str| Cached::read(text).unwrap();
+        let asked = Options { keys: read("q8_0"), values: read("q4_0") };
+        let expected = [
+            "state @kv.0 : paged q8_0[2, S, 32], q4_0[2, S, 64]",
+            "state @s : recurrent f32[32, 33] {rollback = none}",
+        ];
+        assert_eq!(states(module(32), asked).unwrap(), expected);
+        let kept = Options { keys: read("keep"), values: read("f16") };
+        assert_eq!(states(module(80), kept).unwrap()[0], "state @kv.0 : paged f16[2, S, 80], f16[2, S, 64]");
+        assert_eq!(Cached::read("f32"), None);
+        for format in Cached::formats() {
+            assert!(Cached::EXPECTED.contains(format.name()) && read(format.name()).text() == format.name());
+        }
+    }
+
+    #[test]
+    fn heads_of_no_whole_blocks_are_refused() {
+        let asked = Options { keys: Cached::read("q8_0").unwrap(), values: Cached::default() };
+        let error = states(module(80), asked).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the keys of @kv.0 have heads of 80 elements, and q8_0 has blocks of 32: heads must be multiples of that; f16 takes any"
+        );
+    }
+}
