@@ -17,8 +17,8 @@ use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
     AttentionWindow, Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks,
     Elementwise, Embed, Gated, Gather, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
-    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan,
-    StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
+    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
+    SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -332,6 +332,15 @@ fn linear_by_packing() {
         },
         5,
     );
+    group.done();
+}
+
+#[test]
+fn factors_of_experts() {
+    let mut group = Group::new("factors_of_experts");
+    for n in ODD {
+        group.one(ScaleBy { n });
+    }
     group.done();
 }
 

@@ -375,7 +375,7 @@ impl Format {
     /// Elements of a quantised weight's row that share a float `d`, and what is added: those of a block in its file, or fewer.
     pub fn d_columns(self) -> usize {
         let own = self.quants().and_then(|quants| quants.columns_of_d);
-        own.unwrap_or_else(|| self.unpacked().unwrap_or(self).block_len())
+        own.map_or_else(|| self.unpacked().unwrap_or(self).block_len(), usize::from)
     }
 
     /// Writes a number near `x` for each float `name` of a file's block: for who makes blocks.

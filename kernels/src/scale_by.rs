@@ -52,7 +52,7 @@ impl Definition for ScaleBy {
         let (input, output) = (run.input(), run.output());
         let (x, s) = (input.floats("x")?, input.floats("s")?);
         for (i, y) in output.floats("y")?.iter().enumerate() {
-            close(format_args!("y[{i}]"), *y, x[i] * s[0], 0.0)?;
+            close(format_args!("y[{i}]"), *y, f64::from((x[i] * s[0]) as f32), 0.0)?;
         }
         Ok(())
     }

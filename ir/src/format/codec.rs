@@ -26,7 +26,6 @@ use super::{Field, FormatRow, packed};
 
 /// How a block's bytes make numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "rows of a static table, of which there are few")]
 pub enum Codec {
     /// A weight or value, or an activation, in one element.
     Float(Float),
@@ -410,7 +409,7 @@ pub struct Quants {
     /// How `d` is stored.
     pub d: Number,
     /// Elements that share a `d`, where a file's block has several.
-    pub columns_of_d: Option<usize>,
+    pub columns_of_d: Option<u8>,
     /// Integer scales.
     pub scales: Scales,
     /// What is added.
@@ -448,7 +447,7 @@ impl Quants {
     }
 
     /// With a `d` for so many elements each, fewer than a block has.
-    pub const fn d_of(self, columns: usize) -> Quants {
+    pub const fn d_of(self, columns: u8) -> Quants {
         Quants { columns_of_d: Some(columns), ..self }
     }
 

@@ -156,7 +156,7 @@ pub(super) const fn row(
         Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
         Codec::Quants(quants) => {
             let of_d = match quants.columns_of_d {
-                Some(columns) => columns,
+                Some(columns) => columns as usize,
                 None => len,
             };
             (columns(len), quants.packed().packed_fields(columns(len), of_d))

@@ -64,7 +64,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                 let scale = match scales {
                     None => {
                         let d = match codec.columns_of_d {
-                            Some(columns) => block.number(b, "d", (sub * SUB + eight * 8) / columns as i64),
+                            Some(columns) => block.number(b, "d", (sub * SUB + eight * 8) / i64::from(columns)),
                             None => d,
                         };
                         b.broadcast(LANES, d)
