@@ -535,6 +535,36 @@ fn rope_is_not_asked_of_layers_without_it() {
         assert!(text.starts_with(&format!("key \"{name}.rope.")), "{text}");
     }
 }
+
+/// Layers that only draft come last and are counted; a layer that is there and has not the matrix of one is the model's.
+#[test]
+fn layers_that_draft_are_those_that_are_there() {
+    let with = |model: Small| model.key("llama.nextn_predict_layers", 1u32);
+    let drafts = with(small()).tensor("blk.1.nextn.eh_proj.weight", 0, &[16, 8]);
+    let elsewhere = small().tensors.into_iter().filter(|(name, ..)| name.starts_with("blk.1."));
+    let elsewhere = elsewhere.fold(with(small()), |model, (name, ..)| model.without(&name));
+    for (model, expected) in [(with(small()), (2, 0)), (drafts, (1, 1)), (elsewhere, (1, 1))] {
+        let hyper = model.build().unwrap().hyper;
+        assert_eq!((hyper.layers.len(), hyper.draft_layers), expected);
+    }
+    // Files may say of those that draft, too, whether they have a window, or not (K-EXAONE).
+    let of = |pattern: &[bool]| {
+        let keys: [(&str, ixc_frontend::gguf::Value); 3] = [
+            ("nextn_predict_layers", 1u32.into()),
+            ("attention.sliding_window", 4u32.into()),
+            ("attention.sliding_window_pattern", Array::Bool(pattern.to_vec()).into()),
+        ];
+        as_architecture("cohere2", &keys).tensor("blk.1.nextn.eh_proj.weight", 0, &[16, 8])
+    };
+    for pattern in [&[true][..], &[true, false], &[true, true]] {
+        let windows: Vec<_> = of(pattern).build().unwrap().hyper.layers.iter().map(|layer| layer.window).collect();
+        assert_eq!(windows, [Some(4)]);
+    }
+    let text = of(&[]).refused();
+    let expected = "key \"cohere2.attention.sliding_window_pattern\" is an array of 0; must be an array of 1 or more";
+    assert!(text.starts_with(expected), "{text}");
+}
+
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {
@@ -622,7 +652,7 @@ fn keys_of_compressed_entries_are_checked() {
     let cases = [
         (
             whole(&[("attention.compress_ratios", vec![4u32].into())]),
-            "key \"deepseek4.attention.compress_ratios\" is array of u32; must be an array of 2 or more",
+            "key \"deepseek4.attention.compress_ratios\" is an array of 1; must be an array of 2 or more",
         ),
         (
             whole(&[]).without("deepseek4.attention.compress_ratios"),

@@ -481,10 +481,9 @@ impl Hyper {
             Rotates::IfFinetuned => keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true)?,
             Rotates::Never => false,
         };
-        // `block_count` counts the layers that draft, which come last.
-        let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
+        let draft_layers = draft_layers(gguf, &keys, layers)?;
         let windowed = match defaults.windows {
-            Some(windows) => windowed(&keys, windows, layers as usize)?,
+            Some(windows) => windowed(&keys, windows, [layers, draft_layers].map(|count| count as usize))?,
             None => vec![false; layers as usize],
         };
         let mut layers = read_layers(&keys, &windowed, embedding_length)?;
@@ -600,12 +599,23 @@ impl Windows {
     }
 }
 
-/// Whether each of `count` layers has a window.
-fn windowed(keys: &Keys<'_>, windows: Windows, count: usize) -> Result<Vec<bool>, GgufError> {
+/// Of `layers` those that only draft, which come last. Files may count some that they do not have (early ones of DeepSeek-V4): a layer that
+/// is there drafts if it has the matrix of one.
+fn draft_layers(gguf: &Gguf, keys: &Keys<'_>, layers: u64) -> Result<u64, GgufError> {
+    let stated = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
+    let first = format!("blk.{}.", layers - stated);
+    let is_there = gguf.tensors().any(|tensor| tensor.name().starts_with(&first));
+    let drafts = gguf.tensor(&format!("{first}nextn.eh_proj.weight")).is_some();
+    Ok(if is_there && !drafts { 0 } else { stated })
+}
+
+/// Whether each of `count` layers has a window, of which `drafts` only draft: files may leave those out.
+fn windowed(keys: &Keys<'_>, windows: Windows, [count, drafts]: [usize; 2]) -> Result<Vec<bool>, GgufError> {
     const KEY: &str = "attention.sliding_window_pattern";
     if let Some(Value::Array(_)) = keys.metadata.get(&keys.name(KEY)) {
-        let pattern = keys.per_layer(KEY, count, 0, 1)?.unwrap_or_default();
-        return Ok(pattern.into_iter().map(|windowed| windowed == 1).collect());
+        let pattern = keys.first_per_layer(KEY, count - drafts, 0, 1)?;
+        let drafts = std::iter::repeat_n(false, drafts);
+        return Ok(pattern.into_iter().map(|windowed| windowed == 1).chain(drafts).collect());
     }
     let period = match keys.optional(KEY, 1, MAX_COUNT)?.unwrap_or(windows.period) {
         0 => return Err(keys.metadata.missing(&keys.name(KEY), "array of bools")),

@@ -51,6 +51,12 @@ impl Keys<'_> {
             let limit = format!("a number or an array of {layers}, one for each layer (block_count)");
             return Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit));
         }
+        self.elements(key, array, layers, least, most).map(Some)
+    }
+
+    /// The first `layers` elements of an array of integers or bools, which has so many.
+    fn elements(&self, key: &str, array: &Array, layers: usize, least: u64, most: u64) -> Result<Vec<u64>, GgufError> {
+        let name = self.name(key);
         let element = |layer| {
             let found = array.integer(layer).or(array.bool(layer).map(i128::from)).ok_or_else(|| {
                 self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of integers")
@@ -58,7 +64,7 @@ impl Keys<'_> {
             let found = u64::try_from(found).map_err(|_| self.metadata.bad_value(&name, found, "not negative"))?;
             self.in_range(key, found, least, most)
         };
-        (0..layers).map(element).collect::<Result<_, _>>().map(Some)
+        (0..layers).map(element).collect()
     }
 
     /// An array with one element for each layer or more: those of the first layers.
@@ -70,21 +76,15 @@ impl Keys<'_> {
         most: u64,
     ) -> Result<Vec<u64>, GgufError> {
         let name = self.name(key);
-        let array = match self.metadata.get(&name) {
-            Some(Value::Array(array)) if array.len() >= layers => array,
-            Some(value) => {
-                let limit = format!("an array of {layers} or more, one for each layer (block_count)");
-                return Err(self.metadata.bad_value(&name, value.type_name(), limit));
+        let limit = || format!("an array of {layers} or more, one for each layer (block_count)");
+        match self.metadata.get(&name) {
+            Some(Value::Array(array)) if array.len() >= layers => self.elements(key, array, layers, least, most),
+            Some(Value::Array(array)) => {
+                Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit()))
             }
-            None => return Err(self.metadata.missing(&name, "array of u32")),
-        };
-        let element = |layer| {
-            let found = array.integer(layer).and_then(|found| u64::try_from(found).ok());
-            let wrong =
-                || self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of numbers");
-            self.in_range(key, found.ok_or_else(wrong)?, least, most)
-        };
-        (0..layers).map(element).collect()
+            Some(value) => Err(self.metadata.bad_value(&name, value.type_name(), limit())),
+            None => Err(self.metadata.missing(&name, "array of u32")),
+        }
     }
 
     /// Limits of layers, as a number or an array with one for each layer or more; none where the key is absent.
