@@ -565,6 +565,26 @@ fn layers_that_draft_are_those_that_are_there() {
     assert!(text.starts_with(expected), "{text}");
 }
 
+/// A small model whose blocks stand between two norms.
+fn between_norms(name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]) -> Small {
+    let names = (0..2).flat_map(|layer| ["post_attention_norm", "post_ffw_norm"].map(|norm| (layer, norm)));
+    names.fold(as_architecture(name, keys), |model, (layer, norm)| {
+        model.tensor(&format!("blk.{layer}.{norm}.weight"), 0, &[8])
+    })
+}
+
+/// Gemma 2's first files have no keys for its caps; of others 0 means none.
+#[test]
+fn caps_that_files_do_not_state_are_those_of_the_released_models() {
+    let caps = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
+        let scales = between_norms("gemma2", keys).build().unwrap().hyper.scales;
+        (scales.attention_softcap, scales.softcap)
+    };
+    assert_eq!(caps(&[]), (50.0, 30.0));
+    let stated = [("attn_logit_softcapping", 0f32.into()), ("final_logit_softcapping", 7f32.into())];
+    assert_eq!(caps(&stated), (0.0, 7.0));
+}
+
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {

@@ -683,9 +683,9 @@ impl Scales {
             let found = keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number")?;
             Ok(if found == 0.0 { usual } else { found })
         };
-        let cap = |key: &str| match reads(key) {
-            true => keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"),
-            false => Ok(0.0),
+        let cap = |key: &str, usual: f64| match reads(key) {
+            true => keys.float(key, usual as f32, |x| x >= 0.0, "0 or a positive number"),
+            false => Ok(usual),
         };
         let multiplied = keys.defaults.logits_multiplied;
         let logit = factor("logit_scale", if multiplied { 1.0 / usual.logit } else { usual.logit })?;
@@ -693,8 +693,8 @@ impl Scales {
             embedding: factor("embedding_scale", usual.embedding)?,
             residual: factor("residual_scale", usual.residual)?,
             logit: if multiplied { 1.0 / logit } else { logit },
-            softcap: cap("final_logit_softcapping")?,
-            attention_softcap: cap("attn_logit_softcapping")?,
+            softcap: cap("final_logit_softcapping", usual.softcap)?,
+            attention_softcap: cap("attn_logit_softcapping", usual.attention_softcap)?,
             value: factor("attention.value_scale", usual.value)?,
         })
     }
