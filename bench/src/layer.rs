@@ -256,6 +256,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         local_rope: None,
         scales: arch::Scales::NONE,
         layer_norms: false,
+        sectioned: false,
         temperature: None,
         mla: None,
         indexer: None,

@@ -585,6 +585,26 @@ fn caps_that_files_do_not_state_are_those_of_the_released_models() {
     assert_eq!(caps(&stated), (0.0, 7.0));
 }
 
+/// Of GLM-4 that sees the converter permutes what turns.
+#[test]
+fn sections_of_positions_turn_halves() {
+    let pairs = |sections: Option<Vec<i32>>| {
+        let keys: Vec<_> = sections.into_iter().map(|sections| ("rope.dimension_sections", sections.into())).collect();
+        let model = (0..2).fold(between_norms("glm4", &keys), |model, layer| {
+            let model = model.without(&format!("blk.{layer}.ffn_gate.weight"));
+            model.tensor(&format!("blk.{layer}.ffn_up.weight"), 0, &[8, 32])
+        });
+        let module = model.build().unwrap().module;
+        let ropes = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Rope);
+        let mut words: Vec<_> = ropes.map(|op| op.attr("style").word().to_owned()).collect();
+        words.dedup();
+        words
+    };
+    assert_eq!(pairs(None), ["norm"]);
+    assert_eq!(pairs(Some(vec![0, 0, 0, 0])), ["norm"]);
+    assert_eq!(pairs(Some(vec![1, 1, 1, 0])), ["neox"]);
+}
+
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {

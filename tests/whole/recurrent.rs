@@ -332,6 +332,7 @@ fn model(name: &str, mut module: Module) -> Model {
         vocabulary: VOCABULARY,
         norm_eps: 1e-6,
         layer_norms: false,
+        sectioned: false,
         temperature: None,
         rope,
         roped: true,

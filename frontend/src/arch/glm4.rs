@@ -1,11 +1,22 @@
-//! `glm4`: GLM-4 of 2025, dense: blocks stand between two norms, gate and up are one matrix, and RoPE turns half of a head.
+//! `glm4`: GLM-4 of 2025, dense: blocks stand between two norms, gate and up are one matrix, and RoPE turns half of a head. The matrices of models that see
+//! (GLM-4.1V, GLM-4.6V-Flash) are permuted by the converter, so that it turns halves of that.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RopeStyle;
 
 use super::Architecture;
-use super::decoder::{Style, decoder};
+use super::builder::Builder;
+use super::decoder::{self, Style};
+use super::error::ArchError;
 use super::hyper::Defaults;
 
 const STYLE: Style =
     Style { post_norms: Some(["post_attention_norm", "post_ffw_norm"]), fused_gate: true, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: "glm4", doc: "GLM-4-0414, dense", defaults: Defaults::USUAL, build: |b| decoder(b, &STYLE) };
+    Architecture { name: "glm4", doc: "GLM-4-0414, dense", defaults: Defaults::USUAL, build: decoder };
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let pairs = if b.hyper.sectioned { RopeStyle::Neox } else { STYLE.pairs };
+    decoder::decoder(b, &Style { pairs, ..STYLE })
+}

@@ -22,7 +22,7 @@ pub use recurrent::Ssm;
 
 use self::experts::experts;
 use self::keys::Keys;
-use self::rope::{rope, yarn_magnitude};
+use self::rope::{rope, sectioned, yarn_magnitude};
 use crate::gguf::{Gguf, GgufError, Made, StringArray, Value};
 
 /// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
@@ -56,6 +56,8 @@ pub struct Hyper {
     pub roped: bool,
     /// The same of layers with a window, where theirs is another.
     pub local_rope: Option<Rope>,
+    /// Whether positions are of several dimensions, for images: of text all are one number.
+    pub sectioned: bool,
     /// What queries of far positions are multiplied by, where layers do that.
     pub temperature: Option<TemperatureAttrs>,
     /// Factors on what layers pass on.
@@ -555,6 +557,7 @@ impl Hyper {
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
             compressed,
+            sectioned: sectioned(&keys),
             mla,
             indexer: Indexer::read(&keys, layers.len(), context_length)?,
             ssm,

@@ -4,7 +4,7 @@ use ixc_ir::graph::attrs::RopeScaling;
 
 use super::keys::Keys;
 use super::{MAX_CONTEXT, Rope};
-use crate::gguf::GgufError;
+use crate::gguf::{GgufError, Value};
 
 pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
     let positive = |x: f64| x > 0.0;
@@ -65,4 +65,12 @@ pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), Ggu
         RopeScaling::None | RopeScaling::Linear => {}
     }
     Ok(())
+}
+
+/// Whether pairs are shared out among dimensions of positions (M-RoPE): the first two have some.
+pub(super) fn sectioned(keys: &Keys<'_>) -> bool {
+    match keys.metadata.get(&keys.name("rope.dimension_sections")) {
+        Some(Value::Array(sections)) => (0..2).all(|of| sections.integer(of).is_some_and(|pairs| pairs > 0)),
+        _ => false,
+    }
 }
