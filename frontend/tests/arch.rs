@@ -605,6 +605,62 @@ fn sections_of_positions_turn_halves() {
     assert_eq!(pairs(Some(vec![1, 1, 1, 0])), ["neox"]);
 }
 
+/// The converter of models with latent attention leaves out what is false.
+#[test]
+fn weights_of_experts_are_normalised_where_files_say_so() {
+    let normalised = |name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]| {
+        let sizes = [
+            ("attention.head_count_kv", 1u32),
+            ("attention.q_lora_rank", 3),
+            ("attention.kv_lora_rank", 6),
+            ("attention.key_length", 8),
+            ("attention.value_length", 6),
+            ("attention.key_length_mla", 4),
+            ("attention.value_length_mla", 2),
+            ("attention.indexer.head_count", 2),
+            ("attention.indexer.key_length", 4),
+            ("attention.indexer.top_k", 5),
+            ("rope.dimension_count", 2),
+            ("expert_count", 4),
+            ("expert_used_count", 2),
+            ("expert_feed_forward_length", 6),
+        ];
+        let sizes = sizes.map(|(key, size)| (key, size.into()));
+        let model = (0..2).fold(as_architecture(name, &[&sizes, keys].concat()), |model, layer| {
+            let parts: [(&str, &[u64]); 17] = [
+                ("attn_q_a", &[8, 3]),
+                ("attn_q_a_norm", &[3]),
+                ("attn_q_b", &[3, 16]),
+                ("attn_kv_a_mqa", &[8, 8]),
+                ("attn_kv_a_norm", &[6]),
+                ("attn_k_b", &[2, 6, 4]),
+                ("attn_v_b", &[6, 2, 4]),
+                ("attn_output", &[8, 8]),
+                ("indexer.attn_q_b", &[3, 8]),
+                ("indexer.attn_k", &[8, 4]),
+                ("indexer.k_norm", &[4]),
+                ("indexer.proj", &[8, 2]),
+                ("ffn_norm", &[8]),
+                ("ffn_gate_inp", &[8, 4]),
+                ("ffn_gate_exps", &[8, 6, 4]),
+                ("ffn_up_exps", &[8, 6, 4]),
+                ("ffn_down_exps", &[6, 8, 4]),
+            ];
+            let name = |part: &str| format!("blk.{layer}.{part}.weight");
+            let others = ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up", "ffn_down"];
+            let model = others.iter().fold(model, |model, part| model.without(&name(part)));
+            parts.iter().fold(model, |model, (part, dims)| model.tensor(&name(part), 0, dims))
+        });
+        let module = model.build().unwrap().module;
+        let routes = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Route);
+        routes.map(|op| op.attr("normalise").bool()).collect::<Vec<_>>()
+    };
+    for name in ["deepseek32", "glm-dsa"] {
+        assert_eq!(normalised(name, &[]), [false, false]);
+        assert_eq!(normalised(name, &[("expert_weights_norm", true.into())]), [true, true]);
+    }
+}
+
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {

@@ -10,6 +10,11 @@ use super::mla::indexed;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek32",
     doc: "DeepSeek-V3.2",
-    defaults: Defaults { score: RouteScore::Sigmoid, reads: &["rope.scaling.yarn_log_multiplier"], ..Defaults::USUAL },
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        normalise: false,
+        reads: &["rope.scaling.yarn_log_multiplier"],
+        ..Defaults::USUAL
+    },
     build: |b| indexed(b, &Style::LLAMA, RopeStyle::Neox),
 };
