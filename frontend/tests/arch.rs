@@ -661,6 +661,17 @@ fn weights_of_experts_are_normalised_where_files_say_so() {
     }
 }
 
+/// Models with layer norms whose files have both numbers take theirs.
+#[test]
+fn layer_norms_add_their_own_number() {
+    let eps = |name: &'static str| {
+        let keys =
+            [("attention.layer_norm_epsilon", 0.25f32.into()), ("attention.layer_norm_rms_epsilon", 0.5f32.into())];
+        as_architecture(name, &keys).build().unwrap().hyper.norm_eps
+    };
+    assert_eq!((eps("command-r"), eps("llama")), (0.25, 0.5));
+}
+
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {

@@ -463,13 +463,17 @@ impl Hyper {
         // Those of Nemotron-H may have the one of their drafts alone.
         let [own, other] =
             ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
-        let has_own = keys.metadata.get(&own).is_some();
+        let [has_own, has_other] = [&own, &other].map(|key| keys.metadata.get(key).is_some());
         let layer_norms = match defaults.norms {
             Norms::Rms => false,
             Norms::Layer => true,
             Norms::ByKey => !has_own,
         };
-        let eps_key = if !has_own && (layer_norms || defaults.parts == Parts::One) { other } else { own };
+        let takes_other = match layer_norms {
+            true => has_other || !has_own,
+            false => defaults.parts == Parts::One && !has_own,
+        };
+        let eps_key = if takes_other { other } else { own };
         let norm_eps = keys.metadata.read::<f32>(&eps_key)?;
         if !(norm_eps > 0.0 && norm_eps <= 1.0) {
             return Err(keys.metadata.bad_value(&eps_key, norm_eps, "above 0 and at most 1"));
@@ -553,11 +557,11 @@ impl Hyper {
             temperature: temperature(&keys, &rope)?,
             rope,
             roped,
+            sectioned: sectioned(&keys),
             local_rope,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
             compressed,
-            sectioned: sectioned(&keys),
             mla,
             indexer: Indexer::read(&keys, layers.len(), context_length)?,
             ssm,
