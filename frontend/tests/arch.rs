@@ -756,7 +756,18 @@ fn keys_of_compressed_entries_are_checked() {
     let plain = plain.tensor("blk.0.attn_compressor_ape.weight", 0, &[4, 16]).build().unwrap();
     assert_eq!(plain.hyper.context_length, 4096);
 
+    // Layers with a window may have shorter keys than those that the rotation is for.
+    let short = [
+        ("attention.sliding_window_pattern", Array::Bool(vec![true, false]).into()),
+        ("attention.key_length_swa", 2u32.into()),
+        ("rope.dimension_count", 4u32.into()),
+        ("rope.dimension_count_swa", 2u32.into()),
+    ];
+    let short = [("attn_q_b", &[3, 4][..]), ("attn_kv", &[8, 2]), ("attn_kv_a_norm", &[2])]
+        .iter()
+        .fold(whole(&short), |model, (part, dims)| model.tensor(&format!("blk.0.{part}.weight"), 0, dims));
     let cases = [
+        (short, "key \"deepseek4.rope.dimension_count\" is 4; must be at most 2, the length of a key"),
         (
             whole(&[("attention.compress_ratios", vec![4u32].into())]),
             "key \"deepseek4.attention.compress_ratios\" is an array of 1; must be an array of 2 or more",

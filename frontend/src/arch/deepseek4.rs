@@ -119,10 +119,13 @@ fn turned(
         0 => b.hyper.rope.unscaled(),
         _ => of.rope.clone(),
     };
-    if rope.dims == d {
+    let Some(still) = d.checked_sub(rope.dims) else {
+        return Err(b.refused("rope.dimension_count", rope.dims, &format!("at most {d}, the length of a key")));
+    };
+    if still == 0 {
         return b.rope_by(x, &rope, Style::LLAMA.pairs, by);
     }
-    let (still, last) = (b.slice(x, 0, d - rope.dims)?, b.slice(x, d - rope.dims, rope.dims)?);
+    let (still, last) = (b.slice(x, 0, still)?, b.slice(x, still, rope.dims)?);
     let last = b.rope_by(last, &rope, Style::LLAMA.pairs, by)?;
     b.concat(still, last)
 }
