@@ -107,18 +107,8 @@ impl Gguf {
             tensors.extend(parsed.tensors);
             metadata.get_or_insert(parsed.metadata);
         }
-        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
-        by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
-        for pair in by_name.windows(2) {
-            let (first, second): (&Tensor, &Tensor) = (&tensors[pair[0]], &tensors[pair[1]]);
-            if first.name == second.name {
-                let place = Place::Tensor(second.name.clone());
-                let path = (&*files[second.file].path).into();
-                let fault = Fault::Duplicate { first: first.offset };
-                return Err(GgufError::Malformed { path, offset: second.offset, place, fault });
-            }
-        }
         let metadata = metadata.unwrap_or_else(|| unreachable!("a model has at least one file"));
+        let by_name = by_name(&tensors, &files, metadata.path())?;
         Ok(Gguf { files, metadata, tensors, derived: Vec::new(), constants: Vec::new(), by_name })
     }
 
@@ -141,18 +131,7 @@ impl Gguf {
         }
         let constants = constants.iter().map(|(_, x)| x.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
         let constants: Vec<Vec<u8>> = constants;
-        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
-        by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
-        let malformed = |tensor: &Tensor, fault| {
-            let path = files.get(tensor.file).map_or(metadata.path(), ShardFile::path).into();
-            GgufError::Malformed { path, offset: tensor.offset, place: Place::Tensor(tensor.name.clone()), fault }
-        };
-        for pair in by_name.windows(2) {
-            let (first, second): (&Tensor, &Tensor) = (&tensors[pair[0]], &tensors[pair[1]]);
-            if first.name == second.name {
-                return Err(malformed(second, Fault::Duplicate { first: first.offset }));
-            }
-        }
+        let by_name = by_name(&tensors, &files, metadata.path())?;
         for tensor in &tensors {
             let limit = match tensor.file.checked_sub(files.len()) {
                 None => files[tensor.file].data().len() as u64,
@@ -163,7 +142,7 @@ impl Gguf {
             };
             if tensor.offset.checked_add(tensor.bytes).is_none_or(|end| end > limit) {
                 let fault = Fault::OutsideFile { offset: tensor.offset, bytes: tensor.bytes, limit };
-                return Err(malformed(tensor, fault));
+                return Err(malformed(tensor, &files, metadata.path(), fault));
             }
         }
         Ok(Gguf { files, metadata, tensors, derived, constants, by_name })
@@ -175,31 +154,28 @@ impl Gguf {
     /// When a tensor is there already, or is not made of what is inside of the files.
     pub fn with(mut self, made: Vec<Made>) -> Result<Gguf, GgufError> {
         let lengths: Vec<u64> = self.files.iter().map(|file| file.data().len() as u64).collect();
+        let first = self.files.len() + self.derived.len();
+        let mut added = Vec::with_capacity(made.len());
         for Made { name, dims, derived } in made {
-            let path = || self.metadata.path().into();
-            let fault =
-                |fault| GgufError::Malformed { path: path(), offset: 0, place: Place::Tensor((*name).into()), fault };
-            if let Some(first) = self.tensor(&name) {
-                return Err(fault(Fault::Duplicate { first: first.offset }));
-            }
             let outside = || {
+                let path = self.metadata.path().into();
                 let bytes = derived.bytes().unwrap_or(u64::MAX);
-                fault(Fault::OutsideFile { offset: 0, bytes, limit: lengths.iter().sum() })
+                let fault = Fault::OutsideFile { offset: 0, bytes, limit: lengths.iter().sum() };
+                GgufError::Malformed { path, offset: 0, place: Place::Tensor((*name).into()), fault }
             };
             derived.check(&lengths).map_err(|_| outside())?;
             let kind = TENSOR_TYPES.iter().find(|kind| kind.format() == Some(derived.format)).ok_or_else(outside)?;
-            let number = self.files.len() + self.derived.len();
-            let tensor = Tensor::new(&name, *kind, &dims, number, 0).ok_or_else(outside)?;
+            let tensor = Tensor::new(&name, *kind, &dims, first + added.len(), 0).ok_or_else(outside)?;
             if derived.bytes() != Some(tensor.bytes) {
                 return Err(outside());
             }
-            // Constants are counted behind what is derived.
-            self.tensors.iter_mut().filter(|tensor| tensor.file >= number).for_each(|tensor| tensor.file += 1);
-            let at = self.by_name.partition_point(|&i| *self.tensors[i].name < *name);
-            self.by_name.insert(at, self.tensors.len());
-            self.tensors.push(tensor);
+            added.push(tensor);
             self.derived.push(derived.indexed());
         }
+        // Constants are counted behind what is derived.
+        self.tensors.iter_mut().filter(|tensor| tensor.file >= first).for_each(|tensor| tensor.file += added.len());
+        self.tensors.extend(added);
+        self.by_name = by_name(&self.tensors, &self.files, self.metadata.path())?;
         Ok(self)
     }
 
@@ -282,6 +258,25 @@ impl Gguf {
     pub fn files(&self) -> &[ShardFile] {
         &self.files
     }
+}
+
+/// The numbers of tensors, in the order of their names, of which each may be there once.
+fn by_name(tensors: &[Tensor], files: &[ShardFile], path: &Path) -> Result<Vec<usize>, GgufError> {
+    let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+    by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+    for pair in by_name.windows(2) {
+        let (first, second) = (&tensors[pair[0]], &tensors[pair[1]]);
+        if first.name == second.name {
+            return Err(malformed(second, files, path, Fault::Duplicate { first: first.offset }));
+        }
+    }
+    Ok(by_name)
+}
+
+/// What is wrong with a tensor of one of `files`, or, where it is of none, of the model at `path`.
+fn malformed(tensor: &Tensor, files: &[ShardFile], path: &Path, fault: Fault) -> GgufError {
+    let path = files.get(tensor.file).map_or(path, ShardFile::path).into();
+    GgufError::Malformed { path, offset: tensor.offset, place: Place::Tensor(tensor.name.clone()), fault }
 }
 
 impl ShardFile {
