@@ -684,11 +684,6 @@ impl<'a> Builder<'a> {
         Ok(self.typed(chosen)?.0)
     }
 
-    /// Passes over a tensor that the file may have and nobody reads.
-    pub fn leave(&mut self, name: &str) {
-        self.used.insert(name.to_owned());
-    }
-
     /// Sizes of the recurrent states, which the file must have.
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
         let key = format!("{}.ssm.state_size", self.architecture);

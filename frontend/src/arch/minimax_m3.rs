@@ -28,7 +28,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     // Where all blocks are chosen, nobody asks the index.
     for layer in 0..b.hyper.layers.len() {
         for part in ["q_proj", "k_proj", "q_norm", "k_norm"] {
-            b.leave(&format!("blk.{layer}.indexer.{part}.weight"));
+            b.leave_out(&format!("blk.{layer}.indexer.{part}.weight"));
         }
     }
     decoder::decoder(b, &STYLE)

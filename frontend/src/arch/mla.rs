@@ -64,7 +64,7 @@ impl Choice {
         if let (Some(last), false) = (self.last, own[layer]) {
             // Files may have what nobody reads.
             let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
-            parts.into_iter().for_each(|part| b.leave(&name(part)));
+            parts.into_iter().for_each(|part| b.leave_out(&name(part)));
             return Ok(last);
         }
         let (width, rank) = (b.hyper.embedding_length, b.query_rank()?);
