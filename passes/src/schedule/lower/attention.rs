@@ -339,8 +339,8 @@ impl Lowering<'_> {
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return unsupported(name, format!("{heads} query heads on {kv_heads} key heads"));
         }
-        let Some(window) = self.module.states[state.index()].window else {
-            return unsupported(name, "entries beside a state without a window");
+        let State { window: Some(window), chunked: false, .. } = self.module.states[state.index()] else {
+            return unsupported(name, "entries beside a state without a window, or with chunks");
         };
         let every = fit("positions of an entry", self.module.states[entries.index()].every)?;
         let (group, window) = (heads / kv_heads, fit("positions of a window", window)?);
