@@ -13,8 +13,12 @@ use super::hyper::Defaults;
 const STYLE: Style =
     Style { post_norms: Some(["post_attention_norm", "post_ffw_norm"]), fused_gate: true, ..Style::LLAMA };
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: "glm4", doc: "GLM-4-0414, dense", defaults: Defaults::USUAL, build: decoder };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "glm4",
+    doc: "GLM-4-0414, dense; GLM-4.1V and 4.6V-Flash for text",
+    defaults: Defaults::USUAL,
+    build: decoder,
+};
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let pairs = if b.hyper.sectioned { RopeStyle::Neox } else { STYLE.pairs };
