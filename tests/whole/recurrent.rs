@@ -118,7 +118,7 @@ impl Text {
         self.declarations += &format!("state @ssm.{i} : recurrent f32[4, 64, 32] {{rollback = snapshot}}\n");
         self.op(format!("%s{i} = state.begin @ssm.{i}"));
         self.op(format!(
-            "%y{i}, %n{i} = delta_net %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %{alpha}, %beta{i}, @a{i}, @dt{i} {{keys = {keys}, eps = 1e-6}}"
+            "%y{i}, %n{i} = delta_net %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %{alpha}, %beta{i}, @a{i}, @dt{i} {{keys = {keys}, eps = 1e-6, bound = 0.0}}"
         ));
         self.op(format!("%y{i}.r = rms_norm %y{i}, @norm.y{i} {{eps = 1e-6}}"));
         self.op(format!("%y{i}.m = merge_heads %y{i}.r"));

@@ -458,20 +458,36 @@ impl<'a> Builder<'a> {
     pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
         let rope = local.unwrap_or(&self.hyper.rope);
-        let pairs = rope.dims / 2;
         let factors = match rope.divided {
             true => RopeFactors {
-                short: match self.optional_vector("rope_freqs.weight", pairs)? {
-                    None => self.optional_vector("rope_factors_short.weight", pairs)?,
+                short: match self.divisors("rope_freqs.weight", rope)? {
+                    None => self.divisors("rope_factors_short.weight", rope)?,
                     divisors => divisors,
                 },
-                long: self.optional_vector("rope_factors_long.weight", pairs)?,
+                long: self.divisors("rope_factors_long.weight", rope)?,
             },
             false => RopeFactors::default(),
         };
         let attrs = rope_attrs(rope, style);
         let y = self.graph.rope(x, self.step.pos, factors, &attrs);
         self.typed(y)
+    }
+
+    /// What divides the frequencies of `rope`, where the file has it: a number for each pair, or for as many as turn in the layers that rotate most.
+    fn divisors(&mut self, name: &str, rope: &Rope) -> Result<Option<WeightId>, ArchError> {
+        let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
+        let pairs = rope.dims / 2;
+        let all = self.hyper.local_rope.as_ref().map_or(pairs, |local| pairs.max(local.dims / 2));
+        if tensor.dims() != [all] || tensor.tensor_type().name != "F32" {
+            return self.vector(name, pairs).map(Some);
+        }
+        let place = Place { file: tensor.file() as u32, offset: tensor.offset() };
+        if let Some(id) = self.graph.find_weight(name) {
+            return Ok(Some(id));
+        }
+        let weight = self.graph.weight(name, Format::F32, &[pairs], Some(place));
+        self.used.insert(name.to_owned());
+        self.typed(weight).map(Some)
     }
 
     /// Appends `k` and `v` to the state of `layer`; both `[T, heads, d]`.
@@ -664,16 +680,17 @@ impl<'a> Builder<'a> {
         self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`.
+    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`, which
+    /// are of `run` positions as far as they came.
     pub fn index_top_k(
         &mut self,
         state: &str,
         [q, w, k]: [ValueId; 3],
         key_length: u64,
-        top_k: u64,
+        (top_k, run): (u64, u64),
     ) -> Result<ValueId, ArchError> {
         // A state of keys and values, of which nobody reads the latter.
-        let state = self.graph.state(State::paged(state, 1, key_length, 1));
+        let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
         let state = self.typed(state)?;
         let none = self.slice(k, 0, 1)?;
         let kv = self.graph.state_begin(state);
@@ -732,7 +749,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of
-    /// lengths.
+    /// lengths. Decays have the model's bound, where it has one.
     pub fn delta_net(
         &mut self,
         state: &str,
@@ -741,10 +758,10 @@ impl<'a> Builder<'a> {
         keys: KeyHeads,
         eps: f64,
     ) -> Result<ValueId, ArchError> {
-        let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
+        let Ssm { heads, key_length, value_length, decay_bound, .. } = self.ssm()?;
         let operands: Vec<Operand> =
             values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(eps)];
+        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(eps), Attr::rounded(decay_bound)];
         self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
     }
 

@@ -51,7 +51,7 @@ pub(super) const QWEN: Style = Style {
 /// Norm, linear attention, output matrix, residual.
 fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
     let sizes = b.ssm()?;
-    let Ssm { taps, heads, groups, key_length, value_length } = sizes;
+    let Ssm { taps, heads, groups, key_length, value_length, .. } = sizes;
     let width = b.hyper.embedding_length;
     let (keys, values) = (groups * key_length, heads * value_length);
     let name = |part: &str| format!("blk.{layer}.{part}");

@@ -171,6 +171,34 @@ pub struct Layer {
     pub feed_forward: u64,
     /// Experts, where the layer has them.
     pub experts: Option<Experts>,
+    /// What gates and up do not exceed.
+    pub limits: Limits,
+}
+
+/// What gates and up of a layer's networks do not exceed; 0 where there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// In routed experts.
+    pub routed: f64,
+    /// In shared experts, and in the dense network.
+    pub shared: f64,
+}
+
+impl Limits {
+    /// One for each layer, of an architecture whose files have such keys.
+    fn read(keys: &Keys<'_>, layers: usize) -> Result<Vec<Limits>, GgufError> {
+        const ROUTED: &str = "swiglu_clamp_exp";
+        const SHARED: &str = "swiglu_clamp_shexp";
+        if !keys.defaults.reads.contains(&ROUTED) {
+            return Ok(vec![Limits::default(); layers]);
+        }
+        let (routed, mut shared) = (keys.limits(ROUTED, layers)?, keys.limits(SHARED, layers)?);
+        if keys.defaults.one_limit {
+            shared = shared.or_else(|| routed.clone());
+        }
+        let [routed, shared] = [routed, shared].map(|limits| limits.unwrap_or_else(|| vec![0.0; layers]));
+        Ok(routed.into_iter().zip(shared).map(|(routed, shared)| Limits { routed, shared }).collect())
+    }
 }
 
 /// The experts of a layer.
@@ -277,6 +305,10 @@ pub(super) struct Defaults {
     pub windows: Option<Windows>,
     /// Whether layers may have compressed entries beside a window.
     pub compressed: bool,
+    /// Whether limits of routed experts are those of shared ones, too, in files that have no others.
+    pub one_limit: bool,
+    /// Whether layers without a window rotate half of what `rope.dimension_count` says.
+    pub half_rotated: bool,
     /// Which layers have no attention.
     pub parts: Parts,
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
@@ -407,6 +439,8 @@ impl Defaults {
         logits_multiplied: false,
         windows: None,
         compressed: false,
+        one_limit: false,
+        half_rotated: false,
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,
@@ -525,6 +559,13 @@ impl Hyper {
                 layer.chunked = *windowed && windows.chunked;
             }
             local_rope = Some(windows.rope(&keys, &rope, local.or(full).unwrap_or(0))?);
+        }
+        if defaults.half_rotated {
+            if !rope.dims.is_multiple_of(4) {
+                let limit = "a multiple of 4: layers without a window rotate half of it, in pairs";
+                return Err(keys.metadata.bad_value(&keys.name("rope.dimension_count"), rope.dims, limit));
+            }
+            rope.dims /= 2;
         }
         share(&keys, &mut layers)?;
         let compressed = Compressed::read(&keys, layers.len(), &rope)?;
@@ -743,6 +784,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
     }
     let leading_dense = keys.optional("leading_dense_block_count", 0, count as u64)?.unwrap_or(0) as usize;
     let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
+    let limits = Limits::read(keys, count)?;
     let mut layers = Vec::with_capacity(count);
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
@@ -785,6 +827,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
                 }
                 Some(_) | None => None,
             },
+            limits: limits[i],
         });
     }
     Ok(layers)

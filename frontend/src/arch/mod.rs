@@ -110,7 +110,7 @@ use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Mla, Rope, Scales, Ssm, Streams};
+pub use hyper::{Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Rope, Scales, Ssm, Streams};
 pub use weights::FileWeights;
 
 /// A row of the registry.

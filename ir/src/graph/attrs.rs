@@ -60,6 +60,18 @@ pub enum Activation {
     Gelu,
     /// `x / (1 + exp(-1.702 x))`.
     QuickGelu,
+    /// `min(silu(x), limit)`: the limit is on what the gate becomes, and the gate itself has none (Step-3.5).
+    LimitedSilu,
+}
+
+impl Activation {
+    /// Whether a limit of the gate is one of the function's result and not of its argument.
+    pub fn limits_result(self) -> bool {
+        match self {
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu => false,
+            Activation::LimitedSilu => true,
+        }
+    }
 }
 
 /// Which key head a value head takes, where there are fewer of them.
@@ -102,7 +114,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
-words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 
@@ -259,7 +271,7 @@ impl RouteAttrs {
     }
 }
 
-/// The attributes of a gated linear unit: `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`.
+/// The attributes of a gated linear unit: `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, or with `min(act(gate), limit)`, as the activation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateAttrs {
     /// What the gate goes through.

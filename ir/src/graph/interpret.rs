@@ -321,14 +321,16 @@ impl<'a> Interpreter<'a> {
                 let [keys, _] = &self.states[state.index()][..] else {
                     unreachable!("verified: state {} has keys and values", state.0)
                 };
+                let every = self.module.states[state.index()].every as usize;
                 let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
                 let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
-                let mut data = Vec::with_capacity(dims[0] * top_k);
+                let chosen = top_k + every - 1;
+                let mut data = Vec::with_capacity(dims[0] * chosen);
                 for ((q, w), &position) in rows {
-                    let position = index(mnemonic, "position", position, length)?;
-                    data.extend(math::index_top_k(q, w, keys, position, top_k));
+                    let position = index(mnemonic, "position", position, length.saturating_mul(every))?;
+                    data.extend(math::index_top_k(q, w, keys, position, (top_k, every)));
                 }
-                Ok(vec![Value::I32 { dims: vec![dims[0], top_k], data }, Value::Token])
+                Ok(vec![Value::I32 { dims: vec![dims[0], chosen], data }, Value::Token])
             }
             OpKind::Attention => {
                 let q = f32s(self, "q")?;

@@ -272,8 +272,12 @@ pub fn result_types(
             if rule.f32("w")? != [rows, heads] {
                 return Err(rule.operand("w", format!("f32[{rows}, {heads}], one for each head of q")));
             }
-            let top_k = rule.positive("top_k")?;
-            Ok(vec![Type::i32([rows.clone(), Dim::Fixed(top_k)]), rule.value("kv").clone()])
+            let (top_k, every) = (rule.positive("top_k")?, rule.state("kv", StateKind::Paged)?.every);
+            if !top_k.is_multiple_of(every) {
+                return Err(rule.attr("top_k", format!("a multiple of {every}, the positions that share a key")));
+            }
+            let chosen = top_k.saturating_add(every - 1);
+            Ok(vec![Type::i32([rows.clone(), Dim::Fixed(chosen)]), rule.value("kv").clone()])
         }
         OpKind::Attention => {
             let [rows, heads, d] = rule.f32("q")?;

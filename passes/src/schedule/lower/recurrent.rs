@@ -53,9 +53,10 @@ impl Lowering<'_> {
                 let interleaved = op.attr("keys").word() == "interleaved";
                 let channels = self.function.ty(self.value_operand(op, "alpha")?).dims().len() == 3;
                 let eps = Bits::of(op.attr("eps").float());
+                let bound = Some(op.attr("bound").float()).filter(|&bound| bound != 0.0).map(Bits::of);
                 let group = all / heads.max(1);
-                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels }.into();
-                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels }.into();
+                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound }.into();
+                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound }.into();
                 // Side by side, a key head's value heads are an even part of everything.
                 let matrix = u64::from(d) * u64::from(dv);
                 let decays = if channels { d.into() } else { 1 };
