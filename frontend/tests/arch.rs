@@ -7,7 +7,7 @@ use std::fs;
 use ixc_frontend::arch::{self, ArchError};
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, ErrorClass, Gguf};
-use ixc_ir::graph::OpKind;
+use ixc_ir::graph::{OpKind, Recurrent};
 use support::shared;
 
 /// A llama of two layers, width 8, 4 heads of 2, 2 of them for keys and values, 16 wide inside, 5 tokens.
@@ -535,6 +535,170 @@ fn rope_is_not_asked_of_layers_without_it() {
         assert!(text.starts_with(&format!("key \"{name}.rope.")), "{text}");
     }
 }
+
+/// Step-3.5: layers without a window rotate half of a head, and divide frequencies by the first of a list that is as long as the others'; layers have limits.
+#[test]
+fn halves_of_heads_are_rotated_by_the_first_frequencies() {
+    let with = |keys: &[(&str, ixc_frontend::gguf::Value)], frequencies: u64| {
+        let own: [(&str, ixc_frontend::gguf::Value); 8] = [
+            ("attention.head_count", vec![2u32, 4].into()),
+            ("attention.head_count_kv", vec![2u32, 2].into()),
+            ("attention.key_length", 8u32.into()),
+            ("attention.value_length", 8u32.into()),
+            ("attention.sliding_window", 4u32.into()),
+            ("attention.sliding_window_pattern", Array::Bool(vec![false, true]).into()),
+            ("rope.dimension_count", 8u32.into()),
+            ("swiglu_clamp_shexp", Array::F32(vec![0.5, 0.0, 7.0]).into()),
+        ];
+        let model =
+            as_architecture("step35", &[&own[..], keys].concat()).tensor("rope_freqs.weight", 0, &[frequencies]);
+        (0..2u64).fold(model, |model, layer| {
+            let heads = 2 * (layer + 1);
+            let parts: [(&str, &[u64]); 5] = [
+                ("attn_q", &[8, 8 * heads]),
+                ("attn_k", &[8, 16]),
+                ("attn_v", &[8, 16]),
+                ("attn_output", &[8 * heads, 8]),
+                ("attn_gate", &[8, heads]),
+            ];
+            parts.iter().fold(model, |model, (part, dims)| {
+                let name = format!("blk.{layer}.{part}.weight");
+                model.without(&name).tensor(&name, 0, dims)
+            })
+        })
+    };
+    let model = with(&[], 4).build().unwrap();
+    let dims = (model.hyper.rope.dims, model.hyper.local_rope.as_ref().map(|rope| rope.dims));
+    assert_eq!(dims, (4, Some(8)));
+    let frequencies = model.module.weights.iter().find(|weight| weight.name == "rope_freqs.weight").unwrap();
+    assert_eq!(frequencies.shape, [2]);
+    let limits: Vec<f64> = model.hyper.layers.iter().map(|layer| layer.limits.shared).collect();
+    assert_eq!(limits, [0.5, 0.0]);
+    // A list as long as what is rotated is one, too.
+    with(&[], 2).build().unwrap();
+    for (model, expected) in [
+        (with(&[], 3), "tensor \"rope_freqs.weight\" has dimensions [3]; must be [2]"),
+        (
+            with(&[("rope.dimension_count", 6u32.into())], 3),
+            "key \"step35.rope.dimension_count\" is 6; must be a multiple of 4: layers without a window rotate half of it, in pairs",
+        ),
+        (
+            with(&[("swiglu_clamp_shexp", Array::F32(vec![-1.0, 0.0]).into())], 4),
+            "key \"step35.swiglu_clamp_shexp\" is -1; must be 0 or positive numbers",
+        ),
+    ] {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
+/// GLM-5.3-Flash: what its keys of decays and of its index may be.
+#[test]
+fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
+    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
+        let own: [(&str, ixc_frontend::gguf::Value); 18] = [
+            ("context_length", 4096u32.into()),
+            ("attention.head_count", 2u32.into()),
+            ("attention.head_count_kv", vec![0u32, 1].into()),
+            ("attention.q_lora_rank", 3u32.into()),
+            ("attention.kv_lora_rank", 5u32.into()),
+            ("attention.key_length", 5u32.into()),
+            ("attention.key_length_mla", 4u32.into()),
+            ("attention.value_length_mla", 6u32.into()),
+            ("rope.dimension_count", 0u32.into()),
+            ("ssm.conv_kernel", 4u32.into()),
+            ("kda.head_dim", 4u32.into()),
+            ("kda.gate_lower_bound", (-5f32).into()),
+            ("attention.indexer.head_count", 2u32.into()),
+            ("attention.indexer.key_length", 7u32.into()),
+            ("attention.indexer.kpool", 4u32.into()),
+            ("attention.indexer.top_k", 64u32.into()),
+            ("hyper_connection.count", 2u32.into()),
+            ("hyper_connection.sinkhorn_iterations", 3u32.into()),
+        ];
+        let mut model = as_architecture("glm5-next", &[&own[..], keys].concat());
+        model.tensors.retain(|(name, ..)| !name.contains("attn"));
+        let linear: [(&str, &[u64]); 16] = [
+            ("attn_norm.weight", &[8]),
+            ("attn_q.weight", &[8, 8]),
+            ("attn_k.weight", &[8, 8]),
+            ("attn_v.weight", &[8, 8]),
+            ("ssm_conv1d_q.weight", &[4, 8]),
+            ("ssm_conv1d_k.weight", &[4, 8]),
+            ("ssm_conv1d_v.weight", &[4, 8]),
+            ("ssm_f_a.weight", &[8, 4]),
+            ("ssm_f_b.weight", &[4, 8]),
+            ("ssm_g_a.weight", &[8, 4]),
+            ("ssm_g_b.weight", &[4, 8]),
+            ("ssm_beta.weight", &[8, 2]),
+            ("ssm_a", &[2]),
+            ("ssm_dt.bias", &[8]),
+            ("ssm_norm.weight", &[4]),
+            ("attn_output.weight", &[8, 8]),
+        ];
+        let latent: [(&str, &[u64]); 16] = [
+            ("attn_norm.weight", &[8]),
+            ("attn_q_a.weight", &[8, 3]),
+            ("attn_q_a_norm.weight", &[3]),
+            ("attn_q_b.weight", &[3, 8]),
+            ("attn_kv_a_mqa.weight", &[8, 5]),
+            ("attn_kv_a_norm.weight", &[5]),
+            ("attn_k_b.weight", &[4, 5, 2]),
+            ("attn_v_b.weight", &[5, 6, 2]),
+            ("attn_output.weight", &[12, 8]),
+            ("indexer.attn_q_b.weight", &[3, 14]),
+            ("indexer.attn_k.weight", &[8, 7]),
+            ("indexer.k_norm.weight", &[7]),
+            ("indexer.k_norm.bias", &[7]),
+            ("indexer.proj.weight", &[8, 2]),
+            ("indexer_compressor_gate.weight", &[8, 7]),
+            ("indexer_compressor_ape.weight", &[7, 4]),
+        ];
+        let of_layer = |layer: u32, parts: &[(&str, &[u64])]| -> Vec<(String, Vec<u64>)> {
+            parts.iter().map(|(part, dims)| (format!("blk.{layer}.{part}"), dims.to_vec())).collect()
+        };
+        let streams = (0..2).flat_map(|layer| {
+            ["attn", "ffn"].into_iter().flat_map(move |part| {
+                [("fn", vec![16, 8]), ("base", vec![8]), ("scale", vec![3])]
+                    .map(|(name, dims)| (format!("blk.{layer}.hc_{part}_{name}.weight"), dims))
+            })
+        });
+        let all = of_layer(0, &linear).into_iter().chain(of_layer(1, &latent)).chain(streams);
+        all.fold(model, |model, (name, dims)| model.tensor(&name, 0, &dims))
+    };
+    let model = with(&[]).build().unwrap();
+    assert_eq!((model.hyper.roped, model.hyper.ssm.unwrap().decay_bound), (false, -5.0));
+    let ops = &model.module.functions[0].ops;
+    assert!(ops.iter().any(|op| op.kind == OpKind::Recurrent(Recurrent::DeltaNet) && op.attr("bound").float() == -5.0));
+    assert!(!ops.iter().any(|op| op.kind == OpKind::Rope));
+    let index = ops.iter().find(|op| op.kind == OpKind::IndexTopK).unwrap();
+    assert_eq!(model.module.functions[0].ty(index.results[0]).dims()[1].fixed(), Some(64 + 3));
+    for (keys, expected) in [
+        (
+            ("kda.gate_lower_bound", 1f32.into()),
+            "key \"glm5-next.kda.gate_lower_bound\" is 1; must be 0 or a number below",
+        ),
+        (("kda.safe_gate", false.into()), "key \"glm5-next.kda.safe_gate\" is false; must be absent or true"),
+        (
+            ("attention.indexer.kpool_select_tail", false.into()),
+            "key \"glm5-next.attention.indexer.kpool_select_tail\" is false; must be absent or true",
+        ),
+        (
+            ("attention.indexer.top_k", 30u32.into()),
+            "key \"glm5-next.attention.indexer.top_k\" is 30; must be a multiple of 4, the positions that share a key",
+        ),
+        (
+            ("attention.indexer.kpool", 6u32.into()),
+            "key \"glm5-next.attention.indexer.kpool\" is 6; must be a power of two up to 32",
+        ),
+        (("attention.key_length", 6u32.into()), "key \"glm5-next.attention.key_length\" is 6; must be from 5 to 5"),
+    ] {
+        let keys: (&str, ixc_frontend::gguf::Value) = keys;
+        let text = with(&[keys]).refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {

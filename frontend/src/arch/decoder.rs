@@ -359,6 +359,17 @@ fn feed_forward_of(
     }
 }
 
+/// What routed and shared experts, or the dense network where the layer has none, make of `h`.
+pub(super) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    let Some(of) = b.hyper.layers[layer].experts.clone() else {
+        return network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style);
+    };
+    match experts(b, layer, None, h, &of, style)? {
+        (routed, Some(shared)) => b.add(routed, shared),
+        (routed, None) => Ok(routed),
+    }
+}
+
 /// How gates weight, with a layer's own limit where it has one.
 fn limited(style: &Style, limit: f64) -> GateAttrs {
     if limit == 0.0 { style.gate } else { GateAttrs { limit, ..style.gate } }

@@ -30,6 +30,7 @@ mod absorbed;
 mod afmoe;
 mod arcee;
 mod bailingmoe2;
+mod bailingmoe3;
 mod builder;
 mod chatglm;
 mod cohere2;
@@ -54,6 +55,7 @@ mod gemma3;
 mod gemma4;
 mod glm4;
 mod glm4moe;
+mod glm5_next;
 mod glm_dsa;
 mod gpt_oss;
 mod granite;
@@ -101,6 +103,7 @@ mod smollm3;
 mod ssm;
 mod stablelm;
 mod starcoder2;
+mod step35;
 mod streams;
 mod weights;
 
@@ -193,6 +196,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
     minicpm::ARCHITECTURE,
     falcon_h1::ARCHITECTURE,
     mamba2::ARCHITECTURE,
+    step35::ARCHITECTURE,
+    glm5_next::ARCHITECTURE,
+    bailingmoe3::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

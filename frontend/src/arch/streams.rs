@@ -49,6 +49,20 @@ pub(super) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchErr
     b.head(x, "output_norm.weight")
 }
 
+/// Logits of the mean of the streams behind the last layer.
+pub(super) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+    let (Streams { count, .. }, width) = (b.streams()?, b.hyper.embedding_length);
+    let x = b.merge_heads(x)?;
+    let x = b.wanted(x)?;
+    let mut sum = b.slice(x, 0, width)?;
+    for stream in 1..count {
+        let own = b.slice(x, stream * width, width)?;
+        sum = b.add(sum, own)?;
+    }
+    let mean = b.scale(sum, 1.0 / count as f64)?;
+    b.head(mean, "output_norm.weight")
+}
+
 /// `width` weights of streams, by the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
 fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
     let Streams { count, iterations, eps } = b.streams()?;
