@@ -16,9 +16,9 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
     AttentionWindow, Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks,
-    Elementwise, Embed, Gated, Gather, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
-    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
-    SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
+    Elementwise, Embed, Gated, Gather, HeadsSum, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise,
+    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap,
+    Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -777,7 +777,7 @@ fn recurrent() {
     let mut group = Group::new("recurrent");
     for n in ODD {
         for (taps, rows) in [(2, 1), (4, 1), (4, 2), (4, 7), (8, 33)] {
-            group.rows(ShortConv { channels: n + 3, n, taps }, rows);
+            group.rows(ShortConv { channels: n + 3, n, taps, dilation: None }, rows);
         }
         delta_net(&mut group, n, false, None);
     }
@@ -821,6 +821,20 @@ fn indices_of_runs() {
         for (blocks, runs) in [(1, 2), (4, 1), (9, 3), (33, 8)] {
             let (chosen, positions) = (runs * every, 32 * blocks);
             group.rows(IndexTopK { heads: 4, d: n, chosen, positions, every: Some(every) }, blocks);
+        }
+    }
+    group.done();
+}
+
+/// Sums of heads, signed roots, and convolutions whose taps lie apart.
+#[test]
+fn what_rows_of_last_tokens_go_through() {
+    let mut group = Group::new("what_rows_of_last_tokens_go_through");
+    for n in ODD {
+        group.one(HeadsSum { n });
+        group.one(Map { function: Elementwise::SignedRoot, n });
+        for (taps, dilation, rows) in [(2, 3, 1), (4, 3, 2), (4, 3, 21), (2, 12, 5), (7, 2, 33)] {
+            group.rows(ShortConv { channels: n + 3, n, taps, dilation: Some(dilation) }, rows);
         }
     }
     group.done();

@@ -745,7 +745,7 @@ impl<'a> Builder<'a> {
     ) -> Result<ValueId, ArchError> {
         let w = self.weight(name, &[channels, taps])?;
         let operands = [Operand::Value(x), Operand::Weight(w)];
-        self.recurrent(Recurrent::ShortConv, (state, &[taps - 1, channels]), &operands, Vec::new())
+        self.recurrent(Recurrent::ShortConv, (state, &[taps - 1, channels]), &operands, vec![Attr::Int(1)])
     }
 
     /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of

@@ -9,6 +9,7 @@
 
 use super::Op;
 use super::op::Attr;
+use crate::ngram::Hash;
 
 /// Which elements of a head RoPE rotates together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,6 +302,23 @@ impl GateAttrs {
             limit: op.attr("limit").float(),
             shift: op.attr("shift").float(),
         }
+    }
+}
+
+/// The attributes of `ngram`.
+pub fn ngram_attrs(hash: &Hash) -> Vec<Attr> {
+    let [m0, m1, m2, m3] = hash.multipliers.map(int);
+    vec![int(hash.end.into()), m0, m1, m2, m3, int(hash.modulus.into()), int(hash.offset.into())]
+}
+
+/// How an `ngram` names rows; any other op, or one that does not verify, is a bug here.
+pub fn ngram_hash(op: &Op) -> Hash {
+    let number = |name: &str| op.attr(name).int().unsigned_abs();
+    Hash {
+        end: number("eos") as u32,
+        multipliers: ["m0", "m1", "m2", "m3"].map(number),
+        modulus: number("modulus") as u32,
+        offset: number("offset") as u32,
     }
 }
 
