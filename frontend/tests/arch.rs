@@ -699,6 +699,111 @@ fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
     }
 }
 
+/// Qwen3.8-Flash-Next: what its keys of rows that tokens name may be. The table has 7 and 5 rows, of 3 elements.
+#[test]
+fn keys_of_rows_by_the_last_tokens_are_checked() {
+    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
+        let own: [(&str, ixc_frontend::gguf::Value); 18] = [
+            ("context_length", 4096u32.into()),
+            ("full_attention_interval", 8u32.into()),
+            ("ssm.conv_kernel", 4u32.into()),
+            ("ssm.state_size", 4u32.into()),
+            ("ssm.group_count", 1u32.into()),
+            ("ssm.time_step_rank", 2u32.into()),
+            ("ssm.inner_size", 8u32.into()),
+            ("hyper_connection.count", 2u32.into()),
+            ("hyper_connection.low_rank", 3u32.into()),
+            ("attention.indexer.top_k", 64u32.into()),
+            ("ple.layers", vec![1u32].into()),
+            ("ple.ngram_size", 2u32.into()),
+            ("ple.heads_per_ngram", 2u32.into()),
+            ("ple.conv_kernel", 4u32.into()),
+            ("ple.eos_token_id", 1u32.into()),
+            ("ple.layer_multipliers", Array::U64(vec![3, 1 << 40]).into()),
+            ("ple.head_offsets", Array::U64(vec![0, 7]).into()),
+            ("ple.head_vocab_sizes", Array::U64(vec![7, 5]).into()),
+        ];
+        let own = own.into_iter().chain([("embedding_length_per_layer_input", 3u32.into())]);
+        let mut model = as_architecture("qwen4exp", &own.chain(keys.iter().cloned()).collect::<Vec<_>>());
+        model.tensors.retain(|(name, ..)| !name.contains("norm") && !name.contains("attn"));
+        let of_layer: [(&str, &[u64]); 17] = [
+            ("attn_qkv.weight", &[8, 16]),
+            ("attn_gate.weight", &[8, 8]),
+            ("ssm_alpha.weight", &[8, 2]),
+            ("ssm_beta.weight", &[8, 2]),
+            ("ssm_conv1d.weight", &[4, 16]),
+            ("ssm_a", &[2]),
+            ("ssm_dt.bias", &[2]),
+            ("ssm_norm.weight", &[4]),
+            ("ssm_out.weight", &[8, 8]),
+            ("hc_attn_norm.weight", &[16]),
+            ("hc_attn_down.weight", &[16, 3]),
+            ("hc_attn_up.weight", &[3, 16]),
+            ("hc_attn_inject.weight", &[16, 2]),
+            ("hc_ffn_norm.weight", &[8, 2]),
+            ("hc_ffn_down.weight", &[16, 3]),
+            ("hc_ffn_up.weight", &[3, 16]),
+            ("hc_ffn_inject.weight", &[16, 2]),
+        ];
+        let all = (0..2).flat_map(|layer| of_layer.map(|(part, dims)| (format!("blk.{layer}.{part}"), dims)));
+        let others: [(&str, &[u64]); 10] = [
+            ("output_hc_norm.weight", &[16]),
+            ("output_hc_down.weight", &[16, 3]),
+            ("output_hc_up.weight", &[3, 16]),
+            ("per_layer_token_embd.weight", &[3, 12]),
+            ("blk.1.ple_key.weight", &[6, 16]),
+            ("blk.1.ple_value.weight", &[6, 8]),
+            ("blk.1.ple_norm_key.weight", &[16]),
+            ("blk.1.ple_norm_query.weight", &[16]),
+            ("blk.1.ple_norm_conv.weight", &[16]),
+            ("blk.1.ple_conv1d.weight", &[4, 16]),
+        ];
+        let all = all.chain(others.map(|(name, dims)| (name.to_owned(), dims)));
+        all.fold(model, |model, (name, dims)| model.tensor(&name, 0, dims))
+    };
+    let model = with(&[]).build().unwrap();
+    assert_eq!(model.hyper.context_length, 64);
+    let rows: Vec<_> = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Ngram).collect();
+    let of_rows: Vec<_> = rows.iter().map(|op| ["m0", "m1", "m2", "modulus"].map(|attr| op.attr(attr).int())).collect();
+    assert_eq!(of_rows, [[3, 1 << 40, 0, 7], [3, 1 << 40, 0, 5]]);
+    let cases: [((&str, ixc_frontend::gguf::Value), &str); 10] = [
+        (
+            ("ple.layers", vec![0u32, 1].into()),
+            "key \"qwen4exp.ple.layers\" is an array of 2; must be an array of one layer",
+        ),
+        (("ple.layers", vec![2u32].into()), "key \"qwen4exp.ple.layers\" is 2; must be an array of 1 numbers up to 1"),
+        (("ple.layers", 1u32.into()), "key \"qwen4exp.ple.layers\" is u32; expected array of u32"),
+        (("ple.ngram_size", 5u32.into()), "key \"qwen4exp.ple.ngram_size\" is 5; must be from 2 to 4"),
+        (
+            ("ple.conv_kernel", 8u32.into()),
+            "key \"qwen4exp.ple.conv_kernel\" is 8; must be so small that taps every 2 tokens reach at most 12 back",
+        ),
+        (("ple.eos_token_id", 5u32.into()), "key \"qwen4exp.ple.eos_token_id\" is 5; must be from 0 to 4"),
+        (
+            ("ple.layer_multipliers", Array::U64(vec![3, u64::MAX]).into()),
+            "key \"qwen4exp.ple.layer_multipliers\" is 18446744073709551615; must be an array of 2 numbers up to",
+        ),
+        (
+            ("ple.head_offsets", Array::U64(vec![0]).into()),
+            "key \"qwen4exp.ple.head_offsets\" is array of u64 of 1; must be an array of 2 numbers up to 2147483647",
+        ),
+        (
+            ("ple.head_vocab_sizes", Array::U64(vec![7, 0]).into()),
+            "key \"qwen4exp.ple.head_vocab_sizes\" is 0; must be from 1 on",
+        ),
+        (
+            ("ple.head_vocab_sizes", Array::U64(vec![7, 6]).into()),
+            "key \"qwen4exp.ple.head_vocab_sizes\" is 13; must be at most 12 with the offset",
+        ),
+    ];
+    for (key, expected) in cases {
+        let text = with(&[key]).refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+    let text = with(&[]).without("qwen4exp.hyper_connection.low_rank").refused();
+    assert!(text.contains("hyper_connection"), "{text}");
+}
+
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {

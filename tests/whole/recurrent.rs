@@ -370,6 +370,7 @@ fn model(name: &str, mut module: Module) -> Model {
         ssm: None,
         conv_taps: None,
         streams: None,
+        ngrams: None,
         compressed: None,
         layer_inputs: None,
         layers: Vec::new(),

@@ -182,7 +182,7 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
 }
 
 /// What attention makes of rows: with its output matrix.
-fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let facts = b.hyper.layers[layer].clone();
     let name = |part: &str| format!("blk.{layer}.{part}");

@@ -9,6 +9,7 @@ mod experts;
 mod indexer;
 mod keys;
 mod mla;
+mod ngrams;
 mod recurrent;
 mod rope;
 
@@ -18,6 +19,7 @@ pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::Compressed;
 pub use indexer::Indexer;
 pub(super) use mla::latent_lengths;
+pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
 
 use self::experts::experts;
@@ -62,6 +64,8 @@ pub struct Hyper {
     pub scales: Scales,
     /// Streams that the residual is, where it is more than one.
     pub streams: Option<Streams>,
+    /// Rows of a table that the last tokens name together, where a layer takes them.
+    pub ngrams: Option<Ngrams>,
     /// Compressed entries beside windows, where layers have them.
     pub compressed: Option<Compressed>,
     /// Ranks and sizes of latent attention, where layers have it.
@@ -118,7 +122,9 @@ impl Scales {
 pub struct Streams {
     /// How many.
     pub count: u64,
-    /// How often the columns of the matrix that mixes them are divided by their sums.
+    /// Length of the row that weights of their elements are made of, where a block's input is weighted element by element.
+    pub rank: Option<u64>,
+    /// How often the columns of the matrix that mixes them are divided by their sums; 0 where there is none.
     pub iterations: u64,
     /// What is added to weights and to sums.
     pub eps: f64,
@@ -127,9 +133,13 @@ pub struct Streams {
 impl Streams {
     fn read(keys: &Keys<'_>) -> Result<Option<Streams>, GgufError> {
         let Some(count) = keys.optional("hyper_connection.count", 1, MAX_STREAMS)? else { return Ok(None) };
-        let iterations = keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?;
+        let rank = keys.optional("hyper_connection.low_rank", 1, MAX_WIDTH)?;
+        let iterations = match rank {
+            Some(_) => 0,
+            None => keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?,
+        };
         let eps = keys.float("hyper_connection.epsilon", 1e-6, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?;
-        Ok(Some(Streams { count, iterations, eps }))
+        Ok(Some(Streams { count, rank, iterations, eps }))
     }
 }
 
@@ -305,6 +315,8 @@ pub(super) struct Defaults {
     pub windows: Option<Windows>,
     /// Whether layers may have compressed entries beside a window.
     pub compressed: bool,
+    /// Whether an index chooses blocks of positions, so many in sum as its `top_k` says.
+    pub blocks: bool,
     /// Whether limits of routed experts are those of shared ones, too, in files that have no others.
     pub one_limit: bool,
     /// Whether layers without a window rotate half of what `rope.dimension_count` says.
@@ -439,6 +451,7 @@ impl Defaults {
         logits_multiplied: false,
         windows: None,
         compressed: false,
+        blocks: false,
         one_limit: false,
         half_rotated: false,
         parts: Parts::All,
@@ -578,7 +591,9 @@ impl Hyper {
             );
             context_length = whole;
         }
+        let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
+            _ if ngrams.is_some() => None,
             None | Some(0) => None,
             Some(length) => Some(LayerInputs { length, layers: layers.len() as u64 }),
         };
@@ -596,6 +611,7 @@ impl Hyper {
             local_rope,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
+            ngrams,
             compressed,
             mla,
             indexer: Indexer::read(&keys, layers.len(), context_length)?,

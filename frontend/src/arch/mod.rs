@@ -98,6 +98,7 @@ mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
 mod qwen3vlmoe;
+mod qwen4exp;
 mod seed_oss;
 mod smollm3;
 mod ssm;
@@ -113,7 +114,9 @@ use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Rope, Scales, Ssm, Streams};
+pub use hyper::{
+    Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
+};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -199,6 +202,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     step35::ARCHITECTURE,
     glm5_next::ARCHITECTURE,
     bailingmoe3::ARCHITECTURE,
+    qwen4exp::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -29,8 +29,8 @@ SEED = 20261125
 
 
 def is_taps(name):
-    """Whether a parameter is of a convolution, and stays in f32."""
-    return name.endswith(("conv1d.weight", "conv.weight"))
+    """Whether a parameter is of a convolution, and stays in f32; converters take the one behind rows of last tokens for a matrix."""
+    return name.endswith(("conv1d.weight", "conv.weight")) and ".ple." not in name
 
 
 def randomise(model, generator):

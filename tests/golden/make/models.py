@@ -61,6 +61,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bailing_hybrid.modeling_bailing_hybrid import BailingHybridConfig, BailingHybridForCausalLM
 from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextConfig, Glm5NextTextModel
 from transformers.models.step3p7.modeling_step3p7 import Step3p7TextConfig, Step3p7TextModel
+from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM, Qwen4ExpTextConfig
 from transformers import FalconH1Config, FalconH1ForCausalLM, KimiLinearConfig, KimiLinearForCausalLM, Mamba2Config, Mamba2ForCausalLM
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
@@ -1569,5 +1570,51 @@ MODELS = {
         BailingHybridForCausalLM,
         ROUNDED,
         ByHand(bailingmoe3_keys, bailingmoe3_tensors, single=["ssm_conv1d", "ssm_a"]),
+    ),
+    # Ends of texts are among the prompt's tokens; rows of the table have two and three tokens each.
+    "qwen4exp": (
+        Qwen4ExpTextConfig(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=4,
+            layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            linear_conv_kernel_dim=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=24,
+            num_experts=6,
+            num_experts_per_tok=2,
+            norm_topk_prob=True,
+            output_gate_type="sigmoid",
+            hc_count=4,
+            hc_lowrank=12,
+            ple_layer_ids=[2],
+            ple_embed_dim=32,
+            ple_conv_kernel_size=4,
+            ngram_size=3,
+            heads_per_ngram=2,
+            ngram_vocab_size_base=200,
+            make_ngram_vocab_size_divisible_by=16,
+            split_ngram_parts=2,
+            indexer_n_heads=2,
+            indexer_kv_heads=1,
+            indexer_head_dim=16,
+            indexer_budget=256,
+            indexer_compress_ratio=4,
+            max_position_embeddings=512,
+            rope_parameters=SECTIONS | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
+            bos_token_id=None,
+            eos_token_id=5,
+            pad_token_id=None,
+        ),
+        Qwen4ExpForCausalLM,
+        ROUNDED,
+        None,
     ),
 }

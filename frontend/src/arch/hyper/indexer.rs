@@ -68,6 +68,9 @@ impl Indexer {
 
 /// Of an index of blocks, the context in which it chooses all of them.
 pub(super) fn all_blocks(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
+    if keys.defaults.blocks {
+        return keys.required("attention.indexer.top_k", 1, MAX_CONTEXT).map(Some);
+    }
     let Some(block) = keys.optional("attention.indexer.block_size", 1, MAX_CONTEXT)? else { return Ok(None) };
     Ok(Some(block.saturating_mul(keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?)))
 }
