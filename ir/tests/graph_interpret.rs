@@ -436,7 +436,7 @@ fn tokens_name_rows_with_those_before_them() {
     let module = parse(text).unwrap();
     let weights: Vec<Vec<u8>> = Vec::new();
     let mut interpreter = Interpreter::new(&module, &weights).unwrap();
-    let row = |ids: [u64; 3]| ((ids[0] ^ ids[1] << 40 ^ ids[2] * 10) % 1000 + 5) as i32;
+    let row = |ids: [u64; 3]| ((ids[0] ^ (ids[1] << 40) ^ (ids[2] * 10)) % 1000 + 5) as i32;
     for (ids, expected) in [
         (vec![7, 9], vec![row([7, 2, 2]), row([9, 7, 2])]),
         (vec![4, 2, 3], vec![row([4, 9, 7]), row([2, 4, 9]), row([3, 2, 2])]),

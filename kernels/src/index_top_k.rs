@@ -185,7 +185,7 @@ impl Definition for IndexTopK {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        let runs = self.every.map(|every| i64::from(rows / every));
+        let runs = self.every.map(|every| i64::from(rows / every.max(1)));
         [i64::from(rows) - 1, 1].into_iter().chain(runs).collect()
     }
 

@@ -279,7 +279,7 @@ impl Soup {
                 let name = self.name("s");
                 let state = ok(self.b.state(State::recurrent(&name, &[1, BEFORE as u64], Rollback::Snapshot)));
                 let token = ok(self.b.state_begin(state));
-                let multipliers = [1, 3, 1 << 40 | 5, self.rng.pick(&[0, 7])];
+                let multipliers = [1, 3, (1 << 40) | 5, self.rng.pick(&[0, 7])];
                 let hash = Hash { end: 0, multipliers, modulus: self.rng.pick(&[1, 97]), offset: 2 };
                 ok(self.b.ngram(token, self.ids, &hash));
             }
