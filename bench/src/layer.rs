@@ -263,6 +263,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         ssm: None,
         conv_taps: None,
         streams: None,
+        ngrams: None,
         compressed: None,
         layer_inputs: None,
         draft_layers: 0,

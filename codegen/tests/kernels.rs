@@ -16,9 +16,9 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
     AttentionWindow, Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks,
-    Elementwise, Embed, Gated, Gather, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
-    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
-    SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
+    Elementwise, Embed, Gated, Gather, HeadsSum, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise,
+    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap,
+    Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -547,6 +547,28 @@ fn gates() {
     group.done();
 }
 
+/// A limit of what gates become.
+#[test]
+fn limited_gates() {
+    let mut group = Group::new("limited_gates");
+    let act = Activation::LimitedSilu;
+    for n in ODD {
+        for limit in [None, Some(Bits::of(0.5))] {
+            group.one(Gated { act, n, limit, shift: None });
+        }
+    }
+    for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+        let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
+        let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::of(0.25)));
+        let (shift, gate_bias, up_bias) = (None, false, false);
+        group.rows(
+            Swiglu { gate, up, x, k, tile, n, out, rows: 13, act, limit, shift, gate_bias, up_bias, strategy },
+            13,
+        );
+    }
+    group.done();
+}
+
 #[test]
 fn attention_window() {
     let mut group = Group::new("attention_window");
@@ -755,9 +777,9 @@ fn recurrent() {
     let mut group = Group::new("recurrent");
     for n in ODD {
         for (taps, rows) in [(2, 1), (4, 1), (4, 2), (4, 7), (8, 33)] {
-            group.rows(ShortConv { channels: n + 3, n, taps }, rows);
+            group.rows(ShortConv { channels: n + 3, n, taps, dilation: None }, rows);
         }
-        delta_net(&mut group, n, false);
+        delta_net(&mut group, n, false, None);
     }
     group.done();
 }
@@ -766,17 +788,56 @@ fn recurrent() {
 fn recurrent_with_decays_of_channels() {
     let mut group = Group::new("recurrent_with_decays_of_channels");
     for n in ODD {
-        delta_net(&mut group, n, true);
+        delta_net(&mut group, n, true, None);
     }
     group.done();
 }
 
-fn delta_net(group: &mut Group, n: u32, channels: bool) {
+/// Decays whose logarithms have a bound, of heads and of channels.
+#[test]
+fn recurrent_with_bounded_decays() {
+    let mut group = Group::new("recurrent_with_bounded_decays");
+    for n in ODD {
+        for channels in [false, true] {
+            delta_net(&mut group, n, channels, Some(Bits::of(-5.0)));
+        }
+    }
+    group.done();
+}
+
+fn delta_net(group: &mut Group, n: u32, channels: bool, bound: Option<Bits>) {
     let eps = Bits::of(1e-6);
     for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
-        group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels }, rows);
-        group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved, channels }, rows + 5);
+        group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels, bound }, rows);
+        group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved, channels, bound }, rows + 5);
     }
+}
+
+/// Positions that share keys: fewer whole runs than are chosen, none, and more, up to all of a word.
+#[test]
+fn indices_of_runs() {
+    let mut group = Group::new("indices_of_runs");
+    for (n, every) in ODD.into_iter().zip([2, 4, 8, 16, 32].into_iter().cycle()) {
+        for (blocks, runs) in [(1, 2), (4, 1), (9, 3), (33, 8)] {
+            let (chosen, positions) = (runs * every, 32 * blocks);
+            group.rows(IndexTopK { heads: 4, d: n, chosen, positions, every: Some(every) }, blocks);
+        }
+    }
+    group.done();
+}
+
+/// Sums of heads, signed roots, and convolutions whose taps lie apart.
+#[test]
+fn what_rows_of_last_tokens_go_through() {
+    let mut group = Group::new("what_rows_of_last_tokens_go_through");
+    for n in ODD {
+        group.one(HeadsSum { n });
+        group.one(Map { function: Elementwise::SignedRoot, n });
+        for (taps, dilation, rows) in [(2, 3, 1), (4, 3, 2), (4, 3, 21), (2, 12, 5), (7, 2, 33)] {
+            group.rows(ShortConv { channels: n + 3, n, taps, dilation: Some(dilation) }, rows);
+        }
+    }
+    group.done();
 }
 
 /// Heads that are in no tiles, keys of odd lengths, fewer positions than are chosen, and more.
@@ -785,8 +846,8 @@ fn indices() {
     let mut group = Group::new("indices");
     for n in ODD {
         for (blocks, top_k) in [(1, 5), (2, 64), (3, 1), (5, n)] {
-            group.rows(IndexTopK { heads: n, d: 34 - n, chosen: top_k, positions: 32 * 5 }, blocks);
-            group.rows(IndexTopK { heads: 16, d: n, chosen: top_k, positions: 32 * blocks }, blocks);
+            group.rows(IndexTopK { heads: n, d: 34 - n, chosen: top_k, positions: 32 * 5, every: None }, blocks);
+            group.rows(IndexTopK { heads: 16, d: n, chosen: top_k, positions: 32 * blocks, every: None }, blocks);
         }
     }
     group.done();
@@ -908,22 +969,29 @@ fn ssm_scans() {
 /// Chunks and what is left of them, around the lengths of both, of vectors, and of blocks of rows.
 #[test]
 fn recurrent_chunks() {
-    delta_net_chunks("recurrent_chunks", false);
+    delta_net_chunks("recurrent_chunks", &[false], None);
 }
 
 #[test]
 fn recurrent_chunks_with_decays_of_channels() {
-    delta_net_chunks("recurrent_chunks_with_decays_of_channels", true);
+    delta_net_chunks("recurrent_chunks_with_decays_of_channels", &[true], None);
 }
 
-fn delta_net_chunks(name: &'static str, channels: bool) {
+#[test]
+fn recurrent_chunks_with_bounded_decays() {
+    delta_net_chunks("recurrent_chunks_with_bounded_decays", &[false, true], Some(Bits::of(-5.0)));
+}
+
+fn delta_net_chunks(name: &'static str, of_channels: &[bool], bound: Option<Bits>) {
     let mut group = Group::new(name);
     let eps = Bits::of(1e-6);
-    for (n, rows) in ODD.into_iter().zip([16, 17, 31, 32, 33, 48, 65].into_iter().cycle()) {
-        let (heads, together, interleaved) = if n % 2 == 0 { (2, 2, false) } else { (3, 2, true) };
-        let wide = DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false, channels };
-        group.rows(DeltaNetChunks { group: together, d: n, dv: n, interleaved, ..wide }, rows);
-        group.rows(wide, rows + 1);
+    for &channels in of_channels {
+        for (n, rows) in ODD.into_iter().zip([16, 17, 31, 32, 33, 48, 65].into_iter().cycle()) {
+            let (heads, together, interleaved) = if n % 2 == 0 { (2, 2, false) } else { (3, 2, true) };
+            let wide = DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false, channels, bound };
+            group.rows(DeltaNetChunks { group: together, d: n, dv: n, interleaved, ..wide }, rows);
+            group.rows(wide, rows + 1);
+        }
     }
     group.done();
 }

@@ -7,7 +7,7 @@ use std::fs;
 use ixc_frontend::arch::{self, ArchError};
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, ErrorClass, Gguf};
-use ixc_ir::graph::OpKind;
+use ixc_ir::graph::{OpKind, Recurrent};
 use support::shared;
 
 /// A llama of two layers, width 8, 4 heads of 2, 2 of them for keys and values, 16 wide inside, 5 tokens.
@@ -670,6 +670,274 @@ fn layer_norms_add_their_own_number() {
         as_architecture(name, &keys).build().unwrap().hyper.norm_eps
     };
     assert_eq!((eps("command-r"), eps("llama")), (0.25, 0.5));
+}
+
+/// Step-3.5: layers without a window rotate half of a head, and divide frequencies by the first of a list that is as long as the others'; layers have limits.
+#[test]
+fn halves_of_heads_are_rotated_by_the_first_frequencies() {
+    let with = |keys: &[(&str, ixc_frontend::gguf::Value)], frequencies: u64| {
+        let own: [(&str, ixc_frontend::gguf::Value); 8] = [
+            ("attention.head_count", vec![2u32, 4].into()),
+            ("attention.head_count_kv", vec![2u32, 2].into()),
+            ("attention.key_length", 8u32.into()),
+            ("attention.value_length", 8u32.into()),
+            ("attention.sliding_window", 4u32.into()),
+            ("attention.sliding_window_pattern", Array::Bool(vec![false, true]).into()),
+            ("rope.dimension_count", 8u32.into()),
+            ("swiglu_clamp_shexp", Array::F32(vec![0.5, 0.0, 7.0]).into()),
+        ];
+        let model =
+            as_architecture("step35", &[&own[..], keys].concat()).tensor("rope_freqs.weight", 0, &[frequencies]);
+        (0..2u64).fold(model, |model, layer| {
+            let heads = 2 * (layer + 1);
+            let parts: [(&str, &[u64]); 5] = [
+                ("attn_q", &[8, 8 * heads]),
+                ("attn_k", &[8, 16]),
+                ("attn_v", &[8, 16]),
+                ("attn_output", &[8 * heads, 8]),
+                ("attn_gate", &[8, heads]),
+            ];
+            parts.iter().fold(model, |model, (part, dims)| {
+                let name = format!("blk.{layer}.{part}.weight");
+                model.without(&name).tensor(&name, 0, dims)
+            })
+        })
+    };
+    let model = with(&[], 4).build().unwrap();
+    let dims = (model.hyper.rope.dims, model.hyper.local_rope.as_ref().map(|rope| rope.dims));
+    assert_eq!(dims, (4, Some(8)));
+    let frequencies = model.module.weights.iter().find(|weight| weight.name == "rope_freqs.weight").unwrap();
+    assert_eq!(frequencies.shape, [2]);
+    let limits: Vec<f64> = model.hyper.layers.iter().map(|layer| layer.limits.shared).collect();
+    assert_eq!(limits, [0.5, 0.0]);
+    // A list as long as what is rotated is one, too.
+    with(&[], 2).build().unwrap();
+    for (model, expected) in [
+        (with(&[], 3), "tensor \"rope_freqs.weight\" has dimensions [3]; must be [2]"),
+        (
+            with(&[("rope.dimension_count", 6u32.into())], 3),
+            "key \"step35.rope.dimension_count\" is 6; must be a multiple of 4: layers without a window rotate half of it, in pairs",
+        ),
+        (
+            with(&[("swiglu_clamp_shexp", Array::F32(vec![-1.0, 0.0]).into())], 4),
+            "key \"step35.swiglu_clamp_shexp\" is -1; must be 0 or positive numbers",
+        ),
+    ] {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
+/// GLM-5.3-Flash: what its keys of decays and of its index may be.
+#[test]
+fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
+    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
+        let own: [(&str, ixc_frontend::gguf::Value); 18] = [
+            ("context_length", 4096u32.into()),
+            ("attention.head_count", 2u32.into()),
+            ("attention.head_count_kv", vec![0u32, 1].into()),
+            ("attention.q_lora_rank", 3u32.into()),
+            ("attention.kv_lora_rank", 5u32.into()),
+            ("attention.key_length", 5u32.into()),
+            ("attention.key_length_mla", 4u32.into()),
+            ("attention.value_length_mla", 6u32.into()),
+            ("rope.dimension_count", 0u32.into()),
+            ("ssm.conv_kernel", 4u32.into()),
+            ("kda.head_dim", 4u32.into()),
+            ("kda.gate_lower_bound", (-5f32).into()),
+            ("attention.indexer.head_count", 2u32.into()),
+            ("attention.indexer.key_length", 7u32.into()),
+            ("attention.indexer.kpool", 4u32.into()),
+            ("attention.indexer.top_k", 64u32.into()),
+            ("hyper_connection.count", 2u32.into()),
+            ("hyper_connection.sinkhorn_iterations", 3u32.into()),
+        ];
+        let mut model = as_architecture("glm5-next", &[&own[..], keys].concat());
+        model.tensors.retain(|(name, ..)| !name.contains("attn"));
+        let linear: [(&str, &[u64]); 16] = [
+            ("attn_norm.weight", &[8]),
+            ("attn_q.weight", &[8, 8]),
+            ("attn_k.weight", &[8, 8]),
+            ("attn_v.weight", &[8, 8]),
+            ("ssm_conv1d_q.weight", &[4, 8]),
+            ("ssm_conv1d_k.weight", &[4, 8]),
+            ("ssm_conv1d_v.weight", &[4, 8]),
+            ("ssm_f_a.weight", &[8, 4]),
+            ("ssm_f_b.weight", &[4, 8]),
+            ("ssm_g_a.weight", &[8, 4]),
+            ("ssm_g_b.weight", &[4, 8]),
+            ("ssm_beta.weight", &[8, 2]),
+            ("ssm_a", &[2]),
+            ("ssm_dt.bias", &[8]),
+            ("ssm_norm.weight", &[4]),
+            ("attn_output.weight", &[8, 8]),
+        ];
+        let latent: [(&str, &[u64]); 16] = [
+            ("attn_norm.weight", &[8]),
+            ("attn_q_a.weight", &[8, 3]),
+            ("attn_q_a_norm.weight", &[3]),
+            ("attn_q_b.weight", &[3, 8]),
+            ("attn_kv_a_mqa.weight", &[8, 5]),
+            ("attn_kv_a_norm.weight", &[5]),
+            ("attn_k_b.weight", &[4, 5, 2]),
+            ("attn_v_b.weight", &[5, 6, 2]),
+            ("attn_output.weight", &[12, 8]),
+            ("indexer.attn_q_b.weight", &[3, 14]),
+            ("indexer.attn_k.weight", &[8, 7]),
+            ("indexer.k_norm.weight", &[7]),
+            ("indexer.k_norm.bias", &[7]),
+            ("indexer.proj.weight", &[8, 2]),
+            ("indexer_compressor_gate.weight", &[8, 7]),
+            ("indexer_compressor_ape.weight", &[7, 4]),
+        ];
+        let of_layer = |layer: u32, parts: &[(&str, &[u64])]| -> Vec<(String, Vec<u64>)> {
+            parts.iter().map(|(part, dims)| (format!("blk.{layer}.{part}"), dims.to_vec())).collect()
+        };
+        let streams = (0..2).flat_map(|layer| {
+            ["attn", "ffn"].into_iter().flat_map(move |part| {
+                [("fn", vec![16, 8]), ("base", vec![8]), ("scale", vec![3])]
+                    .map(|(name, dims)| (format!("blk.{layer}.hc_{part}_{name}.weight"), dims))
+            })
+        });
+        let all = of_layer(0, &linear).into_iter().chain(of_layer(1, &latent)).chain(streams);
+        all.fold(model, |model, (name, dims)| model.tensor(&name, 0, &dims))
+    };
+    let model = with(&[]).build().unwrap();
+    assert_eq!((model.hyper.roped, model.hyper.ssm.unwrap().decay_bound), (false, -5.0));
+    let ops = &model.module.functions[0].ops;
+    assert!(ops.iter().any(|op| op.kind == OpKind::Recurrent(Recurrent::DeltaNet) && op.attr("bound").float() == -5.0));
+    assert!(!ops.iter().any(|op| op.kind == OpKind::Rope));
+    let index = ops.iter().find(|op| op.kind == OpKind::IndexTopK).unwrap();
+    assert_eq!(model.module.functions[0].ty(index.results[0]).dims()[1].fixed(), Some(64 + 3));
+    for (keys, expected) in [
+        (
+            ("kda.gate_lower_bound", 1f32.into()),
+            "key \"glm5-next.kda.gate_lower_bound\" is 1; must be 0 or a number below",
+        ),
+        (("kda.safe_gate", false.into()), "key \"glm5-next.kda.safe_gate\" is false; must be absent or true"),
+        (
+            ("attention.indexer.kpool_select_tail", false.into()),
+            "key \"glm5-next.attention.indexer.kpool_select_tail\" is false; must be absent or true",
+        ),
+        (
+            ("attention.indexer.top_k", 30u32.into()),
+            "key \"glm5-next.attention.indexer.top_k\" is 30; must be a multiple of 4, the positions that share a key",
+        ),
+        (
+            ("attention.indexer.kpool", 6u32.into()),
+            "key \"glm5-next.attention.indexer.kpool\" is 6; must be a power of two up to 32",
+        ),
+        (("attention.key_length", 6u32.into()), "key \"glm5-next.attention.key_length\" is 6; must be from 5 to 5"),
+    ] {
+        let keys: (&str, ixc_frontend::gguf::Value) = keys;
+        let text = with(&[keys]).refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
+/// Qwen3.8-Flash-Next: what its keys of rows that tokens name may be. The table has 7 and 5 rows, of 3 elements.
+#[test]
+fn keys_of_rows_by_the_last_tokens_are_checked() {
+    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
+        let own: [(&str, ixc_frontend::gguf::Value); 18] = [
+            ("context_length", 4096u32.into()),
+            ("full_attention_interval", 8u32.into()),
+            ("ssm.conv_kernel", 4u32.into()),
+            ("ssm.state_size", 4u32.into()),
+            ("ssm.group_count", 1u32.into()),
+            ("ssm.time_step_rank", 2u32.into()),
+            ("ssm.inner_size", 8u32.into()),
+            ("hyper_connection.count", 2u32.into()),
+            ("hyper_connection.low_rank", 3u32.into()),
+            ("attention.indexer.top_k", 64u32.into()),
+            ("ple.layers", vec![1u32].into()),
+            ("ple.ngram_size", 2u32.into()),
+            ("ple.heads_per_ngram", 2u32.into()),
+            ("ple.conv_kernel", 4u32.into()),
+            ("ple.eos_token_id", 1u32.into()),
+            ("ple.layer_multipliers", Array::U64(vec![3, 1 << 40]).into()),
+            ("ple.head_offsets", Array::U64(vec![0, 7]).into()),
+            ("ple.head_vocab_sizes", Array::U64(vec![7, 5]).into()),
+        ];
+        let own = own.into_iter().chain([("embedding_length_per_layer_input", 3u32.into())]);
+        let mut model = as_architecture("qwen4exp", &own.chain(keys.iter().cloned()).collect::<Vec<_>>());
+        model.tensors.retain(|(name, ..)| !name.contains("norm") && !name.contains("attn"));
+        let of_layer: [(&str, &[u64]); 17] = [
+            ("attn_qkv.weight", &[8, 16]),
+            ("attn_gate.weight", &[8, 8]),
+            ("ssm_alpha.weight", &[8, 2]),
+            ("ssm_beta.weight", &[8, 2]),
+            ("ssm_conv1d.weight", &[4, 16]),
+            ("ssm_a", &[2]),
+            ("ssm_dt.bias", &[2]),
+            ("ssm_norm.weight", &[4]),
+            ("ssm_out.weight", &[8, 8]),
+            ("hc_attn_norm.weight", &[16]),
+            ("hc_attn_down.weight", &[16, 3]),
+            ("hc_attn_up.weight", &[3, 16]),
+            ("hc_attn_inject.weight", &[16, 2]),
+            ("hc_ffn_norm.weight", &[8, 2]),
+            ("hc_ffn_down.weight", &[16, 3]),
+            ("hc_ffn_up.weight", &[3, 16]),
+            ("hc_ffn_inject.weight", &[16, 2]),
+        ];
+        let all = (0..2).flat_map(|layer| of_layer.map(|(part, dims)| (format!("blk.{layer}.{part}"), dims)));
+        let others: [(&str, &[u64]); 10] = [
+            ("output_hc_norm.weight", &[16]),
+            ("output_hc_down.weight", &[16, 3]),
+            ("output_hc_up.weight", &[3, 16]),
+            ("per_layer_token_embd.weight", &[3, 12]),
+            ("blk.1.ple_key.weight", &[6, 16]),
+            ("blk.1.ple_value.weight", &[6, 8]),
+            ("blk.1.ple_norm_key.weight", &[16]),
+            ("blk.1.ple_norm_query.weight", &[16]),
+            ("blk.1.ple_norm_conv.weight", &[16]),
+            ("blk.1.ple_conv1d.weight", &[4, 16]),
+        ];
+        let all = all.chain(others.map(|(name, dims)| (name.to_owned(), dims)));
+        all.fold(model, |model, (name, dims)| model.tensor(&name, 0, dims))
+    };
+    let model = with(&[]).build().unwrap();
+    assert_eq!(model.hyper.context_length, 64);
+    let rows: Vec<_> = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Ngram).collect();
+    let of_rows: Vec<_> = rows.iter().map(|op| ["m0", "m1", "m2", "modulus"].map(|attr| op.attr(attr).int())).collect();
+    assert_eq!(of_rows, [[3, 1 << 40, 0, 7], [3, 1 << 40, 0, 5]]);
+    let cases: [((&str, ixc_frontend::gguf::Value), &str); 10] = [
+        (
+            ("ple.layers", vec![0u32, 1].into()),
+            "key \"qwen4exp.ple.layers\" is an array of 2; must be an array of one layer",
+        ),
+        (("ple.layers", vec![2u32].into()), "key \"qwen4exp.ple.layers\" is 2; must be an array of 1 numbers up to 1"),
+        (("ple.layers", 1u32.into()), "key \"qwen4exp.ple.layers\" is u32; expected array of u32"),
+        (("ple.ngram_size", 5u32.into()), "key \"qwen4exp.ple.ngram_size\" is 5; must be from 2 to 4"),
+        (
+            ("ple.conv_kernel", 8u32.into()),
+            "key \"qwen4exp.ple.conv_kernel\" is 8; must be so small that taps every 2 tokens reach at most 12 back",
+        ),
+        (("ple.eos_token_id", 5u32.into()), "key \"qwen4exp.ple.eos_token_id\" is 5; must be from 0 to 4"),
+        (
+            ("ple.layer_multipliers", Array::U64(vec![3, u64::MAX]).into()),
+            "key \"qwen4exp.ple.layer_multipliers\" is 18446744073709551615; must be an array of 2 numbers up to",
+        ),
+        (
+            ("ple.head_offsets", Array::U64(vec![0]).into()),
+            "key \"qwen4exp.ple.head_offsets\" is array of u64 of 1; must be an array of 2 numbers up to 2147483647",
+        ),
+        (
+            ("ple.head_vocab_sizes", Array::U64(vec![7, 0]).into()),
+            "key \"qwen4exp.ple.head_vocab_sizes\" is 0; must be from 1 on",
+        ),
+        (
+            ("ple.head_vocab_sizes", Array::U64(vec![7, 6]).into()),
+            "key \"qwen4exp.ple.head_vocab_sizes\" is 13; must be at most 12 with the offset",
+        ),
+    ];
+    for (key, expected) in cases {
+        let text = with(&[key]).refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+    let text = with(&[]).without("qwen4exp.hyper_connection.low_rank").refused();
+    assert!(text.contains("hyper_connection"), "{text}");
 }
 
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.

@@ -8,6 +8,7 @@
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 //! | [`levels`] | longest ways through what comes in order |
+//! | [`ngram`] | rows of a table that the last tokens name together |
 //! | [`plan`] | the plan: steps, buffers, weights, and its kernels |
 //! | [`random`] | numbers that look random, the same on every machine |
 //! | [`units`] | numbers in text: bytes, counts, nouns that agree |
@@ -20,6 +21,7 @@ pub mod format;
 pub mod graph;
 pub mod kernel;
 pub mod levels;
+pub mod ngram;
 pub mod plan;
 pub mod random;
 pub mod state;

@@ -371,6 +371,101 @@ fn an_index_chooses_the_best_of_equals_the_first_and_attention_sees_no_others() 
     near(&found[1], &[1.0, 1.0, 1.0, 1.0, -0.5, -0.5, 1.0, 1.0]);
 }
 
+/// Two positions share a key: of whole runs the best is chosen, and what is behind the last one comes along.
+#[test]
+fn an_index_chooses_runs_that_share_a_key() {
+    let text = "state @index : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
+        func @f(%index: token<@index>, %q: f32[T, 1, 1], %w: f32[T, 1], %k: f32[T, 1, 1], %p: i32[T])
+        -> (i32[T, 3], token<@index>) {
+        %1 = kv.append %index, %k, %k, %p
+        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2}
+        return %chosen, %2 }";
+    // The key of a run is that of its last position: 1, 3, 2.
+    let args = vec![
+        Value::Token,
+        f32s(&[6, 1, 1], &[1.0; 6]),
+        f32s(&[6, 1], &[1.0; 6]),
+        f32s(&[6, 1, 1], &[9.0, 1.0, 9.0, 3.0, 9.0, 2.0]),
+        i32s(&[6], &[0, 1, 2, 3, 4, 5]),
+    ];
+    let found = run(text, &[], &args).unwrap();
+    let expected = [[0, -1, -1], [0, 1, -1], [0, 1, 2], [2, 3, -1], [2, 3, 4], [2, 3, -1]];
+    assert_eq!(found[0], i32s(&[6, 3], expected.as_flattened()));
+}
+
+/// The limit is on what the gate becomes.
+#[test]
+fn a_limited_silu_bounds_its_result() {
+    let text = "func @f(%g: f32[T, 3], %u: f32[T, 3]) -> (f32[T, 3]) {
+        %y = gated %g, %u {act = limited_silu, limit = 2.0, shift = 0.0} return %y }";
+    let found = run(text, &[], &[f32s(&[1, 3], &[3.0, 2.0, -1.0]), f32s(&[1, 3], &[5.0, -3.0, 1.0])]).unwrap();
+    let silu = |x: f64| (x / (1.0 + (-x).exp())) as f32;
+    near(&found[0], &[2.0 * 2.0, silu(2.0) * -2.0, silu(-1.0)]);
+}
+
+/// The first row leaves a state, of which the second one finds what its decay leaves.
+#[test]
+fn logarithms_of_decays_stay_above_a_bound() {
+    let text = "weight @a : f32[1] weight @dt : f32[1] state @s : recurrent f32[1, 1, 1]
+        func @f(%s: token<@s>, %q: f32[T, 1, 1], %v: f32[T, 1, 1], %alpha: f32[T, 1], %beta: f32[T, 1])
+        -> (f32[T, 1, 1], token<@s>) {
+        %y, %n = delta_net %s, %q, %q, %v, %alpha, %beta, @a, @dt {keys = grouped, eps = 0.0, bound = -5.0}
+        return %y, %n }";
+    for a in [-2.0, 2.0] {
+        // Rates of 1, then of 0.
+        let args = vec![
+            Value::Token,
+            f32s(&[2, 1, 1], &[3.0; 2]),
+            f32s(&[2, 1, 1], &[4.0, 1.0]),
+            f32s(&[2, 1], &[0.0, 0.25]),
+            f32s(&[2, 1], &[1e4, -1e4]),
+        ];
+        let found = run(text, &[bytes(&[a]), bytes(&[0.5])], &args).unwrap();
+        let decay = (-5.0 / (1.0 + f64::exp(-2.0 * 0.75))).exp();
+        near(&found[0], &[4.0, (4.0 * decay) as f32]);
+    }
+}
+
+/// Rows of a table by a token and those before it, up to an end of text; the state goes from step to step.
+#[test]
+fn tokens_name_rows_with_those_before_them() {
+    let text = "state @s : recurrent f32[1, 3]
+        func @f(%s: token<@s>, %i: i32[T]) -> (i32[T], token<@s>) {
+        %y, %n = ngram %s, %i {eos = 2, m0 = 1, m1 = 1099511627776, m2 = 10, m3 = 0, modulus = 1000, offset = 5}
+        return %y, %n }";
+    let module = parse(text).unwrap();
+    let weights: Vec<Vec<u8>> = Vec::new();
+    let mut interpreter = Interpreter::new(&module, &weights).unwrap();
+    let row = |ids: [u64; 3]| ((ids[0] ^ (ids[1] << 40) ^ (ids[2] * 10)) % 1000 + 5) as i32;
+    for (ids, expected) in [
+        (vec![7, 9], vec![row([7, 2, 2]), row([9, 7, 2])]),
+        (vec![4, 2, 3], vec![row([4, 9, 7]), row([2, 4, 9]), row([3, 2, 2])]),
+    ] {
+        let found = interpreter.run("f", vec![Value::Token, i32s(&[ids.len()], &ids)]).unwrap();
+        assert_eq!(found[0], i32s(&[expected.len()], &expected));
+    }
+}
+
+#[test]
+fn heads_are_summed_and_taps_lie_apart() {
+    check(
+        "func @f(%x: f32[T, 2, 2]) -> (f32[T, 2]) { %y = heads.sum %x return %y }",
+        &[],
+        &[f32s(&[1, 2, 2], &X)],
+        &[f32s(&[1, 2], &[3.0, -1.0])],
+    );
+    let text = "weight @w : f32[1, 2] state @s : recurrent f32[3, 1] func @f(%s: token<@s>, %x: f32[T, 1]) -> (f32[T, 1], token<@s>) {
+        %y, %n = short_conv %s, %x, @w {dilation = 3} return %y, %n }";
+    let found = run(text, &[bytes(&[10.0, 1.0])], &[Value::Token, f32s(&[5, 1], &[1.0, 2.0, 3.0, 4.0, 5.0])]).unwrap();
+    assert_eq!(found[0], f32s(&[5, 1], &[1.0, 2.0, 3.0, 14.0, 25.0]));
+    let found = run(
+        "func @f(%x: f32[T, 4]) -> (f32[T, 4]) { %y = signed_root %x return %y }",
+        &[],
+        &[f32s(&[1, 4], &[4.0, -9.0, 0.0, -1e-9])],
+    );
+    near(&found.unwrap()[0], &[2.0, -3.0, 0.0, -1e-3]);
+}
+
 fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     let text =
         format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x, _, _ {attrs} return %i, %p }}");

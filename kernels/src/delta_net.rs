@@ -7,6 +7,8 @@
 //! M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
 //! ```
 //!
+//! With a `bound` the decay is `exp(bound * sigmoid(|a| * (alpha + dt)))`.
+//!
 //! With `channels` each element of a key has its own decay: `alpha` and `dt` have as many numbers for a head as a key, and `decay * M` is a product of rows.
 //!
 //! A vector's lanes are elements of the value, so that nothing is summed across lanes: a head's state `[d, dv]` is read for `M' k`, then read and
@@ -42,6 +44,8 @@ spec! {
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
+        /// What a decay's logarithm stays above, where it has a bound.
+        pub bound: Option<Bits>,
     }
 }
 
@@ -51,6 +55,7 @@ const ROWS: &[Row] = &[
     row("delta_net", 1, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6"),
     row("delta_net_rows", 32, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
     row("delta_net_channels", 1, "delta_net heads=32 group=1 d=128 dv=128 eps=1e-6 channels"),
+    row("delta_net_bounded", 1, "delta_net heads=32 group=1 d=128 dv=128 eps=1e-6 channels bound=-5.0"),
 ];
 
 impl DeltaNet {
@@ -68,7 +73,10 @@ impl DeltaNet {
     pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
         let DeltaNet { heads, group, d, dv, .. } = *self;
         let sizes = [("heads", heads), ("value heads", group), ("elements of a key", d), ("elements of a value", dv)];
-        sizes.into_iter().try_for_each(|(what, n)| check(name, what, n.into(), n > 0, "at least 1"))
+        sizes.into_iter().try_for_each(|(what, n)| check(name, what, n.into(), n > 0, "at least 1"))?;
+        let Some(bound) = self.bound else { return Ok(()) };
+        let ok = bound.value() < 0.0 && bound.value().is_finite();
+        check(name, "bound (its bits)", bound.0.into(), ok, "those of a number below 0")
     }
 
     /// The buffers.
@@ -113,7 +121,11 @@ impl DeltaNet {
                 let decay = |i: usize| {
                     let i = i % decays;
                     let x = alpha[(t * all + h) * decays + i] + dt[h * decays + i];
-                    (a[h] * (x.max(0.0) + (-x.abs()).exp().ln_1p())).exp()
+                    let log = match self.bound {
+                        None => a[h] * (x.max(0.0) + (-x.abs()).exp().ln_1p()),
+                        Some(bound) => f64::from(bound.value()) / (1.0 + (-a[h].abs() * x).exp()),
+                    };
+                    log.exp()
                 };
                 let decay: Vec<f64> = (0..d).map(decay).collect();
                 let rate = 1.0 / (1.0 + (-beta[t * all + h]).exp());
@@ -210,10 +222,24 @@ impl Layout {
             let alpha = b.load(ty, self.alpha, of_row.clone() * d + at.clone());
             let dt = b.load(ty, self.dt, of_head.clone() * d + at.clone());
             let a = b.load_splat(ty, self.a, of_head.clone());
-            let x = log_decay(b, alpha, dt, a);
+            let x = self.log_decay(b, alpha, dt, a);
             let decay = math::exp(b, x);
             b.store(self.scratch, to.clone() + at, decay);
         });
+    }
+
+    /// The logarithm of what is left of the state: `a * softplus(alpha + dt)`, or `bound * sigmoid(|a| * (alpha + dt))`.
+    pub(crate) fn log_decay(&self, b: &mut KernelBuilder, alpha: ValueId, dt: ValueId, a: ValueId) -> ValueId {
+        let x = b.add(alpha, dt);
+        let Some(bound) = self.spec.bound else {
+            let x = math::softplus(b, x);
+            return b.mul(x, a);
+        };
+        let steepness = math::abs(b, a);
+        let x = b.mul(x, steepness);
+        let share = math::sigmoid(b, x);
+        let bound = b.splat_f32(b.ty(share).lanes, bound.value());
+        b.mul(share, bound)
     }
 
     /// Where a value head's value, or result, of row `t` begins.
@@ -282,7 +308,7 @@ impl Layout {
             } else {
                 let [alpha, dt, a] =
                     [(self.alpha, &of_row), (self.dt, &of_head), (self.a, &of_head)].map(|(x, at)| scalar(b, x, at));
-                let x = log_decay(b, alpha, dt, a);
+                let x = self.log_decay(b, alpha, dt, a);
                 Some(math::exp(b, x))
             };
             // Found with what is left of the state: the decay is in each element of the key, or in the sum.
@@ -339,19 +365,13 @@ fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
     if lanes == 1 { x } else { b.broadcast(lanes, x) }
 }
 
-/// The logarithm of what is left of the state: `a * softplus(alpha + dt)`.
-pub(crate) fn log_decay(b: &mut KernelBuilder, alpha: ValueId, dt: ValueId, a: ValueId) -> ValueId {
-    let x = b.add(alpha, dt);
-    let x = math::softplus(b, x);
-    b.mul(x, a)
-}
-
 impl Definition for DeltaNet {
     fn name(&self) -> String {
-        let DeltaNet { heads, group, d, dv, eps, interleaved, channels } = *self;
+        let DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound } = *self;
         let [interleaved, channels] =
             [(interleaved, "i"), (channels, "c")].map(|(is, word)| if is { word } else { "" });
-        format!("delta_net_h{heads}g{group}d{d}v{dv}{interleaved}{channels}_e{:x}", eps.0)
+        let bound = bound.map_or(String::new(), |bound| format!("_b{:x}", bound.0));
+        format!("delta_net_h{heads}g{group}d{d}v{dv}{interleaved}{channels}_e{:x}{bound}", eps.0)
     }
 
     fn signature(&self) -> Signature {

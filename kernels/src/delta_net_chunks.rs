@@ -28,7 +28,7 @@ use ixc_ir::plan::DimRule;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::delta_net::{DeltaNet, Layout, log_decay};
+use crate::delta_net::{DeltaNet, Layout};
 use crate::generate::{GenerateError, MAX_ROWS, Vectors};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT};
@@ -63,6 +63,8 @@ spec! {
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
+        /// What a decay's logarithm stays above, where it has a bound.
+        pub bound: Option<Bits>,
     }
 }
 
@@ -71,6 +73,7 @@ spec! {
 const ROWS: &[Row] = &[
     row("delta_net_chunks", 128, "delta_net_chunks heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
     row("delta_net_chunks_channels", 128, "delta_net_chunks heads=32 group=1 d=128 dv=128 eps=1e-6 channels"),
+    row("delta_net_chunks_bounded", 128, "delta_net_chunks heads=32 group=1 d=128 dv=128 eps=1e-6 channels bound=-5.0"),
 ];
 
 impl DeltaNetChunks {
@@ -79,8 +82,8 @@ impl DeltaNetChunks {
 
     /// The same by the recurrence.
     fn recurrence(&self) -> DeltaNet {
-        let DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels } = *self;
-        DeltaNet { heads, group, d, dv, eps, interleaved, channels }
+        let DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound } = *self;
+        DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound }
     }
 }
 
@@ -333,7 +336,7 @@ impl Chunk {
             let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
             let [a, dt] = [layout.a, layout.dt].map(|x| b.load_splat(ty, x, of_head.clone()));
             let alpha = b.load(ty, scratch, at.clone() + places.log);
-            let log = log_decay(b, alpha, dt, a);
+            let log = layout.log_decay(b, alpha, dt, a);
             b.store(scratch, at.clone() + places.log, log);
             let beta = b.load(ty, scratch, at.clone() + places.rate);
             let rate = math::sigmoid(b, beta);

@@ -1,6 +1,7 @@
 //! Gated linear units: a function of the gate times the up projection, element by element.
 //!
-//! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, where no limit is one of infinity.
+//! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, where no limit is one of infinity. Of one activation the limit is on what the gate
+//! becomes: `min(act(gate), limit)`.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
@@ -23,18 +24,28 @@ pub enum Activation {
     Gelu,
     /// `x / (1 + exp(-1.702 x))`.
     QuickGelu,
+    /// `silu`, which the limit is on, and not the gate.
+    LimitedSilu,
 }
 
-words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu" } }
+words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu" } }
 
 /// Of [`Activation::QuickGelu`].
 const QUICK: f32 = 1.702;
 
 impl Activation {
+    /// Whether a limit of the gate is one of the function's result and not of its argument.
+    fn limits_result(self) -> bool {
+        match self {
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu => false,
+            Activation::LimitedSilu => true,
+        }
+    }
+
     /// In kernel IR.
     fn apply(self, b: &mut KernelBuilder, x: ValueId) -> ValueId {
         match self {
-            Activation::Silu => math::silu(b, x),
+            Activation::Silu | Activation::LimitedSilu => math::silu(b, x),
             Activation::Gelu => math::gelu(b, x),
             Activation::QuickGelu => {
                 let factor = b.splat_f32(b.ty(x).lanes, QUICK);
@@ -48,7 +59,7 @@ impl Activation {
     /// In f64.
     fn exact(self, x: f64) -> f64 {
         match self {
-            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
             Activation::Gelu => {
                 let t = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
                 x / 2.0 * (1.0 + t.tanh())
@@ -71,13 +82,20 @@ impl Gate {
     pub(crate) fn apply(&self, b: &mut KernelBuilder, gate: ValueId, up: ValueId) -> ValueId {
         let lanes = b.ty(gate).lanes;
         let (mut gate, mut up) = (gate, up);
+        let mut most = None;
         if let Some(limit) = self.limit {
-            let (most, least) = (b.splat_f32(lanes, limit.value()), b.splat_f32(lanes, -limit.value()));
-            gate = b.same(Op::Min, &[gate, most]);
-            up = b.same(Op::Min, &[up, most]);
+            let (limit, least) = (b.splat_f32(lanes, limit.value()), b.splat_f32(lanes, -limit.value()));
+            if !self.act.limits_result() {
+                gate = b.same(Op::Min, &[gate, limit]);
+            }
+            up = b.same(Op::Min, &[up, limit]);
             up = b.same(Op::Max, &[up, least]);
+            most = Some(limit).filter(|_| self.act.limits_result());
         }
-        let gate = self.act.apply(b, gate);
+        let mut gate = self.act.apply(b, gate);
+        if let Some(most) = most {
+            gate = b.same(Op::Min, &[gate, most]);
+        }
         if let Some(shift) = self.shift {
             let shift = b.splat_f32(lanes, shift.value());
             up = b.add(up, shift);
@@ -85,11 +103,14 @@ impl Gate {
         b.mul(gate, up)
     }
 
-    /// The result in f64, and by how much it changes at most with the gate and with the other: all three activations are at most 1.13 times
+    /// The result in f64, and by how much it changes at most with the gate and with the other: all activations are at most 1.13 times
     /// as steep as their argument.
     pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
-        let gate = self.act.exact(gate.min(limit));
+        let gate = match self.act.limits_result() {
+            true => self.act.exact(gate).min(limit),
+            false => self.act.exact(gate.min(limit)),
+        };
         let up = up.clamp(-limit, limit) + self.shift.map_or(0.0, |shift| shift.value().into());
         (gate * up, 1.13 * up.abs(), gate.abs())
     }
@@ -111,7 +132,7 @@ impl Gate {
 }
 
 spec! {
-    /// `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`.
+    /// `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, or with `min(act(gate), limit)`.
     pub struct Gated "gated" {
         /// The function of the gate.
         pub act: Activation,
@@ -130,6 +151,7 @@ const ROWS: &[Row] = &[
     row("gated_silu", 1, "gated act=silu n=5632"),
     row("gated_gelu", 1, "gated act=gelu n=5632"),
     row("gated_quick_gelu", 1, "gated act=quick_gelu n=2880 limit=7.0 shift=1.0"),
+    row("gated_limited_silu", 1, "gated act=limited_silu n=1280 limit=7.0"),
 ];
 
 impl Gated {

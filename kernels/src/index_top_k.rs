@@ -9,8 +9,11 @@
 //! A score becomes an integer of the same order. The lowest that is chosen is found bit by bit, from the highest: it is the largest number that at least `top_k`
 //! scores are not below, so that each bit costs a count over the scores, and nothing depends on them but what is counted. How far the ones that equal it are
 //! chosen is found in the same way. Counts are one operation for a vector of positions; the scores are `heads * d` of them.
+//!
+//! **Runs.** Where so many positions share a key (GLM-5.3-Flash), whole runs of them are scored and chosen in place of positions; a row sees the positions of the
+//! chosen ones, and those behind the last whole run. Of a word of bits each run has some side by side.
 
-use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES};
 
 use crate::catalogue::{Row, row};
@@ -37,6 +40,8 @@ spec! {
         pub chosen: u32,
         /// Most positions.
         pub positions: u32,
+        /// Positions that share a key, where each has not its own.
+        pub every: Option<u32>,
     }
 }
 
@@ -44,59 +49,100 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_top_k", 128, "index_top_k heads=64 d=128 chosen=2048 positions=163840"),
+    row("index_top_k_runs", 128, "index_top_k heads=32 d=128 chosen=2048 positions=163840 every=4"),
 ];
 
 impl Definition for IndexTopK {
     fn name(&self) -> String {
-        let IndexTopK { heads, d, chosen: top_k, positions } = *self;
-        format!("index_top_k{top_k}_h{heads}d{d}p{positions}")
+        let IndexTopK { heads, d, chosen: top_k, positions, every } = *self;
+        let every = every.map_or(String::new(), |every| format!("e{every}"));
+        format!("index_top_k{top_k}_h{heads}d{d}p{positions}{every}")
     }
 
     fn signature(&self) -> Signature {
-        Signature::new()
-            .read("q", Holds::Floats)
-            .read("w", Holds::Floats)
-            .read("position", Holds::Positions)
+        let signature = Signature::new().read("q", Holds::Floats).read("w", Holds::Floats);
+        // Where a row's position is: among those that share a key, too.
+        let signature = match self.every {
+            Some(_) => signature.read("place", Holds::Whole).index("phase"),
+            None => signature.read("position", Holds::Positions),
+        };
+        let signature = signature
             .read("keys", Holds::Halves)
             .write("chosen", Holds::Bytes)
             .scratch("scores")
             .dim("full", DimRule::FullBlocks)
-            .dim("masked", DimRule::MaskedBlocks)
+            .dim("masked", DimRule::MaskedBlocks);
+        match self.every {
+            Some(every) => signature.dim("entries", DimRule::WholeBlocks(every)),
+            None => signature,
+        }
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let IndexTopK { heads, d, chosen: top_k, positions } = *self;
+        let IndexTopK { heads, d, chosen: top_k, positions, every } = *self;
         let sizes = [("heads", heads), ("elements of a key", d), ("chosen positions", top_k)];
         sizes.into_iter().try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
+        if let Some(every) = every {
+            let limit = "a power of two up to 32, of which the chosen positions are a multiple";
+            let ok = every.is_power_of_two() && every <= ATTENTION_BLOCK && top_k.is_multiple_of(every);
+            check(&name, "positions of a key", every.into(), ok, limit)?;
+        }
         let mut b = KernelBuilder::new(name);
         let blocks = i64::from(positions.div_ceil(ATTENTION_BLOCK));
         let (full, masked) = (b.dim("full", 0, blocks), b.dim("masked", 0, MOST_MASKED));
         let (heads, d) = (i64::from(heads), i64::from(d));
         let of_positions = |bytes: i64| full * bytes + masked * bytes;
+        let entries = every.map(|every| b.dim("entries", 0, blocks / i64::from(every) + 1));
+        let scored = |bytes: i64| entries.map_or_else(|| of_positions(bytes), |entries| entries * bytes);
         let q = b.read("q", heads * d * 4);
         let w = b.read("w", heads * 4);
-        let position = b.read("position", 4);
-        let keys = b.read("keys", of_positions(BLOCK * d * 2));
+        let position = b.read(if every.is_some() { "place" } else { "position" }, 4);
+        let below = |every: u32| BufferKind::Index { below: Affine::constant(every.into()) };
+        let phase = every.map(|every| b.buffer("phase", below(every), 4));
+        let keys = b.read("keys", scored(BLOCK * d * 2));
         let chosen = b.write("chosen", of_positions(4));
-        let scores = b.buffer("scores", BufferKind::Scratch, of_positions(BLOCK * 4));
-        let index = Index { lanes: vectors.lanes, heads, d, q, w, keys, scores, full, masked };
+        // Of all runs that have a bit, those behind the last whole one, too.
+        let behind = every.map_or_else(Affine::default, |every| of_positions(BLOCK / i64::from(every) * 4));
+        let scores = b.buffer("scores", BufferKind::Scratch, scored(BLOCK * 4) + behind);
+        let blocks = entries.map_or_else(|| Affine::from(full) + masked, Affine::from);
+        let index = Index { lanes: vectors.lanes, heads, d, q, w, keys, scores, blocks };
+        let words = Affine::from(full) + masked;
         let own = b.load(Type::i32(1), position, 0);
-        index.scores(&mut b, own);
-        let top_k = b.splat_int(Type::i32(1), top_k.into());
+        let Some((every, phase)) = every.zip(phase) else {
+            index.scores(&mut b, own);
+            let top_k = b.splat_int(Type::i32(1), top_k.into());
+            let least = index.least(&mut b, top_k);
+            let end = index.end(&mut b, (top_k, least, own), positions);
+            index.mark(&mut b, chosen, least, end);
+            return Ok(b.finish());
+        };
+        let phase = b.load_index("phase", phase, 0);
+        let phase = b.index(phase);
+        // Of the row's own position, and of the one behind it.
+        let (length, one) = (b.splat_int(Type::i32(1), every.into()), b.splat_int(Type::i32(1), 1));
+        let own = b.same(Op::IMul, &[own, length]);
+        let own = b.iadd(own, phase);
+        let behind = b.iadd(own, one);
+        let whole = b.shift(Op::ShrS, behind, every.trailing_zeros().into());
+        let last = b.same(Op::ISub, &[whole, one]);
+        let of_word = BLOCK / i64::from(every);
+        let lowest = b.splat_int(Type::i32(1), i32::MIN.into());
+        b.for_each("behind", words.clone() * of_word, |b, run| b.store(scores, run * 4, lowest));
+        index.scores(&mut b, last);
+        let top_k = b.splat_int(Type::i32(1), (top_k / every).into());
         let least = index.least(&mut b, top_k);
-        let end = index.end(&mut b, (top_k, least, own), positions);
-        index.mark(&mut b, chosen, least, end);
+        let end = index.end(&mut b, (top_k, least, last), positions.div_ceil(every));
+        index.mark_runs(&mut b, (chosen, words), (least, end), ([whole, behind], every.into()));
         Ok(b.finish())
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let IndexTopK { heads, d, chosen: top_k, .. } = *self;
+        let IndexTopK { heads, d, chosen: top_k, every, .. } = *self;
         let (heads, d) = (heads as usize, d as usize);
         let input = run.input();
         let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
-        let own = input.id("position")?;
         let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
         // Scores, and the same with all terms of one sign.
         let score = |p: usize| {
@@ -106,15 +152,29 @@ impl Definition for IndexTopK {
             };
             (0..heads).map(head).fold((0.0, 0.0), |(sum, size), (x, own)| (sum + x, size + own))
         };
-        let scores: Vec<(f64, f64)> = (0..=own).map(score).collect();
         let words = run.output().ints("chosen")?;
-        let is_chosen = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
-        let count = (0..words.len() * 32).filter(|&p| is_chosen(p)).count();
-        let expected = (top_k as usize).min(own + 1);
+        let has_bit = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
+        // Runs, of one position where each has a key.
+        let (length, top_k) = (every.unwrap_or(1) as usize, top_k as usize / every.unwrap_or(1) as usize);
+        let own = match every {
+            Some(_) => input.id("place")? * length + input.id("phase")?,
+            None => input.id("position")?,
+        };
+        let (all, every) = ((own + 1) / length, length);
+        let whole = if every > 1 { all.min(32 * run.dim("entries") as usize) } else { all };
+        for p in 0..words.len() * 32 {
+            let in_tail = (all * every..=own).contains(&p);
+            let expected = if p < whole * every { has_bit(p / every * every) } else { in_tail };
+            close(format_args!("the bit of position {p}"), has_bit(p).into(), expected.into(), 0.0)?;
+        }
+        let is_chosen = |run: usize| has_bit(run * every);
+        let scores: Vec<(f64, f64)> = (0..whole).map(score).collect();
+        let count = (0..whole).filter(|&run| is_chosen(run)).count();
+        let expected = top_k.min(whole);
         close(format_args!("the number of chosen positions"), count as f64, expected as f64, 0.0)?;
         let mut falling: Vec<f64> = scores.iter().map(|(score, _)| *score).collect();
         falling.sort_by(|a, b| b.total_cmp(a));
-        let least = falling[expected - 1];
+        let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (p, (score, size)) in scores.iter().enumerate() {
             // Sums of d products and of the heads', whose differences decide.
             let bound = 2.0 * size * (d + heads + 2) as f64 * UNIT;
@@ -125,11 +185,13 @@ impl Definition for IndexTopK {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        vec![i64::from(rows) - 1, 1]
+        let runs = self.every.map(|every| i64::from(rows / every.max(1)));
+        [i64::from(rows) - 1, 1].into_iter().chain(runs).collect()
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        let blocks: i64 = call.dims.iter().sum();
+        // Keys are of positions, or of runs.
+        let blocks: i64 = if self.every.is_some() { call.dims[2..].iter().sum() } else { call.dims.iter().sum() };
         let multiply_adds = u64::from(self.heads) * u64::from(self.d) * 32 * blocks.max(0).unsigned_abs();
         Work { bytes: call.bytes("keys"), multiply_adds, arithmetic: Arithmetic::F32 }
     }
@@ -149,19 +211,14 @@ struct Index {
     keys: BufferId,
     /// Of each position, as integers of the same order.
     scores: BufferId,
-    full: DimId,
-    masked: DimId,
+    /// Blocks of positions that have scores, or of runs.
+    blocks: Affine,
 }
 
 impl Index {
     /// Vectors of a block of positions.
     fn vectors(&self) -> i64 {
         BLOCK / i64::from(self.lanes)
-    }
-
-    /// How many blocks there are.
-    fn blocks(&self) -> Affine {
-        Affine::from(self.full) + self.masked
     }
 
     fn number(&self, b: &mut KernelBuilder, value: i64) -> ValueId {
@@ -189,7 +246,7 @@ impl Index {
         let most = if lanes >= 16 { 8 } else { 4 };
         let together =
             [most, 4, 2, 1].into_iter().find(|n| self.heads % n == 0 && n * vectors <= 2 * most).unwrap_or(1);
-        b.for_each("block", self.blocks(), |b, block| {
+        b.for_each("block", self.blocks.clone(), |b, block| {
             b.for_each("part", self.vectors() / vectors, |b, part| {
                 let at = block * (BLOCK * self.d * 2) + part * (vectors * width * self.d * 2);
                 let none = b.splat_f32(lanes, 0.0);
@@ -259,7 +316,7 @@ impl Index {
     ) -> ValueId {
         let width = i64::from(self.lanes);
         let none = self.number(b, 0);
-        let counts = b.for_carry("block", self.blocks(), &[none], |b, block, counts| {
+        let counts = b.for_carry("block", self.blocks.clone(), &[none], |b, block, counts| {
             let mut count = counts[0];
             for v in 0..self.vectors() {
                 let first = block * BLOCK + v * width;
@@ -275,7 +332,7 @@ impl Index {
 
     /// The lowest score that is chosen: no score's where fewer than `top_k` positions are there.
     fn least(&self, b: &mut KernelBuilder, top_k: ValueId) -> ValueId {
-        let all = b.index(self.blocks() * BLOCK);
+        let all = b.index(self.blocks.clone() * BLOCK);
         let most_below = b.same(Op::ISub, &[all, top_k]);
         let lowest = b.splat_int(Type::i32(1), i32::MIN.into());
         // The first step goes from the lowest to 0.
@@ -321,7 +378,7 @@ impl Index {
     fn mark(&self, b: &mut KernelBuilder, chosen: BufferId, least: ValueId, end: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let (least, end) = (self.wide(b, least), self.wide(b, end));
-        b.for_each("block", self.blocks(), |b, block| {
+        b.for_each("block", self.blocks.clone(), |b, block| {
             let mut word = self.number(b, 0);
             for v in 0..self.vectors() {
                 let first = block * BLOCK + v * width;
@@ -339,6 +396,53 @@ impl Index {
             // Bits of different lanes are different.
             let word = b.op(Op::ReduceAdd, Type::i32(1), &[word]);
             b.store(chosen, block * 4, word);
+        });
+    }
+}
+
+impl Index {
+    /// A word of bits for each block of positions: those of the chosen runs, and those from the last whole run up to the row's own.
+    fn mark_runs(
+        &self,
+        b: &mut KernelBuilder,
+        (chosen, words): (BufferId, Affine),
+        (least, end): (ValueId, ValueId),
+        ([whole, behind], every): ([ValueId; 2], i64),
+    ) {
+        let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
+        let of_word = BLOCK / every;
+        let length = b.splat_int(scalar, every);
+        let whole = b.same(Op::IMul, &[whole, length]);
+        let [whole, behind] = [whole, behind].map(|x| self.wide(b, x));
+        b.for_each("word", words, |b, word| {
+            let mut tail = self.number(b, 0);
+            for v in 0..self.vectors() {
+                let position = self.positions(b, word * BLOCK + v * width);
+                let before_whole = b.same(Op::CmpGt, &[whole, position]);
+                let before_behind = b.same(Op::CmpGt, &[behind, position]);
+                let is = b.same(Op::Xor, &[before_whole, before_behind]);
+                let is = b.same(Op::And, &[is, before_behind]);
+                let bit = bits(b, lanes, v * width);
+                let own = b.same(Op::And, &[is, bit]);
+                tail = b.same(Op::Or, &[tail, own]);
+            }
+            let mut all = b.op(Op::ReduceAdd, scalar, &[tail]);
+            let first = b.index(word * of_word);
+            for run in 0..of_word {
+                let score = b.load(scalar, self.scores, word * (of_word * 4) + run * 4);
+                let above = b.same(Op::CmpGt, &[score, least]);
+                let equal = b.same(Op::CmpEq, &[score, least]);
+                let offset = b.splat_int(scalar, run);
+                let number = b.iadd(first, offset);
+                let before = b.same(Op::CmpGt, &[end, number]);
+                let equal = b.same(Op::And, &[equal, before]);
+                let is = b.same(Op::Or, &[above, equal]);
+                let bits = ((1u64 << every) - 1) << (run * every);
+                let bits = b.splat_int(scalar, i64::from(bits as u32 as i32));
+                let own = b.same(Op::And, &[is, bits]);
+                all = b.same(Op::Or, &[all, own]);
+            }
+            b.store(chosen, word * 4, all);
         });
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`softcap`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
@@ -50,6 +50,7 @@ mod embed;
 mod gated;
 mod gather;
 mod generate;
+mod heads_sum;
 mod index_top_k;
 pub mod limits;
 mod linear;
@@ -142,4 +143,5 @@ registry! {
     attention_entries::AttentionEntries,
     attention_chosen::AttentionChosen,
     index_top_k::IndexTopK,
+    heads_sum::HeadsSum,
 }

@@ -29,6 +29,7 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("parts", 1 << 12),
     ("channels", 1 << 24),
     ("taps", 1 << 4),
+    ("dilation", 1 << 4),
     ("window", 1 << 24),
     ("every", 1 << 24),
     ("positions", 1 << 24),

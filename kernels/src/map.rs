@@ -29,11 +29,17 @@ pub enum Elementwise {
     Softplus,
     /// `a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3)))`.
     Gelu,
+    /// `sqrt(max(|a|, 1e-6))` with the sign of `a`; 0 of 0.
+    SignedRoot,
 }
+
+/// What [`Elementwise::SignedRoot`] takes for numbers nearer to 0.
+const LEAST_ROOTED: f32 = 1e-6;
 
 words! {
     Elementwise {
-        Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid", ReluSquared "relu_squared", Softplus "softplus", Gelu "gelu"
+        Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid", ReluSquared "relu_squared", Softplus "softplus", Gelu "gelu",
+        SignedRoot "signed_root"
     }
 }
 
@@ -46,7 +52,8 @@ impl Elementwise {
             | Elementwise::Sigmoid
             | Elementwise::ReluSquared
             | Elementwise::Softplus
-            | Elementwise::Gelu => false,
+            | Elementwise::Gelu
+            | Elementwise::SignedRoot => false,
         }
     }
 }
@@ -71,6 +78,7 @@ const ROWS: &[Row] = &[
     row("relu_squared", 1, "map function=relu_squared n=1856"),
     row("softplus", 1, "map function=softplus n=4096"),
     row("gelu", 1, "map function=gelu n=10240"),
+    row("signed_root", 1, "map function=signed_root n=4"),
 ];
 
 impl Definition for Map {
@@ -110,6 +118,22 @@ impl Definition for Map {
                 Elementwise::Sigmoid => math::sigmoid(b, v),
                 Elementwise::Softplus => math::softplus(b, v),
                 Elementwise::Gelu => math::gelu(b, v),
+                Elementwise::SignedRoot => {
+                    let (ints, floats) = (Type::i32(lanes), Type::f32(lanes));
+                    let (zero, least) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, LEAST_ROOTED));
+                    let size = math::abs(b, v);
+                    let rooted = b.same(Op::Max, &[size, least]);
+                    let root = b.same(Op::Sqrt, &[rooted]);
+                    let [bits, size, root] = [v, size, root].map(|x| b.bitcast(ints, x));
+                    let sign_bit = b.splat_int(ints, i32::MIN.into());
+                    let sign = b.same(Op::And, &[bits, sign_bit]);
+                    let root = b.same(Op::Or, &[root, sign]);
+                    let root = b.bitcast(floats, root);
+                    // Zeros of both signs.
+                    let none = b.splat_int(ints, 0);
+                    let is_zero = b.same(Op::CmpEq, &[size, none]);
+                    b.op(Op::Select, floats, &[is_zero, zero, root])
+                }
                 Elementwise::ReluSquared => {
                     let zero = b.splat_f32(lanes, 0.0);
                     let v = b.same(Op::Max, &[v, zero]);
@@ -133,6 +157,8 @@ impl Definition for Map {
                 Elementwise::Sigmoid => 1.0 / (1.0 + (-a[i]).exp()),
                 Elementwise::ReluSquared => a[i].max(0.0).powi(2),
                 Elementwise::Softplus => a[i].max(0.0) + (-a[i].abs()).exp().ln_1p(),
+                Elementwise::SignedRoot if a[i] == 0.0 => 0.0,
+                Elementwise::SignedRoot => a[i].abs().max(LEAST_ROOTED.into()).sqrt().copysign(a[i]),
                 Elementwise::Gelu => {
                     let t = (2.0 / std::f64::consts::PI).sqrt() * (a[i] + 0.044715 * a[i].powi(3));
                     a[i] / 2.0 * (1.0 + t.tanh())

@@ -1,7 +1,8 @@
 //! A causal convolution of a few taps, each channel for itself, over the rows of a step: what came before lies in the state.
 //!
 //! `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, in the order of the taps. A vector's lanes are channels; the rows before stay in
-//! registers from row to row, and go to the state at the end. Taps lie side by side in the weight, so they are first put apart.
+//! registers from row to row, and go to the state at the end. Taps lie side by side in the weight, so they are first put apart. With a `dilation` they
+//! are of every so many rows.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::DimRule;
@@ -23,6 +24,8 @@ spec! {
         pub n: u32,
         /// Taps; the last is of the row itself.
         pub taps: u32,
+        /// Rows from a tap's to the next one's, where it is more than one.
+        pub dilation: Option<u32>,
     }
 }
 
@@ -31,15 +34,18 @@ spec! {
 const ROWS: &[Row] = &[
     row("short_conv", 1, "short_conv channels=8192 n=512 taps=4"),
     row("short_conv_rows", 32, "short_conv channels=2048 n=256 taps=3"),
+    row("short_conv_dilated", 32, "short_conv channels=10240 n=256 taps=4 dilation=3"),
 ];
 
-/// Most taps: rows before a row are in registers.
+/// Most taps, and most rows before a row: these are in registers.
 const MOST_TAPS: u32 = 8;
+const MOST_BEFORE: u32 = 12;
 
 impl Definition for ShortConv {
     fn name(&self) -> String {
-        let ShortConv { channels, n, taps } = *self;
-        format!("short_conv_c{channels}n{n}t{taps}")
+        let ShortConv { channels, n, taps, dilation } = *self;
+        let dilation = dilation.map_or(String::new(), |dilation| format!("d{dilation}"));
+        format!("short_conv_c{channels}n{n}t{taps}{dilation}")
     }
 
     fn signature(&self) -> Signature {
@@ -53,14 +59,19 @@ impl Definition for ShortConv {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let ShortConv { channels, n, taps } = *self;
+        let ShortConv { channels, n, taps, dilation } = *self;
         check(&name, "channels", n.into(), n > 0 && n <= channels, "1 to those of a row")?;
         check(&name, "taps", taps.into(), (2..=MOST_TAPS).contains(&taps), format!("2 to {MOST_TAPS}"))?;
+        let dilation = dilation.unwrap_or(1);
+        let reach = dilation.saturating_mul(taps - 1);
+        let ok = dilation > 0 && reach <= MOST_BEFORE;
+        check(&name, "dilation", dilation.into(), ok, format!("1 to {}", MOST_BEFORE / (taps - 1)))?;
         let (row, own, count) = (i64::from(channels) * 4, i64::from(n) * 4, i64::from(taps));
+        let (reach, dilation) = (i64::from(reach), dilation as usize);
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
         // Some channels of rows that stand as far apart as all of them.
-        let state = b.buffer("state", BufferKind::ReadWrite, (count - 2) * row + own);
+        let state = b.buffer("state", BufferKind::ReadWrite, (reach - 1) * row + own);
         let x = b.read("x", rows * row + (own - row));
         let w = b.read("w", own * count);
         let y = b.write("y", rows * row + (own - row));
@@ -74,13 +85,19 @@ impl Definition for ShortConv {
         for_vectors(&mut b, vectors.lanes, n, |b, at, lanes| {
             let ty = Type::f32(lanes);
             let at: Affine = at * 4;
-            let before: Vec<_> = (0..count - 1).map(|tap| b.load(ty, state, at.clone() + tap * row)).collect();
-            let factors: Vec<_> = (0..count).map(|tap| b.load(ty, apart, at.clone() + tap * own)).collect();
+            let before: Vec<_> = (0..reach).map(|r| b.load(ty, state, at.clone() + r * row)).collect();
+            let factors = |b: &mut KernelBuilder| -> Vec<_> {
+                (0..count).map(|tap| b.load(ty, apart, at.clone() + tap * own)).collect()
+            };
+            // Many rows before leave no registers for the taps' factors.
+            let kept = (dilation == 1).then(|| factors(b));
             let after = b.for_carry("t", rows, &before, |b, t, before| {
                 let new = b.load(ty, x, t * row + at.clone());
                 let window: Vec<_> = before.iter().copied().chain([new]).collect();
-                let first = b.mul(window[0], factors[0]);
-                let sum = window[1..].iter().zip(&factors[1..]).fold(first, |sum, (&x, &w)| b.fma(x, w, sum));
+                let factors = kept.clone().unwrap_or_else(|| factors(b));
+                let of_taps: Vec<_> = window.iter().copied().step_by(dilation).collect();
+                let first = b.mul(of_taps[0], factors[0]);
+                let sum = of_taps[1..].iter().zip(&factors[1..]).fold(first, |sum, (&x, &w)| b.fma(x, w, sum));
                 b.store(y, t * row + at.clone(), sum);
                 window[1..].to_vec()
             });
@@ -92,22 +109,23 @@ impl Definition for ShortConv {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let ShortConv { channels, n, taps } = self;
+        let ShortConv { channels, n, taps, dilation } = self;
         let (channels, n, taps) = (*channels as usize, *n as usize, *taps as usize);
+        let dilation = dilation.unwrap_or(1) as usize;
+        let reach = (taps - 1) * dilation;
         let (input, output) = (run.input(), run.output());
         let (state, x, w) = (input.floats("state")?, input.floats("x")?, input.floats("w")?);
         let (after, y) = (output.floats("state")?, output.floats("y")?);
         let rows = run.dim("rows") as usize;
         // Row r of what was there and what came: the state first.
-        let at =
-            |r: usize, c: usize| if r < taps - 1 { state[r * channels + c] } else { x[(r + 1 - taps) * channels + c] };
+        let at = |r: usize, c: usize| if r < reach { state[r * channels + c] } else { x[(r - reach) * channels + c] };
         for c in 0..n {
             for t in 0..rows {
-                let products = (0..taps).map(|j| w[c * taps + j] * at(t + j, c));
+                let products = (0..taps).map(|j| w[c * taps + j] * at(t + j * dilation, c));
                 let (expected, size): (f64, f64) = (products.clone().sum(), products.map(f64::abs).sum());
                 close(format_args!("y[{t}, {c}]"), y[t * channels + c], expected, size * taps as f64 * UNIT)?;
             }
-            for j in 0..taps - 1 {
+            for j in 0..reach {
                 close(format_args!("state[{j}, {c}]"), after[j * channels + c], at(rows + j, c), 0.0)?;
             }
         }

@@ -188,6 +188,8 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Rope
         | OpKind::Temperature
         | OpKind::Centre
+        | OpKind::HeadsSum
+        | OpKind::Ngram
         | OpKind::RopeHeads
         | OpKind::Recurrent(_)
         | OpKind::StateBegin

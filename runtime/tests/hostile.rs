@@ -6,6 +6,7 @@ mod tiny;
 use ixc_files::OutputError;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, For, Kernel, KernelBuilder, Stmt, Type, VarId};
+use ixc_ir::ngram::Hash;
 use ixc_ir::plan::*;
 use ixc_ir::random::Random;
 use ixc_ir::state::Rollback;
@@ -363,7 +364,14 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                 4 => task.args[arg].column_stride = random.number(task.args[arg].column_stride),
                 5 => task.args[arg].expert_stride = random.number(task.args[arg].expert_stride),
                 6 => {
+                    let hash = Hash {
+                        end: random.index(9) as u32,
+                        multipliers: [random.number(1 << 40), 0, u64::MAX, 1],
+                        modulus: random.number(7) as u32,
+                        offset: random.number(7) as u32,
+                    };
                     let sources = [
+                        Source::Input(Input::Ngram(Ngram { state: random.index(3) as u32, hash })),
                         Source::Arena(BufferId(random.index(buffers + 1) as u32)),
                         Source::Weight(random.index(weights + 1) as u32),
                         Source::Rope(random.index(2) as u32),

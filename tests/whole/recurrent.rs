@@ -42,6 +42,8 @@ enum Mixer {
     Channels,
     /// `ssm_scan` behind a `short_conv`, and a norm of each group.
     Scan,
+    /// Rows that tokens name with those before them, behind a `short_conv` whose taps lie apart, of which a gate says how much.
+    Named,
     /// Over so many positions, or all.
     Attention(Option<u64>),
     /// Over some positions and compressed entries of so many each, which may overlap; by one key head, whose keys are its values.
@@ -53,9 +55,10 @@ const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mix
 const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true), Mixer::Attention(None), Mixer::Entries(18, false)];
 const CHANNELS: [Mixer; 3] = [Mixer::Channels, Mixer::Attention(None), Mixer::Channels];
 const SCANS: [Mixer; 3] = [Mixer::Scan, Mixer::Attention(None), Mixer::Scan];
+const NAMED: [Mixer; 3] = [Mixer::Named, Mixer::Attention(None), Mixer::Named];
 /// Models with every op that changes a recurrent state, by name.
-const RECURRENT: [(&str, [Mixer; 3]); 4] =
-    [("delta", LAYERS), ("channels", CHANNELS), ("scan", SCANS), ("entries", ENTRIES)];
+const RECURRENT: [(&str, [Mixer; 3]); 5] =
+    [("delta", LAYERS), ("channels", CHANNELS), ("scan", SCANS), ("entries", ENTRIES), ("named", NAMED)];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
 /// Tokens of a prompt: more than two runs of positions in attention by tiles. The second window has runs that all rows of an item see whole.
@@ -97,7 +100,9 @@ impl Text {
             self.weight(&format!("{part}{i}.conv"), "f32", &[width, 4]);
             self.declarations += &format!("state @conv.{part}{i} : recurrent f32[3, {width}]\n");
             self.op(format!("%{part}{i}.s = state.begin @conv.{part}{i}"));
-            self.op(format!("%{part}{i}.c, %{part}{i}.n = short_conv %{part}{i}.s, %{part}{i}, @{part}{i}.conv"));
+            self.op(format!(
+                "%{part}{i}.c, %{part}{i}.n = short_conv %{part}{i}.s, %{part}{i}, @{part}{i}.conv {{dilation = 1}}"
+            ));
             self.op(format!("%{part}{i}.a = silu %{part}{i}.c"));
         }
         for (part, heads) in [("q", 2), ("k", 2), ("v", 4)] {
@@ -118,7 +123,7 @@ impl Text {
         self.declarations += &format!("state @ssm.{i} : recurrent f32[4, 64, 32] {{rollback = snapshot}}\n");
         self.op(format!("%s{i} = state.begin @ssm.{i}"));
         self.op(format!(
-            "%y{i}, %n{i} = delta_net %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %{alpha}, %beta{i}, @a{i}, @dt{i} {{keys = {keys}, eps = 1e-6}}"
+            "%y{i}, %n{i} = delta_net %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %{alpha}, %beta{i}, @a{i}, @dt{i} {{keys = {keys}, eps = 1e-6, bound = 0.0}}"
         ));
         self.op(format!("%y{i}.r = rms_norm %y{i}, @norm.y{i} {{eps = 1e-6}}"));
         self.op(format!("%y{i}.m = merge_heads %y{i}.r"));
@@ -136,7 +141,7 @@ impl Text {
         self.weight(&format!("xbc{i}.conv"), "f32", &[256, 4]);
         self.declarations += &format!("state @conv.{i} : recurrent f32[3, 256]\n");
         self.op(format!("%xbc{i}.s = state.begin @conv.{i}"));
-        self.op(format!("%xbc{i}.c, %xbc{i}.n = short_conv %xbc{i}.s, %xbc{i}, @xbc{i}.conv"));
+        self.op(format!("%xbc{i}.c, %xbc{i}.n = short_conv %xbc{i}.s, %xbc{i}, @xbc{i}.conv {{dilation = 1}}"));
         self.op(format!("%xbc{i}.a = silu %xbc{i}.c"));
         for (part, from, count, heads) in [("x", 0, 192, 6), ("b", 192, 32, 2), ("c", 224, 32, 2)] {
             self.op(format!("%in.{part}{i} = slice %xbc{i}.a {{from = {from}, count = {count}}}"));
@@ -158,6 +163,28 @@ impl Text {
         self.op(format!("%y{i}.r = rms_norm %y{i}.s, @norm.y{i} {{eps = 1e-6}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}.r"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q8_0", [256, 192]);
+    }
+
+    fn named(&mut self, i: usize) {
+        self.declarations += &format!("state @ids.{i} : recurrent f32[1, 3] {{rollback = snapshot}}\n");
+        self.weight(&format!("rows{i}"), "f16", &[100, 64]);
+        self.op(format!("%t{i} = state.begin @ids.{i}"));
+        self.op(format!(
+            "%row{i}, %t{i}.n = ngram %t{i}, %ids {{eos = 7, m0 = 123457, m1 = 7654321, m2 = 1099511627791, m3 = 0, modulus = 97, offset = 2}}"
+        ));
+        self.op(format!("%e{i} = embed %row{i}, @rows{i}"));
+        self.product(&format!("v{i}"), &format!("e{i}"), "f16", [256, 64]);
+        self.weight(&format!("v{i}.conv"), "f32", &[256, 4]);
+        self.declarations += &format!("state @conv.{i} : recurrent f32[9, 256]\n");
+        self.op(format!("%v{i}.s = state.begin @conv.{i}"));
+        self.op(format!("%v{i}.c, %v{i}.n = short_conv %v{i}.s, %v{i}, @v{i}.conv {{dilation = 3}}"));
+        self.op(format!("%both{i} = mul %v{i}.c, %h{i}"));
+        self.op(format!("%both{i}.h = split_heads %both{i} {{heads = 4}}"));
+        self.op(format!("%score{i} = heads.sum %both{i}.h"));
+        self.op(format!("%root{i} = signed_root %score{i}"));
+        self.op(format!("%gate{i}.r = sigmoid %root{i}"));
+        self.op(format!("%mixed{i} = scale_heads %v{i}.c, %gate{i}.r, _"));
+        self.product(&format!("o{i}"), &format!("mixed{i}"), "q8_0", [256, 256]);
     }
 
     fn attention(&mut self, i: usize, window: Option<u64>) {
@@ -259,6 +286,7 @@ impl Text {
                 Mixer::Delta(keys) => text.delta(i, keys, false),
                 Mixer::Channels => text.delta(i, "grouped", true),
                 Mixer::Scan => text.scan(i),
+                Mixer::Named => text.named(i),
                 Mixer::Attention(window) => text.attention(i, *window),
                 Mixer::Entries(every, overlap) => text.entries(i, *every, *overlap),
             }
@@ -343,6 +371,7 @@ fn model(name: &str, mut module: Module) -> Model {
         ssm: None,
         conv_taps: None,
         streams: None,
+        ngrams: None,
         compressed: None,
         layer_inputs: None,
         layers: Vec::new(),

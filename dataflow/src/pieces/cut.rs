@@ -204,6 +204,7 @@ impl<'a> Cutting<'a> {
             | KernelSpec::StreamMix(_)
             | KernelSpec::Temperature(_)
             | KernelSpec::Centre(_)
+            | KernelSpec::HeadsSum(_)
             | KernelSpec::Copy(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)

@@ -393,7 +393,12 @@ impl<'a> Making<'a> {
             Source::Input(Input::PositionLane) => Port::PositionLane,
             Source::Input(Input::RoutedSlot(bucket)) => Port::SlotNumbers(bucket.0),
             Source::Input(
-                Input::Tokens | Input::Phase(_) | Input::Whole(_) | Input::OutputRows | Input::RoutedToken(_),
+                Input::Tokens
+                | Input::Phase(_)
+                | Input::Whole(_)
+                | Input::Ngram(_)
+                | Input::OutputRows
+                | Input::RoutedToken(_),
             ) => {
                 return wrong(label, "an input that no PE has");
             }

@@ -10,10 +10,11 @@ use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs
 use ixc_ir::graph::builder::{GraphBuilder, RopeFactors, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{Attr, Module, OpKind, Operand, Part, Place, Recurrent, State, Unary, ValueId, WeightId};
+use ixc_ir::ngram::{BEFORE, Hash};
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Compressed, Experts, Hyper, Indexer, Mla, Rope, Ssm, Streams};
+use super::hyper::{Compressed, Experts, Hyper, Indexer, Mla, Ngrams, Rope, Ssm, Streams};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -278,8 +279,13 @@ impl<'a> Builder<'a> {
 
     /// Logits of rows: a norm, and the output matrix.
     pub fn head(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
-        let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         let x = self.norm(x, norm)?;
+        self.output(x)
+    }
+
+    /// Logits of rows that are normalised already.
+    pub fn output(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         let y = if self.has("output.weight") {
             self.linear(x, "output", embedding_length, vocabulary, Bias::Optional)?
         } else {
@@ -316,6 +322,24 @@ impl<'a> Builder<'a> {
         }
         let weight = self.vectors(name, &[groups, len])?;
         let x = self.split_heads(x, groups)?;
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        let y = self.typed(y)?;
+        self.merge_heads(y)
+    }
+
+    /// RMS norm of each of so many streams of a row, side by side, with weights of their own, which files may have as one vector.
+    pub fn norm_of_streams(&mut self, x: ValueId, name: &str, [count, len]: [u64; 2]) -> Result<ValueId, ArchError> {
+        let tensor = self.gguf.require_tensor(name)?;
+        let all = count.saturating_mul(len);
+        let weight = if tensor.dims() == [all] && tensor.tensor_type().name == "F32" {
+            let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+            let weight = self.graph.weight(name, Format::F32, &[count, len], place);
+            self.used.insert(name.to_owned());
+            self.typed(weight)?
+        } else {
+            self.vectors(name, &[count, len])?
+        };
+        let x = self.split_heads(x, count)?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
         let y = self.typed(y)?;
         self.merge_heads(y)
@@ -458,20 +482,36 @@ impl<'a> Builder<'a> {
     pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
         let rope = local.unwrap_or(&self.hyper.rope);
-        let pairs = rope.dims / 2;
         let factors = match rope.divided {
             true => RopeFactors {
-                short: match self.optional_vector("rope_freqs.weight", pairs)? {
-                    None => self.optional_vector("rope_factors_short.weight", pairs)?,
+                short: match self.divisors("rope_freqs.weight", rope)? {
+                    None => self.divisors("rope_factors_short.weight", rope)?,
                     divisors => divisors,
                 },
-                long: self.optional_vector("rope_factors_long.weight", pairs)?,
+                long: self.divisors("rope_factors_long.weight", rope)?,
             },
             false => RopeFactors::default(),
         };
         let attrs = rope_attrs(rope, style);
         let y = self.graph.rope(x, self.step.pos, factors, &attrs);
         self.typed(y)
+    }
+
+    /// What divides the frequencies of `rope`, where the file has it: a number for each pair, or for as many as turn in the layers that rotate most.
+    fn divisors(&mut self, name: &str, rope: &Rope) -> Result<Option<WeightId>, ArchError> {
+        let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
+        let pairs = rope.dims / 2;
+        let all = self.hyper.local_rope.as_ref().map_or(pairs, |local| pairs.max(local.dims / 2));
+        if tensor.dims() != [all] || tensor.tensor_type().name != "F32" {
+            return self.vector(name, pairs).map(Some);
+        }
+        let place = Place { file: tensor.file() as u32, offset: tensor.offset() };
+        if let Some(id) = self.graph.find_weight(name) {
+            return Ok(Some(id));
+        }
+        let weight = self.graph.weight(name, Format::F32, &[pairs], Some(place));
+        self.used.insert(name.to_owned());
+        self.typed(weight).map(Some)
     }
 
     /// Appends `k` and `v` to the state of `layer`; both `[T, heads, d]`.
@@ -616,6 +656,13 @@ impl<'a> Builder<'a> {
         self.hyper.streams.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
+    /// How many streams the residual is, and the length of the row that weights of their elements are made of, which the file must say.
+    pub fn weighted_streams(&self) -> Result<(u64, u64), ArchError> {
+        let Streams { count, rank, .. } = self.streams()?;
+        let key = format!("{}.hyper_connection.low_rank", self.architecture);
+        Ok((count, rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?))
+    }
+
     /// What streams are mixed with, of projections `x` with these scales and this base.
     pub fn stream_weights(
         &mut self,
@@ -664,16 +711,17 @@ impl<'a> Builder<'a> {
         self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`.
+    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`, which
+    /// are of `run` positions as far as they came.
     pub fn index_top_k(
         &mut self,
         state: &str,
         [q, w, k]: [ValueId; 3],
         key_length: u64,
-        top_k: u64,
+        (top_k, run): (u64, u64),
     ) -> Result<ValueId, ArchError> {
         // A state of keys and values, of which nobody reads the latter.
-        let state = self.graph.state(State::paged(state, 1, key_length, 1));
+        let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
         let state = self.typed(state)?;
         let none = self.slice(k, 0, 1)?;
         let kv = self.graph.state_begin(state);
@@ -721,13 +769,54 @@ impl<'a> Builder<'a> {
         name: &str,
         [channels, taps]: [u64; 2],
     ) -> Result<ValueId, ArchError> {
+        self.dilated_conv(state, x, name, [channels, taps], 1)
+    }
+
+    /// The same with taps of every `dilation` tokens.
+    pub fn dilated_conv(
+        &mut self,
+        state: &str,
+        x: ValueId,
+        name: &str,
+        [channels, taps]: [u64; 2],
+        dilation: u64,
+    ) -> Result<ValueId, ArchError> {
         let w = self.weight(name, &[channels, taps])?;
         let operands = [Operand::Value(x), Operand::Weight(w)];
-        self.recurrent(Recurrent::ShortConv, (state, &[taps - 1, channels]), &operands, Vec::new())
+        let attrs = vec![Attr::Int(dilation.cast_signed())];
+        self.recurrent(Recurrent::ShortConv, (state, &[(taps - 1) * dilation, channels]), &operands, attrs)
+    }
+
+    /// The rows of `length` elements of a part of the table `name` of so many rows, which the step's ids name together with those before them.
+    pub fn ngram_rows(
+        &mut self,
+        (state, hash): (&str, &Hash),
+        (name, rows, length): (&str, u64, u64),
+    ) -> Result<ValueId, ArchError> {
+        let state = self.graph.state(State::recurrent(state, &[1, BEFORE as u64], Rollback::Snapshot));
+        let state = self.typed(state)?;
+        let token = self.graph.state_begin(state);
+        let token = self.typed(token)?;
+        let ids = self.graph.ngram(token, self.step.ids, hash);
+        let (ids, _) = self.typed(ids)?;
+        let table = self.weight(name, &[rows, length])?;
+        let x = self.graph.embed(ids, table);
+        self.typed(x)
+    }
+
+    /// How the last tokens name rows of a table, where the file has one.
+    pub fn ngrams(&self) -> Option<Ngrams> {
+        self.hyper.ngrams.clone()
+    }
+
+    /// The sum of each head.
+    pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.heads_sum(x);
+        self.typed(y)
     }
 
     /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of
-    /// lengths.
+    /// lengths. Decays have the model's bound, where it has one.
     pub fn delta_net(
         &mut self,
         state: &str,
@@ -736,10 +825,10 @@ impl<'a> Builder<'a> {
         keys: KeyHeads,
         eps: f64,
     ) -> Result<ValueId, ArchError> {
-        let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
+        let Ssm { heads, key_length, value_length, decay_bound, .. } = self.ssm()?;
         let operands: Vec<Operand> =
             values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(eps)];
+        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(eps), Attr::rounded(decay_bound)];
         self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
     }
 

@@ -182,7 +182,7 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
 }
 
 /// What attention makes of rows: with its output matrix.
-fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let facts = b.hyper.layers[layer].clone();
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -247,24 +247,23 @@ fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) ->
     }
     let mut y = b.merge_heads(y)?;
     if let OutputGate::Own(function) = style.output_gate {
-        y = gated_output(b, layer, h, y, function)?;
+        y = gated_output(b, layer, h, (y, facts.value_length), function)?;
     }
     b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)
 }
 
-/// The result `y` of attention, weighted by what `attn_gate` makes of rows: element by element, or head by head.
-fn gated_output(
+/// The result `y` of attention, values of so many elements, weighted by what `attn_gate` makes of rows: element by element, or head by head.
+pub(super) fn gated_output(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
-    y: ValueId,
+    (y, value_length): (ValueId, u64),
     function: Unary,
 ) -> Result<ValueId, ArchError> {
-    let facts = b.hyper.layers[layer].clone();
+    let (width, heads) = (b.hyper.embedding_length, b.hyper.layers[layer].heads);
     let name = format!("blk.{layer}.attn_gate");
-    let (width, values) = (b.hyper.embedding_length, facts.heads * facts.value_length);
-    let by_head = facts.value_length > 1 && b.rows(&format!("{name}.weight")) == Some(facts.heads);
-    let gate = b.linear(h, &name, width, if by_head { facts.heads } else { values }, Bias::Optional)?;
+    let by_head = value_length > 1 && b.rows(&format!("{name}.weight")) == Some(heads);
+    let gate = b.linear(h, &name, width, if by_head { heads } else { heads * value_length }, Bias::Optional)?;
     let gate = b.unary(function, gate)?;
     if by_head { b.scale_heads(y, gate) } else { b.mul(y, gate) }
 }
@@ -360,6 +359,22 @@ fn feed_forward_of(
     }
 }
 
+/// What routed and shared experts, or the dense network where the layer has none, make of `h`.
+pub(super) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    let Some(of) = b.hyper.layers[layer].experts.clone() else {
+        return network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style);
+    };
+    match experts(b, layer, None, h, &of, style)? {
+        (routed, Some(shared)) => b.add(routed, shared),
+        (routed, None) => Ok(routed),
+    }
+}
+
+/// How gates weight, with a layer's own limit where it has one.
+fn limited(style: &Style, limit: f64) -> GateAttrs {
+    if limit == 0.0 { style.gate } else { GateAttrs { limit, ..style.gate } }
+}
+
 /// The network, gated in most, of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
 pub(super) fn network(
     b: &mut Builder<'_>,
@@ -383,7 +398,7 @@ pub(super) fn network(
         let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
         (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
     };
-    let y = b.gated(gate, up, &style.gate)?;
+    let y = b.gated(gate, up, &limited(style, b.hyper.layers[layer].limits.shared))?;
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
@@ -429,7 +444,7 @@ pub(super) fn routed(
         }
         None => {
             let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;
-            b.gated(gate, up, &style.gate)?
+            b.gated(gate, up, &limited(style, b.hyper.layers[layer].limits.routed))?
         }
     };
     let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, own, inner])?;

@@ -12,7 +12,7 @@
 //! as it is here. So the context is cut to as many positions.
 
 use ixc_ir::graph::ValueId;
-use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
+use ixc_ir::graph::attrs::RouteScore;
 
 use super::Architecture;
 use super::builder::{Bias, Builder};
@@ -33,6 +33,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
         windows: Some(WINDOWS),
         compressed: true,
+        one_limit: true,
         ..Defaults::USUAL
     },
     build,
@@ -136,8 +137,6 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Re
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("ffn_norm.weight"))?;
     let experts = b.experts(layer)?;
-    let limited =
-        |limit: f64| Style { gate: GateAttrs { limit, ..GateAttrs::plain(Activation::Silu) }, ..Style::LLAMA };
     let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
     let chosen = match (layer as u64) < of.listed_layers {
         true => b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?,
@@ -145,10 +144,10 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Re
     };
     // Another bias of the same, for images.
     b.leave_out(&name("exp_probs_b_vl.bias"));
-    let y = routed(b, layer, h, chosen, &experts, &limited(of.expert_limits[layer]))?;
+    let y = routed(b, layer, h, chosen, &experts, &Style::LLAMA)?;
     if experts.shared == 0 {
         return Ok(y);
     }
-    let shared = network(b, layer, h, "_shexp", experts.shared, &limited(of.shared_limits[layer]))?;
+    let shared = network(b, layer, h, "_shexp", experts.shared, &Style::LLAMA)?;
     b.add(y, shared)
 }

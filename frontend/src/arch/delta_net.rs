@@ -8,8 +8,8 @@
 //!
 //! What differs is which key head a value head takes, and how files hold the projections.
 
-use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::KeyHeads;
+use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward};
@@ -50,12 +50,24 @@ pub(super) const QWEN: Style = Style {
 
 /// Norm, linear attention, output matrix, residual.
 fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+    let h = b.rms_norm(x, &format!("blk.{layer}.attn_norm.weight"), b.hyper.embedding_length)?;
+    let y = mixer_of(b, layer, h, key_heads, Unary::Silu)?;
+    b.add(y, x)
+}
+
+/// What linear attention makes of normalised rows, with gates that go through this function: with its output matrix.
+pub(super) fn mixer_of(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    key_heads: KeyHeads,
+    gate: Unary,
+) -> Result<ValueId, ArchError> {
     let sizes = b.ssm()?;
-    let Ssm { taps, heads, groups, key_length, value_length } = sizes;
+    let Ssm { taps, heads, groups, key_length, value_length, .. } = sizes;
     let width = b.hyper.embedding_length;
     let (keys, values) = (groups * key_length, heads * value_length);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let h = b.rms_norm(x, &name("attn_norm.weight"), width)?;
     let Projected { qkv, z, beta, alpha } = projected(b, layer, h, &sizes)?;
     let mixed = b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), [2 * keys + values, taps])?;
     let mixed = b.silu(mixed)?;
@@ -71,10 +83,9 @@ fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> 
     let y = b.delta_net(&format!("ssm.{layer}"), [q, k, v, alpha, beta], [a, dt], key_heads, b.hyper.norm_eps)?;
     let y = b.rms_norm(y, &name("ssm_norm.weight"), value_length)?;
     let y = b.merge_heads(y)?;
-    let z = b.silu(z)?;
+    let z = b.unary(gate, z)?;
     let y = b.mul(y, z)?;
-    let y = b.linear(y, &name("ssm_out"), values, width, Bias::Optional)?;
-    b.add(y, x)
+    b.linear(y, &name("ssm_out"), values, width, Bias::Optional)
 }
 
 /// Projections as files have them: one by one, or fused by key head (Qwen3-Next's `ssm_ba`, and `ssm_in` of its first files).

@@ -9,6 +9,7 @@ mod experts;
 mod indexer;
 mod keys;
 mod mla;
+mod ngrams;
 mod recurrent;
 mod rope;
 
@@ -18,6 +19,7 @@ pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::Compressed;
 pub use indexer::Indexer;
 pub(super) use mla::latent_lengths;
+pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
 
 use self::experts::experts;
@@ -64,6 +66,8 @@ pub struct Hyper {
     pub scales: Scales,
     /// Streams that the residual is, where it is more than one.
     pub streams: Option<Streams>,
+    /// Rows of a table that the last tokens name together, where a layer takes them.
+    pub ngrams: Option<Ngrams>,
     /// Compressed entries beside windows, where layers have them.
     pub compressed: Option<Compressed>,
     /// Ranks and sizes of latent attention, where layers have it.
@@ -120,7 +124,9 @@ impl Scales {
 pub struct Streams {
     /// How many.
     pub count: u64,
-    /// How often the columns of the matrix that mixes them are divided by their sums.
+    /// Length of the row that weights of their elements are made of, where a block's input is weighted element by element.
+    pub rank: Option<u64>,
+    /// How often the columns of the matrix that mixes them are divided by their sums; 0 where there is none.
     pub iterations: u64,
     /// What is added to weights and to sums.
     pub eps: f64,
@@ -129,9 +135,13 @@ pub struct Streams {
 impl Streams {
     fn read(keys: &Keys<'_>) -> Result<Option<Streams>, GgufError> {
         let Some(count) = keys.optional("hyper_connection.count", 1, MAX_STREAMS)? else { return Ok(None) };
-        let iterations = keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?;
+        let rank = keys.optional("hyper_connection.low_rank", 1, MAX_WIDTH)?;
+        let iterations = match rank {
+            Some(_) => 0,
+            None => keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?,
+        };
         let eps = keys.float("hyper_connection.epsilon", 1e-6, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?;
-        Ok(Some(Streams { count, iterations, eps }))
+        Ok(Some(Streams { count, rank, iterations, eps }))
     }
 }
 
@@ -173,6 +183,34 @@ pub struct Layer {
     pub feed_forward: u64,
     /// Experts, where the layer has them.
     pub experts: Option<Experts>,
+    /// What gates and up do not exceed.
+    pub limits: Limits,
+}
+
+/// What gates and up of a layer's networks do not exceed; 0 where there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// In routed experts.
+    pub routed: f64,
+    /// In shared experts, and in the dense network.
+    pub shared: f64,
+}
+
+impl Limits {
+    /// One for each layer, of an architecture whose files have such keys.
+    fn read(keys: &Keys<'_>, layers: usize) -> Result<Vec<Limits>, GgufError> {
+        const ROUTED: &str = "swiglu_clamp_exp";
+        const SHARED: &str = "swiglu_clamp_shexp";
+        if !keys.defaults.reads.contains(&ROUTED) {
+            return Ok(vec![Limits::default(); layers]);
+        }
+        let (routed, mut shared) = (keys.limits(ROUTED, layers)?, keys.limits(SHARED, layers)?);
+        if keys.defaults.one_limit {
+            shared = shared.or_else(|| routed.clone());
+        }
+        let [routed, shared] = [routed, shared].map(|limits| limits.unwrap_or_else(|| vec![0.0; layers]));
+        Ok(routed.into_iter().zip(shared).map(|(routed, shared)| Limits { routed, shared }).collect())
+    }
 }
 
 /// The experts of a layer.
@@ -279,6 +317,12 @@ pub(super) struct Defaults {
     pub windows: Option<Windows>,
     /// Whether layers may have compressed entries beside a window.
     pub compressed: bool,
+    /// Whether an index chooses blocks of positions, so many in sum as its `top_k` says.
+    pub blocks: bool,
+    /// Whether limits of routed experts are those of shared ones, too, in files that have no others.
+    pub one_limit: bool,
+    /// Whether layers without a window rotate half of what `rope.dimension_count` says.
+    pub half_rotated: bool,
     /// Which layers have no attention.
     pub parts: Parts,
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
@@ -409,6 +453,9 @@ impl Defaults {
         logits_multiplied: false,
         windows: None,
         compressed: false,
+        blocks: false,
+        one_limit: false,
+        half_rotated: false,
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,
@@ -531,6 +578,13 @@ impl Hyper {
             }
             local_rope = Some(windows.rope(&keys, &rope, local.or(full).unwrap_or(0))?);
         }
+        if defaults.half_rotated {
+            if !rope.dims.is_multiple_of(4) {
+                let limit = "a multiple of 4: layers without a window rotate half of it, in pairs";
+                return Err(keys.metadata.bad_value(&keys.name("rope.dimension_count"), rope.dims, limit));
+            }
+            rope.dims /= 2;
+        }
         share(&keys, &mut layers)?;
         let compressed = Compressed::read(&keys, layers.len(), &rope)?;
         if let Some(whole) = compressed.as_ref().and_then(|of| of.whole_context).filter(|&whole| whole < context_length)
@@ -542,7 +596,9 @@ impl Hyper {
             );
             context_length = whole;
         }
+        let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
+            _ if ngrams.is_some() => None,
             None | Some(0) => None,
             Some(length) => Some(LayerInputs { length, layers: layers.len() as u64 }),
         };
@@ -561,6 +617,7 @@ impl Hyper {
             local_rope,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
+            ngrams,
             compressed,
             mla,
             indexer: Indexer::read(&keys, layers.len(), context_length)?,
@@ -760,6 +817,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
     }
     let leading_dense = keys.optional("leading_dense_block_count", 0, count as u64)?.unwrap_or(0) as usize;
     let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
+    let limits = Limits::read(keys, count)?;
     let mut layers = Vec::with_capacity(count);
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
@@ -802,6 +860,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
                 }
                 Some(_) | None => None,
             },
+            limits: limits[i],
         });
     }
     Ok(layers)

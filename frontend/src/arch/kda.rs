@@ -20,11 +20,17 @@ const LENGTH_EPS: f64 = 1e-6;
 
 /// Norm, linear attention, output matrix, residual.
 pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+    let y = mixer_of(b, layer, h)?;
+    b.add(y, x)
+}
+
+/// What linear attention makes of normalised rows: with its output matrix.
+pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, key_length, .. } = b.ssm()?;
     let inner = heads * key_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let h = b.norm(x, &name("attn_norm.weight"))?;
     let fused = match b.has(&name("attn_qkv.weight")) {
         true => Some(b.linear(h, &name("attn_qkv"), width, 3 * inner, Bias::Optional)?),
         false => None,
@@ -52,8 +58,7 @@ pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
     let z = gate(b, layer, h, "g", [inner, key_length])?;
     let z = b.sigmoid(z)?;
     let y = b.mul(y, z)?;
-    let y = b.linear(y, &name("attn_output"), inner, width, Bias::Optional)?;
-    b.add(y, x)
+    b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
 }
 
 /// A gate of all heads: two matrices with a row as long as a head between them, or one, where the file has it so.

@@ -13,13 +13,15 @@
 //! attention over index.top_k(q, indexer.proj x, k)    // ir/src/graph/op.rs
 //! ```
 //!
+//! Where positions share keys (GLM-5.3-Flash), a key is their mean by weights of a gate, element by element (`compress`), and neither it nor queries turn.
+//!
 //! The factor on its scores, and the Hadamard turn of queries and keys before they are rounded to 8 bits, change no choice and are left out.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{Roped, Style, feed_forward};
+use super::decoder::{OutputGate, Roped, Style, feed_forward, gated_output};
 use super::error::ArchError;
 use super::hyper::{Indexer, Mla};
 
@@ -42,8 +44,8 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 
 /// The same with an index, whose queries and keys turn in these pairs.
 pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, pairs: RopeStyle) -> Result<ValueId, ArchError> {
-    let sizes = b.indexer()?;
-    layers(b, style, Some(Choice { pairs, sizes, last: None }))
+    let choice = Choice::new(b, pairs)?;
+    layers(b, style, Some(choice))
 }
 
 fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Result<ValueId, ArchError> {
@@ -57,28 +59,42 @@ fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Res
 }
 
 impl Choice {
+    /// By the file's index, whose queries and keys turn in these pairs.
+    pub(super) fn new(b: &Builder<'_>, pairs: RopeStyle) -> Result<Choice, ArchError> {
+        Ok(Choice { pairs, sizes: b.indexer()?, last: None })
+    }
+
     /// The positions of a layer, by its normalised rows and the rows that queries are made of.
     fn of(&mut self, b: &mut Builder<'_>, layer: usize, h: ValueId, row: ValueId) -> Result<ValueId, ArchError> {
         let name = |part: &str| format!("blk.{layer}.indexer.{part}");
-        let Indexer { heads, key_length, top_k, ref own } = self.sizes;
+        let Indexer { heads, key_length, top_k, run, ref own } = self.sizes;
         if let (Some(last), false) = (self.last, own[layer]) {
             // Files may have what nobody reads.
             let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
             parts.into_iter().for_each(|part| b.leave_out(&name(part)));
+            for part in ["gate", "ape"] {
+                b.leave_out(&format!("blk.{layer}.indexer_compressor_{part}.weight"));
+            }
             return Ok(last);
         }
         let (width, rank) = (b.hyper.embedding_length, b.query_rank()?);
         let q = b.linear(row, &name("attn_q_b"), rank, heads * key_length, Bias::Optional)?;
+        let turned = |b: &mut Builder<'_>, x: ValueId| if b.hyper.roped { b.rope(layer, x, self.pairs) } else { Ok(x) };
         let q = b.split_heads(q, heads)?;
-        let q = b.rope(layer, q, self.pairs)?;
+        let q = turned(b, q)?;
         let k = b.linear(h, &name("attn_k"), width, key_length, Bias::Optional)?;
         let k = b.centre(k)?;
         let k = b.rms_norm_of(k, &name("k_norm.weight"), key_length, INDEX_EPS)?;
-        let k = b.optional_bias(k, &name("k_norm.bias"), key_length)?;
+        let mut k = b.optional_bias(k, &name("k_norm.bias"), key_length)?;
+        if run > 1 {
+            let part = |part: &str| format!("blk.{layer}.indexer_compressor_{part}");
+            let gate = b.linear(h, &part("gate"), width, key_length, Bias::Optional)?;
+            k = b.compress(layer, [k, gate], &part("ape.weight"), [run, key_length], false)?;
+        }
         let k = b.split_heads(k, 1)?;
-        let k = b.rope(layer, k, self.pairs)?;
+        let k = turned(b, k)?;
         let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
-        let chosen = b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, top_k)?;
+        let chosen = b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run))?;
         self.last = Some(chosen);
         Ok(chosen)
     }
@@ -93,11 +109,24 @@ pub(super) fn attention(
     style: &Style,
     choice: Option<&mut Choice>,
 ) -> Result<ValueId, ArchError> {
+    let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+    let y = attention_of(b, layer, h, mla, style, choice)?;
+    b.add(y, x)
+}
+
+/// What attention makes of normalised rows: with its output matrix.
+pub(super) fn attention_of(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    mla: &Mla,
+    style: &Style,
+    choice: Option<&mut Choice>,
+) -> Result<ValueId, ArchError> {
     let Mla { query_rank, rank, key_length, value_length } = *mla;
     let (width, heads, turned) = (b.hyper.embedding_length, b.hyper.layers[layer].heads, b.hyper.rope.dims);
     let still = key_length - turned;
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let h = b.norm(x, &name("attn_norm.weight"))?;
     let (row, q) = match query_rank {
         Some(query_rank) => {
             let row = b.linear(h, &name("attn_q_a"), width, query_rank, Bias::Optional)?;
@@ -108,18 +137,23 @@ pub(super) fn attention(
     };
     let chosen = choice.map(|choice| choice.of(b, layer, h, row)).transpose()?;
     let q = b.split_heads(q, heads)?;
-    let (q_still, q_turned) = (b.slice(q, 0, still)?, b.slice(q, still, turned)?);
     let roped = style.roped != Roped::None;
-    let q_turned = if roped { b.rope(layer, q_turned, style.pairs)? } else { q_turned };
+    // The first elements of a row or head, and those that turn, where there are such.
+    let parted = |b: &mut Builder<'_>, x: ValueId, first: u64| -> Result<(ValueId, Option<ValueId>), ArchError> {
+        if turned == 0 { Ok((x, None)) } else { Ok((b.slice(x, 0, first)?, Some(b.slice(x, first, turned)?))) }
+    };
+    let roped = |b: &mut Builder<'_>, x: ValueId| if roped { b.rope(layer, x, style.pairs) } else { Ok(x) };
+    let (q_still, q_turned) = parted(b, q, still)?;
+    let q_turned = q_turned.map(|x| roped(b, x)).transpose()?;
     let q_still = b.heads_linear(q_still, &name("attn_k_b"), [heads, rank, still])?;
-    let q = b.concat(q_still, q_turned)?;
+    let q = q_turned.map_or(Ok(q_still), |x| b.concat(q_still, x))?;
     let q = b.temperature(q)?;
     let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
-    let (c, k) = (b.slice(kept, 0, rank)?, b.slice(kept, rank, turned)?);
+    let (c, k) = parted(b, kept, rank)?;
     let c = b.rms_norm(c, &name("attn_kv_a_norm.weight"), rank)?;
-    let (c, k) = (b.split_heads(c, 1)?, b.split_heads(k, 1)?);
-    let k = if roped { b.rope(layer, k, style.pairs)? } else { k };
-    let k = b.concat(c, k)?;
+    let c = b.split_heads(c, 1)?;
+    let k = k.map(|x| b.split_heads(x, 1).and_then(|x| roped(b, x))).transpose()?;
+    let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
     b.append(layer, k, c)?;
     let y = b.attend_to(layer, q, false, chosen)?;
     let y = match b.has(&name("attn_kv_b.weight")) {
@@ -129,7 +163,9 @@ pub(super) fn attention(
         }
         false => b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?,
     };
-    let y = b.merge_heads(y)?;
-    let y = b.linear(y, &name("attn_output"), heads * value_length, width, Bias::Optional)?;
-    b.add(y, x)
+    let mut y = b.merge_heads(y)?;
+    if let OutputGate::Own(function) = style.output_gate {
+        y = gated_output(b, layer, h, (y, value_length), function)?;
+    }
+    b.linear(y, &name("attn_output"), heads * value_length, width, Bias::Optional)
 }

@@ -30,6 +30,7 @@ mod absorbed;
 mod afmoe;
 mod arcee;
 mod bailingmoe2;
+mod bailingmoe3;
 mod builder;
 mod chatglm;
 mod cohere2;
@@ -54,6 +55,7 @@ mod gemma3;
 mod gemma4;
 mod glm4;
 mod glm4moe;
+mod glm5_next;
 mod glm_dsa;
 mod gpt_oss;
 mod granite;
@@ -96,11 +98,13 @@ mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
 mod qwen3vlmoe;
+mod qwen4exp;
 mod seed_oss;
 mod smollm3;
 mod ssm;
 mod stablelm;
 mod starcoder2;
+mod step35;
 mod streams;
 mod weights;
 
@@ -110,7 +114,9 @@ use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Mla, Rope, Scales, Ssm, Streams};
+pub use hyper::{
+    Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
+};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -193,6 +199,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
     minicpm::ARCHITECTURE,
     falcon_h1::ARCHITECTURE,
     mamba2::ARCHITECTURE,
+    step35::ARCHITECTURE,
+    glm5_next::ARCHITECTURE,
+    bailingmoe3::ARCHITECTURE,
+    qwen4exp::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

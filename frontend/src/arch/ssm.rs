@@ -23,7 +23,7 @@ pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
 /// State space and output matrix, of normalised rows.
 pub(super) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
-    let Ssm { taps, heads, groups, key_length: state, value_length } = b.ssm()?;
+    let Ssm { taps, heads, groups, key_length: state, value_length, .. } = b.ssm()?;
     let (inner, shared) = (heads * value_length, groups * state);
     let name = |part: &str| format!("blk.{layer}.{part}");
     let channels = inner + 2 * shared;

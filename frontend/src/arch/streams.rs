@@ -16,11 +16,24 @@ use super::hyper::Streams;
 /// The streams before the first layer: the embedding in each.
 pub(super) fn begin(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
-    let mut row = x;
-    for _ in 1..count {
-        row = b.concat(row, x)?;
-    }
+    let row = repeated(b, x, count)?;
     b.split_heads(row, count)
+}
+
+/// A row as often as there are streams, side by side.
+pub(super) fn repeated(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
+    (1..count).try_fold(x, |row, _| b.concat(row, x))
+}
+
+/// The mean of streams that lie side by side.
+pub(super) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let mut sum = b.slice(x, 0, width)?;
+    for stream in 1..count {
+        let own = b.slice(x, stream * width, width)?;
+        sum = b.add(sum, own)?;
+    }
+    b.scale(sum, 1.0 / count as f64)
 }
 
 /// `block` between the streams `x` of a layer: `part` is the name of its tensors, `hc_attn` or `hc_ffn`.
@@ -49,9 +62,18 @@ pub(super) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchErr
     b.head(x, "output_norm.weight")
 }
 
+/// Logits of the mean of the streams behind the last layer.
+pub(super) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+    let Streams { count, .. } = b.streams()?;
+    let x = b.merge_heads(x)?;
+    let x = b.wanted(x)?;
+    let mean = mean(b, x, count)?;
+    b.head(mean, "output_norm.weight")
+}
+
 /// `width` weights of streams, by the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
 fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
-    let Streams { count, iterations, eps } = b.streams()?;
+    let Streams { count, iterations, eps, .. } = b.streams()?;
     let x = b.merge_heads(x)?;
     let x = b.plain_norm(x)?;
     let matrix = b.weight(&format!("{name}_fn.weight"), &[width, count * b.hyper.embedding_length])?;

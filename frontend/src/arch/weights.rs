@@ -26,7 +26,15 @@ impl WeightSource for FileWeights<'_> {
         let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
         let bytes = self.gguf.tensor_data(self.gguf.require_tensor(weight.tensor())?);
         let (Some(part), [.., rows, columns]) = (&weight.part, &weight.shape[..]) else {
-            return Ok(bytes);
+            // A vector may be the first numbers of its tensor (`Builder::divisors`).
+            let own = match &weight.shape[..] {
+                [len] => weight.stored().row_bytes(*len).map_or(usize::MAX, |own| own as usize),
+                _ => usize::MAX,
+            };
+            return Ok(match bytes {
+                Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[..own.min(bytes.len())]),
+                owned @ Cow::Owned(_) => owned,
+            });
         };
         let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are no whole blocks")? as usize;
         let (from, count) = (part.from as usize * row, *rows as usize * row);

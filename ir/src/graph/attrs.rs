@@ -9,6 +9,7 @@
 
 use super::Op;
 use super::op::Attr;
+use crate::ngram::Hash;
 
 /// Which elements of a head RoPE rotates together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,18 @@ pub enum Activation {
     Gelu,
     /// `x / (1 + exp(-1.702 x))`.
     QuickGelu,
+    /// `min(silu(x), limit)`: the limit is on what the gate becomes, and the gate itself has none (Step-3.5).
+    LimitedSilu,
+}
+
+impl Activation {
+    /// Whether a limit of the gate is one of the function's result and not of its argument.
+    pub fn limits_result(self) -> bool {
+        match self {
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu => false,
+            Activation::LimitedSilu => true,
+        }
+    }
 }
 
 /// Which key head a value head takes, where there are fewer of them.
@@ -102,7 +115,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
-words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 
@@ -259,7 +272,7 @@ impl RouteAttrs {
     }
 }
 
-/// The attributes of a gated linear unit: `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`.
+/// The attributes of a gated linear unit: `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, or with `min(act(gate), limit)`, as the activation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateAttrs {
     /// What the gate goes through.
@@ -289,6 +302,23 @@ impl GateAttrs {
             limit: op.attr("limit").float(),
             shift: op.attr("shift").float(),
         }
+    }
+}
+
+/// The attributes of `ngram`.
+pub fn ngram_attrs(hash: &Hash) -> Vec<Attr> {
+    let [m0, m1, m2, m3] = hash.multipliers.map(int);
+    vec![int(hash.end.into()), m0, m1, m2, m3, int(hash.modulus.into()), int(hash.offset.into())]
+}
+
+/// How an `ngram` names rows; any other op, or one that does not verify, is a bug here.
+pub fn ngram_hash(op: &Op) -> Hash {
+    let number = |name: &str| op.attr(name).int().unsigned_abs();
+    Hash {
+        end: number("eos") as u32,
+        multipliers: ["m0", "m1", "m2", "m3"].map(number),
+        modulus: number("modulus") as u32,
+        offset: number("offset") as u32,
     }
 }
 

@@ -25,13 +25,14 @@
 
 use std::collections::HashMap;
 
-use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs, int};
+use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs, int, ngram_attrs};
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::{
     Attr, Choice, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
     WeightId,
 };
 use crate::format::Format;
+use crate::ngram::Hash;
 
 /// A module under construction, with one open function.
 #[derive(Clone, Debug, Default)]
@@ -328,6 +329,16 @@ impl GraphBuilder {
     /// `kv.append`: the next token.
     pub fn kv_append(&mut self, kv: ValueId, k: ValueId, v: ValueId, pos: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![])
+    }
+
+    /// `heads.sum`.
+    pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::HeadsSum, vec![V(x)], vec![])
+    }
+
+    /// `ngram`: rows and the next token.
+    pub fn ngram(&mut self, tokens: ValueId, ids: ValueId, hash: &Hash) -> Result<(ValueId, ValueId), TypeError> {
+        self.two(OpKind::Ngram, vec![V(tokens), V(ids)], ngram_attrs(hash))
     }
 
     /// `index.top_k`: positions and the next token.

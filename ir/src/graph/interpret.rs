@@ -35,7 +35,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
-use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs, ngram_hash};
 use super::op::{OpKind, Recurrent};
 use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
@@ -45,6 +45,7 @@ use super::{Dim, Element, Field, Function, Held, Module, Op, Operand, State, Sta
 use crate::cache;
 use crate::format::Format;
 use crate::format::requantise::requantise;
+use crate::ngram;
 
 /// An interpreter with the states of its module.
 pub struct Interpreter<'a> {
@@ -296,6 +297,28 @@ impl<'a> Interpreter<'a> {
                 let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
                 one(dims.clone(), math::centre(&x, dims[dims.len() - 1]))
             }
+            OpKind::HeadsSum => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                let sums = x.chunks_exact(dims[2].max(1)).map(|x| x.iter().map(|&x| f64::from(x)).sum::<f64>() as f32);
+                one(dims[..2].to_vec(), sums.collect())
+            }
+            OpKind::Ngram => {
+                let hash = ngram_hash(op);
+                let [state] = &mut self.states[env.state(op, "tokens").index()][..] else {
+                    unreachable!("verified: a recurrent state has one field")
+                };
+                let Ok(mut before) = <[f32; ngram::BEFORE]>::try_from(&state[..]) else {
+                    unreachable!("verified: a state of the ids before")
+                };
+                let mut data = Vec::new();
+                for &id in ints(value("ids")) {
+                    let id = index(mnemonic, "id", id, ngram::MAX_IDS as usize)? as u32;
+                    data.push(hash.row(id, &before) as i32);
+                    ngram::remember(&mut before, id);
+                }
+                state.copy_from_slice(&before);
+                Ok(vec![Value::I32 { dims: vec![data.len()], data }, Value::Token])
+            }
             OpKind::Recurrent(kind) => self.recurrent(op, kind, env),
             OpKind::ColumnSquares => {
                 let (x, dims) = (self.floats(value("x"))?.into_owned(), self.dims(value("x")));
@@ -321,14 +344,16 @@ impl<'a> Interpreter<'a> {
                 let [keys, _] = &self.states[state.index()][..] else {
                     unreachable!("verified: state {} has keys and values", state.0)
                 };
+                let every = self.module.states[state.index()].every as usize;
                 let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
                 let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
-                let mut data = Vec::with_capacity(dims[0] * top_k);
+                let chosen = top_k + every - 1;
+                let mut data = Vec::with_capacity(dims[0] * chosen);
                 for ((q, w), &position) in rows {
-                    let position = index(mnemonic, "position", position, length)?;
-                    data.extend(math::index_top_k(q, w, keys, position, top_k));
+                    let position = index(mnemonic, "position", position, length.saturating_mul(every))?;
+                    data.extend(math::index_top_k(q, w, keys, position, (top_k, every)));
                 }
-                Ok(vec![Value::I32 { dims: vec![dims[0], top_k], data }, Value::Token])
+                Ok(vec![Value::I32 { dims: vec![dims[0], chosen], data }, Value::Token])
             }
             OpKind::Attention => {
                 let q = f32s(self, "q")?;

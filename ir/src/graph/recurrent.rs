@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! %s0 = state.begin @conv.0 : token<@conv.0>                      // state @conv.0 : recurrent f32[3, 256]
-//! %y, %s1 = short_conv %s0, %x, @w : f32[T, 256], token<@conv.0>
+//! %y, %s1 = short_conv %s0, %x, @w {dilation = 1} : f32[T, 256], token<@conv.0>
 //! ```
 //!
 //! To add one: its row among the recurrent ones of `op.rs`, its file here, and its kernel (`passes/src/schedule/lower/recurrent.rs`).

@@ -18,6 +18,7 @@ use super::attrs::RouteScore;
 use super::op::OpKind;
 use super::{Attr, Choice, Dim, Element, Function, Held, Module, Operand, State, Type, Weight};
 use crate::format::Format;
+use crate::ngram;
 use crate::plan::ATTENTION_BLOCK;
 use crate::state::{POSITIONS, StateKind};
 
@@ -257,6 +258,32 @@ pub fn result_types(
             rule.column_squares()?;
             one(rule.value("sums").clone())
         }
+        OpKind::HeadsSum => {
+            let [rows, heads, _] = rule.f32("x")?;
+            one(Type::f32([rows.clone(), heads.clone()]))
+        }
+        OpKind::Ngram => {
+            let [rows] = rule.i32("ids")?;
+            let state = rule.state("tokens", StateKind::Recurrent)?;
+            let dims: Vec<_> = state.fields.iter().flat_map(|field| field.dims.iter().map(Dim::fixed)).collect();
+            if dims != [Some(1), Some(ngram::BEFORE as u64)] {
+                return Err(rule.operand("tokens", format!("the token of a recurrent state f32[1, {}]", ngram::BEFORE)));
+            }
+            for name in ["eos", "m0", "m1", "m2", "m3", "offset"] {
+                if rule.find_attr(name).int() < 0 {
+                    return Err(rule.attr(name, "0 or more"));
+                }
+            }
+            let modulus = rule.positive("modulus")?;
+            if rule.find_attr("eos").int() > i64::from(i32::MAX) {
+                return Err(rule.attr("eos", "an id"));
+            }
+            let rows_named = modulus.checked_add(rule.find_attr("offset").int().unsigned_abs());
+            if rows_named.is_none_or(|named| named > i32::MAX as u64) {
+                return Err(rule.attr("modulus", "one that ends, behind the offset, below 2^31"));
+            }
+            Ok(vec![Type::i32([rows.clone()]), rule.value("tokens").clone()])
+        }
         OpKind::StateBegin => one(Type::Token(Held::State(rule.state_operand("state")))),
         OpKind::KvAppend | OpKind::RopeAppend => {
             rule.appended(kind)?;
@@ -275,8 +302,12 @@ pub fn result_types(
             if rule.f32("w")? != [rows, heads] {
                 return Err(rule.operand("w", format!("f32[{rows}, {heads}], one for each head of q")));
             }
-            let top_k = rule.positive("top_k")?;
-            Ok(vec![Type::i32([rows.clone(), Dim::Fixed(top_k)]), rule.value("kv").clone()])
+            let (top_k, every) = (rule.positive("top_k")?, rule.state("kv", StateKind::Paged)?.every);
+            if !top_k.is_multiple_of(every) {
+                return Err(rule.attr("top_k", format!("a multiple of {every}, the positions that share a key")));
+            }
+            let chosen = top_k.saturating_add(every - 1);
+            Ok(vec![Type::i32([rows.clone(), Dim::Fixed(chosen)]), rule.value("kv").clone()])
         }
         OpKind::Attention => {
             let [rows, heads, d] = rule.f32("q")?;

@@ -413,6 +413,15 @@ impl State {
     }
 }
 
+/// Rows of a table that tokens name together, with those before them ([`crate::ngram`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ngram {
+    /// The state that has the ids before a step, by position in [`Plan::states`].
+    pub state: u32,
+    /// How ids name a row.
+    pub hash: crate::ngram::Hash,
+}
+
 /// Values that the runtime provides and has checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Input {
@@ -428,6 +437,8 @@ pub enum Input {
     Phase(u32),
     /// How many times so many positions are whole at each row, its own included, as data (i32).
     Whole(u32),
+    /// Row of a table that each row's token and those before it name together.
+    Ngram(Ngram),
     /// Row of each wanted output.
     OutputRows,
     /// Token row of each routed row, in order of experts.

@@ -10,7 +10,9 @@
 
 use std::fmt::Write;
 
-use super::{Division, Input, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, Temperature, WeightFile};
+use super::{
+    Division, Input, Ngram, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, Temperature, WeightFile,
+};
 
 /// The plan's text. `name` gives a kernel's.
 pub fn print<K>(plan: &Plan<K>, name: impl Fn(&K) -> String) -> String {
@@ -210,6 +212,10 @@ fn source<K>(plan: &Plan<K>, source: Source) -> String {
             Input::PositionLane => "input position lanes".to_string(),
             Input::Phase(every) => format!("input positions among {every}"),
             Input::Whole(every) => format!("input whole {every} positions"),
+            Input::Ngram(Ngram { state, hash }) => {
+                let name = plan.states.get(state as usize).map_or("that there is not", |state| state.name.as_str());
+                format!("input rows below {} by {name}", hash.rows())
+            }
             Input::OutputRows => "input output rows".to_string(),
             Input::RoutedToken(bucket) => format!("tokens of routing {}", bucket.0),
             Input::RoutedSlot(bucket) => format!("slots of routing {}", bucket.0),

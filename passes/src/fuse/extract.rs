@@ -24,7 +24,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Embed | OpKind::TakeRows | OpKind::Route => 100,
         OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::ExpertScale | OpKind::Gated => 100,
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
-        OpKind::Slice | OpKind::Concat | OpKind::Temperature | OpKind::Centre => 100,
+        OpKind::Slice | OpKind::Concat | OpKind::Temperature | OpKind::Centre | OpKind::HeadsSum => 100,
         OpKind::Positions => 0,
         OpKind::RouteListed => 100,
         OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix => 100,
@@ -40,7 +40,7 @@ fn cost(node: &Node) -> u64 {
         // Ops with effects are never nodes.
         OpKind::Recurrent(_) | OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
         OpKind::AttentionEntries => 0,
-        OpKind::ColumnSquares | OpKind::IndexTopK => 0,
+        OpKind::ColumnSquares | OpKind::IndexTopK | OpKind::Ngram => 0,
         OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertWait | OpKind::ExpertEvict => 0,
     }
 }

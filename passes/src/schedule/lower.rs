@@ -34,8 +34,8 @@ use ixc_ir::graph::{
     self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, Place, StateId, Type, ValueId, WeightId,
 };
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, State,
-    StateField, WeightFile,
+    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Ngram, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source,
+    State, StateField, WeightFile,
 };
 use ixc_kernels::tiling::{Tiling, TilingError};
 use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
@@ -191,6 +191,8 @@ enum Binding {
     /// Positions that an index chose, as a bit for each position, which only attention takes.
     Marks(ArenaRows),
     Ids,
+    /// Rows of a table, by tokens and those before them, which only its look-up takes.
+    Ngram(Ngram),
     Positions,
     /// Positions to turn by: each as the last multiple of `every` before it, and maybe back.
     Turned {
@@ -351,6 +353,11 @@ impl<'a> Lowering<'a> {
             OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
             OpKind::Centre => self.centre(op)?,
+            OpKind::HeadsSum => self.heads_sum(op)?,
+            OpKind::Ngram => {
+                self.meanings[op.results[1].index()] = Some(Binding::Token);
+                self.ngram(op)?
+            }
             OpKind::ScaleHeads => self.scale_heads(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,

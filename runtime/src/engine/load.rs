@@ -152,7 +152,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         states: States::new(&plan.states, capacity, plan.max_tokens)?,
         capacity,
         parts: Parts::new(&program)?,
-        inputs: Inputs::new(plan.max_tokens, &top_k, &program.shared)?,
+        inputs: Inputs::new(plan.max_tokens, &top_k, &program.shared, &program.ngrams)?,
         scratch: (0..threads)
             .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
             .collect::<Result<_, _>>()?,

@@ -191,6 +191,8 @@ impl Engine {
         self.used = self.used.max(end);
         self.loaded.store.states.make_room(self.position, counts.tokens);
         self.loaded.store.inputs.fill(tokens, self.position, rows_wanted);
+        let store = &mut self.loaded.store;
+        store.inputs.fill_ngrams(tokens, |state| store.states.region(state, 0, 0, 0));
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }

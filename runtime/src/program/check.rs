@@ -1,9 +1,11 @@
 //! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax.
 
 use ixc_ir::derived::Derived;
+use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
+use ixc_ir::ngram;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Plan, PlanWeight,
+    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Ngram, Plan, PlanWeight,
     RopeTable, RowAxis, RowCount, Source, State, StateField, Step, Task, Variant, WeightFile,
 };
 use ixc_ir::state::FieldRow;
@@ -441,6 +443,21 @@ impl Checker<'_> {
                 id("field of a state", field, &id("state", state, &self.plan.states)?.fields).map(drop)
             }
             Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => self.filled(bucket, filled),
+            Source::Input(Input::Ngram(Ngram { state, hash })) => {
+                let fields = &id("state", state, &self.plan.states)?.fields;
+                let bytes = fields.first().and_then(|field| field.row_bytes()).filter(|_| fields.len() == 1);
+                let holds = fields.iter().all(|field| !field.positions && field.format == Format::F32);
+                if bytes != Some(4 * ngram::BEFORE as u64) || !holds || fields[0].columns != 1 {
+                    return Err(Problem::Shape { expected: "with a state of the ids before a step" });
+                }
+                if hash.modulus == 0
+                    || hash.rows() > i32::MAX as u64
+                    || u64::from(self.plan.vocabulary) > ngram::MAX_IDS
+                {
+                    return Err(Problem::Shape { expected: "with rows of a table that ids can name" });
+                }
+                Ok(())
+            }
             Source::Input(Input::Phase(0) | Input::Whole(0)) => {
                 Err(Problem::Shape { expected: "with inputs of at least one position" })
             }

@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Input, KernelId, Plan, Source, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Input, KernelId, Ngram, Plan, Source, Task};
 
 use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
@@ -53,6 +53,8 @@ pub const MAX_SCRATCH: u64 = 1 << 28;
 pub const MAX_PARTS: u64 = 1 << 28;
 /// Most numbers of positions that inputs count by: each has memory for the rows of a step. Models have two.
 const MAX_SHARED: u64 = 16;
+/// Most rows that tokens of a step name together: four times what models have, each of which is found anew for every token.
+const MAX_NGRAMS: u64 = 64;
 /// Most bands of a column.
 pub const MAX_BANDS: u32 = 1 << 10;
 /// Bytes that a row's column is taken to need for its parts at least: there is a counter for each.
@@ -361,6 +363,8 @@ pub struct Program {
     pub part_lines: usize,
     /// By how many positions inputs count.
     pub shared: Vec<u32>,
+    /// Rows that tokens name together with those before them, each with a state of its own.
+    pub ngrams: Vec<Ngram>,
     /// Most tokens of a step.
     pub max_tokens: u32,
     /// Vocabulary.
@@ -428,16 +432,29 @@ impl Program {
         // They fit: each was found to be at most MAX_PARTS.
         let part_bytes = ends(|place| place.offset + place.bytes * place.lines() * u64::from(place.parts));
         let part_lines = ends(|place| place.line as u64 + place.lines());
-        let inputs = stages.iter().flat_map(|stage| &stage.tasks).flat_map(|task| &task.args);
-        let shared: BTreeSet<u32> = inputs
+        let inputs = || stages.iter().flat_map(|stage| &stage.tasks).flat_map(|task| &task.args);
+        let shared: BTreeSet<u32> = inputs()
             .filter_map(|arg| match arg.source {
                 Source::Input(Input::Phase(every) | Input::Whole(every)) => Some(every),
                 _ => None,
             })
             .collect();
         at(&"plan", range("kinds of places that positions share", shared.len() as u64, 0, MAX_SHARED))?;
+        let ngrams: BTreeSet<Ngram> = inputs()
+            .filter_map(|arg| match arg.source {
+                Source::Input(Input::Ngram(ngram)) => Some(ngram),
+                _ => None,
+            })
+            .collect();
+        at(&"plan", range("rows that tokens name together", ngrams.len() as u64, 0, MAX_NGRAMS))?;
+        // Each has the ids before a step in a state of its own, which remembers them once.
+        let states: BTreeSet<u32> = ngrams.iter().map(|ngram| ngram.state).collect();
+        let alone =
+            Problem::Shape { expected: "with a state of its own for each of the rows that tokens name together" };
+        at(&"plan", if states.len() == ngrams.len() { Ok(()) } else { Err(alone) })?;
         Ok(Program {
             shared: shared.into_iter().collect(),
+            ngrams: ngrams.into_iter().collect(),
             part_bytes,
             part_lines: part_lines as usize,
             stages,

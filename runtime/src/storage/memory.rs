@@ -12,7 +12,8 @@
 use std::io;
 use std::path::Path;
 
-use ixc_ir::plan::{KEY_LANES, RopeTable};
+use ixc_ir::ngram;
+use ixc_ir::plan::{KEY_LANES, Ngram, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::identity::Identity;
@@ -269,6 +270,9 @@ fn row_bytes(table: &RopeTable) -> u64 {
     table.style.row_bytes(u32::try_from(table.frequencies.len().saturating_mul(2)).unwrap_or(u32::MAX))
 }
 
+/// The ids before a step, as a state has them.
+type Before = [f32; ngram::BEFORE];
+
 /// Inputs of a step: one array of words for each.
 #[derive(Debug)]
 pub struct Inputs {
@@ -283,6 +287,8 @@ pub struct Inputs {
     pub position_lanes: Region,
     /// By how many positions: each position's place among them, and how many times they are whole.
     pub shared: Vec<(u32, Region, Region)>,
+    /// Rows of tables that tokens name together with those before them.
+    pub ngrams: Vec<(Ngram, Region)>,
     /// Rows whose logits are wanted.
     pub output_rows: Region,
     /// For each routing: token of each routed row, and routed row of each token's slot.
@@ -290,16 +296,17 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// For steps of `max_tokens`, routings with `top_k` slots each, and so many positions that share something.
+    /// For steps of `max_tokens`, routings with `top_k` slots each, so many positions that share something, and rows that tokens name together.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(max_tokens: u32, top_k: &[u32], shared: &[u32]) -> Result<Inputs, MemoryError> {
+    pub fn new(max_tokens: u32, top_k: &[u32], shared: &[u32], ngrams: &[Ngram]) -> Result<Inputs, MemoryError> {
         let what = "the inputs";
         let rows = u64::from(max_tokens) * INDEX_BYTES;
         let mut layout = Layout::default();
         let plain = [(); 5].map(|()| layout.add(rows));
         let shared: Vec<_> = shared.iter().map(|&every| (every, layout.add(rows), layout.add(rows))).collect();
+        let ngrams: Vec<_> = ngrams.iter().map(|&ngram| (ngram, layout.add(rows))).collect();
         let routed: Vec<_> = top_k
             .iter()
             .map(|&top_k| {
@@ -320,6 +327,10 @@ impl Inputs {
                 .into_iter()
                 .map(|(every, phase, whole)| Ok((every, at(phase, rows)?, at(whole, rows)?)))
                 .collect::<Result<_, MemoryError>>()?,
+            ngrams: ngrams
+                .into_iter()
+                .map(|(ngram, offset)| Ok((ngram, at(offset, rows)?)))
+                .collect::<Result<_, MemoryError>>()?,
             routed: routed
                 .into_iter()
                 .map(|(token, slot, bytes)| Ok((at(token, bytes)?, at(slot, bytes)?)))
@@ -338,18 +349,39 @@ impl Inputs {
             (self.position_lanes, &mut positions().map(|p| p % KEY_LANES)),
             (self.output_rows, &mut output_rows.iter().copied()),
         ];
-        let write = |region: Region, words: &mut dyn Iterator<Item = u32>| {
-            let most = region.bytes / INDEX_BYTES;
-            for (i, word) in words.take(most as usize).enumerate() {
-                // SAFETY: `i` is below the words of the region, which lies in the mapping of these inputs; they are borrowed
-                // exclusively, so no kernel runs.
-                unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };
-            }
-        };
-        words.into_iter().for_each(|(region, words)| write(region, words));
+        words.into_iter().for_each(|(region, words)| self.write(region, words));
         for &(every, phase, whole) in &self.shared {
-            write(phase, &mut positions().map(|p| p % every.max(1)));
-            write(whole, &mut positions().map(|p| p.saturating_add(1) / every.max(1)));
+            self.write(phase, &mut positions().map(|p| p % every.max(1)));
+            self.write(whole, &mut positions().map(|p| p.saturating_add(1) / every.max(1)));
+        }
+    }
+
+    /// Writes the rows that a step's tokens name together with those before them, and remembers its tokens: `state` gives a state's memory.
+    pub fn fill_ngrams(&mut self, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
+        for (ngram, rows) in &self.ngrams {
+            let Some(region) = state(ngram.state).filter(|region| region.bytes as usize >= size_of::<Before>()) else {
+                continue;
+            };
+            let place = region.base.cast::<Before>();
+            // SAFETY: the region has room for it and lies in memory that was zeroed when it was made; no kernel runs between steps.
+            let mut before = unsafe { place.read_unaligned() };
+            let mut row = |&id: &u32| {
+                let row = ngram.hash.row(id, &before) as u32;
+                ngram::remember(&mut before, id);
+                row
+            };
+            self.write(*rows, &mut tokens.iter().map(&mut row));
+            // SAFETY: as before; the states are borrowed exclusively by who calls.
+            unsafe { place.write_unaligned(before) };
+        }
+    }
+
+    fn write(&self, region: Region, words: &mut dyn Iterator<Item = u32>) {
+        let most = region.bytes / INDEX_BYTES;
+        for (i, word) in words.take(most as usize).enumerate() {
+            // SAFETY: `i` is below the words of the region, which lies in the mapping of these inputs; they are borrowed
+            // exclusively by who calls, so no kernel runs.
+            unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };
         }
     }
 }

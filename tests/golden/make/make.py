@@ -29,8 +29,8 @@ SEED = 20261125
 
 
 def is_taps(name):
-    """Whether a parameter is of a convolution, and stays in f32."""
-    return name.endswith(("conv1d.weight", "conv.weight"))
+    """Whether a parameter is of a convolution, and stays in f32; converters take the one behind rows of last tokens for a matrix."""
+    return name.endswith(("conv1d.weight", "conv.weight")) and ".ple." not in name
 
 
 def randomise(model, generator):
@@ -214,7 +214,7 @@ def write_by_hand(llama_cpp, out, name, by_hand, model, config):
     sys.path[:0] = [str(llama_cpp / "gguf-py")]
     import gguf
 
-    architecture = name.split("-")[0]
+    architecture = by_hand.architecture or name.split("-")[0]
     writer = gguf.GGUFWriter(out, architecture)
     writer.add_string("tokenizer.ggml.model", "none")
     for key, value in by_hand.keys(config).items():

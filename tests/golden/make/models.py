@@ -4,7 +4,9 @@ Sizes are small and unlike each other, and keep the ratios of real models: sever
 a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
+import re
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Callable
 
 import numpy as np
@@ -55,17 +57,23 @@ from transformers import StableLmConfig, StableLmForCausalLM, Starcoder2Config, 
 from transformers import DeepseekV32Config, DeepseekV32ForCausalLM, GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
 from transformers import MiMoV2FlashConfig, MiMoV2FlashForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.bailing_hybrid.modeling_bailing_hybrid import BailingHybridConfig, BailingHybridForCausalLM
+from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextConfig, Glm5NextTextModel
+from transformers.models.step3p7.modeling_step3p7 import Step3p7TextConfig, Step3p7TextModel
+from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM, Qwen4ExpTextConfig
 from transformers import FalconH1Config, FalconH1ForCausalLM, KimiLinearConfig, KimiLinearForCausalLM, Mamba2Config, Mamba2ForCausalLM
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
 @dataclass
 class ByHand:
-    """A file that llama.cpp's converter does not make of what transformers writes: its keys behind the architecture's name, its tensors, and parts of
-    names of matrices that files have in f32."""
+    """A file that llama.cpp's converter does not make of what transformers writes: its keys behind the architecture's name, its tensors, parts of
+    names of matrices that files have in f32, and the architecture where it is not what the model's name begins with."""
 
     keys: Callable
     tensors: Callable
     single: list = field(default_factory=list)
+    architecture: str = ""
 
 
 def deepseek4_keys(config):
@@ -167,6 +175,224 @@ def deepseek4_tensors(parameters, _config):
         else:
             tensors[f"blk.{layer}.{DEEPSEEK4[part]}"] = data
     return tensors
+
+
+class TextModel(torch.nn.Module):
+    """A model that transformers has for text and images alone, without the part that sees: its layers, and a head."""
+
+    layers = None
+
+    def __init__(self, config):
+        super().__init__()
+        self.model = self.layers(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def set_experts_implementation(self, name):
+        self.model.set_experts_implementation(name)
+
+    def forward(self, input_ids):
+        hidden = self.model(input_ids=input_ids, use_cache=False).last_hidden_state
+        return SimpleNamespace(logits=self.lm_head(hidden))
+
+
+class Step35ForCausalLM(TextModel):
+    layers = Step3p7TextModel
+
+
+class Glm5NextForCausalLM(TextModel):
+    layers = Glm5NextTextModel
+
+
+# Parameters behind `model.layers.N.`, and tensors behind `blk.N.`: patterns, and what stands there.
+NAMES = [
+    (r"input_layernorm\b", "attn_norm"),
+    (r"post_attention_layernorm\b", "ffn_norm"),
+    (r"self_attn\.([qk])_norm\b", r"attn_\1_norm"),
+    (r"self_attn\.([qkv])_proj\b", r"attn_\1"),
+    (r"self_attn\.o_proj\b", "attn_output"),
+    (r"mlp\.(gate|up|down)_proj\b", r"ffn_\1"),
+    (r"mlp\.gate\.weight", "ffn_gate_inp.weight"),
+    (r"mlp\.gate\.e_score_correction_bias", "exp_probs_b.bias"),
+    (r"mlp\.experts\.down_proj", "ffn_down_exps.weight"),
+    (r"mlp\.shared_experts\.(gate|up|down)_proj\b", r"ffn_\1_shexp"),
+]
+# The same of latent attention, and of linear attention with a decay for each element of a key.
+MLA_NAMES = [
+    (r"self_attn\.q_a_layernorm\b", "attn_q_a_norm"),
+    (r"self_attn\.kv_a_layernorm\b", "attn_kv_a_norm"),
+    (r"self_attn\.q_([ab])_proj\b", r"attn_q_\1"),
+    (r"self_attn\.kv_a_proj_with_mqa\b", "attn_kv_a_mqa"),
+]
+KDA_NAMES = [
+    (r"self_attn\.b_proj\b", "ssm_beta"),
+    (r"self_attn\.o_norm\b", "ssm_norm"),
+    (r"self_attn\.forget_gate\.f_([ab])_proj\b", r"ssm_f_\1"),
+    (r"self_attn\.g_([ab])_proj\b", r"ssm_g_\1"),
+    (r"self_attn\.forget_gate\.dt_bias", "ssm_dt.bias"),
+]
+ENDS = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+
+
+def by_names(parameters, config, names, parts):
+    """Tensors of a file, by names of parameters; what is several tensors there, `parts` says: by the end of a name what gives them."""
+    tensors = {}
+    for name, data in parameters.items():
+        if name in ENDS:
+            tensors[ENDS[name]] = data
+            continue
+        layer, name = name.removeprefix("model.layers.").split(".", 1)
+        for end, part in {"mlp.experts.gate_up_proj": gate_and_up, **parts}.items():
+            if name.endswith(end):
+                tensors |= {f"blk.{layer}.{own}": value for own, value in part(data, config, int(layer)).items()}
+                break
+        else:
+            (new,) = {re.sub(pattern, new, name) for pattern, new in names if re.match(pattern, name)}
+            tensors[f"blk.{layer}.{new}"] = data
+    return tensors
+
+
+def gate_and_up(data, _config, _layer):
+    return dict(zip(("ffn_gate_exps.weight", "ffn_up_exps.weight"), np.split(data, 2, axis=1)))
+
+
+def three_convolutions(data, _config, _layer):
+    return {f"ssm_conv1d_{part}.weight": own for part, own in zip("qkv", np.split(data[:, 0], 3))}
+
+
+def absorbed(data, config, _layer):
+    heads = data.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+    still = config.qk_nope_head_dim
+    return {"attn_k_b.weight": heads[:, :still].transpose(0, 2, 1), "attn_v_b.weight": heads[:, still:]}
+
+
+def decoder_keys(config, heads):
+    """Keys of all architectures of decoders."""
+    return {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "expert_count": config.n_routed_experts if hasattr(config, "n_routed_experts") else config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "leading_dense_block_count": config.mlp_layer_types.count("dense"),
+    }
+
+
+def step35_keys(config):
+    local = [layer == "sliding_attention" for layer in config.layer_types]
+    ropes = config.rope_parameters
+    return decoder_keys(config, [config.per_layer_config[layer].num_attention_heads for layer in range(len(local))]) | {
+        "attention.head_count_kv": [config.num_key_value_heads] * len(local),
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": local,
+        "rope.freq_base": ropes["full_attention"]["rope_theta"],
+        "expert_shared_feed_forward_length": config.share_expert_dim,
+        "expert_weights_scale": config.moe_router_scaling_factor,
+        "swiglu_clamp_exp": config.swiglu_limits,
+        "swiglu_clamp_shexp": config.swiglu_limits_shared,
+    }
+
+
+def step35_tensors(parameters, config):
+    names = [*NAMES, (r"self_attn\.g_proj\b", "attn_gate")]
+    tensors = by_names(parameters, config, names, {})
+    # Of norms files have what multiplies.
+    tensors |= {name: data + 1 for name, data in tensors.items() if name.endswith("norm.weight")}
+    # Layers without a window take the first of them.
+    rope = config.rope_parameters["full_attention"]
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, None, layer_type="full_attention")
+    plain = rope["rope_theta"] ** -(np.arange(len(frequencies)) / len(frequencies))
+    factors = np.ones(config.head_dim // 2)
+    factors[: len(plain)] = plain / frequencies.double().numpy()
+    return tensors | {"rope_freqs.weight": factors}
+
+
+def kda_keys(config):
+    """Keys of models of latent attention and linear attention with a decay for each element of a key."""
+    turned = config.qk_rope_head_dim
+    return decoder_keys(config, config.num_attention_heads) | {
+        "attention.head_count_kv": [int(kind != "linear_attention") for kind in config.layer_types],
+        "attention.q_lora_rank": config.q_lora_rank,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.kv_lora_rank + turned,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + turned,
+        "attention.value_length_mla": config.v_head_dim,
+        "rope.dimension_count": turned,
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "kda.head_dim": config.linear_head_dim,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+    }
+
+
+def glm5_next_keys(config):
+    return kda_keys(config) | {
+        "attention.layer_norm_epsilon": 1e-6,
+        "attention.indexer.head_count": config.index_n_heads,
+        "attention.indexer.key_length": config.index_head_dim,
+        "attention.indexer.top_k": config.index_topk,
+        "attention.indexer.types": [kind == "full" for kind in config.indexer_types],
+        "attention.indexer.kpool": config.index_kpool,
+        "attention.indexer.kpool_select_tail": config.index_kpool_always_select_tail,
+        "kda.gate_lower_bound": config.linear_lower_bound,
+        "hyper_connection.count": config.hc_mult,
+        "hyper_connection.sinkhorn_iterations": config.hc_sinkhorn_iters,
+        "hyper_connection.epsilon": config.hc_eps,
+        "swiglu_clamp_exp": [config.swiglu_limit] * config.num_hidden_layers,
+    }
+
+
+def glm5_next_tensors(parameters, config):
+    names = [
+        *NAMES,
+        *MLA_NAMES,
+        *KDA_NAMES,
+        (r"(attn|ffn)_hc\.(fn|base|scale)", r"hc_\1_\2.weight"),
+        (r"self_attn\.indexer\.wq_b\b", "indexer.attn_q_b"),
+        (r"self_attn\.indexer\.wk\b", "indexer.attn_k"),
+        (r"self_attn\.indexer\.k_norm\b", "indexer.k_norm"),
+        (r"self_attn\.indexer\.weights_proj\b", "indexer.proj"),
+        (r"self_attn\.indexer\.index_kpool_compress_(ape|gate)", r"indexer_compressor_\1.weight"),
+    ]
+    parts = {
+        "conv1d.weight": three_convolutions,
+        "kv_b_proj.weight": absorbed,
+        "A_log": lambda data, *_: {"ssm_a": -np.exp(data)},
+    }
+    return by_names(parameters, config, names, parts)
+
+
+def bailingmoe3_keys(config):
+    return kda_keys(config) | {
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "kda.safe_gate": config.kda_safe_gate,
+        "kda.gate_lower_bound": config.kda_lower_bound,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+    }
+
+
+def bailingmoe3_tensors(parameters, config):
+    def gate(data, config, layer):
+        return {f"{'attn_gate' if config.layer_types[layer] == 'full_attention' else 'ssm_g_a'}.weight": data}
+
+    names = [*NAMES, *MLA_NAMES, *KDA_NAMES, (r"self_attn\.forget_gate\.f_proj\b", "ssm_f_a")]
+    parts = {
+        "conv1d.weight": three_convolutions,
+        "kv_b_proj.weight": absorbed,
+        "self_attn.g_proj.weight": gate,
+        "A_log": lambda data, *_: {"ssm_a": np.exp(data)[:, None]},
+    }
+    return by_names(parameters, config, names, parts)
 
 
 def fused_by_key_head(tensors, _keys, config):
@@ -1228,6 +1454,167 @@ MODELS = {
         ),
         Mamba2ForCausalLM,
         1e-8,
+        None,
+    ),
+    # Layers with a window have more heads, and RoPE of all of them; limits are below what gates and up become, of the dense layer, too.
+    "step35": (
+        Step3p7TextConfig(
+            **SMALL
+            | {
+                "pad_token_id": 1,
+                "num_hidden_layers": 4,
+                "intermediate_size": 32,
+                "rope_parameters": {
+                    "full_attention": {
+                        "rope_type": "llama3",
+                        "rope_theta": 500000.0,
+                        "partial_rotary_factor": 0.5,
+                        "factor": 4.0,
+                        "low_freq_factor": 1.0,
+                        "high_freq_factor": 4.0,
+                        "original_max_position_embeddings": 64,
+                    },
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+                },
+            },
+            head_dim=16,
+            num_sliding_attention_heads=6,
+            sliding_window=33,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            mlp_layer_types=MLP_TYPES,
+            moe_intermediate_size=16,
+            n_routed_experts=6,
+            num_experts_per_tok=3,
+            share_expert_dim=24,
+            moe_router_scaling_factor=1.7,
+            swiglu_limits=[0.0, 0.0, 0.4, 0.3],
+            swiglu_limits_shared=[0.5, 0.6, 0.0, 0.3],
+        ),
+        Step35ForCausalLM,
+        ROUNDED,
+        ByHand(step35_keys, step35_tensors),
+    ),
+    # Most positions are behind those that an index chooses, by fours.
+    "glm5-next": (
+        Glm5NextTextConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=40,
+            moe_intermediate_size=16,
+            num_hidden_layers=4,
+            layer_types=["linear_attention", "full_attention", "full_attention", "linear_attention"],
+            indexer_types=["full", "full", "shared", "full"],
+            mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            n_shared_experts=1,
+            n_routed_experts=5,
+            num_experts_per_tok=2,
+            routed_scaling_factor=1.7,
+            q_lora_rank=24,
+            kv_lora_rank=32,
+            qk_rope_head_dim=0,
+            qk_nope_head_dim=16,
+            v_head_dim=24,
+            linear_head_dim=16,
+            linear_num_heads=4,
+            linear_conv_kernel_dim=4,
+            linear_lower_bound=-5.0,
+            swiglu_limit=0.8,
+            hc_mult=4,
+            hc_sinkhorn_iters=5,
+            hc_eps=1e-3,
+            index_topk=32,
+            index_head_dim=20,
+            index_n_heads=8,
+            index_kpool=4,
+            max_position_embeddings=512,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        Glm5NextForCausalLM,
+        CHOSEN,
+        ByHand(glm5_next_keys, glm5_next_tensors, single=["ssm_conv1d", "indexer_compressor_", "hc_"], architecture="glm5-next"),
+    ),
+    "bailingmoe3": (
+        BailingHybridConfig(
+            vocab_size=64,
+            hidden_size=48,
+            intermediate_size=64,
+            moe_intermediate_size=16,
+            num_hidden_layers=3,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            first_k_dense_replace=1,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            n_shared_experts=1,
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.7,
+            q_lora_rank=24,
+            kv_lora_rank=32,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=16,
+            v_head_dim=24,
+            head_dim=16,
+            max_position_embeddings=512,
+            rope_theta=10000.0,
+            num_mtp_layers=0,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        BailingHybridForCausalLM,
+        ROUNDED,
+        ByHand(bailingmoe3_keys, bailingmoe3_tensors, single=["ssm_conv1d", "ssm_a"]),
+    ),
+    # Ends of texts are among the prompt's tokens; rows of the table have two and three tokens each.
+    "qwen4exp": (
+        Qwen4ExpTextConfig(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=4,
+            layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            linear_conv_kernel_dim=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=24,
+            num_experts=6,
+            num_experts_per_tok=2,
+            norm_topk_prob=True,
+            output_gate_type="sigmoid",
+            hc_count=4,
+            hc_lowrank=12,
+            ple_layer_ids=[2],
+            ple_embed_dim=32,
+            ple_conv_kernel_size=4,
+            ngram_size=3,
+            heads_per_ngram=2,
+            ngram_vocab_size_base=200,
+            make_ngram_vocab_size_divisible_by=16,
+            split_ngram_parts=2,
+            indexer_n_heads=2,
+            indexer_kv_heads=1,
+            indexer_head_dim=16,
+            indexer_budget=256,
+            indexer_compress_ratio=4,
+            max_position_embeddings=512,
+            rope_parameters=SECTIONS | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
+            bos_token_id=None,
+            eos_token_id=5,
+            pad_token_id=None,
+        ),
+        Qwen4ExpForCausalLM,
+        ROUNDED,
         None,
     ),
 }

@@ -21,10 +21,6 @@ pub struct Compressed {
     pub output_rank: u64,
     /// Layers at the front whose experts are those of a table, by token.
     pub listed_layers: u64,
-    /// Of each layer, what gates and up of experts do not exceed; 0 where there is no limit.
-    pub expert_limits: Vec<f64>,
-    /// The same of shared experts.
-    pub shared_limits: Vec<f64>,
     /// Positions up to which a token sees all entries; behind, it chooses some of them.
     pub whole_context: Option<u64>,
 }
@@ -51,9 +47,6 @@ impl Compressed {
             RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor / (1.0 + 0.1 * rope.factor.ln()),
             RopeScaling::None | RopeScaling::Linear => rope.attn_factor,
         };
-        let expert_limits = keys.limits("swiglu_clamp_exp", layers)?;
-        let shared_limits = keys.limits("swiglu_clamp_shexp", layers)?;
-        let none = || vec![0.0; layers];
         Ok(Some(Compressed {
             ratios,
             rope: Rope { base, attn_factor, ..rope.clone() },
@@ -61,8 +54,6 @@ impl Compressed {
             output_groups: keys.required("attention.output_group_count", 1, MAX_COUNT)?,
             output_rank: keys.required("attention.output_lora_rank", 1, MAX_WIDTH)?,
             listed_layers: keys.optional("hash_layer_count", 0, layers as u64)?.unwrap_or(0),
-            shared_limits: shared_limits.or_else(|| expert_limits.clone()).unwrap_or_else(none),
-            expert_limits: expert_limits.unwrap_or_else(none),
             whole_context,
         }))
     }

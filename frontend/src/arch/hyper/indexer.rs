@@ -6,6 +6,7 @@
 //! glm-dsa.attention.indexer.top_k      = 2048    // positions that it chooses
 //! glm-dsa.attention.indexer.types      = [true, true, true, false, …]   // layers with one of their own
 //! minimax-m3.attention.indexer.block_size = 128  // it chooses blocks of so many positions
+//! glm5-next.attention.indexer.kpool       = 4    // it chooses runs of so many, by a key for each, and those behind the last whole one
 //! ```
 
 use super::keys::Keys;
@@ -14,6 +15,9 @@ use crate::gguf::GgufError;
 
 /// Files of GLM-5.2 without `types` are known by this context.
 const LONG_CONTEXT: u64 = 1 << 20;
+
+/// Most positions that share a key: those of a word of bits.
+const MAX_RUN: u64 = 32;
 
 /// An index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,8 @@ pub struct Indexer {
     pub key_length: u64,
     /// Positions that are chosen, where there are more.
     pub top_k: u64,
+    /// Positions that share a key; 1 where each has its own.
+    pub run: u64,
     /// By layer, whether it has an index of its own; others take the choice of the last one that has.
     pub own: Vec<bool>,
 }
@@ -35,17 +41,36 @@ impl Indexer {
             return Ok(None);
         }
         let Some(heads) = keys.optional("attention.indexer.head_count", 1, MAX_COUNT)? else { return Ok(None) };
+        const RUN: &str = "attention.indexer.kpool";
+        const TOP_K: &str = "attention.indexer.top_k";
+        let run = keys.optional(RUN, 1, MAX_RUN)?;
+        if run.is_some_and(|run| !run.is_power_of_two()) {
+            let limit = format!("a power of two up to {MAX_RUN}");
+            return Err(keys.metadata.bad_value(&keys.name(RUN), run.unwrap_or(1), limit));
+        }
+        // What is behind the last whole run is chosen, too.
+        keys.is_true("attention.indexer.kpool_select_tail")?;
+        let top_k = keys.required(TOP_K, 1, MAX_CONTEXT)?;
+        if !top_k.is_multiple_of(run.unwrap_or(1)) {
+            let limit = format!("a multiple of {}, the positions that share a key", run.unwrap_or(1));
+            return Err(keys.metadata.bad_value(&keys.name(TOP_K), top_k, limit));
+        }
         Ok(Some(Indexer {
             heads,
             key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
-            top_k: keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?,
-            own: own(keys, layers, context)?,
+            top_k,
+            run: run.unwrap_or(1),
+            // Files with runs say which layers share.
+            own: own(keys, layers, if run.is_some() { 0 } else { context })?,
         }))
     }
 }
 
 /// Of an index of blocks, the context in which it chooses all of them.
 pub(super) fn all_blocks(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
+    if keys.defaults.blocks {
+        return keys.required("attention.indexer.top_k", 1, MAX_CONTEXT).map(Some);
+    }
     let Some(block) = keys.optional("attention.indexer.block_size", 1, MAX_CONTEXT)? else { return Ok(None) };
     Ok(Some(block.saturating_mul(keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?)))
 }

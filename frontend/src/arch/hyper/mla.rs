@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::RopeScaling;
 
 use super::keys::Keys;
-use super::{Defaults, Layer, MAX_WIDTH, Mla, Rope};
+use super::{Defaults, Layer, MAX_WIDTH, Mla, Rope, Rotates};
 use crate::gguf::{Gguf, GgufError};
 
 /// Elements of a head's keys or values; older files have no other than these.
@@ -49,7 +49,9 @@ impl Mla {
     /// That the lengths in the cache are those of the row that is kept, one for all heads. Of values it is the row's, whatever `attention.value_length`
     /// says: in files of Kimi Linear that is of nothing.
     pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) -> Result<(), GgufError> {
-        keys.in_range("rope.dimension_count", rope.dims, 1, self.key_length - 1)?;
+        // Layers without RoPE may have no part that would turn.
+        let least = u64::from(keys.defaults.rotates != Rotates::Never);
+        keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;
         for layer in layers.iter_mut().filter(|layer| !layer.recurrent) {
             keys.in_range("attention.head_count_kv", layer.kv_heads, 1, 1)?;
             let key = self.rank + rope.dims;

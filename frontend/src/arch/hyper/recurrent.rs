@@ -8,6 +8,7 @@
 //! qwen3next.ssm.conv_kernel    = 4       // taps of the convolution before
 //! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … attend
 //! kimi-linear.kda.head_dim     = 128     // elements of a key and of a value, of as many heads as attention has, in place of all but the taps
+//! glm5-next.kda.gate_lower_bound = -5.0  // what logarithms of decays stay above
 //! ```
 
 use super::keys::Keys;
@@ -18,7 +19,7 @@ use crate::gguf::{Gguf, GgufError};
 const MAX_TAPS: u64 = 8;
 
 /// Sizes of the recurrent states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ssm {
     /// Taps of the convolution before.
     pub taps: u64,
@@ -30,6 +31,8 @@ pub struct Ssm {
     pub key_length: u64,
     /// Elements of a head's value.
     pub value_length: u64,
+    /// What the logarithm of a decay stays above; 0 where it has no bound.
+    pub decay_bound: f64,
 }
 
 impl Ssm {
@@ -38,7 +41,10 @@ impl Ssm {
         if let Some(length) = keys.optional("kda.head_dim", 1, MAX_WIDTH)? {
             let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
             let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
-            return Ok(Some(Ssm { taps, heads, groups: heads, key_length: length, value_length: length }));
+            keys.is_true("kda.safe_gate")?;
+            let decay_bound = keys.float("kda.gate_lower_bound", 0.0, |x| x <= 0.0, "0 or a number below")?;
+            let (groups, key_length, value_length) = (heads, length, length);
+            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound }));
         }
         let Some(key_length) = keys.optional("ssm.state_size", 1, MAX_WIDTH)? else { return Ok(None) };
         let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
@@ -53,7 +59,7 @@ impl Ssm {
             let limit = format!("a multiple of ssm.time_step_rank, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("ssm.inner_size"), inner, limit));
         }
-        Ok(Some(Ssm { taps, heads, groups, key_length, value_length: inner / heads }))
+        Ok(Some(Ssm { taps, heads, groups, key_length, value_length: inner / heads, decay_bound: 0.0 }))
     }
 }
 

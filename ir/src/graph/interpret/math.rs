@@ -105,12 +105,13 @@ pub fn rope(
 pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
     let limit = if attrs.limit == 0.0 { f32::INFINITY } else { attrs.limit as f32 };
     let act = |x: f64| match attrs.act {
-        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
         Activation::Gelu => x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
     };
+    let (before, behind) = if attrs.act.limits_result() { (f32::INFINITY, limit) } else { (limit, f32::INFINITY) };
     let gated = |(&gate, &up): (&f32, &f32)| {
-        let gate = act(gate.min(limit).into()) as f32;
+        let gate = (act(gate.min(before).into()) as f32).min(behind);
         let up = f64::from(up.clamp(-limit, limit)) + attrs.shift;
         (f64::from(gate) * up) as f32
     };
@@ -220,8 +221,9 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
 }
 
 /// The `top_k` positions up to `position` that queries `q` with weights `w` score highest, of keys that lie as `[position][element]`: by the sum over
-/// heads of `w * max(q . k, 0)`, of equal ones the first. In rising order, then -1.
-pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: usize) -> Vec<i32> {
+/// heads of `w * max(q . k, 0)`, of equal ones the first. In rising order, then -1. Where `every` positions share a key, that of whole runs of them, and
+/// all behind the last whole run.
+pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, every): (usize, usize)) -> Vec<i32> {
     let d = q.len() / w.len().max(1);
     let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
     let score = |p: usize| -> f32 {
@@ -230,13 +232,15 @@ pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: u
         heads.map(|(q, &w)| f64::from(w) * dot(q, key).max(0.0)).sum::<f64>() as f32
     };
     // Zeros of both signs are one number.
-    let scores: Vec<f32> = (0..=position).map(|p| score(p) + 0.0).collect();
-    let mut chosen: Vec<usize> = (0..=position).collect();
+    let whole = (position + 1) / every;
+    let scores: Vec<f32> = (0..whole).map(|run| score(run) + 0.0).collect();
+    let mut chosen: Vec<usize> = (0..whole).collect();
     chosen.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-    chosen.truncate(top_k);
+    chosen.truncate(top_k / every);
     chosen.sort_unstable();
-    let mut chosen: Vec<i32> = chosen.into_iter().map(|p| p as i32).collect();
-    chosen.resize(top_k, -1);
+    let of_runs = chosen.into_iter().flat_map(|run| run * every..(run + 1) * every);
+    let mut chosen: Vec<i32> = of_runs.chain(whole * every..position + 1).map(|p| p as i32).collect();
+    chosen.resize(top_k + every - 1, -1);
     chosen
 }
 

@@ -6,6 +6,7 @@ use crate::graph::attrs::{Activation, GateAttrs, Prefetch, RopeAttrs, RouteScore
 use crate::graph::builder::{GraphBuilder, LinearPart, RopeFactors};
 use crate::graph::op::{OpKind, OperandKind};
 use crate::graph::{Attr, Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
+use crate::ngram::{BEFORE, Hash};
 use crate::state::Rollback;
 
 /// Makes one op after the other out of what is there, or out of new parameters and weights.
@@ -101,7 +102,7 @@ impl Soup {
 
     fn gate(&mut self) -> GateAttrs {
         GateAttrs {
-            act: self.rng.pick(&[Activation::Silu, Activation::Gelu, Activation::QuickGelu]),
+            act: self.rng.pick(&[Activation::Silu, Activation::Gelu, Activation::QuickGelu, Activation::LimitedSilu]),
             limit: self.rng.pick(&[0.0, 7.0, 0.25]),
             shift: self.rng.pick(&[0.0, 1.0]),
         }
@@ -269,6 +270,18 @@ impl Soup {
             OpKind::Centre => {
                 let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, d]) };
                 ok(self.b.centre(x));
+            }
+            OpKind::HeadsSum => {
+                let x = self.f32(&[heads, d]);
+                ok(self.b.heads_sum(x));
+            }
+            OpKind::Ngram => {
+                let name = self.name("s");
+                let state = ok(self.b.state(State::recurrent(&name, &[1, BEFORE as u64], Rollback::Snapshot)));
+                let token = ok(self.b.state_begin(state));
+                let multipliers = [1, 3, (1 << 40) | 5, self.rng.pick(&[0, 7])];
+                let hash = Hash { end: 0, multipliers, modulus: self.rng.pick(&[1, 97]), offset: 2 };
+                ok(self.b.ngram(token, self.ids, &hash));
             }
             OpKind::StateBegin => {
                 // A state that nothing touches.

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! each head:  q, k over their lengths (sqrt of the sum of squares + eps), q over sqrt(dk)
-//!             decay = exp(a * softplus(alpha + dt))        // a below 0
+//!             decay = exp(a * softplus(alpha + dt))        // a below 0; with a bound: exp(bound / (1 + exp(-|a| (alpha + dt))))
 //!             rate  = 1 / (1 + exp(-beta))
 //!             M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
 //! state @ssm : recurrent f32[value heads, dk, dv]          // M of each; zeros before the first token
 //! ```
+//!
+//! A bound, below 0, is what the logarithm of a decay stays above (`lower_bound` of flash-linear-attention's KDA gate); 0 stands for none.
 //!
 //! Where alpha has a number for each element of a key, so do dt and the decay, which is then one of each row of `M`; `a` is of a head all the same.
 //!
@@ -42,6 +44,10 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [a] = rule.weight("a")?;
     rule.same_number("a", a, heads)?;
     rule.eps()?;
+    let bound = rule.find_attr("bound").float();
+    if !(bound.is_finite() && bound <= 0.0) {
+        return Err(rule.attr("bound", "0 or a finite number below"));
+    }
     let (key_heads, heads) = (rule.number("q", key_heads)?, rule.number("v", heads)?);
     let (dk, dv) = (rule.number("q", dk)?, rule.number("v", dv)?);
     let [dt] = rule.weight("dt")?;
@@ -60,7 +66,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let heads = beta.len();
     let (dv, dk) = (v.len() / heads, state.len() / v.len());
     let key_heads = q.len() / dk;
-    let eps = token.op.attr("eps").float();
+    let (eps, bound) = (token.op.attr("eps").float(), token.op.attr("bound").float());
     let grouped = token.op.attr("keys").word() == KeyHeads::Grouped.word();
     let unit = |x: &[f32]| -> Vec<f64> {
         let length = (x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() + eps).sqrt();
@@ -77,8 +83,12 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
             .take(alpha.len() / heads)
             .map(|(&alpha, &dt)| {
                 let x = f64::from(alpha) + f64::from(dt);
-                let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
-                (f64::from(a[h]) * softplus).exp()
+                let a = f64::from(a[h]);
+                let log = match bound {
+                    0.0 => a * (x.max(0.0) + (-x.abs()).exp().ln_1p()),
+                    bound => bound / (1.0 + (-a.abs() * x).exp()),
+                };
+                log.exp()
             })
             .collect();
         let decay = |i: usize| decay[if decay.len() == 1 { 0 } else { i }];
@@ -108,6 +118,10 @@ fn example(rng: &mut Random) -> Example {
     Example {
         state: vec![heads, dk, dv],
         operands: vec![keys.clone(), keys, vec![heads, dv], alpha, of_head.clone(), of_head, dt],
-        attrs: vec![Attr::Word(rng.pick(KeyHeads::WORDS).to_string()), Attr::rounded(1e-6)],
+        attrs: vec![
+            Attr::Word(rng.pick(KeyHeads::WORDS).to_string()),
+            Attr::rounded(1e-6),
+            Attr::rounded(rng.pick(&[0.0, -5.0])),
+        ],
     }
 }

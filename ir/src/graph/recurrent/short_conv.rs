@@ -1,11 +1,12 @@
 //! `short_conv`: a causal convolution of a few taps, each channel for itself, as linear attention has before its keys (Qwen3-Next, Kimi Linear, LFM2).
 //!
 //! ```text
-//! y[t, c] = sum of w[c, j] * x[t - (K - 1) + j, c] over the taps j; the last is the token itself
-//! state @conv : recurrent f32[K - 1, channels]       // the last K - 1 rows, the oldest first; zeros before the first token
+//! y[t, c] = sum of w[c, j] * x[t - (K - 1 - j) * dilation, c] over the taps j; the last is the token itself
+//! state @conv : recurrent f32[(K - 1) * dilation, channels]       // the rows before, the oldest first; zeros before the first token
 //! ```
 
 use super::{Definition, Example, Shape, Token};
+use crate::graph::Attr;
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
 use crate::random::Random;
@@ -20,17 +21,25 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     if !(2..=MOST_TAPS).contains(&taps) {
         return Err(rule.operand("w", format!("one with 2 to {MOST_TAPS} taps")));
     }
-    Ok(Shape { rows: rows.clone(), state: vec![taps - 1, own], result: vec![own] })
+    let before = (taps - 1).saturating_mul(rule.positive("dilation")?);
+    if before > MOST_BEFORE {
+        let limit = format!("so small that {taps} taps reach at most {MOST_BEFORE} tokens back");
+        return Err(rule.attr("dilation", limit));
+    }
+    Ok(Shape { rows: rows.clone(), state: vec![before, own], result: vec![own] })
 }
 
 /// Most taps; models have 3 or 4.
 const MOST_TAPS: u64 = 8;
+/// Most rows before a token; models have 3 or 9.
+const MOST_BEFORE: u64 = 12;
 
 fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let (x, w) = (token.operand("x"), token.operand("w"));
     let (channels, taps) = (x.len(), w.len() / x.len());
+    let apart = token.op.attr("dilation").int() as usize * channels;
     for (c, y) in y.iter_mut().enumerate() {
-        let before = (0..taps - 1).map(|j| f64::from(w[c * taps + j]) * f64::from(state[j * channels + c]));
+        let before = (0..taps - 1).map(|j| f64::from(w[c * taps + j]) * f64::from(state[j * apart + c]));
         *y = (before.sum::<f64>() + f64::from(w[c * taps + taps - 1]) * f64::from(x[c])) as f32;
     }
     state.copy_within(channels.., 0);
@@ -39,6 +48,10 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
 }
 
 fn example(rng: &mut Random) -> Example {
-    let (channels, taps) = (rng.pick(&[32, 64]), rng.pick(&[2, 4]));
-    Example { state: vec![taps - 1, channels], operands: vec![vec![channels], vec![channels, taps]], attrs: Vec::new() }
+    let (channels, taps, dilation) = (rng.pick(&[32, 64]), rng.pick(&[2, 4]), rng.pick(&[1, 3]));
+    Example {
+        state: vec![(taps - 1) * dilation, channels],
+        operands: vec![vec![channels], vec![channels, taps]],
+        attrs: vec![Attr::Int(dilation as i64)],
+    }
 }

@@ -207,16 +207,28 @@ impl Lowering<'_> {
         let positions = self.most_positions();
         // A word is as wide as f32.
         let marks = self.buffer(&label, q.rows, Format::F32, positions.div_ceil(ATTENTION_BLOCK).into())?;
-        let args = vec![
+        let every = match self.module.states[state.index()].every {
+            1 => None,
+            every => Some(fit("positions of a key", every)?),
+        };
+        let mut args = vec![
             ("q", by_row(Source::Arena(q.buffer), q.row_bytes()?)),
             ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
-            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
             ("keys", whole(self.field(state, "keys"))),
             ("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)),
             ("scores", scratch_arg()),
         ];
+        // Positions are counted as the state's memory has them: by places.
+        let position = by_row(Source::Input(Input::Positions), INDEX_BYTES);
+        match every {
+            Some(every) => {
+                args.extend([("place", position), ("phase", by_row(Source::Input(Input::Phase(every)), INDEX_BYTES))])
+            }
+            None => args.push(("position", position)),
+        }
         let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
-        let spec = IndexTopK { heads: fit("heads of an index", w.width)?, d: cache.key, chosen: top_k, positions };
+        let heads = fit("heads of an index", w.width)?;
+        let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every };
         self.by_rows(label, q.rows, 1, (spec, &[]), args)?;
         Ok(Binding::Marks(marks))
     }

@@ -1,7 +1,7 @@
 //! Recurrent ops: one task each, whose items are some columns of the state with all rows of the step, since a row changes what the next one finds.
 //!
 //! ```text
-//! short_conv %s, %x, @w    short_conv: tokens x 16 at once, the state's channels in 16 parts
+//! short_conv %s, %x, @w {dilation = 1}    short_conv: tokens x 16 at once, the state's channels in 16 parts
 //! ```
 //!
 //! The kernel's buffers have the names of the op's operands; `y` is the result. What a call takes of a row or of the state is its column's part.
@@ -53,9 +53,10 @@ impl Lowering<'_> {
                 let interleaved = op.attr("keys").word() == "interleaved";
                 let channels = self.function.ty(self.value_operand(op, "alpha")?).dims().len() == 3;
                 let eps = Bits::of(op.attr("eps").float());
+                let bound = Some(op.attr("bound").float()).filter(|&bound| bound != 0.0).map(Bits::of);
                 let group = all / heads.max(1);
-                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels }.into();
-                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels }.into();
+                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound }.into();
+                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound }.into();
                 // Side by side, a key head's value heads are an even part of everything.
                 let matrix = u64::from(d) * u64::from(dv);
                 let decays = if channels { d.into() } else { 1 };
@@ -72,8 +73,10 @@ impl Lowering<'_> {
                 let (channels, n) = (channels?, n?);
                 let count = u64::from(channels / n.max(1));
                 // A row of the state is as long as the tokens' rows.
+                let dilation = fit("dilation", op.attr("dilation").int().unsigned_abs())?;
+                let dilation = Some(dilation).filter(|&dilation| dilation != 1);
                 Ok(Columns {
-                    spec: ShortConv { channels, n, taps: taps? }.into(),
+                    spec: ShortConv { channels, n, taps: taps?, dilation }.into(),
                     many: None,
                     count,
                     strides: vec![("state", n.into())],

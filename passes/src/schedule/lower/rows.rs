@@ -5,12 +5,13 @@
 //! ```
 
 use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::ngram_hash;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
-use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
+use ixc_ir::plan::{Arg, DimRule, Input, Ngram, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
-    AddBias, Bits, Centre, ColumnSquares, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Scale,
-    ScaleHeads, Softcap, StreamInput, StreamMix, StreamWeights,
+    AddBias, Bits, Centre, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise,
+    RmsNorm, Scale, ScaleHeads, Softcap, StreamInput, StreamMix, StreamWeights,
 };
 
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Rows, ScheduleError};
@@ -46,8 +47,10 @@ impl Lowering<'_> {
 
     pub(super) fn embed(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
-            return unsupported(name, "ids other than the parameter's, which alone are checked");
+        let ids = match self.meaning(name, self.value_operand(op, "ids")?)? {
+            Binding::Ids => Input::Tokens,
+            Binding::Ngram(ngram) => Input::Ngram(ngram),
+            _ => return unsupported(name, "ids other than the parameter's and rows of ngram, which alone are checked"),
         };
         let w = self.weight_operand(op, "table");
         let &[rows, n] = &self.module.weights[w.index()].shape[..] else { return unsupported(name, "no table") };
@@ -56,11 +59,34 @@ impl Lowering<'_> {
         let y = self.buffer(&label, Rows::Tokens, Format::F32, n)?;
         let spec = Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
         let args = vec![
-            ("id", by_row(Source::Input(Input::Tokens), INDEX_BYTES)),
+            ("id", by_row(Source::Input(ids), INDEX_BYTES)),
             ("table", whole(Source::Weight(self.stored_weight(w)?))),
             ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
         self.by_rows(label, y.rows, 1, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    /// Rows of a table, which the runtime finds: nothing is computed in the plan.
+    pub(super) fn ngram(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
+            return unsupported(name, "ids other than the parameter's");
+        };
+        let state = self.state(op, "tokens")?;
+        Ok(Binding::Ngram(Ngram { state: state.0, hash: ngram_hash(op) }))
+    }
+
+    pub(super) fn heads_sum(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let (name, x, heads) = (op.kind.row().mnemonic, self.operand(op, "x")?, self.parts(op, "x")?);
+        self.expect(name, &x, Format::F32, x.width)?;
+        let (y, n) = (self.buffer(name, x.rows, Format::F32, heads)?, x.width / heads);
+        let args = vec![
+            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
+            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, 1)?)),
+        ];
+        let spec = HeadsSum { n: fit("elements of a head", n)? };
+        self.by_rows(name.to_string(), y.rows, heads, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -371,6 +397,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     move |n| match function {
         Unary::Silu => Map { function: Elementwise::Silu, n }.into(),
         Unary::Sigmoid => Map { function: Elementwise::Sigmoid, n }.into(),
+        Unary::SignedRoot => Map { function: Elementwise::SignedRoot, n }.into(),
         Unary::ReluSquared => Map { function: Elementwise::ReluSquared, n }.into(),
         Unary::Scale => Scale { n, factor: Bits::of(op.attr("factor").float()) }.into(),
         Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),

@@ -184,6 +184,10 @@ impl Pass<'_> {
                 let most = u64::from(store.capacity / every.max(1)) + 1;
                 (whole.map_or_else(empty, |whole| words(whole, tokens)), most)
             }
+            Source::Input(Input::Ngram(ngram)) => {
+                let rows = store.inputs.ngrams.iter().find(|(of, _)| *of == ngram).map(|(_, rows)| *rows);
+                (rows.map_or_else(empty, |rows| words(rows, tokens)), ngram.hash.rows())
+            }
             Source::Input(Input::OutputRows) => (words(store.inputs.output_rows, outputs), counts.of(tokens)),
             Source::Input(Input::RoutedToken(bucket)) => {
                 let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };

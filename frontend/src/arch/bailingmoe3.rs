@@ -1,0 +1,45 @@
+//! `bailingmoe3`: Ling 3: layers of linear attention with a bounded decay for each element of a key ([`super::kda`]), and some of latent attention
+//! ([`super::mla`]), whose heads have a gate each; experts are chosen by sigmoids with a bias, of some of their groups, beside shared ones (llama.cpp
+//! `bailingmoe3.cpp`).
+
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
+use ixc_ir::graph::{Unary, ValueId};
+
+use super::Architecture;
+use super::builder::Builder;
+use super::decoder::{OutputGate, Style, feed_forward};
+use super::error::ArchError;
+use super::hyper::{Defaults, Parts};
+use super::{kda, mla};
+
+const STYLE: Style = Style {
+    output_gate: OutputGate::Own(Unary::Sigmoid),
+    gate: GateAttrs::plain(Activation::LimitedSilu),
+    ..Style::LLAMA
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "bailingmoe3",
+    doc: "Ling 3",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp", "rope.scaling.yarn_log_multiplier"],
+        parts: Parts::Keyless,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+/// From the step's ids to logits.
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let sizes = b.mla()?;
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => kda::mixer(b, layer, x)?,
+            false => mla::attention(b, layer, x, &sizes, &STYLE, None)?,
+        };
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}

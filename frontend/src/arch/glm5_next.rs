@@ -1,0 +1,53 @@
+//! `glm5-next`: GLM-5.3-Flash. The residual is several streams ([`super::streams`]), of which the last layer's mean goes to the output; layers of linear
+//! attention with a bounded decay for each element of a key ([`super::kda`]), and some of latent attention without RoPE ([`super::mla`]); experts are chosen by
+//! sigmoids with a bias, beside shared ones, and what gates and up do not exceed is in keys (llama.cpp `glm5-next.cpp`).
+//!
+//! Latent attention is to positions that an index chooses, runs of a few at a time, and those behind the last whole run.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RouteScore;
+
+use super::Architecture;
+use super::builder::Builder;
+use super::decoder::{Roped, Style, networks};
+use super::error::ArchError;
+use super::hyper::{Defaults, Parts, Rotates};
+use super::{kda, mla, streams};
+
+const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "glm5-next",
+    doc: "GLM-5.3-Flash",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
+        one_limit: true,
+        parts: Parts::Keyless,
+        rotates: Rotates::Never,
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let sizes = b.mla()?;
+    let mut choice = mla::Choice::new(b, STYLE.pairs)?;
+    let x = b.embed()?;
+    let mut x = streams::begin(b, x)?;
+    for layer in 0..b.hyper.layers.len() {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        x = streams::around(b, layer, "hc_attn", x, |b, x| {
+            let h = b.norm(x, &name("attn_norm.weight"))?;
+            match b.hyper.layers[layer].recurrent {
+                true => kda::mixer_of(b, layer, h),
+                false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut choice)),
+            }
+        })?;
+        x = streams::around(b, layer, "hc_ffn", x, |b, x| {
+            let h = b.norm(x, &name("ffn_norm.weight"))?;
+            networks(b, layer, h, &STYLE)
+        })?;
+    }
+    streams::logits_of_mean(b, x)
+}
