@@ -14,6 +14,7 @@ pub(super) struct Array {
     element: Option<Element>,
     dtype: &'static str,
     scales: Option<Scales>,
+    change: Change,
     first: u64,
     /// Digits of the index along each dimension, the slowest first.
     dims: Vec<Vec<Axis>>,
@@ -32,17 +33,27 @@ impl Array {
             stride = stride.checked_mul(len)?;
         }
         dims.reverse();
-        Some(Array { extent, element: Some(element), dtype: "", scales: None, first: 0, dims })
+        Some(Array { extent, element: Some(element), dtype: "", scales: None, change: Change::Keep, first: 0, dims })
     }
 
     /// One whose elements are of a type that weights are not read from.
     pub(super) fn unreadable(dtype: &'static str) -> Array {
         let extent = Extent { file: 0, offset: 0, bytes: 0 };
-        Array { extent, element: None, dtype, scales: None, first: 0, dims: Vec::new() }
+        Array { extent, element: None, dtype, scales: None, change: Change::Keep, first: 0, dims: Vec::new() }
     }
 
     pub(super) fn set_scales(&mut self, scales: Scales) {
         self.scales = Some(scales);
+    }
+
+    /// With numbers that something becomes of.
+    pub(super) fn changed(mut self, change: Change) -> Array {
+        self.change = change;
+        self
+    }
+
+    pub(super) fn change(&self) -> Change {
+        self.change
     }
 
     pub(super) fn element(&self) -> Result<Element, &'static str> {
@@ -140,13 +151,14 @@ impl Array {
             rows: kept(&mut rows.iter().flatten()),
             columns: kept(&mut columns.iter()),
             scales: self.scales,
+            change: self.change,
         })
     }
 }
 
 /// A tensor of arrays, one behind the other, and its dimensions in `ne` order. Of several with `stacked`, each is a matrix; without it, their rows are
 /// those of one. `None` where they do not fit.
-pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format, change: Change) -> Option<(Derived, Vec<u64>)> {
+pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;
     let mut shape = first.shape();
@@ -167,5 +179,5 @@ pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format, change: C
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
     shape.reverse();
-    Some((Derived { format, columns, change, pieces }, shape))
+    Some((Derived { format, columns, pieces }, shape))
 }
