@@ -15,6 +15,8 @@ pub(super) struct Array {
     dtype: &'static str,
     scales: Option<Scales>,
     change: Change,
+    /// Whether elements are integers, in the bytes of as many floats.
+    table: bool,
     first: u64,
     /// Digits of the index along each dimension, the slowest first.
     dims: Vec<Vec<Axis>>,
@@ -33,13 +35,49 @@ impl Array {
             stride = stride.checked_mul(len)?;
         }
         dims.reverse();
-        Some(Array { extent, element: Some(element), dtype: "", scales: None, change: Change::Keep, first: 0, dims })
+        Some(Array {
+            extent,
+            element: Some(element),
+            dtype: "",
+            scales: None,
+            change: Change::Keep,
+            table: false,
+            first: 0,
+            dims,
+        })
     }
 
     /// One whose elements are of a type that weights are not read from.
     pub(super) fn unreadable(dtype: &'static str) -> Array {
         let extent = Extent { file: 0, offset: 0, bytes: 0 };
-        Array { extent, element: None, dtype, scales: None, change: Change::Keep, first: 0, dims: Vec::new() }
+        Array {
+            extent,
+            element: None,
+            dtype,
+            scales: None,
+            change: Change::Keep,
+            table: false,
+            first: 0,
+            dims: Vec::new(),
+        }
+    }
+
+    /// One of integers of four or eight bytes, of which the lower four are taken: no weight is read from it, but a table may be.
+    pub(super) fn integers(extent: Extent, dtype: &'static str, bytes: u64, shape: &[u64]) -> Option<Array> {
+        let last = shape.len().checked_sub(1)?;
+        let words: Vec<u64> = shape.iter().copied().chain([bytes / 4]).collect();
+        let array = Array::whole(extent, Element::F32, &words)?.slice(last + 1, 0, 1)?.join(last)?;
+        Some(Array { element: None, dtype, ..array })
+    }
+
+    /// Its integers, where it has such.
+    pub(super) fn table(self) -> Option<Array> {
+        let integers = self.element.is_none() && !self.dims.is_empty();
+        integers.then(|| Array { element: Some(Element::F32), table: true, ..self })
+    }
+
+    pub(super) fn is_table(&self) -> bool {
+        self.table
     }
 
     pub(super) fn set_scales(&mut self, scales: Scales) {

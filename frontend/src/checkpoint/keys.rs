@@ -177,7 +177,10 @@ impl Keys<'_> {
     fn rope_tables(&self) -> Result<[Option<Config>; 2], CheckpointError> {
         let now = self.config.object("rope_parameters")?;
         let full = match &now {
-            Some(table) => table.object("full_attention")?,
+            Some(table) => match table.object("full_attention")? {
+                None => table.object("compress")?,
+                full => full,
+            },
             None => None,
         };
         Ok([full.or(now), self.config.object("rope_scaling")?])

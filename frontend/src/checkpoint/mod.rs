@@ -54,12 +54,14 @@ use shards::{Quantisation, Shards};
 
 /// The configuration of a checkpoint's folder.
 const CONFIG: &str = "config.json";
+/// GGUF's number for tables of integers of four bytes.
+const TABLE: u32 = 26;
 /// Most files of a folder that are looked at.
 const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 15] = [
+const OTHER_PARTS: [&str; 19] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -72,6 +74,10 @@ const OTHER_PARTS: [&str; 15] = [
     "model.embed_vision.",
     "model.embed_audio.",
     "mtp.",
+    "vision.",
+    "aligner.",
+    "image_",
+    "patch_merge_mlp.",
     "model.mtp_block.",
     "model.mtp_emb_norm.",
     "model.mtp_hidden_norm.",
@@ -167,7 +173,8 @@ fn placed(
                 (shards.files.len() + all.len() - 1, 0)
             }
         };
-        let tensor_type = format.row().gguf_id.and_then(TensorType::from_id);
+        let id = if first.is_table() { Some(TABLE) } else { format.row().gguf_id };
+        let tensor_type = id.and_then(TensorType::from_id);
         let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
         tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
     }

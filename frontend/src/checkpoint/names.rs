@@ -101,6 +101,11 @@ pub(super) fn plain(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x)
 }
 
+/// Integers, which are no weight.
+pub(super) fn table(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.table()?)
+}
+
 /// Not a part of the model as it is run.
 pub(super) fn skip(_: &Sizes, _: Array) -> Option<Vec<Made>> {
     Some(Vec::new())

@@ -2,8 +2,11 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, latent_keys_values, plain, rule};
+use super::super::names::{Rule, latent_keys_values, plain, rule, table};
 use super::{Family, INDEXED, SIGMOID, USUAL, leading_dense};
+
+/// Most layers whose limits are listed.
+const MAX_LAYERS: u32 = 1 << 16;
 
 pub(super) static ROWS: &[Family] = &[
     Family {
@@ -100,6 +103,70 @@ pub(super) static ROWS: &[Family] = &[
             "llama_4_scaling_beta": 0.1}}"#,
         ..USUAL
     },
+    // Not latent, but of the same kin.
+    Family {
+        model_types: &["deepseek_v4"],
+        architecture: "deepseek4",
+        keys: deepseek_4,
+        tensors: &[DEEPSEEK_4],
+        single: &["_ape.weight", "_fn.weight", "_base.weight", "_scale.weight"],
+        defaults: r#"{"hidden_size": 4096, "num_hidden_layers": 43, "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512,
+            "max_position_embeddings": 1048576, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "q_lora_rank": 1024, "qk_rope_head_dim": 64,
+            "sliding_window": 128, "o_groups": 8, "o_lora_rank": 1024, "compress_rope_theta": 160000.0, "index_n_heads": 64,
+            "index_head_dim": 128, "index_topk": 512, "n_routed_experts": 256, "num_experts_per_tok": 6, "n_shared_experts": 1,
+            "moe_intermediate_size": 2048, "routed_scaling_factor": 1.5, "norm_topk_prob": true, "scoring_func": "sqrtsoftplus",
+            "swiglu_limit": 10.0, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6}"#,
+        ..USUAL
+    },
+];
+
+/// DeepSeek-V4, as it was published and as transformers writes it.
+static DEEPSEEK_4: &[Rule] = &[
+    rule("embed", "token_embd", plain),
+    rule("head", "output", plain),
+    rule("hc_head_fn", "output_hc_fn.weight", plain),
+    rule("hc_head_base", "output_hc_base.weight", plain),
+    rule("hc_head_scale", "output_hc_scale.weight", plain),
+    rule("model.hc_head.hc_fn", "output_hc_fn.weight", plain),
+    rule("model.hc_head.hc_base", "output_hc_base.weight", plain),
+    rule("model.hc_head.hc_scale", "output_hc_scale.weight", plain),
+    rule("model.layers.{L}.attn_norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.ffn_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.hc_attn_fn", "blk.{L}.hc_attn_fn.weight", plain),
+    rule("model.layers.{L}.hc_attn_base", "blk.{L}.hc_attn_base.weight", plain),
+    rule("model.layers.{L}.hc_attn_scale", "blk.{L}.hc_attn_scale.weight", plain),
+    rule("model.layers.{L}.hc_ffn_fn", "blk.{L}.hc_ffn_fn.weight", plain),
+    rule("model.layers.{L}.hc_ffn_base", "blk.{L}.hc_ffn_base.weight", plain),
+    rule("model.layers.{L}.hc_ffn_scale", "blk.{L}.hc_ffn_scale.weight", plain),
+    rule("model.layers.{L}.attn.attn_sink", "blk.{L}.attn_sinks.weight", plain),
+    rule("model.layers.{L}.attn.wq_a", "blk.{L}.attn_q_a", plain),
+    rule("model.layers.{L}.attn.q_norm", "blk.{L}.attn_q_a_norm", plain),
+    rule("model.layers.{L}.attn.wq_b", "blk.{L}.attn_q_b", plain),
+    rule("model.layers.{L}.attn.wkv", "blk.{L}.attn_kv", plain),
+    rule("model.layers.{L}.attn.kv_norm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.attn.norm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.attn.wo_a", "blk.{L}.attn_output_a", plain),
+    rule("model.layers.{L}.attn.wo_b", "blk.{L}.attn_output_b", plain),
+    rule("model.layers.{L}.attn.compressor.ape", "blk.{L}.attn_compressor_ape.weight", plain),
+    rule("model.layers.{L}.attn.compressor.wkv", "blk.{L}.attn_compressor_kv", plain),
+    rule("model.layers.{L}.attn.compressor.wgate", "blk.{L}.attn_compressor_gate", plain),
+    rule("model.layers.{L}.attn.compressor.norm", "blk.{L}.attn_compressor_norm", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.ape", "blk.{L}.indexer_compressor_ape.weight", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.wkv", "blk.{L}.indexer_compressor_kv", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.wgate", "blk.{L}.indexer_compressor_gate", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.norm", "blk.{L}.indexer_compressor_norm", plain),
+    rule("model.layers.{L}.attn.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
+    rule("model.layers.{L}.attn.indexer.weights_proj", "blk.{L}.indexer.proj", plain),
+    rule("model.layers.{L}.ffn.gate.bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.ffn.gate.bias_vl", "blk.{L}.exp_probs_b_vl.bias", plain),
+    rule("model.layers.{L}.ffn.gate.tid2eid", "blk.{L}.ffn_gate_tid2eid.weight", table),
+    rule("model.layers.{L}.ffn.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.ffn.experts.{E}.w1", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.ffn.experts.{E}.w2", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.ffn.experts.{E}.w3", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.ffn.shared_experts.w1", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.ffn.shared_experts.w2", "blk.{L}.ffn_down_shexp", plain),
+    rule("model.layers.{L}.ffn.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
 ];
 
 /// Latent attention.
@@ -168,4 +235,67 @@ fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.indexer.head_count", &["index_n_heads"])?;
     keys.count("attention.indexer.key_length", &["index_head_dim"])?;
     keys.count("attention.indexer.top_k", &["index_topk"])
+}
+
+fn deepseek_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    // What is scaled is the RoPE of layers with compressed entries, without what sines and cosines are multiplied by elsewhere.
+    if keys.yarn()?.is_some() {
+        keys.put("rope.scaling.attn_factor", 1f32);
+    }
+    for (key, from) in [
+        ("rope.dimension_count", "qk_rope_head_dim"),
+        ("attention.q_lora_rank", "q_lora_rank"),
+        ("attention.sliding_window", "sliding_window"),
+        ("attention.output_group_count", "o_groups"),
+        ("attention.output_lora_rank", "o_lora_rank"),
+        ("attention.indexer.head_count", "index_n_heads"),
+        ("attention.indexer.key_length", "index_head_dim"),
+        ("attention.indexer.top_k", "index_topk"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_count", "n_shared_experts"),
+        ("hyper_connection.count", "hc_mult"),
+        ("hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"),
+    ] {
+        keys.count(key, &[from])?;
+    }
+    for (key, from) in [
+        ("rope.freq_base", "rope_theta"),
+        ("attention.compress_rope_freq_base", "compress_rope_theta"),
+        ("expert_weights_scale", "routed_scaling_factor"),
+        ("hyper_connection.epsilon", "hc_eps"),
+    ] {
+        keys.number(key, &[from])?;
+    }
+    keys.normalise(&["norm_topk_prob"])?;
+    let layers = config.require(&["num_hidden_layers"])?;
+    if let Some(limit) = config.number(&["swiglu_limit"])? {
+        if layers > MAX_LAYERS {
+            return Err(config.wrong("num_hidden_layers", layers.to_string(), format!("at most {MAX_LAYERS}")));
+        }
+        for key in ["swiglu_clamp_exp", "swiglu_clamp_shexp"] {
+            keys.put(key, vec![limit as f32; layers as usize]);
+        }
+    }
+    let listed = match config.texts("mlp_layer_types")? {
+        Some(kinds) => kinds.iter().filter(|kind| **kind == "hash_moe").count() as u32,
+        None => config.count(&["num_hash_layers"])?.unwrap_or(3).min(layers),
+    };
+    keys.put("hash_layer_count", listed);
+    let ratios = match (config.counts("compress_ratios")?, config.texts("layer_types")?) {
+        (Some(ratios), _) => ratios,
+        (None, Some(kinds)) => {
+            let rates = config.object("compress_rates")?;
+            let ratio = |kind: &str| match (kind, &rates) {
+                ("sliding_attention", _) => Ok(0),
+                (kind, Some(rates)) => rates.require(&[kind]),
+                ("compressed_sparse_attention", None) => Ok(4),
+                (_, None) => Ok(128),
+            };
+            kinds.into_iter().map(ratio).collect::<Result<_, _>>()?
+        }
+        (None, None) => return Err(config.wrong("compress_ratios", "missing", "a count of positions for each layer")),
+    };
+    keys.put("attention.compress_ratios", ratios);
+    Ok(())
 }

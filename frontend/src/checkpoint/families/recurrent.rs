@@ -82,7 +82,7 @@ pub(super) static ROWS: &[Family] = &[
         single: &["ffn_gate_inp.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"],
         ignores_head_dim: true,
         defaults: r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 27, "num_attention_heads": 32,
-            "model_max_length": 1048576, "rms_norm_eps": 1e-5, "kv_lora_rank": 512, "q_lora_rank": null, "qk_rope_head_dim": 64,
+            "model_max_length": 1048576, "rms_norm_eps": 1e-5, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
             "qk_nope_head_dim": 128, "v_head_dim": 128, "moe_intermediate_size": 1024, "num_experts": 256, "num_experts_per_token": 8,
             "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": true, "routed_scaling_factor": 2.446,
             "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4}"#,
