@@ -291,14 +291,15 @@ fn a_count_may_be_given_for_each_layer() {
     assert_eq!((key("expert_feed_forward_length"), key("expert_used_count"), key("expert_shared_count")), (16, 1, 1));
 }
 
-/// Weights that KTransformers' converter cut in tiles are refused by name.
+/// Weights that KTransformers' converter cut in tiles are refused by name, with what is read instead.
 #[test]
 fn tiles_of_ktransformers_are_refused() {
     let config =
         json!({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4});
     let at = folder("ktransformers", &config, &[("blk.0.ffn_gate_exps.0.numa.0.weight", "BF16", &[64])]);
     let said = ixc_frontend::open(&at).unwrap_err().to_string();
-    assert!(said.contains("quantised as \"KTransformers, for CPUs\""), "{said}");
+    assert!(said.contains("blk.0.ffn_gate_exps.0.numa.0.weight") && said.contains("KTransformers packed"), "{said}");
+    assert!(said.contains("take the folder in BF16 or FP8"), "{said}");
 }
 
 /// Codes of four bits with a scale for 32 are blocks whatever they are called, and FP8's scales may stand beside the weight.

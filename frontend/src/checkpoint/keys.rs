@@ -13,7 +13,7 @@ use crate::gguf::{Array, Value};
 
 /// Counts that all models have, or may have: GGUF's key and those of configurations.
 const COUNTS: [(&str, &[&str]); 10] = [
-    ("block_count", &["num_hidden_layers", "n_layer", "num_layers"]),
+    ("block_count", &LAYERS),
     (
         "context_length",
         &["max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "seq_length"],
@@ -27,6 +27,10 @@ const COUNTS: [(&str, &[&str]); 10] = [
     ("expert_group_count", &["n_group"]),
     ("expert_group_used_count", &["topk_group"]),
 ];
+/// What configurations call their number of layers.
+const LAYERS: [&str; 3] = ["num_hidden_layers", "n_layer", "num_layers"];
+/// Most layers, of each of which some keys have an element.
+const MAX_LAYERS: u32 = 1 << 16;
 /// Longest head whose frequencies are divided.
 const MAX_HEAD: u64 = 1 << 16;
 /// What configurations call the function of a router's logits.
@@ -50,6 +54,16 @@ pub(super) struct Described {
     pub sizes: Sizes,
     /// Tensors that no shard has: divisors of the frequencies of RoPE, where they are divided.
     pub constants: Vec<(&'static str, Vec<f32>)>,
+}
+
+/// That there are no more layers than any model has, before anything is listed for each.
+pub(super) fn bounded(config: &Config) -> Result<(), CheckpointError> {
+    for key in LAYERS {
+        if let Some(layers) = config.count(&[key])?.filter(|layers| *layers > MAX_LAYERS) {
+            return Err(config.wrong(key, layers.to_string(), format!("at most {MAX_LAYERS}")));
+        }
+    }
+    Ok(())
 }
 
 /// The keys of a model, and what follows from them.

@@ -121,14 +121,15 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
         return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });
     }
     let config = Config::open(&folder.join(CONFIG))?;
+    keys::bounded(&config)?;
     let family = family(&config)?;
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
     let Described { mut entries, sizes, constants } = keys::keys(&config, family)?;
     let shards = Shards::open(folder)?;
-    if shards.tensors.keys().any(|name| name.starts_with("blk.") && name.contains("_exps.")) {
-        // Tiles of experts, cut for each socket, under names like `blk.0.ffn_up_exps.7.numa.0.weight` (kt-kernel, `convert_cpu_weights.py`).
-        return Err(CheckpointError::Quantisation { path: folder.into(), found: "KTransformers, for CPUs".into() });
+    // Under names like `blk.0.ffn_up_exps.7.numa.0.weight` (kt-kernel, `convert_cpu_weights.py`).
+    if let Some(tensor) = shards.tensors.keys().find(|name| name.starts_with("blk.") && name.contains("_exps.")) {
+        return Err(CheckpointError::Packed { path: folder.into(), tensor: tensor.clone() });
     }
     let weights = shards::weights(&shards, &quantisation)?;
     let made = made(&shards, &config, family, &sizes, weights)?;

@@ -122,6 +122,8 @@ pub(super) fn hint(folder: &Path) -> &'static str {
     let has = |name: &str| folder.join(name).exists();
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
         "pytorch_model.bin is a pickle, which is not read: save the model as safetensors (transformers: save_pretrained)"
+    } else if has("_layer_0") {
+        "KTransformers' .kt files are packed for its kernels: take the folder in BF16 or FP8 that they were converted from"
     } else if has("consolidated.safetensors") || has("consolidated.safetensors.index.json") {
         "consolidated.safetensors is Mistral's own layout, which is not read: take the files of Hugging Face's"
     } else {

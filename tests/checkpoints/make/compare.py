@@ -76,14 +76,17 @@ def compare(name, arguments, scratch):
     if arguments.describe:
         describe(folder, arguments.describe / f"{name}.json")
     gguf = scratch / f"{name}.gguf"
-    # The converter takes other names, and is given words for tokens, which are none.
-    converted = scratch / f"{name}-converted"
-    shutil.copytree(folder, converted)
-    golden.rename(converted, model.config.model_type)
-    golden.convert(arguments.llama_cpp.resolve(), converted, gguf)
-    rewritten = golden.MODELS[name][3]
-    if rewritten and name not in HUB:
-        golden.rewrite(gguf, lambda tensors, keys: rewritten(tensors, keys, model.config))
+    llama_cpp, rewritten = arguments.llama_cpp.resolve(), golden.MODELS[name][3]
+    if isinstance(rewritten, golden.ByHand):
+        golden.write_by_hand(llama_cpp, gguf, name, rewritten, model.float(), model.config)
+    else:
+        # The converter takes other names, and is given words for tokens, which are none.
+        converted = scratch / f"{name}-converted"
+        shutil.copytree(folder, converted)
+        golden.rename(converted, model.config.model_type)
+        golden.convert(llama_cpp, converted, gguf)
+        if rewritten and name not in HUB:
+            golden.rewrite(gguf, lambda tensors, keys: rewritten(tensors, keys, model.config))
     out = scratch / "logits.npy"
     for engine in (["--engine", "interpreter"], ["--target", "avx2"]):
         ours, converted = (logits(arguments.ixc, path, tokens, out, engine) for path in (folder, gguf))
@@ -105,9 +108,9 @@ def main():
     arguments.add_argument("--describe", type=Path)
     arguments.add_argument("names", nargs="*")
     arguments = arguments.parse_args()
-    # Files that are written again are not what the converter makes, but for some that are written for keys alone.
+    # Files whose tensors are written again are none of the folder.
     keys = [None, temperature_length, with_llama4_lengths, without_windows]
-    names = arguments.names or sorted(name for name, (*_, rewritten) in golden.MODELS.items() if rewritten in keys or name in HUB)
+    names = arguments.names or sorted(name for name, (*_, rewritten) in golden.MODELS.items() if rewritten in keys or name in HUB or isinstance(rewritten, golden.ByHand))
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:

@@ -2,8 +2,8 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, plain, plus_one, rule, skip};
-use super::{ERNIE, Family, USUAL, base_by_alpha};
+use super::super::names::{Rule, plain, plus_one, query_key_value, row, rule, skip};
+use super::{Family, USUAL, base_by_alpha};
 
 pub(super) static ROWS: &[Family] = &[
     Family {
@@ -129,6 +129,12 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}"#,
         ..USUAL
     },
+];
+
+/// ERNIE 4.5, dense and with experts.
+pub(super) static ERNIE: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.qkv_proj.weight", "blk.{L}.attn_{P}.weight", query_key_value),
+    rule("model.layers.{L}.mlp.moe_statics.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", row),
 ];
 
 /// Phi-1 and Phi-2.

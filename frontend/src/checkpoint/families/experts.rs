@@ -5,7 +5,8 @@ use super::super::keys::Keys;
 use super::super::names::{
     POST_ATTENTION, Rule, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one, rule, transposed,
 };
-use super::{ERNIE, Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
+use super::dense::ERNIE;
+use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
     // The code of OLMoE has no other epsilon.

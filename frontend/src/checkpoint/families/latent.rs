@@ -5,9 +5,6 @@ use super::super::keys::Keys;
 use super::super::names::{Rule, latent_keys_values, plain, rule, table};
 use super::{Family, INDEXED, SIGMOID, USUAL, leading_dense};
 
-/// Most layers whose limits are listed.
-const MAX_LAYERS: u32 = 1 << 16;
-
 pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["deepseek_v2"],
@@ -270,9 +267,6 @@ fn deepseek_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.normalise(&["norm_topk_prob"])?;
     let layers = config.require(&["num_hidden_layers"])?;
     if let Some(limit) = config.number(&["swiglu_limit"])? {
-        if layers > MAX_LAYERS {
-            return Err(config.wrong("num_hidden_layers", layers.to_string(), format!("at most {MAX_LAYERS}")));
-        }
         for key in ["swiglu_clamp_exp", "swiglu_clamp_shexp"] {
             keys.put(key, vec![limit as f32; layers as usize]);
         }

@@ -12,7 +12,7 @@ mod recurrent;
 use super::config::Config;
 use super::error::CheckpointError;
 use super::keys::Keys;
-use super::names::{Rule, query_key_value, row, rule};
+use super::names::Rule;
 
 /// `expert_gating_func` of sigmoids.
 const SIGMOID: u32 = 2;
@@ -124,12 +124,6 @@ fn base_by_alpha(keys: &mut Keys<'_>, dims: Option<f64>) -> Result<(), Checkpoin
     keys.put("context_length", 256u32 << 10);
     Ok(())
 }
-
-/// ERNIE 4.5.
-pub(super) static ERNIE: &[Rule] = &[
-    rule("model.layers.{L}.self_attn.qkv_proj.weight", "blk.{L}.attn_{P}.weight", query_key_value),
-    rule("model.layers.{L}.mlp.moe_statics.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", row),
-];
 
 #[cfg(test)]
 mod tests {
