@@ -73,7 +73,7 @@ impl Array {
     /// Its integers, where it has such.
     pub(super) fn table(self) -> Option<Array> {
         let integers = self.element.is_none() && !self.dims.is_empty();
-        integers.then(|| Array { element: Some(Element::F32), table: true, ..self })
+        integers.then_some(Array { element: Some(Element::F32), table: true, ..self })
     }
 
     pub(super) fn is_table(&self) -> bool {

@@ -399,8 +399,11 @@ pub(super) static TURNED: &[Rule] = &[
 pub(super) static POST_ATTENTION: &[Rule] =
     &[rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain)];
 
+/// How many of something a model has.
+type Count = fn(&Sizes) -> u64;
+
 /// What a model has several of, which lie one behind another in GGUF's tensors: as patterns have it, a word for one, and how many there are.
-const STACKED: [(&str, &str, fn(&Sizes) -> u64); 3] = [
+const STACKED: [(&str, &str, Count); 3] = [
     ("{E}", "expert", |sizes| sizes.experts),
     ("{Q}", "head", |sizes| sizes.heads),
     ("{K}", "key head", |sizes| sizes.kv_heads),
