@@ -140,7 +140,7 @@ fn f8_e4m3(byte: u8) -> f32 {
 }
 
 /// What becomes of each number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum Change {
     /// Nothing.
     #[default]
@@ -149,6 +149,8 @@ pub enum Change {
     PlusOne,
     /// `-exp(x)`: the decay of a state whose logarithm is stored.
     MinusExp,
+    /// Times one number, then times the other.
+    Times([f32; 2]),
 }
 
 impl Change {
@@ -157,6 +159,7 @@ impl Change {
             Change::Keep => x,
             Change::PlusOne => x + 1.0,
             Change::MinusExp => -f64::from(x).exp() as f32,
+            Change::Times([first, second]) => x * first * second,
         }
     }
 }
@@ -224,7 +227,7 @@ impl ScaleKind {
 }
 
 /// A strided view of a stored tensor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
     /// The stored tensor.
     pub extent: Extent,
@@ -238,6 +241,8 @@ pub struct Piece {
     pub columns: Vec<Axis>,
     /// Scales.
     pub scales: Option<Scales>,
+    /// What becomes of each number, once it is scaled.
+    pub change: Change,
 }
 
 fn len(axes: &[Axis]) -> Option<u64> {
@@ -301,14 +306,12 @@ struct Tile {
 }
 
 /// A tensor that is made of others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Derived {
     /// Format of its rows.
     pub format: Format,
     /// Numbers of a row.
     pub columns: u64,
-    /// What becomes of each.
-    pub change: Change,
     /// Its rows, one behind the other.
     pub pieces: Vec<Piece>,
 }
@@ -401,7 +404,7 @@ impl Derived {
             let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&self.format);
             match (element, piece.scales) {
                 (Element::Mxfp4, Some(Scales { kind: ScaleKind::OfBlock, extent, .. })) => {
-                    if self.format != Format::Mxfp4 || self.change != Change::Keep {
+                    if self.format != Format::Mxfp4 || piece.change != Change::Keep {
                         return wrong("blocks of another format");
                     }
                     if elements > extent.bytes {
@@ -525,11 +528,11 @@ impl Derived {
             return x
                 .iter()
                 .zip(out.chunks_exact_mut(each))
-                .all(|(&x, out)| store(self.format, self.change.of(x), out));
+                .all(|(&x, out)| store(self.format, piece.change.of(x), out));
         }
         let Some((from, bytes)) = element.span(first, count) else { return false };
         let Some(place) = extent.part(from, bytes) else { return false };
-        if element.format() == Some(self.format) && self.change == Change::Keep && scales.is_none() {
+        if element.format() == Some(self.format) && piece.change == Change::Keep && scales.is_none() {
             return fetch(extent.file, place, out);
         }
         let mut stored = vec![0u8; bytes as usize];
@@ -557,7 +560,7 @@ impl Derived {
             return false;
         }
         let each = self.format.block_bytes();
-        x.iter().zip(out.chunks_exact_mut(each)).all(|(&x, out)| store(self.format, self.change.of(x), out))
+        x.iter().zip(out.chunks_exact_mut(each)).all(|(&x, out)| store(self.format, piece.change.of(x), out))
     }
 }
 
@@ -666,12 +669,14 @@ impl Indexed {
     /// Where bytes lie just as they are, if they do.
     pub fn place(&self, offset: u64, bytes: u64) -> Option<(u32, u64)> {
         let row_bytes = self.format.row_bytes(self.columns).filter(|&row| row > 0)?;
-        if self.change != Change::Keep || !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
+        if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
             return None;
         }
         let (piece, before) = self.piece(offset / row_bytes)?;
         let (row, count) = (offset / row_bytes - before, bytes / row_bytes);
-        if piece.element.format() != Some(self.format) || piece.scales.is_some() || row + count > piece.row_count() {
+        let kept =
+            piece.element.format() == Some(self.format) && piece.scales.is_none() && piece.change == Change::Keep;
+        if !kept || row + count > piece.row_count() {
             return None;
         }
         let first = piece.first + at(&piece.rows, row);
@@ -767,7 +772,15 @@ mod tests {
     }
 
     fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64, u64)]) -> Piece {
-        Piece { extent, element, first: 0, rows: axes(rows), columns: axes(columns), scales: None }
+        Piece {
+            extent,
+            element,
+            first: 0,
+            rows: axes(rows),
+            columns: axes(columns),
+            scales: None,
+            change: Change::Keep,
+        }
     }
 
     /// All of it, in reads of so many bytes.
@@ -806,8 +819,9 @@ mod tests {
             rows: vec![axis(2, 5 * columns), axis(columns, 1)],
             columns: vec![axis(kept, columns)],
             scales: None,
+            change: Change::Keep,
         };
-        let derived = Derived { format: Format::F32, columns: kept, change: Change::Keep, pieces: vec![piece] };
+        let derived = Derived { format: Format::F32, columns: kept, pieces: vec![piece] };
         derived.check(&[file.len() as u64]).unwrap();
         let fetch = |_: u32, offset: u64, out: &mut [u8]| {
             out.copy_from_slice(&file[offset as usize..][..out.len()]);
@@ -836,13 +850,18 @@ mod tests {
 
     #[test]
     fn rows_are_put_in_another_order_and_behind_each_other() {
-        // 8 rows of 3 columns, 2 heads of 4: halves become neighbours; behind them row 7 again, of a view that begins there.
+        // 8 rows of 3 columns, 2 heads of 4: halves become neighbours, and one more; behind them row 7 again, of a view that begins there, six times.
         let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
         let turned = piece(Element::F16, extent(0, 48), &[(2, 12), (2, 3), (2, 6)], &[(3, 1)]);
-        let last = Piece { first: 21, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
-        let derived = Derived { format: Format::F32, columns: 3, change: Change::PlusOne, pieces: vec![turned, last] };
-        let rows: Vec<f32> =
-            [0, 2, 1, 3, 4, 6, 5, 7, 7].iter().flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32)).collect();
+        let turned = Piece { change: Change::PlusOne, ..turned };
+        let change = Change::Times([3.0, 2.0]);
+        let last = Piece { first: 21, change, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
+        let derived = Derived { format: Format::F32, columns: 3, pieces: vec![turned, last] };
+        let rows: Vec<f32> = [0, 2, 1, 3, 4, 6, 5, 7]
+            .iter()
+            .flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32))
+            .chain([126.0, 132.0, 138.0])
+            .collect();
         let right: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
         for step in [4, 8, 12, 20, 108] {
             assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
@@ -852,7 +871,6 @@ mod tests {
         let plain = Derived {
             format: Format::F16,
             columns: 3,
-            change: Change::Keep,
             pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
         };
         let plain = plain.indexed();
@@ -864,7 +882,7 @@ mod tests {
     fn columns_are_transposed() {
         let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();
         let pieces = vec![piece(Element::Bf16, extent(0, 12), &[(3, 1)], &[(2, 3)])];
-        let derived = Derived { format: Format::Bf16, columns: 2, change: Change::Keep, pieces };
+        let derived = Derived { format: Format::Bf16, columns: 2, pieces };
         let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
         assert_eq!(read(&derived, &file, 2), right);
         assert_eq!(read(&derived, &file, 12), right);
@@ -897,7 +915,7 @@ mod tests {
                 let mut transposed = piece(element, whole, &[], &[(6, 150)]);
                 transposed.rows = views.clone();
                 let pieces = vec![transposed];
-                let derived = Derived { format, columns: 6, change: Change::Keep, pieces };
+                let derived = Derived { format, columns: 6, pieces };
                 let each = format.block_bytes();
                 // A row's part at a time is never a tile.
                 let right = read(&derived, &file, each);
@@ -952,7 +970,7 @@ mod tests {
         let count = 1u64 << 20;
         let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
         let pieces = vec![one; count as usize];
-        let derived = Derived { format: Format::F32, columns: 1, change: Change::Keep, pieces }.indexed();
+        let derived = Derived { format: Format::F32, columns: 1, pieces }.indexed();
         let fetch = |_: u32, _: u64, out: &mut [u8]| {
             out.fill(7);
             true
@@ -998,8 +1016,7 @@ mod tests {
             scales: Some(scales),
             ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
         };
-        let derived =
-            Derived { format: Format::F32, columns: 4, change: Change::Keep, pieces: vec![row(2), row(1), row(0)] };
+        let derived = Derived { format: Format::F32, columns: 4, pieces: vec![row(2), row(1), row(0)] };
         let right: Vec<u8> = [3.0f32, 3.0, 4.0, 4.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
             .iter()
             .flat_map(|x| x.to_le_bytes())
@@ -1017,7 +1034,7 @@ mod tests {
         let scales =
             Scales { extent: extent(16, 1), kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
         let pieces = vec![Piece { scales: Some(scales), ..piece(Element::Mxfp4, extent(0, 16), &[], &[]) }];
-        let derived = Derived { format: Format::Mxfp4, columns: 32, change: Change::Keep, pieces };
+        let derived = Derived { format: Format::Mxfp4, columns: 32, pieces };
         let made = read(&derived, &file, 17);
         let right: Vec<u8> = std::iter::once(121).chain((0..16).map(|i| i | i << 4)).collect();
         assert_eq!(made, right);
@@ -1028,7 +1045,6 @@ mod tests {
         let good = Derived {
             format: Format::F16,
             columns: 3,
-            change: Change::Keep,
             pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
         };
         good.check(&[48]).unwrap();

@@ -277,8 +277,18 @@ const DAMAGES: &[Damage] = &[
     ),
     (
         "scaling that is not known",
+        |at| edit(at, "config.json", |json| json["rope_parameters"]["rope_type"] = "xdrope".into()),
+        "\"xdrope\"; expected default",
+    ),
+    (
+        "scaling without its factors",
         |at| edit(at, "config.json", |json| json["rope_parameters"]["rope_type"] = "longrope".into()),
-        "\"longrope\"; expected default",
+        "\"short_factor\" is missing; expected an array of numbers, for longrope",
+    ),
+    (
+        "more layers than there are",
+        |at| edit(at, "config.json", |json| json["num_hidden_layers"] = u32::MAX.into()),
+        "\"num_hidden_layers\" is 4294967295; expected at most 65536",
     ),
     (
         "layers that are not all of experts",

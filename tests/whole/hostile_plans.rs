@@ -58,9 +58,17 @@ fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
     let columns = plan.weights[at].shape[0];
     let extent = Extent { file, offset, bytes: 4 };
     let axes = vec![Axis { len: columns, stride: 0 }];
-    let piece = Piece { extent, element: Element::F32, first: 0, rows: Vec::new(), columns: axes, scales: None };
+    let piece = Piece {
+        extent,
+        element: Element::F32,
+        first: 0,
+        rows: Vec::new(),
+        columns: axes,
+        scales: None,
+        change: Made::Keep,
+    };
     let format = plan.weights[at].stored;
-    plan.derived.push(Derived { format, columns, change: Made::Keep, pieces: vec![piece] });
+    plan.derived.push(Derived { format, columns, pieces: vec![piece] });
     (plan.weights[at].file, plan.weights[at].offset) = (WeightFile::Derived(number), 0);
     at
 }

@@ -46,8 +46,8 @@ fn transposed(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) ->
         rows: vec![axis(heads, (still + value) * rank), axis(rank, 1)],
         columns: vec![axis(still, rank)],
         scales: None,
+        change: Change::Keep,
     };
-    let derived =
-        Derived { format: element.scaled_format(), columns: still, change: Change::Keep, pieces: vec![piece] };
+    let derived = Derived { format: element.scaled_format(), columns: still, pieces: vec![piece] };
     Ok(Made { name, dims: vec![still, rank, heads], derived })
 }

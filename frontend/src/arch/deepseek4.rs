@@ -139,7 +139,11 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Re
     let experts = b.experts(layer)?;
     let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
     let chosen = match (layer as u64) < of.listed_layers {
-        true => b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?,
+        true => {
+            // Nothing is chosen by it.
+            b.leave_out(&name("exp_probs_b.bias"));
+            b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?
+        }
         false => b.route(layer, logits, &experts)?,
     };
     // Another bias of the same, for images.

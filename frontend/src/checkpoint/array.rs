@@ -14,6 +14,9 @@ pub(super) struct Array {
     element: Option<Element>,
     dtype: &'static str,
     scales: Option<Scales>,
+    change: Change,
+    /// Whether elements are integers, in the bytes of as many floats.
+    table: bool,
     first: u64,
     /// Digits of the index along each dimension, the slowest first.
     dims: Vec<Vec<Axis>>,
@@ -32,17 +35,63 @@ impl Array {
             stride = stride.checked_mul(len)?;
         }
         dims.reverse();
-        Some(Array { extent, element: Some(element), dtype: "", scales: None, first: 0, dims })
+        Some(Array {
+            extent,
+            element: Some(element),
+            dtype: "",
+            scales: None,
+            change: Change::Keep,
+            table: false,
+            first: 0,
+            dims,
+        })
     }
 
     /// One whose elements are of a type that weights are not read from.
     pub(super) fn unreadable(dtype: &'static str) -> Array {
         let extent = Extent { file: 0, offset: 0, bytes: 0 };
-        Array { extent, element: None, dtype, scales: None, first: 0, dims: Vec::new() }
+        Array {
+            extent,
+            element: None,
+            dtype,
+            scales: None,
+            change: Change::Keep,
+            table: false,
+            first: 0,
+            dims: Vec::new(),
+        }
+    }
+
+    /// One of integers of four or eight bytes, of which the lower four are taken: no weight is read from it, but a table may be.
+    pub(super) fn integers(extent: Extent, dtype: &'static str, bytes: u64, shape: &[u64]) -> Option<Array> {
+        let last = shape.len().checked_sub(1)?;
+        let words: Vec<u64> = shape.iter().copied().chain([bytes / 4]).collect();
+        let array = Array::whole(extent, Element::F32, &words)?.slice(last + 1, 0, 1)?.join(last)?;
+        Some(Array { element: None, dtype, ..array })
+    }
+
+    /// Its integers, where it has such.
+    pub(super) fn table(self) -> Option<Array> {
+        let integers = self.element.is_none() && !self.dims.is_empty();
+        integers.then_some(Array { element: Some(Element::F32), table: true, ..self })
+    }
+
+    pub(super) fn is_table(&self) -> bool {
+        self.table
     }
 
     pub(super) fn set_scales(&mut self, scales: Scales) {
         self.scales = Some(scales);
+    }
+
+    /// With numbers that something becomes of.
+    pub(super) fn changed(mut self, change: Change) -> Array {
+        self.change = change;
+        self
+    }
+
+    pub(super) fn change(&self) -> Change {
+        self.change
     }
 
     pub(super) fn element(&self) -> Result<Element, &'static str> {
@@ -140,13 +189,14 @@ impl Array {
             rows: kept(&mut rows.iter().flatten()),
             columns: kept(&mut columns.iter()),
             scales: self.scales,
+            change: self.change,
         })
     }
 }
 
 /// A tensor of arrays, one behind the other, and its dimensions in `ne` order. Of several with `stacked`, each is a matrix; without it, their rows are
 /// those of one. `None` where they do not fit.
-pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format, change: Change) -> Option<(Derived, Vec<u64>)> {
+pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;
     let mut shape = first.shape();
@@ -167,5 +217,5 @@ pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format, change: C
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
     shape.reverse();
-    Some((Derived { format, columns, change, pieces }, shape))
+    Some((Derived { format, columns, pieces }, shape))
 }

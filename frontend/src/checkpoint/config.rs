@@ -160,6 +160,12 @@ impl Config {
         counts.map(Some).ok_or_else(|| self.wrong(key, kind(value), "an array of counts"))
     }
 
+    pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, CheckpointError> {
+        let Some((key, value)) = self.find(&[key]) else { return Ok(None) };
+        let numbers = value.as_array().and_then(|items| items.iter().map(Value::as_f64).collect::<Option<Vec<_>>>());
+        numbers.map(Some).ok_or_else(|| self.wrong(key, kind(value), "an array of numbers"))
+    }
+
     /// An object of it, as a configuration of its own.
     pub(super) fn object(&self, key: &str) -> Result<Option<Config>, CheckpointError> {
         match self.find(&[key]) {

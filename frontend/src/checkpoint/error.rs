@@ -57,6 +57,14 @@ pub enum CheckpointError {
         /// What it says.
         found: Box<str>,
     },
+    /// Experts as KTransformers' converter packs them: quantised, in tiles of AMX, a part for each NUMA node.
+    #[error("{}: tensor \"{}\" is of experts that KTransformers packed for its kernels (AMX, by NUMA node), which nothing else reads; take the folder in BF16 or FP8 that they were converted from", path.display(), quoted(tensor))]
+    Packed {
+        /// The folder.
+        path: Box<Path>,
+        /// One of them.
+        tensor: Box<str>,
+    },
     /// The folder has no weights.
     #[error("{}: is a Hugging Face folder without model.safetensors, or model.safetensors.index.json: {hint}", path.display())]
     NoWeights {
@@ -222,6 +230,7 @@ impl CheckpointError {
             | CheckpointError::Key { .. }
             | CheckpointError::UnknownModel { .. }
             | CheckpointError::Quantisation { .. }
+            | CheckpointError::Packed { .. }
             | CheckpointError::ShardName { .. }
             | CheckpointError::Malformed { .. }
             | CheckpointError::UnknownTensor { .. }

@@ -8,13 +8,16 @@
 use super::config::Config;
 use super::error::CheckpointError;
 use super::families::Family;
-use super::names::Sizes;
+use super::names::{Factors, Sizes};
 use crate::gguf::{Array, Value};
 
 /// Counts that all models have, or may have: GGUF's key and those of configurations.
 const COUNTS: [(&str, &[&str]); 10] = [
-    ("block_count", &["num_hidden_layers", "n_layer", "num_layers"]),
-    ("context_length", &["max_position_embeddings", "n_positions", "max_sequence_length"]),
+    ("block_count", &LAYERS),
+    (
+        "context_length",
+        &["max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "seq_length"],
+    ),
     ("embedding_length", &["hidden_size"]),
     ("feed_forward_length", &["intermediate_size"]),
     ("attention.head_count", &["num_attention_heads"]),
@@ -24,8 +27,15 @@ const COUNTS: [(&str, &[&str]); 10] = [
     ("expert_group_count", &["n_group"]),
     ("expert_group_used_count", &["topk_group"]),
 ];
+/// What configurations call their number of layers.
+const LAYERS: [&str; 3] = ["num_hidden_layers", "n_layer", "num_layers"];
+/// Most layers, of each of which some keys have an element.
+const MAX_LAYERS: u32 = 1 << 16;
 /// Longest head whose frequencies are divided.
 const MAX_HEAD: u64 = 1 << 16;
+/// What configurations call the function of a router's logits.
+const SCORE_KEYS: [&str; 5] =
+    ["score_function", "scoring_func", "score_func", "moe_router_activation_func", "expert_selection_fn"];
 /// `expert_gating_func` by what configurations call it.
 const SCORES: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
 
@@ -42,8 +52,18 @@ pub(super) struct Described {
     pub entries: Vec<(Box<str>, Value)>,
     /// The numbers that its tensors are taken apart by.
     pub sizes: Sizes,
-    /// Divisors of the frequencies of RoPE, where they are divided.
-    pub divisors: Option<Vec<f32>>,
+    /// Tensors that no shard has: divisors of the frequencies of RoPE, where they are divided.
+    pub constants: Vec<(&'static str, Vec<f32>)>,
+}
+
+/// That there are no more layers than any model has, before anything is listed for each.
+pub(super) fn bounded(config: &Config) -> Result<(), CheckpointError> {
+    for key in LAYERS {
+        if let Some(layers) = config.count(&[key])?.filter(|layers| *layers > MAX_LAYERS) {
+            return Err(config.wrong(key, layers.to_string(), format!("at most {MAX_LAYERS}")));
+        }
+    }
+    Ok(())
 }
 
 /// The keys of a model, and what follows from them.
@@ -57,7 +77,8 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
         keys.count(key, from)?;
     }
     keys.number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"])?;
-    if let Some(score) = config.text(&["score_function", "scoring_func"])? {
+    keys.number("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"])?;
+    if let Some(score) = config.text(&SCORE_KEYS)? {
         let found = SCORES.iter().find(|(name, _)| *name == score);
         let (_, number) =
             found.ok_or_else(|| config.wrong("scoring_func", format!("\"{score}\""), "softmax or sigmoid"))?;
@@ -80,8 +101,8 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
         keys.refuse(key, other, &family.activations.join(" or "))?;
     }
     let sizes = sizes(&keys)?;
-    let divisors = keys.divisors()?;
-    Ok(Described { entries: keys.entries, sizes, divisors })
+    let constants = keys.divisors()?;
+    Ok(Described { entries: keys.entries, sizes, constants })
 }
 
 impl Keys<'_> {
@@ -170,7 +191,10 @@ impl Keys<'_> {
     fn rope_tables(&self) -> Result<[Option<Config>; 2], CheckpointError> {
         let now = self.config.object("rope_parameters")?;
         let full = match &now {
-            Some(table) => table.object("full_attention")?,
+            Some(table) => match table.object("full_attention")? {
+                None => table.object("compress")?,
+                full => full,
+            },
             None => None,
         };
         Ok([full.or(now), self.config.object("rope_scaling")?])
@@ -186,6 +210,14 @@ impl Keys<'_> {
         match key {
             "rope_theta" | "partial_rotary_factor" => self.config.number(&[key]),
             _ => Ok(None),
+        }
+    }
+
+    /// The same of layers with a window, where theirs are others.
+    pub(super) fn local_rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
+        match self.config.object("rope_parameters")? {
+            Some(table) => table.object("sliding_attention")?.map_or(Ok(None), |table| table.number(&[key])),
+            None => Ok(None),
         }
     }
 
@@ -262,21 +294,63 @@ impl Keys<'_> {
                     self.put("rope.scaling.attn_factor", beside);
                 }
             }
+            (Some("longrope" | "su"), _) => self.longrope()?,
             (Some(other), _) => {
-                let expected = "default, linear, llama3 or yarn: nothing else is supported";
+                let expected = "default, linear, llama3, yarn or longrope: nothing else is supported";
                 return Err(self.config.wrong("rope_type", format!("\"{other}\""), expected));
             }
         }
         Ok(())
     }
 
-    /// Divisors of the frequencies of RoPE, where they are divided.
-    fn divisors(&self) -> Result<Option<Vec<f32>>, CheckpointError> {
-        match self.rope_kind()?.as_deref() {
-            Some("llama3") => llama_3_divisors(self).map(Some),
-            Some("proportional") => proportional_divisors(self).map(Some),
-            _ => Ok(None),
+    /// Scaling by two lists of factors: what sines and cosines are multiplied by is stated, or follows from what the context grew by (transformers,
+    /// `_compute_longrope_parameters`).
+    fn longrope(&mut self) -> Result<(), CheckpointError> {
+        const ORIGINAL: &str = "original_max_position_embeddings";
+        let config = self.config;
+        let context = f64::from(config.require(&["max_position_embeddings"])?);
+        let original = match self.rope_number(ORIGINAL)? {
+            None => config.number(&[ORIGINAL])?.unwrap_or(context),
+            Some(original) => original,
+        };
+        if !(original >= 2.0 && original <= f64::from(u32::MAX)) {
+            return Err(config.wrong(ORIGINAL, original.to_string(), "a count of 2 or more, for longrope"));
         }
+        let grown = context / original;
+        let usual = if grown <= 1.0 { 1.0 } else { (1.0 + grown.ln() / original.ln()).sqrt() };
+        let stated = [self.rope_number("short_mscale")?, self.rope_number("long_mscale")?];
+        let magnitude = match (self.rope_number("attention_factor")?, stated) {
+            (Some(magnitude), _) => magnitude,
+            (None, [Some(short), Some(long)]) if short == long => short,
+            (None, [None, None]) => usual,
+            (None, [short, long]) => {
+                let found = format!("{long:?} where short_mscale is {short:?}");
+                return Err(config.wrong("long_mscale", found, "the same as short_mscale"));
+            }
+        };
+        if !(magnitude.is_finite() && magnitude > 0.0) {
+            return Err(config.wrong("attention_factor", magnitude.to_string(), "a positive number"));
+        }
+        self.put("rope.scaling.type", "longrope");
+        self.put("rope.scaling.original_context_length", original as u32);
+        self.put("rope.scaling.attn_factor", magnitude as f32);
+        Ok(())
+    }
+
+    /// Divisors of the frequencies of RoPE, where they are divided.
+    fn divisors(&self) -> Result<Vec<(&'static str, Vec<f32>)>, CheckpointError> {
+        let factors = match self.rope_kind()?.as_deref() {
+            Some("llama3") => llama_3_divisors(self)?,
+            Some("proportional") => proportional_divisors(self)?,
+            Some("longrope" | "su") => {
+                return [("rope_factors_short.weight", "short_factor"), ("rope_factors_long.weight", "long_factor")]
+                    .into_iter()
+                    .map(|(tensor, key)| Ok((tensor, longrope_divisors(self, key)?)))
+                    .collect();
+            }
+            _ => return Ok(Vec::new()),
+        };
+        Ok(vec![("rope_freqs.weight", factors)])
     }
 
     /// The leading part of a head that is rotated: this share where the configuration does not say another.
@@ -294,6 +368,13 @@ impl Keys<'_> {
     pub(super) fn windows(&mut self) -> Result<(), CheckpointError> {
         if let Some(types) = self.config.texts("layer_types")? {
             self.flags("attention.sliding_window_pattern", types.iter().map(|kind| *kind == "sliding_attention"));
+        } else if let Some(letters) = self.config.value("sliding_window_pattern").and_then(|value| value.as_str()) {
+            // Those of one period: L has the window.
+            let layers = self.config.require(&["num_hidden_layers"])? as usize;
+            self.flags(
+                "attention.sliding_window_pattern",
+                letters.bytes().map(|letter| letter == b'L').cycle().take(layers),
+            );
         } else if let Some(period) = self.config.count(&["sliding_window_pattern", "_sliding_window_pattern"])? {
             self.put("attention.sliding_window_pattern", period);
         }
@@ -312,7 +393,7 @@ pub(super) struct Yarn {
 }
 
 /// What YaRN multiplies sines and cosines by, with a weight on the logarithm (transformers, `_compute_yarn_parameters`).
-fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
+pub(super) fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * weight * factor.ln() }
 }
 
@@ -346,6 +427,34 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         key_len: count(&["linear_key_head_dim"])?,
         value_len: count(&["linear_value_head_dim"])?,
         groups: count(&["n_groups", "mamba_n_groups"])?,
+        state: count(&["mamba_d_state"])?,
+        inner: keys.number_of("ssm.inner_size").unwrap_or(0),
+        factors: factors(config)?,
+    })
+}
+
+/// Factors on what matrices give; 1 where a model has none.
+fn factors(config: &Config) -> Result<Factors, CheckpointError> {
+    let number = |key: &str| Ok::<_, CheckpointError>(config.number(&[key])?.unwrap_or(1.0) as f32);
+    let list = |key: &str, len: usize| match config.numbers(key)? {
+        None => Ok(vec![1.0; len]),
+        Some(numbers) if numbers.len() == len => Ok(numbers.into_iter().map(|number| number as f32).collect()),
+        Some(numbers) => Err(config.wrong(key, format!("an array of {}", numbers.len()), format!("{len} numbers"))),
+    };
+    let (network, parts) = (list("mlp_multipliers", 2)?, list("ssm_multipliers", 5)?);
+    let mut ssm_parts = [1.0; 5];
+    ssm_parts.copy_from_slice(&parts);
+    Ok(Factors {
+        embedding: number("embedding_multiplier")?,
+        logits: number("lm_head_multiplier")?,
+        attention: number("attention_in_multiplier")?,
+        key: number("key_multiplier")?,
+        attention_out: number("attention_out_multiplier")?,
+        gate: network[0],
+        down: network[1],
+        ssm: number("ssm_in_multiplier")?,
+        ssm_parts,
+        ssm_out: number("ssm_out_multiplier")?,
     })
 }
 
@@ -363,6 +472,16 @@ fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     }
     let turned = (dims as f64 * share / 2.0) as u64;
     Ok((0..dims / 2).map(|pair| if pair < turned { 1.0 } else { STILL }).collect())
+}
+
+/// One of two lists of factors, of which the longer contexts have the second: a factor for each pair.
+fn longrope_divisors(keys: &Keys<'_>, key: &str) -> Result<Vec<f32>, CheckpointError> {
+    for table in keys.rope_tables()?.iter().flatten() {
+        if let Some(factors) = table.numbers(key)? {
+            return Ok(factors.into_iter().map(|factor| factor as f32).collect());
+        }
+    }
+    Err(keys.config.wrong(key, "missing", "an array of numbers, for longrope"))
 }
 
 /// Those of Llama 3's: high ones stay, low ones are divided by the factor, and between they change smoothly

@@ -47,19 +47,21 @@ use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
 use array::Array;
 use config::Config;
 pub use error::{CheckpointError, HeaderFault};
-use families::{FAMILIES, Family};
+use families::Family;
 use keys::Described;
-use names::{Made, SHARED, Sizes};
+use names::{Made, SHARED, Sizes, Stacked};
 use shards::{Quantisation, Shards};
 
 /// The configuration of a checkpoint's folder.
 const CONFIG: &str = "config.json";
+/// GGUF's number for tables of integers of four bytes.
+const TABLE: u32 = 26;
 /// Most files of a folder that are looked at.
 const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 15] = [
+const OTHER_PARTS: [&str; 19] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -72,17 +74,24 @@ const OTHER_PARTS: [&str; 15] = [
     "model.embed_vision.",
     "model.embed_audio.",
     "mtp.",
+    "vision.",
+    "aligner.",
+    "image_",
+    "patch_merge_mlp.",
     "model.mtp_block.",
     "model.mtp_emb_norm.",
     "model.mtp_hidden_norm.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 8] = [
+const PREFIXES: [(&str, &str); 11] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
     ("ernie.", "model."),
     ("backbone.", "model."),
+    ("model.backbone.", "model."),
+    ("model.lm_head.", "lm_head."),
+    ("transformer.", "model."),
     // Models without a head.
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
@@ -100,7 +109,7 @@ pub fn is_checkpoint(folder: &Path) -> bool {
 
 /// Names of all `model_type`s that are read, with the architectures that they are.
 pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FAMILIES.iter().flat_map(|family| family.model_types.iter().map(|name| (*name, family.architecture)))
+    families::all().flat_map(|family| family.model_types.iter().map(|name| (*name, family.architecture)))
 }
 
 /// Opens the model of a folder.
@@ -112,37 +121,41 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
         return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });
     }
     let config = Config::open(&folder.join(CONFIG))?;
+    keys::bounded(&config)?;
     let family = family(&config)?;
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
-    let Described { mut entries, sizes, divisors } = keys::keys(&config, family)?;
+    let Described { mut entries, sizes, constants } = keys::keys(&config, family)?;
     let shards = Shards::open(folder)?;
-    if shards.tensors.keys().any(|name| name.starts_with("blk.") && name.contains("_exps.")) {
-        // Tiles of experts, cut for each socket, under names like `blk.0.ffn_up_exps.7.numa.0.weight` (kt-kernel, `convert_cpu_weights.py`).
-        return Err(CheckpointError::Quantisation { path: folder.into(), found: "KTransformers, for CPUs".into() });
+    // Under names like `blk.0.ffn_up_exps.7.numa.0.weight` (kt-kernel, `convert_cpu_weights.py`).
+    if let Some(tensor) = shards.tensors.keys().find(|name| name.starts_with("blk.") && name.contains("_exps.")) {
+        return Err(CheckpointError::Packed { path: folder.into(), tensor: tensor.clone() });
     }
     let weights = shards::weights(&shards, &quantisation)?;
     let made = made(&shards, &config, family, &sizes, weights)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
-    let (tensors, derived) = placed(&shards, made)?;
+    let (tensors, derived) = placed(&shards, made, family.single)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
-    let constants: Vec<_> = divisors.map(|divisors| ("rope_freqs.weight", divisors)).into_iter().collect();
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
 }
 
 /// Tensors where they lie as they are, in one of the files, and what the others are made of, each of which counts as a file behind these.
-fn placed(shards: &Shards, made: BTreeMap<String, Group>) -> Result<(Vec<Tensor>, Vec<Indexed>), CheckpointError> {
+fn placed(
+    shards: &Shards,
+    made: BTreeMap<String, Group>,
+    single: &[&str],
+) -> Result<(Vec<Tensor>, Vec<Indexed>), CheckpointError> {
     let lengths = shards.lengths();
     let (mut tensors, mut all) = (Vec::with_capacity(made.len()), Vec::new());
     let mut made: Vec<(String, Group)> = made.into_iter().collect();
     made.sort_by_key(|(name, _)| layer(name));
-    for (name, Group { arrays, stacked, change }) in made {
+    for (name, Group { arrays, stacked }) in made {
         let unusable = |found: String| shards.wrong(&name, found, "a tensor of the model");
         let first = arrays.first().ok_or_else(|| unusable("made of nothing".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
-        let format = format(&name, first.rank() + usize::from(stacked), element, change);
-        let (derived, dims) = array::derived(&arrays, stacked, format, change).ok_or_else(|| {
+        let format = format(&name, first.rank() + usize::from(stacked), element, first.change(), single);
+        let (derived, dims) = array::derived(&arrays, stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
             shapes.dedup();
             unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
@@ -161,7 +174,8 @@ fn placed(shards: &Shards, made: BTreeMap<String, Group>) -> Result<(Vec<Tensor>
                 (shards.files.len() + all.len() - 1, 0)
             }
         };
-        let tensor_type = format.row().gguf_id.and_then(TensorType::from_id);
+        let id = if first.is_table() { Some(TABLE) } else { format.row().gguf_id };
+        let tensor_type = id.and_then(TensorType::from_id);
         let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
         tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
     }
@@ -174,7 +188,7 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
     let inner = config.text(&["model_type"])?;
     let outer = config.outer("model_type").and_then(|value| value.as_str());
     for name in [inner, outer].into_iter().flatten() {
-        for family in FAMILIES.iter().filter(|family| family.model_types.contains(&name)) {
+        for family in families::all().filter(|family| family.model_types.contains(&name)) {
             if (family.when)(&config.clone().with_defaults(family.defaults))? {
                 return Ok(family);
             }
@@ -193,7 +207,6 @@ fn layer(name: &str) -> Option<u64> {
 struct Group {
     arrays: Vec<Array>,
     stacked: bool,
-    change: Change,
 }
 
 /// A stored name as the rules have it; `None` for what is no part of the decoder.
@@ -215,14 +228,15 @@ fn made(
 ) -> Result<BTreeMap<String, Group>, CheckpointError> {
     let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(false);
     let mut made: BTreeMap<String, Group> = BTreeMap::new();
-    let mut experts: BTreeMap<String, BTreeMap<u64, Array>> = BTreeMap::new();
+    let mut several: BTreeMap<String, (Stacked, BTreeMap<u64, Array>)> = BTreeMap::new();
     for (stored, array) in weights {
         let Some(name) = decoder_name(&stored) else { continue };
         if tied && name == "lm_head.weight" {
             continue;
         }
-        let rules = family.tensors.iter().chain(SHARED);
-        let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, &name)?))) else {
+        let rules = family.tensors.iter().copied().flatten().chain(SHARED);
+        let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, sizes, &name)?)))
+        else {
             // Behind the decoder's layers are some that only draft, with tensors of their own.
             if layer(&name.replacen("model.layers.", "blk.", 1)).is_some_and(|layer| layer >= sizes.layers) {
                 continue;
@@ -237,48 +251,42 @@ fn made(
         let parts = (rule.how)(sizes, array).ok_or_else(|| {
             shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
         })?;
-        for Made { part, arrays, change } in parts {
+        for Made { part, arrays } in parts {
             let to = found.to.replace("{P}", part);
-            if let Some(expert) = found.expert {
-                if expert >= sizes.experts {
-                    return Err(shards.wrong(
-                        &stored,
-                        format!("of expert {expert}"),
-                        format!("below {}", sizes.experts),
-                    ));
+            if let Some(of @ Stacked { number, word, count }) = found.stacked {
+                if number >= count {
+                    return Err(shards.wrong(&stored, format!("of {word} {number}"), format!("below {count}")));
                 }
-                experts.entry(to).or_default().extend(arrays.into_iter().map(|array| (expert, array)));
+                let (_, parts) = several.entry(to).or_insert((of, BTreeMap::new()));
+                parts.extend(arrays.into_iter().map(|array| (number, array)));
                 continue;
             }
-            if made.insert(to, Group { arrays, stacked: false, change }).is_some() {
+            if made.insert(to, Group { arrays, stacked: false }).is_some() {
                 return Err(shards.wrong(&stored, "there under another name, too".to_owned(), "there once"));
             }
         }
     }
-    for (name, parts) in experts {
-        if let Some(missing) = (0..sizes.experts).find(|expert| !parts.contains_key(expert)) {
-            let tensor = format!("{name}, expert {missing}").into();
+    for (name, (Stacked { word, count, .. }, parts)) in several {
+        if let Some(missing) = (0..count).find(|number| !parts.contains_key(number)) {
+            let tensor = format!("{name}, {word} {missing}").into();
             return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
         }
         let arrays = parts.into_values().collect();
-        if made.insert(name.clone(), Group { arrays, stacked: true, change: Change::Keep }).is_some() {
-            return Err(shards.wrong(&name, "there expert by expert and as one".to_owned(), "there once"));
+        if made.insert(name.clone(), Group { arrays, stacked: true }).is_some() {
+            return Err(shards.wrong(&name, format!("there {word} by {word} and as one"), "there once"));
         }
     }
     Ok(made)
 }
 
-/// Matrices that are f32 whatever they are stored as: small, and what is chosen by them is sensitive.
-const SINGLE: [&str; 4] =
-    ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
-
-/// The format of a tensor: vectors, norms, biases and routers are f32, as in GGUF files; FP8 numbers times their scales are the nearest bf16.
-fn format(name: &str, rank: usize, element: Element, change: Change) -> Format {
+/// The format of a tensor: vectors, norms, biases and those that a family has as `single` are f32, as in GGUF files; FP8 numbers times their scales
+/// are the nearest bf16.
+fn format(name: &str, rank: usize, element: Element, change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
-        || change != Change::Keep
+        || matches!(change, Change::PlusOne | Change::MinusExp)
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
-        || SINGLE.iter().any(|end| name.ends_with(end));
+        || single.iter().any(|end| name.ends_with(end));
     // Blocks of numbers stay blocks.
     if single && element.columns() == 1 { Format::F32 } else { element.scaled_format() }
 }

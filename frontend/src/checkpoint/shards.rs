@@ -122,6 +122,8 @@ pub(super) fn hint(folder: &Path) -> &'static str {
     let has = |name: &str| folder.join(name).exists();
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
         "pytorch_model.bin is a pickle, which is not read: save the model as safetensors (transformers: save_pretrained)"
+    } else if has("_layer_0") {
+        "KTransformers' .kt files are packed for its kernels: take the folder in BF16 or FP8 that they were converted from"
     } else if has("consolidated.safetensors") || has("consolidated.safetensors.index.json") {
         "consolidated.safetensors is Mistral's own layout, which is not read: take the files of Hugging Face's"
     } else {
@@ -146,7 +148,7 @@ impl Quantisation {
             "fp8" | "mxfp4" => {}
             // What is 4 bits wide there has other names for its weights.
             "compressed-tensors" => match said.text(&["format"])?.unwrap_or("float-quantized") {
-                "float-quantized" | "naive-quantized" => {}
+                "float-quantized" | "naive-quantized" | "mxfp4-pack-quantized" => {}
                 other => return Err(refused(&format!("{method}, {other}"))),
             },
             other => return Err(refused(other)),
@@ -166,6 +168,10 @@ impl Quantisation {
     }
 }
 
+/// Types of bytes with two numbers of four bits.
+const CODES: [&str; 2] = ["I8", "U8"];
+/// The end of names of such weights, where it is not that of others.
+const PACKED: &str = "_packed";
 /// Ends of names of what only says how activations are quantised, which they are not here.
 const OF_ACTIVATIONS: [&str; 4] = [".input_scale", ".activation_scale", ".k_scale", ".v_scale"];
 
@@ -173,13 +179,18 @@ const OF_ACTIVATIONS: [&str; 4] = [".input_scale", ".activation_scale", ".k_scal
 pub(super) fn weights(shards: &Shards, of: &Quantisation) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
     let mut weights = BTreeMap::new();
     let scales_of = |name: &str| {
-        let names = [format!("{name}_scale_inv"), format!("{name}_scale")];
-        names.into_iter().find_map(|name| shards.tensors.get_key_value(name.as_str()))
+        let beside = name.strip_suffix(".weight").map(|base| format!("{base}.scale"));
+        let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
+        names.into_iter().flatten().find_map(|name| shards.tensors.get_key_value(name.as_str()))
     };
     let is_scale = |name: &str| {
         let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
-        weight.is_some_and(|weight| shards.tensors.contains_key(weight))
-            || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
+        let beside = name.strip_suffix(".scale").and_then(|base| shards.tensors.get(&*format!("{base}.weight")));
+        weight.is_some_and(|weight| {
+            shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
+        }) || beside.is_some_and(|(_, weight)| {
+            CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
+        }) || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
             || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
     };
     for (name, (file, entry)) in shards.tensors.iter().filter(|(name, _)| !is_scale(name)) {
@@ -190,10 +201,19 @@ pub(super) fn weights(shards: &Shards, of: &Quantisation) -> Result<BTreeMap<Box
             weights.insert(base.into(), blocks(shards, name, entry, extent, scales, found)?);
             continue;
         }
+        let packed = name.strip_suffix(PACKED).unwrap_or(name);
+        if CODES.contains(&entry.dtype.name)
+            && let Some((scales, found)) = scales_of(packed)
+        {
+            weights.insert(packed.into(), pairs(shards, name, entry, extent, scales, found)?);
+            continue;
+        }
         let unreadable = || shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3");
         let Some(element) = entry.dtype.element else {
             // Counters, tables of tokenizers and the like: refused where a weight is made of them.
-            weights.insert(name.clone(), Array::unreadable(entry.dtype.name));
+            let integers = ["I32", "I64"].contains(&entry.dtype.name);
+            let table = Array::integers(extent, entry.dtype.name, entry.dtype.bytes, &entry.shape).filter(|_| integers);
+            weights.insert(name.clone(), table.unwrap_or_else(|| Array::unreadable(entry.dtype.name)));
             continue;
         };
         let mut array = Array::whole(extent, element, &entry.shape).ok_or_else(unreadable)?;
@@ -259,6 +279,41 @@ fn scales(
     Ok(Scales { extent, kind, block_rows: block[0], block_columns: block[1], columns })
 }
 
+/// A matrix of MXFP4 (DeepSeek-V4, compressed-tensors): bytes `[.., rows, columns / 2]`, neighbours in a byte, with scales `[.., rows, columns / 32]`.
+fn pairs(
+    shards: &Shards,
+    name: &str,
+    entry: &Entry,
+    extent: Extent,
+    scales_name: &str,
+    (file, scales): &(u32, Entry),
+) -> Result<Array, CheckpointError> {
+    let same = match (entry.shape.split_last(), scales.shape.split_last()) {
+        (Some((bytes, rows)), Some((blocks, others))) => rows == others && blocks.checked_mul(16) == Some(*bytes),
+        _ => false,
+    };
+    if !same || !["U8", "F8_E8M0"].contains(&scales.dtype.name) {
+        let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
+        let expected = format!("of U8 or F8_E8M0, one for each 16 bytes of {name}, {:?}", entry.shape);
+        return Err(shards.wrong(scales_name, found, expected));
+    }
+    mx_blocks(extent, &scales.shape, *file, scales)
+        .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
+}
+
+/// Blocks of codes, and their scales.
+fn mx_blocks(extent: Extent, units: &[u64], file: u32, scales: &Entry) -> Option<Array> {
+    let mut array = Array::whole(extent, Element::Mxfp4, units)?;
+    array.set_scales(Scales {
+        extent: Extent { file, offset: scales.offset, bytes: scales.bytes },
+        kind: ScaleKind::OfBlock,
+        block_rows: 1,
+        block_columns: 1,
+        columns: units.last().copied().unwrap_or(1),
+    });
+    Some(array)
+}
+
 /// Blocks of MXFP4 (gpt-oss): bytes `[.., rows, blocks, 16]`, with scales `[.., rows, blocks]`.
 fn blocks(
     shards: &Shards,
@@ -276,16 +331,5 @@ fn blocks(
         let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
         return Err(shards.wrong(scales_name, found, format!("{units:?} of U8, one for each block")));
     }
-    let mut array = Array::whole(extent, Element::Mxfp4, units)
-        .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))?;
-    let extent = Extent { file: *file, offset: scales.offset, bytes: scales.bytes };
-    let kind = ScaleKind::OfBlock;
-    array.set_scales(Scales {
-        extent,
-        kind,
-        block_rows: 1,
-        block_columns: 1,
-        columns: units.last().copied().unwrap_or(1),
-    });
-    Ok(array)
+    mx_blocks(extent, units, *file, scales).ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
 }

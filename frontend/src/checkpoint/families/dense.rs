@@ -1,0 +1,216 @@
+//! Dense models with names of tensors of their own.
+
+use super::super::error::CheckpointError;
+use super::super::keys::Keys;
+use super::super::names::{Rule, plain, plus_one, query_key_value, row, rule, skip};
+use super::{Family, USUAL, base_by_alpha};
+
+pub(super) static ROWS: &[Family] = &[
+    Family {
+        model_types: &["ernie4_5"],
+        architecture: "ernie4_5",
+        tensors: &[ERNIE],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128,
+            "rope_theta": 5e5, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["phi3"],
+        architecture: "phi3",
+        keys: |keys| keys.rotated_part(1.0),
+        tensors: &[PHI_3],
+        window: true,
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["phi"],
+        architecture: "phi2",
+        keys: |keys| {
+            keys.refuse("qk_layernorm", |value| value.as_bool() == Some(true), "false")?;
+            keys.rotated_part(0.5)
+        },
+        tensors: &[PHI_2],
+        activations: &["gelu_new"],
+        defaults: r#"{"max_position_embeddings": 2048, "layer_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["stablelm"],
+        architecture: "stablelm",
+        keys: |keys| {
+            let parallel = keys.config.flag(&["use_parallel_residual"])?.unwrap_or(false);
+            keys.put("use_parallel_residual", parallel);
+            keys.rotated_part(0.25)
+        },
+        tensors: &[STABLELM],
+        defaults: r#"{"max_position_embeddings": 4096, "layer_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["starcoder2"],
+        architecture: "starcoder2",
+        tensors: &[STARCODER_2],
+        activations: &["gelu_pytorch_tanh"],
+        window: true,
+        defaults: r#"{"max_position_embeddings": 4096, "norm_epsilon": 1e-5, "num_key_value_heads": 2, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["nemotron"],
+        architecture: "nemotron",
+        keys: |keys| {
+            keys.number("attention.layer_norm_epsilon", &["norm_eps"])?;
+            let share = keys.config.number(&["rope_percent"])?;
+            keys.rotated_part(share.unwrap_or(0.5))
+        },
+        tensors: &[NEMOTRON],
+        activations: &["relu2"],
+        defaults: r#"{"max_position_embeddings": 4096, "norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["cohere"],
+        architecture: "command-r",
+        keys: |keys| {
+            // The other one is that of the first part of training.
+            keys.count("context_length", &["model_max_length", "max_position_embeddings"])?;
+            keys.number("logit_scale", &["logit_scale"])
+        },
+        defaults: r#"{"max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "rope_theta": 5e5, "logit_scale": 0.0625,
+            "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["cohere2"],
+        architecture: "cohere2",
+        keys: |keys| {
+            keys.number("logit_scale", &["logit_scale"])?;
+            keys.count("attention.sliding_window", &["sliding_window"])?;
+            keys.refuse("rotary_pct", |value| value.as_f64() != Some(1.0), "1")?;
+            keys.windows()
+        },
+        defaults: r#"{"max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "logit_scale": 0.0625, "sliding_window": 4096,
+            "sliding_window_pattern": 4, "head_dim": 128, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["glm4"],
+        architecture: "glm4",
+        keys: |keys| keys.rotated_part(0.5),
+        tensors: &[GLM_4],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7, "num_key_value_heads": 2, "head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["glm"],
+        architecture: "chatglm",
+        keys: |keys| keys.rotated_part(0.5),
+        tensors: &[GLM],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7, "num_key_value_heads": 2, "head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["chatglm"],
+        architecture: "chatglm",
+        keys: chatglm,
+        tensors: &[CHATGLM],
+        defaults: r#"{"seq_length": 2048, "layernorm_epsilon": 1e-5, "multi_query_attention": false, "rope_ratio": 1}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["hunyuan_v1_dense"],
+        architecture: "hunyuan-dense",
+        keys: |keys| {
+            let dims = keys.config.count(&["head_dim"])?.map(f64::from);
+            base_by_alpha(keys, dims)
+        },
+        tensors: &[HUNYUAN],
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+];
+
+/// ERNIE 4.5, dense and with experts.
+pub(super) static ERNIE: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.qkv_proj.weight", "blk.{L}.attn_{P}.weight", query_key_value),
+    rule("model.layers.{L}.mlp.moe_statics.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", row),
+];
+
+/// Phi-1 and Phi-2.
+static PHI_2: &[Rule] = &[
+    rule("model.final_layernorm", "output_norm", plain),
+    rule("model.layers.{L}.self_attn.dense", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.mlp.fc1", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
+];
+
+/// StableLM: each head has a norm of its own, where there are such.
+static STABLELM: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_layernorm.norms.{Q}", "blk.{L}.attn_q_norm", plain),
+    rule("model.layers.{L}.self_attn.k_layernorm.norms.{K}", "blk.{L}.attn_k_norm", plain),
+];
+
+/// StarCoder 2.
+static STARCODER_2: &[Rule] = &[
+    rule("model.layers.{L}.mlp.c_fc", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
+];
+
+/// Nemotron: weights of norms multiply by one more.
+static NEMOTRON: &[Rule] = &[
+    rule("model.norm.weight", "output_norm.weight", plus_one),
+    rule("model.layers.{L}.input_layernorm.weight", "blk.{L}.attn_norm.weight", plus_one),
+    rule("model.layers.{L}.post_attention_layernorm.weight", "blk.{L}.ffn_norm.weight", plus_one),
+];
+
+/// GLM-4 of 2025: norms on both sides of a block, and one matrix of gates and up.
+static GLM_4: &[Rule] = &[
+    rule("model.layers.{L}.post_self_attn_layernorm", "blk.{L}.post_attention_norm", plain),
+    rule("model.layers.{L}.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
+    rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
+];
+
+/// GLM-4 of 2024.
+static GLM: &[Rule] = &[rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain)];
+
+/// The same, and ChatGLM 3, in files with code of their own.
+static CHATGLM: &[Rule] = &[
+    rule("model.embedding.word_embeddings", "token_embd", plain),
+    rule("model.encoder.final_layernorm", "output_norm", plain),
+    rule("model.output_layer", "output", plain),
+    rule("model.rotary_pos_emb.inv_freq", "", skip),
+    rule("model.encoder.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plain),
+    rule("model.encoder.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.encoder.layers.{L}.self_attention.query_key_value", "blk.{L}.attn_qkv", plain),
+    rule("model.encoder.layers.{L}.self_attention.dense", "blk.{L}.attn_output", plain),
+    rule("model.encoder.layers.{L}.mlp.dense_h_to_4h", "blk.{L}.ffn_up", plain),
+    rule("model.encoder.layers.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
+];
+
+/// Hunyuan, dense.
+static HUNYUAN: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.query_layernorm", "blk.{L}.attn_q_norm", plain),
+    rule("model.layers.{L}.self_attn.key_layernorm", "blk.{L}.attn_k_norm", plain),
+];
+
+/// Phi-3: one matrix of queries, keys and values, one of gates and up.
+static PHI_3: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
+];
+
+fn chatglm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.count("feed_forward_length", &["ffn_hidden_size"])?;
+    if config.flag(&["multi_query_attention"])? == Some(true) {
+        keys.count("attention.head_count_kv", &["multi_query_group_num"])?;
+    }
+    keys.count("attention.key_length", &["kv_channels"])?;
+    keys.count("attention.value_length", &["kv_channels"])?;
+    keys.number("attention.layer_norm_rms_epsilon", &["layernorm_epsilon"])?;
+    keys.put("rope.freq_base", (10_000.0 * config.number(&["rope_ratio"])?.unwrap_or(1.0)) as f32);
+    keys.refuse("rmsnorm", |value| value.as_bool() != Some(true), "true")?;
+    keys.refuse("apply_residual_connection_post_layernorm", |value| value.as_bool() == Some(true), "false")?;
+    keys.rotated_part(0.5)
+}

@@ -1,0 +1,444 @@
+//! Models with experts that are no other model's kin.
+
+use super::super::error::CheckpointError;
+use super::super::keys::Keys;
+use super::super::names::{
+    POST_ATTENTION, Rule, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one, rule, transposed,
+};
+use super::dense::ERNIE;
+use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
+
+pub(super) static ROWS: &[Family] = &[
+    // The code of OLMoE has no other epsilon.
+    Family {
+        model_types: &["olmoe"],
+        architecture: "olmoe",
+        keys: |keys| {
+            keys.put("attention.layer_norm_rms_epsilon", 1e-5f32);
+            keys.normalise(&["norm_topk_prob"])
+        },
+        defaults: r#"{"max_position_embeddings": 4096, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gpt_oss"],
+        architecture: "gpt-oss",
+        keys: gpt_oss,
+        tensors: &[GPT_OSS],
+        defaults: r#"{"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "rope_theta": 150000.0, "sliding_window": 128, "num_experts_per_tok": 4, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
+            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["glm4_moe", "glm4v_moe", "glm4v_moe_text"],
+        architecture: "glm4moe",
+        keys: |keys| {
+            keys.default("expert_gating_func", SIGMOID);
+            keys.rotated_part(0.5)?;
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            keys.count("expert_shared_count", &["n_shared_experts"])?;
+            keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
+            keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+            keys.normalise(&["norm_topk_prob"])
+        },
+        tensors: &[POST_ATTENTION],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46, "num_attention_heads": 96,
+            "num_key_value_heads": 8, "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "n_routed_experts": 128,
+            "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1,
+            "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["dots1"],
+        architecture: "dots1",
+        keys: |keys| {
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            keys.count("expert_shared_count", &["n_shared_experts"])?;
+            keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
+            keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+            keys.normalise(&["norm_topk_prob"])
+        },
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "num_key_value_heads": 32, "norm_topk_prob": false,
+            "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "moe_intermediate_size": 1408}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["minimax_m2", "minimax"],
+        architecture: "minimax-m2",
+        keys: |keys| {
+            keys.count("expert_feed_forward_length", &["intermediate_size"])?;
+            keys.count("rope.dimension_count", &["rotary_dim"])?;
+            Ok(())
+        },
+        defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
+            "num_experts_per_tok": 8}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["ernie4_5_moe"],
+        architecture: "ernie4_5-moe",
+        keys: ernie_moe,
+        tensors: &[ERNIE],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "rope_theta": 5e5,
+            "tie_word_embeddings": true, "moe_intermediate_size": 1536, "moe_num_experts": 64, "moe_k": 6, "moe_layer_interval": 1,
+            "moe_layer_start_index": 1, "moe_num_shared_experts": 2}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["bailing_moe_v2", "bailing_moe_2"],
+        architecture: "bailingmoe2",
+        keys: |keys| {
+            keys.rotated_part(0.5)?;
+            keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            keys.count("expert_shared_count", &["num_shared_experts"])?;
+            keys.count("expert_shared_feed_forward_length", &["moe_shared_expert_intermediate_size"])?;
+            keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+            keys.normalise(&["norm_topk_prob"])
+        },
+        tensors: &[LING_2],
+        ..USUAL
+    },
+    Family {
+        model_types: &["hunyuan_v1_moe"],
+        architecture: "hunyuan-moe",
+        keys: hunyuan_moe,
+        tensors: &[HUNYUAN_MOE],
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["phimoe"],
+        architecture: "phimoe",
+        window: true,
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "rope_theta": 1e6,
+            "num_local_experts": 16, "num_experts_per_tok": 2}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["exaone_moe"],
+        architecture: "exaone-moe",
+        keys: |keys| {
+            shared_beside(keys)?;
+            keys.count("attention.sliding_window", &["sliding_window"])?;
+            keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+            keys.normalise(&["norm_topk_prob"])?;
+            keys.windows()
+        },
+        tensors: &[&[rule("model.layers.{L}.mlp.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", plain)]],
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4,
+            "first_k_dense_replace": 1, "moe_intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 8,
+            "num_shared_experts": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["hy_v3"],
+        architecture: "hy_v3",
+        keys: |keys| {
+            shared_beside(keys)?;
+            keys.default("expert_gating_func", SIGMOID);
+            keys.number("expert_weights_scale", &["router_scaling_factor"])?;
+            keys.normalise(&["route_norm"])
+        },
+        tensors: &[HY_3],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128,
+            "rope_theta": 11158840.0, "num_experts": 192, "num_experts_per_tok": 8, "num_shared_experts": 1,
+            "moe_intermediate_size": 1536, "router_scaling_factor": 2.826, "route_norm": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["laguna"],
+        architecture: "laguna",
+        keys: laguna,
+        tensors: &[LAGUNA],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128,
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}, "sliding_window": 512,
+            "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts": 256, "num_experts_per_tok": 8,
+            "moe_routed_scaling_factor": 1.0}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["cohere2_moe"],
+        architecture: "cohere2moe",
+        keys: cohere_2_moe,
+        defaults: r#"{"max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "logit_scale": 0.0625, "sliding_window": 4096,
+            "sliding_window_pattern": 4, "prefix_dense_sliding_window_pattern": 1, "head_dim": 128, "tie_word_embeddings": true,
+            "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 0, "expert_selection_fn": "softmax", "norm_topk_prob": true,
+            "shared_expert_combination_strategy": "average"}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"],
+        architecture: "minimax-m3",
+        keys: minimax_m3,
+        tensors: &[MINIMAX_M3],
+        single: &["ffn_gate_inp.weight", "indexer.q_proj.weight", "indexer.k_proj.weight"],
+        // What graphs do is what they all have: gates and up that are clamped.
+        activations: &["silu", "swish", "swigluoai"],
+        defaults: r#"{"hidden_size": 6144, "intermediate_size": 3072, "num_hidden_layers": 60, "num_attention_heads": 64,
+            "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 524288, "rms_norm_eps": 1e-6, "rope_theta": 5e6,
+            "num_local_experts": 128, "num_experts_per_tok": 4, "dense_intermediate_size": 12288, "n_shared_experts": 1,
+            "routed_scaling_factor": 2.0, "rotary_dim": 64, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "index_n_heads": 4,
+            "index_head_dim": 128, "index_block_size": 128, "index_topk_blocks": 16, "index_local_blocks": 1}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["mimo_v2_flash", "mimo_v2"],
+        architecture: "mimo2",
+        keys: mimo_2,
+        tensors: &[&[rule("model.layers.{L}.self_attn.attention_sink_bias", "blk.{L}.attn_sinks.weight", plain)]],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128,
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.334},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.334}}, "sliding_window": 129,
+            "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1,
+            "norm_topk_prob": true, "attention_value_scale": 0.707}"#,
+        ..USUAL
+    },
+];
+
+/// Hy3.
+static HY_3: &[Rule] = &[
+    rule("model.layers.{L}.mlp.router.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.mlp.expert_bias", "blk.{L}.exp_probs_b", plain),
+    rule("model.layers.{L}.mlp.shared_mlp.gate_proj", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.mlp.shared_mlp.up_proj", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.mlp.shared_mlp.down_proj", "blk.{L}.ffn_down_shexp", plain),
+];
+
+/// Laguna: gates on what attention gives.
+static LAGUNA: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.mlp.experts.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", plain),
+];
+
+/// MiniMax-M3, as it was published and as transformers writes it: norms multiply by one more.
+static MINIMAX_M3: &[Rule] = &[
+    rule("model.norm", "output_norm", plus_one),
+    rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
+    rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plus_one),
+    rule("model.layers.{L}.self_attn.q_norm", "blk.{L}.attn_q_norm", plus_one),
+    rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", plus_one),
+    rule("model.layers.{L}.self_attn.index_q_norm", "blk.{L}.indexer.q_norm", plus_one),
+    rule("model.layers.{L}.self_attn.index_k_norm", "blk.{L}.indexer.k_norm", plus_one),
+    rule("model.layers.{L}.self_attn.index_q_proj", "blk.{L}.indexer.q_proj", plain),
+    rule("model.layers.{L}.self_attn.index_k_proj", "blk.{L}.indexer.k_proj", plain),
+    rule("model.layers.{L}.self_attn.indexer.q_norm", "blk.{L}.indexer.q_norm", plus_one),
+    rule("model.layers.{L}.self_attn.indexer.k_norm", "blk.{L}.indexer.k_norm", plus_one),
+    rule("model.layers.{L}.self_attn.indexer.q_proj", "blk.{L}.indexer.q_proj", plain),
+    rule("model.layers.{L}.self_attn.indexer.k_proj", "blk.{L}.indexer.k_proj", plain),
+    rule("model.layers.{L}.mlp.gate_up_proj.weight", "blk.{L}.ffn_{P}.weight", gate_up),
+    rule("model.layers.{L}.mlp.shared_experts.gate_up_proj.weight", "blk.{L}.ffn_{P}_shexp.weight", gate_up),
+    rule("model.layers.{L}.block_sparse_moe.shared_experts.gate_proj", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.block_sparse_moe.shared_experts.up_proj", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.block_sparse_moe.shared_experts.down_proj", "blk.{L}.ffn_down_shexp", plain),
+];
+
+/// gpt-oss: matrices of experts transposed, or blocks of MXFP4 that are not.
+static GPT_OSS: &[Rule] = &[
+    rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
+    rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),
+    rule("model.layers.{L}.mlp.router", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.mlp.experts.gate_up_proj_bias", "blk.{L}.ffn_{P}_exps.bias", gate_up_elements),
+    rule("model.layers.{L}.mlp.experts.down_proj_bias", "blk.{L}.ffn_down_exps.bias", plain),
+    rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", |s, x| match x.element() {
+        Ok(ixc_ir::derived::Element::Mxfp4) => gate_up_rows(s, x),
+        _ => gate_up_columns(s, x),
+    }),
+    rule("model.layers.{L}.mlp.experts.down_proj", "blk.{L}.ffn_down_exps.weight", |s, x| match x.element() {
+        Ok(ixc_ir::derived::Element::Mxfp4) => plain(s, x),
+        _ => transposed(s, x),
+    }),
+];
+
+/// Ling 2.
+static LING_2: &[Rule] = &[
+    rule("model.word_embeddings", "token_embd", plain),
+    rule("model.layers.{L}.attention.query_key_value", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.{L}.attention.dense", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.attention.query_layernorm", "blk.{L}.attn_q_norm", plain),
+    rule("model.layers.{L}.attention.key_layernorm", "blk.{L}.attn_k_norm", plain),
+    rule("model.layers.{L}.mlp.gate.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
+];
+
+/// Hunyuan with experts.
+static HUNYUAN_MOE: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.query_layernorm", "blk.{L}.attn_q_norm", plain),
+    rule("model.layers.{L}.self_attn.key_layernorm", "blk.{L}.attn_k_norm", plain),
+    rule("model.layers.{L}.mlp.gate.wg", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.mlp.shared_mlp.gate_proj", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.mlp.shared_mlp.up_proj", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.mlp.shared_mlp.down_proj", "blk.{L}.ffn_down_shexp", plain),
+];
+
+fn gpt_oss(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    keys.count("expert_feed_forward_length", &["intermediate_size"])?;
+    keys.windows()
+}
+
+fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.count("expert_count", &["moe_num_experts"])?;
+    keys.count("expert_used_count", &["moe_k"])?;
+    keys.count("interleave_moe_layer_step", &["moe_layer_interval"])?;
+    keys.count("leading_dense_block_count", &["moe_layer_start_index"])?;
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+    keys.count("expert_shared_count", &["moe_num_shared_experts"])
+}
+
+fn hunyuan_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    for (key, from) in [
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_used_count", "moe_topk"),
+        ("expert_shared_count", "num_shared_expert"),
+    ] {
+        keys.same_for_all(key, from)?;
+    }
+    keys.count("expert_shared_feed_forward_length", &["intermediate_size"])?;
+    base_by_alpha(keys, None)
+}
+
+/// Experts beside as many shared ones side by side, behind dense layers.
+fn shared_beside(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let width = config.require(&["moe_intermediate_size"])?;
+    let shared = config.count(&["num_shared_experts"])?.unwrap_or(1);
+    let all = width.checked_mul(shared);
+    let all = all.ok_or_else(|| config.wrong("num_shared_experts", shared.to_string(), "a count of experts"))?;
+    keys.put("expert_feed_forward_length", width);
+    keys.put("expert_shared_count", shared);
+    keys.put("expert_shared_feed_forward_length", all);
+    if let Some(dense) = leading_dense(config)? {
+        keys.put("leading_dense_block_count", dense);
+    }
+    Ok(())
+}
+
+fn laguna(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    if let Some(heads) = config.counts("num_attention_heads_per_layer")? {
+        keys.put("attention.head_count", heads);
+    }
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+    keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
+    keys.put("leading_dense_block_count", leading_dense(config)?.unwrap_or(0));
+    keys.put("expert_weights_norm", true);
+    keys.number("expert_weights_scale", &["moe_routed_scaling_factor"])?;
+    keys.default("expert_gating_func", SIGMOID);
+    keys.refuse("gating", |value| value.as_bool() == Some(false), "per-head or per-element")?;
+    keys.refuse("moe_apply_router_weight_on_input", |value| value.as_bool() == Some(true), "false")?;
+    keys.refuse("moe_router_logit_softcapping", |value| value.as_f64() != Some(0.0), "0")?;
+    keys.rotated_part(1.0)?;
+    let windowed = |types: Vec<&str>| types.contains(&"sliding_attention");
+    if config.texts("layer_types")?.is_some_and(windowed) {
+        keys.count("attention.sliding_window", &["sliding_window"])?;
+        keys.windows()?;
+        if let Some(share) = keys.local_rope_number("partial_rotary_factor")? {
+            let length = f64::from(config.require(&["head_dim"])?);
+            keys.put("rope.dimension_count_swa", (length * share) as u32);
+        }
+    }
+    Ok(())
+}
+
+fn cohere_2_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.count("feed_forward_length", &["prefix_dense_intermediate_size", "intermediate_size"])?;
+    let width = config.require(&["intermediate_size"])?;
+    keys.put("expert_feed_forward_length", width);
+    let dense = leading_dense(config)?.unwrap_or(0);
+    keys.put("leading_dense_block_count", dense);
+    if let Some(shared) = config.count(&["num_shared_experts"])?.filter(|shared| *shared > 0) {
+        let all = width.checked_mul(shared);
+        let all = all.ok_or_else(|| config.wrong("num_shared_experts", shared.to_string(), "a count of experts"))?;
+        keys.put("expert_shared_count", shared);
+        keys.put("expert_shared_feed_forward_length", all);
+    }
+    let average = |value: &serde_json::Value| value.as_str() != Some("average");
+    keys.refuse("shared_expert_combination_strategy", average, "average")?;
+    keys.number("logit_scale", &["logit_scale"])?;
+    keys.normalise(&["norm_topk_prob"])?;
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    if config.has("layer_types") {
+        return keys.windows();
+    }
+    // Layers at the front have a period of their own.
+    let period = |key| config.require(&[key]).map(|period| period.max(1));
+    let (front, behind) = (period("prefix_dense_sliding_window_pattern")?, period("sliding_window_pattern")?);
+    let windowed = |layer: u32| match layer.checked_sub(dense) {
+        None => !(layer + 1).is_multiple_of(front),
+        Some(layer) => !(layer + 1).is_multiple_of(behind),
+    };
+    keys.flags("attention.sliding_window_pattern", (0..config.require(&["num_hidden_layers"])?).map(windowed));
+    Ok(())
+}
+
+fn minimax_m3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.count("feed_forward_length", &["dense_intermediate_size"])?;
+    keys.count("expert_feed_forward_length", &["intermediate_size"])?;
+    keys.count("expert_shared_count", &["n_shared_experts"])?;
+    keys.count("expert_shared_feed_forward_length", &["shared_intermediate_size"])?;
+    keys.count("rope.dimension_count", &["rotary_dim"])?;
+    keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+    keys.put("expert_weights_norm", true);
+    keys.default("expert_gating_func", SIGMOID);
+    keys.put("leading_dense_block_count", leading_dense(config)?.unwrap_or(0));
+    let nested = config.object("sparse_attention_config")?;
+    for (key, inner, outer) in [
+        ("head_count", "sparse_num_index_heads", "index_n_heads"),
+        ("key_length", "sparse_index_dim", "index_head_dim"),
+        ("top_k", "sparse_topk_blocks", "index_topk_blocks"),
+        ("block_size", "sparse_block_size", "index_block_size"),
+        ("local_blocks", "sparse_local_block", "index_local_blocks"),
+    ] {
+        let count = match &nested {
+            Some(nested) => nested.require(&[inner])?,
+            None => config.require(&[outer])?,
+        };
+        keys.put(&format!("attention.indexer.{key}"), count);
+    }
+    keys.refuse("swiglu_alpha", |value| value.as_f64() != Some(1.702), "1.702")?;
+    keys.refuse("swiglu_limit", |value| value.as_f64() != Some(7.0), "7")
+}
+
+fn mimo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let kinds = config.texts("layer_types")?;
+    let windowed: Vec<bool> = match (config.counts("hybrid_layer_pattern")?, kinds) {
+        (Some(pattern), _) => pattern.into_iter().map(|windowed| windowed == 1).collect(),
+        (None, Some(kinds)) => kinds.into_iter().map(|kind| kind == "sliding_attention").collect(),
+        (None, None) => {
+            return Err(config.wrong("hybrid_layer_pattern", "missing", "1 for each layer with a window, else 0"));
+        }
+    };
+    let heads = config.require(&["num_key_value_heads"])?;
+    let local = match config.count(&["swa_num_key_value_heads"])? {
+        Some(local) => local,
+        None => heads
+            .checked_mul(2)
+            .ok_or_else(|| config.wrong("num_key_value_heads", heads.to_string(), "a count of heads"))?,
+    };
+    let of_layer = windowed.iter().map(|windowed| if *windowed { local } else { heads });
+    keys.put("attention.head_count_kv", of_layer.collect::<Vec<u32>>());
+    keys.flags("attention.sliding_window_pattern", windowed.into_iter());
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    for (key, same) in [
+        ("swa_head_dim", "head_dim"),
+        ("swa_v_head_dim", "v_head_dim"),
+        ("swa_num_attention_heads", "num_attention_heads"),
+    ] {
+        let expected = config.require(&[same])?;
+        keys.refuse(key, |value| value.as_u64() != Some(expected.into()), &format!("{expected}, as {same}"))?;
+    }
+    keys.count("attention.value_length", &["v_head_dim"])?;
+    keys.number("attention.value_scale", &["attention_value_scale"])?;
+    keys.number("attention.layer_norm_rms_epsilon", &["layernorm_epsilon", "rms_norm_eps"])?;
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+    keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+    keys.normalise(&["norm_topk_prob"])?;
+    keys.default("expert_gating_func", SIGMOID);
+    keys.number("rope.freq_base_swa", &["swa_rope_theta"])?;
+    keys.rotated_part(0.334)
+}

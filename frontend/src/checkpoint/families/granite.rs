@@ -1,0 +1,152 @@
+//! Granite, dense, with experts and with layers of Mamba-2.
+
+use super::super::error::CheckpointError;
+use super::super::keys::Keys;
+use super::super::names::{
+    Rule, TURNED, by_group, decay, gate_up, key, plain, query, rule, shared_down, shared_gate_up, taps,
+};
+use super::recurrent::{Kind, heads_of_kinds, kinds, mamba};
+use super::{Family, USUAL, WITHOUT_ROPE};
+
+/// Granite's, dense and with experts.
+const GRANITE: &str = r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}"#;
+
+const GRANITE_EXPERTS: &str = r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2}"#;
+
+const GRANITE_H: &str = r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2,
+    "shared_intermediate_size": 1024, "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4,
+    "mamba_expand": 2}"#;
+
+pub(super) static ROWS: &[Family] = &[
+    Family {
+        model_types: &["granite"],
+        architecture: "granite",
+        keys: granite,
+        tensors: &[TURNED],
+        ignores_head_dim: true,
+        defaults: GRANITE,
+        ..USUAL
+    },
+    Family {
+        model_types: &["granitemoe", "granitemoeshared"],
+        architecture: "granitemoe",
+        keys: |keys| {
+            keys.count("expert_shared_feed_forward_length", &["shared_intermediate_size"])?;
+            granite(keys)
+        },
+        tensors: &[GRANITE_MOE],
+        ignores_head_dim: true,
+        defaults: GRANITE_EXPERTS,
+        ..USUAL
+    },
+    Family {
+        model_types: &["granitemoehybrid"],
+        architecture: "granitehybrid",
+        keys: granite_hybrid,
+        tensors: &[GRANITE_HYBRID],
+        ignores_head_dim: true,
+        defaults: GRANITE_H,
+        when: |config| Ok(kinds(config)?.contains(&Kind::Recurrent)),
+        ..USUAL
+    },
+    // Of the same class, without a layer of its kind.
+    Family {
+        model_types: &["granitemoehybrid"],
+        architecture: "granitemoe",
+        keys: granite_hybrid,
+        tensors: &[GRANITE_HYBRID],
+        ignores_head_dim: true,
+        defaults: GRANITE_H,
+        when: |config| {
+            Ok(!kinds(config)?.contains(&Kind::Recurrent) && config.count(&["num_local_experts"])?.unwrap_or(0) > 0)
+        },
+        ..USUAL
+    },
+    Family {
+        model_types: &["granitemoehybrid"],
+        architecture: "granite",
+        keys: granite_hybrid,
+        tensors: &[GRANITE_HYBRID],
+        ignores_head_dim: true,
+        defaults: GRANITE_H,
+        when: |config| Ok(!kinds(config)?.contains(&Kind::Recurrent)),
+        ..USUAL
+    },
+];
+
+/// Granite with experts: gates and up of all experts, or of the shared one, in one tensor; its RoPE turns neighbours.
+static GRANITE_MOE: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
+    rule("model.layers.{L}.block_sparse_moe.router.layer", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.block_sparse_moe.input_linear.weight", "blk.{L}.ffn_{P}_exps.weight", gate_up),
+    rule("model.layers.{L}.block_sparse_moe.output_linear", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.shared_mlp.input_linear.weight", "blk.{L}.ffn_{P}_shexp.weight", gate_up),
+    rule("model.layers.{L}.shared_mlp.output_linear", "blk.{L}.ffn_down_shexp", plain),
+];
+
+/// Granite with layers of Mamba-2: what all of its layers have behind them is the shared expert, or the network where there are no experts.
+static GRANITE_HYBRID: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
+    rule("model.layers.{L}.mamba.in_proj", "blk.{L}.ssm_in", plain),
+    rule("model.layers.{L}.mamba.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.mamba.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.{L}.mamba.D", "blk.{L}.ssm_d", plain),
+    rule("model.layers.{L}.mamba.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.mamba.norm", "blk.{L}.ssm_norm", by_group),
+    rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", plain),
+    rule("model.layers.{L}.block_sparse_moe.router.layer", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.block_sparse_moe.router", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.block_sparse_moe.input_linear.weight", "blk.{L}.ffn_{P}_exps.weight", gate_up),
+    rule("model.layers.{L}.block_sparse_moe.output_linear", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.shared_mlp.input_linear.weight", "blk.{L}.ffn_{P}.weight", shared_gate_up),
+    rule("model.layers.{L}.shared_mlp.output_linear.weight", "blk.{L}.ffn_{P}.weight", shared_down),
+];
+
+fn granite(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    for (key, from) in [
+        ("attention.scale", "attention_multiplier"),
+        ("embedding_scale", "embedding_multiplier"),
+        ("residual_scale", "residual_multiplier"),
+        ("logit_scale", "logits_scaling"),
+    ] {
+        keys.number(key, &[from])?;
+    }
+    Ok(())
+}
+
+fn granite_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    granite(keys)?;
+    let kinds = kinds(config)?;
+    let roped = config.text(&["position_embedding_type"])? == Some("rope");
+    keys.put("rope.scaling.finetuned", roped);
+    if !roped {
+        keys.put("context_length", WITHOUT_ROPE);
+    }
+    if config.count(&["num_local_experts"])?.unwrap_or(0) == 0 {
+        // What the shared expert would be is all that there is.
+        keys.count("feed_forward_length", &["shared_intermediate_size"])?;
+        keys.put("expert_used_count", 0u32);
+    }
+    keys.count("expert_shared_feed_forward_length", &["shared_intermediate_size"])?;
+    if !kinds.contains(&Kind::Recurrent) {
+        return Ok(());
+    }
+    heads_of_kinds(keys, &kinds)?;
+    let heads = config.require(&["mamba_n_heads"])?;
+    // "auto" is what the heads share.
+    let length = match config.value("mamba_d_head").is_some_and(|value| value.is_number()) {
+        true => config.require(&["mamba_d_head"])?,
+        false => {
+            let inner = config.require(&["hidden_size"])?.checked_mul(config.require(&["mamba_expand"])?);
+            inner.and_then(|inner| inner.checked_div(heads)).unwrap_or(0)
+        }
+    };
+    let [taps, state, groups] = ["mamba_d_conv", "mamba_d_state", "mamba_n_groups"].map(|key| config.require(&[key]));
+    mamba(keys, [taps?, state?, groups?, heads, length])
+}

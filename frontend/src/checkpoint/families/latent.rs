@@ -1,0 +1,295 @@
+//! Models with latent attention.
+
+use super::super::error::CheckpointError;
+use super::super::keys::Keys;
+use super::super::names::{Rule, latent_keys_values, plain, rule, table};
+use super::{Family, INDEXED, SIGMOID, USUAL, leading_dense};
+
+pub(super) static ROWS: &[Family] = &[
+    Family {
+        model_types: &["deepseek_v2"],
+        architecture: "deepseek2",
+        keys: latent,
+        tensors: &[LATENT],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "norm_topk_prob": false, "routed_scaling_factor": 1.0,
+            "n_shared_experts": 2, "first_k_dense_replace": 0, "moe_intermediate_size": 1407, "kv_lora_rank": 512, "q_lora_rank": 1536,
+            "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["deepseek_v3", "kimi_k2"],
+        architecture: "deepseek2",
+        keys: |keys| {
+            // Configurations that transformers wrote itself have no `scoring_func`.
+            keys.default("expert_gating_func", SIGMOID);
+            latent(keys)
+        },
+        tensors: &[LATENT],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+            "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3,
+            "moe_intermediate_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+            "v_head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["glm4_moe_lite"],
+        architecture: "deepseek2",
+        keys: |keys| {
+            keys.default("expert_gating_func", SIGMOID);
+            latent(keys)
+        },
+        tensors: &[LATENT],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 202752, "rms_norm_eps": 1e-5, "norm_topk_prob": true, "routed_scaling_factor": 1.8,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4, "n_shared_experts": 1, "moe_intermediate_size": 1536,
+            "kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192, "v_head_dim": 256}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["deepseek_v32"],
+        architecture: "deepseek32",
+        keys: indexed,
+        tensors: &[LATENT, INDEX],
+        single: &INDEXED,
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 163840, "rms_norm_eps": 1e-6, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+            "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3,
+            "moe_intermediate_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+            "v_head_dim": 128, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["glm_moe_dsa"],
+        architecture: "glm-dsa",
+        keys: |keys| {
+            indexed(keys)?;
+            if let Some(kinds) = keys.config.texts("indexer_types")? {
+                keys.flags("attention.indexer.types", kinds.iter().map(|kind| *kind == "full"));
+            }
+            Ok(())
+        },
+        tensors: &[LATENT, INDEX],
+        single: &INDEXED,
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 202752, "rms_norm_eps": 1e-5, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3,
+            "moe_intermediate_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 2048, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
+            "v_head_dim": 256, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["mistral4"],
+        architecture: "mistral4",
+        keys: |keys| {
+            latent(keys)?;
+            if let (Some(scale), Some(yarn)) = (keys.rope_number("llama_4_scaling_beta")?, keys.yarn()?) {
+                keys.put("attention.temperature_scale", scale as f32);
+                keys.put("attention.temperature_length", yarn.context);
+            }
+            Ok(())
+        },
+        tensors: &[LATENT, MISTRAL_4],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 1048576, "rms_norm_eps": 1e-6, "norm_topk_prob": true, "routed_scaling_factor": 1.0,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4, "n_routed_experts": 128, "n_shared_experts": 1,
+            "first_k_dense_replace": 0, "moe_intermediate_size": 2048, "kv_lora_rank": 256, "q_lora_rank": 1024, "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 64, "v_head_dim": 128, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 128.0,
+            "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1}}"#,
+        ..USUAL
+    },
+    // Not latent, but of the same kin.
+    Family {
+        model_types: &["deepseek_v4"],
+        architecture: "deepseek4",
+        keys: deepseek_4,
+        tensors: &[DEEPSEEK_4],
+        single: &["_ape.weight", "_fn.weight", "_base.weight", "_scale.weight"],
+        defaults: r#"{"hidden_size": 4096, "num_hidden_layers": 43, "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512,
+            "max_position_embeddings": 1048576, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "q_lora_rank": 1024, "qk_rope_head_dim": 64,
+            "sliding_window": 128, "o_groups": 8, "o_lora_rank": 1024, "compress_rope_theta": 160000.0, "index_n_heads": 64,
+            "index_head_dim": 128, "index_topk": 512, "n_routed_experts": 256, "num_experts_per_tok": 6, "n_shared_experts": 1,
+            "moe_intermediate_size": 2048, "routed_scaling_factor": 1.5, "norm_topk_prob": true, "scoring_func": "sqrtsoftplus",
+            "swiglu_limit": 10.0, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6}"#,
+        ..USUAL
+    },
+];
+
+/// DeepSeek-V4, as it was published and as transformers writes it.
+static DEEPSEEK_4: &[Rule] = &[
+    rule("embed", "token_embd", plain),
+    rule("head", "output", plain),
+    rule("hc_head_fn", "output_hc_fn.weight", plain),
+    rule("hc_head_base", "output_hc_base.weight", plain),
+    rule("hc_head_scale", "output_hc_scale.weight", plain),
+    rule("model.hc_head.hc_fn", "output_hc_fn.weight", plain),
+    rule("model.hc_head.hc_base", "output_hc_base.weight", plain),
+    rule("model.hc_head.hc_scale", "output_hc_scale.weight", plain),
+    rule("model.layers.{L}.attn_norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.ffn_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.hc_attn_fn", "blk.{L}.hc_attn_fn.weight", plain),
+    rule("model.layers.{L}.hc_attn_base", "blk.{L}.hc_attn_base.weight", plain),
+    rule("model.layers.{L}.hc_attn_scale", "blk.{L}.hc_attn_scale.weight", plain),
+    rule("model.layers.{L}.hc_ffn_fn", "blk.{L}.hc_ffn_fn.weight", plain),
+    rule("model.layers.{L}.hc_ffn_base", "blk.{L}.hc_ffn_base.weight", plain),
+    rule("model.layers.{L}.hc_ffn_scale", "blk.{L}.hc_ffn_scale.weight", plain),
+    rule("model.layers.{L}.attn.attn_sink", "blk.{L}.attn_sinks.weight", plain),
+    rule("model.layers.{L}.attn.wq_a", "blk.{L}.attn_q_a", plain),
+    rule("model.layers.{L}.attn.q_norm", "blk.{L}.attn_q_a_norm", plain),
+    rule("model.layers.{L}.attn.wq_b", "blk.{L}.attn_q_b", plain),
+    rule("model.layers.{L}.attn.wkv", "blk.{L}.attn_kv", plain),
+    rule("model.layers.{L}.attn.kv_norm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.attn.norm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.attn.wo_a", "blk.{L}.attn_output_a", plain),
+    rule("model.layers.{L}.attn.wo_b", "blk.{L}.attn_output_b", plain),
+    rule("model.layers.{L}.attn.compressor.ape", "blk.{L}.attn_compressor_ape.weight", plain),
+    rule("model.layers.{L}.attn.compressor.wkv", "blk.{L}.attn_compressor_kv", plain),
+    rule("model.layers.{L}.attn.compressor.wgate", "blk.{L}.attn_compressor_gate", plain),
+    rule("model.layers.{L}.attn.compressor.norm", "blk.{L}.attn_compressor_norm", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.ape", "blk.{L}.indexer_compressor_ape.weight", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.wkv", "blk.{L}.indexer_compressor_kv", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.wgate", "blk.{L}.indexer_compressor_gate", plain),
+    rule("model.layers.{L}.attn.indexer.compressor.norm", "blk.{L}.indexer_compressor_norm", plain),
+    rule("model.layers.{L}.attn.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
+    rule("model.layers.{L}.attn.indexer.weights_proj", "blk.{L}.indexer.proj", plain),
+    rule("model.layers.{L}.ffn.gate.bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.ffn.gate.bias_vl", "blk.{L}.exp_probs_b_vl.bias", plain),
+    rule("model.layers.{L}.ffn.gate.tid2eid", "blk.{L}.ffn_gate_tid2eid.weight", table),
+    rule("model.layers.{L}.ffn.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.ffn.experts.{E}.w1", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.ffn.experts.{E}.w2", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.ffn.experts.{E}.w3", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.ffn.shared_experts.w1", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.ffn.shared_experts.w2", "blk.{L}.ffn_down_shexp", plain),
+    rule("model.layers.{L}.ffn.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
+];
+
+/// Latent attention.
+pub(super) static LATENT: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_a_proj", "blk.{L}.attn_q_a", plain),
+    rule("model.layers.{L}.self_attn.q_a_layernorm", "blk.{L}.attn_q_a_norm", plain),
+    rule("model.layers.{L}.self_attn.q_b_proj", "blk.{L}.attn_q_b", plain),
+    rule("model.layers.{L}.self_attn.kv_a_proj_with_mqa", "blk.{L}.attn_kv_a_mqa", plain),
+    rule("model.layers.{L}.self_attn.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.self_attn.kv_b_proj.weight", "blk.{L}.attn_{P}.weight", latent_keys_values),
+];
+
+/// What chooses the positions of attention.
+static INDEX: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.indexer.k_norm", "blk.{L}.indexer.k_norm", plain),
+    rule("model.layers.{L}.self_attn.indexer.weights_proj", "blk.{L}.indexer.proj", plain),
+    rule("model.layers.{L}.self_attn.indexer.wk", "blk.{L}.indexer.attn_k", plain),
+    rule("model.layers.{L}.self_attn.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
+];
+
+/// Mistral 4: gates and up of experts stay one tensor.
+static MISTRAL_4: &[Rule] =
+    &[rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain)];
+
+pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    // Absorbed: one key head, which is what is kept of a position.
+    keys.put("attention.head_count_kv", 1u32);
+    let rank = keys.config.require(&["kv_lora_rank"])?;
+    let turned = keys.config.require(&["qk_rope_head_dim"])?;
+    let still = keys.config.require(&["qk_nope_head_dim"])?;
+    let (Some(kept), Some(key)) = (rank.checked_add(turned), still.checked_add(turned)) else {
+        return Err(keys.config.wrong("kv_lora_rank", rank.to_string(), "a length of a row"));
+    };
+    keys.put("attention.kv_lora_rank", rank);
+    keys.count("attention.q_lora_rank", &["q_lora_rank"])?;
+    keys.put("attention.key_length", kept);
+    keys.put("attention.value_length", rank);
+    keys.put("attention.key_length_mla", key);
+    keys.count("attention.value_length_mla", &["v_head_dim"])?;
+    keys.put("rope.dimension_count", turned);
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size", "intermediate_size"])?;
+    keys.count("expert_shared_count", &["n_shared_experts"])?;
+    let dense = match leading_dense(keys.config)? {
+        Some(dense) => dense,
+        None if ["n_routed_experts", "num_experts"].into_iter().any(|key| keys.config.has(key)) => 0,
+        None => keys.config.require(&["num_hidden_layers"])?,
+    };
+    keys.put("leading_dense_block_count", dense);
+    keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+    if keys.config.flag(&["norm_topk_prob"])? == Some(true) {
+        keys.put("expert_weights_norm", true);
+    }
+    if let Some(weight) = keys.rope_number("mscale_all_dim")? {
+        // GGUF has a tenth of it.
+        keys.put("rope.scaling.yarn_log_multiplier", (0.1 * weight) as f32);
+    }
+    if let Some(yarn) = keys.yarn()? {
+        // Scores have their factor: what turns is multiplied by nothing else than this.
+        keys.put("rope.scaling.attn_factor", yarn.magnitude as f32);
+    }
+    Ok(())
+}
+
+fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    latent(keys)?;
+    keys.count("attention.indexer.head_count", &["index_n_heads"])?;
+    keys.count("attention.indexer.key_length", &["index_head_dim"])?;
+    keys.count("attention.indexer.top_k", &["index_topk"])
+}
+
+fn deepseek_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    // What is scaled is the RoPE of layers with compressed entries, without what sines and cosines are multiplied by elsewhere.
+    if keys.yarn()?.is_some() {
+        keys.put("rope.scaling.attn_factor", 1f32);
+    }
+    for (key, from) in [
+        ("rope.dimension_count", "qk_rope_head_dim"),
+        ("attention.q_lora_rank", "q_lora_rank"),
+        ("attention.sliding_window", "sliding_window"),
+        ("attention.output_group_count", "o_groups"),
+        ("attention.output_lora_rank", "o_lora_rank"),
+        ("attention.indexer.head_count", "index_n_heads"),
+        ("attention.indexer.key_length", "index_head_dim"),
+        ("attention.indexer.top_k", "index_topk"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_count", "n_shared_experts"),
+        ("hyper_connection.count", "hc_mult"),
+        ("hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"),
+    ] {
+        keys.count(key, &[from])?;
+    }
+    for (key, from) in [
+        ("rope.freq_base", "rope_theta"),
+        ("attention.compress_rope_freq_base", "compress_rope_theta"),
+        ("expert_weights_scale", "routed_scaling_factor"),
+        ("hyper_connection.epsilon", "hc_eps"),
+    ] {
+        keys.number(key, &[from])?;
+    }
+    keys.normalise(&["norm_topk_prob"])?;
+    let layers = config.require(&["num_hidden_layers"])?;
+    if let Some(limit) = config.number(&["swiglu_limit"])? {
+        for key in ["swiglu_clamp_exp", "swiglu_clamp_shexp"] {
+            keys.put(key, vec![limit as f32; layers as usize]);
+        }
+    }
+    let listed = match config.texts("mlp_layer_types")? {
+        Some(kinds) => kinds.iter().filter(|kind| **kind == "hash_moe").count() as u32,
+        None => config.count(&["num_hash_layers"])?.unwrap_or(3).min(layers),
+    };
+    keys.put("hash_layer_count", listed);
+    let ratios = match (config.counts("compress_ratios")?, config.texts("layer_types")?) {
+        (Some(ratios), _) => ratios,
+        (None, Some(kinds)) => {
+            let rates = config.object("compress_rates")?;
+            let ratio = |kind: &str| match (kind, &rates) {
+                ("sliding_attention", _) => Ok(0),
+                (kind, Some(rates)) => rates.require(&[kind]),
+                ("compressed_sparse_attention", None) => Ok(4),
+                (_, None) => Ok(128),
+            };
+            kinds.into_iter().map(ratio).collect::<Result<_, _>>()?
+        }
+        (None, None) => return Err(config.wrong("compress_ratios", "missing", "a count of positions for each layer")),
+    };
+    keys.put("attention.compress_ratios", ratios);
+    Ok(())
+}

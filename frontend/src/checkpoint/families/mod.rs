@@ -1,0 +1,139 @@
+//! Models by `model_type`: which of GGUF's architectures each is, the keys that differ, and its tensors.
+
+mod dense;
+mod experts;
+mod gemma;
+mod granite;
+mod latent;
+mod llama;
+mod qwen;
+mod recurrent;
+
+use super::config::Config;
+use super::error::CheckpointError;
+use super::keys::Keys;
+use super::names::Rule;
+
+/// `expert_gating_func` of sigmoids.
+const SIGMOID: u32 = 2;
+/// Positions that models without RoPE are said to have, as llama.cpp's converter says.
+const WITHOUT_ROPE: u32 = 1 << 20;
+
+/// Those of most that are f32: routers and kernels of convolutions.
+const SINGLE: [&str; 4] =
+    ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
+/// With what an index weighs its heads by.
+const INDEXED: [&str; 2] = ["ffn_gate_inp.weight", "indexer.proj.weight"];
+
+/// A row.
+#[derive(Clone, Copy)]
+pub(super) struct Family {
+    /// Values of `model_type`.
+    pub model_types: &'static [&'static str],
+    /// GGUF's `general.architecture`.
+    pub architecture: &'static str,
+    /// Keys beyond those that all have.
+    pub keys: fn(&mut Keys<'_>) -> Result<(), CheckpointError>,
+    /// Rules of tensors before those that are shared, the first to be tried first.
+    pub tensors: &'static [&'static [Rule]],
+    /// Ends of names of matrices that are f32 whatever they are stored as: small, and what is chosen by them is sensitive.
+    pub single: &'static [&'static str],
+    /// Whether heads are as long as the width by their number, whatever `head_dim` says.
+    pub ignores_head_dim: bool,
+    /// Values of `hidden_act` that are what the graph does.
+    pub activations: &'static [&'static str],
+    /// Whether all layers have the window that a configuration states.
+    pub window: bool,
+    /// What keys mean that a configuration does not have, as JSON: what transformers' class of it has. Configurations of models that see keep of
+    /// their decoder's only what differs from that.
+    pub defaults: &'static str,
+    /// Whether a configuration is this row's, where several rows have its `model_type`.
+    pub when: fn(&Config) -> Result<bool, CheckpointError>,
+    /// How a vocabulary of pieces is given.
+    pub pieces: Pieces,
+}
+
+/// How a vocabulary of pieces with byte fallback is given to tokenizers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pieces {
+    /// With scores, as SentencePiece's: `llama`.
+    Scored,
+    /// With merges.
+    Merged {
+        /// What GGUF calls such a tokenizer.
+        name: &'static str,
+        /// Tokens that are text, though the file says that they are not: answers are taken apart by them.
+        visible: &'static [&'static str],
+    },
+}
+
+const USUAL: Family = Family {
+    model_types: &[],
+    architecture: "",
+    keys: |_| Ok(()),
+    tensors: &[],
+    single: &SINGLE,
+    ignores_head_dim: false,
+    activations: &["silu", "swish"],
+    window: false,
+    defaults: "{}",
+    when: |_| Ok(true),
+    pieces: Pieces::Scored,
+};
+
+/// Every model that is read, by kin.
+static FAMILIES: [&[Family]; 8] =
+    [llama::ROWS, qwen::ROWS, gemma::ROWS, dense::ROWS, experts::ROWS, latent::ROWS, granite::ROWS, recurrent::ROWS];
+
+/// All rows, in the order in which they are tried.
+pub(super) fn all() -> impl Iterator<Item = &'static Family> {
+    FAMILIES.into_iter().flatten()
+}
+
+/// All values of `model_type`.
+pub(super) fn known() -> Vec<&'static str> {
+    let mut known: Vec<&str> = all().flat_map(|family| family.model_types).copied().collect();
+    known.dedup();
+    known
+}
+
+/// Layers at the front whose networks are dense, where a configuration says how many.
+fn leading_dense(config: &Config) -> Result<Option<u32>, CheckpointError> {
+    if let Some(kinds) = config.texts("mlp_layer_types")? {
+        return Ok(Some(kinds.iter().take_while(|kind| **kind == "dense").count() as u32));
+    }
+    if config.value("moe_layer_freq").is_some_and(|value| value.is_array()) {
+        let sparse = config.counts("moe_layer_freq")?.unwrap_or_default();
+        return Ok(Some(sparse.iter().take_while(|sparse| **sparse == 0).count() as u32));
+    }
+    config.count(&["first_k_dense_replace"])
+}
+
+/// NTK by alpha: the base alone changes (llama.cpp's conversion, and the report of Hunyuan's model of 13 billion parameters). Heads are as long as the
+/// width by their number, where `dims` does not say.
+fn base_by_alpha(keys: &mut Keys<'_>, dims: Option<f64>) -> Result<(), CheckpointError> {
+    let (Some("dynamic"), Some(alpha)) = (keys.rope_kind()?.as_deref(), keys.rope_number("alpha")?) else {
+        return Ok(());
+    };
+    let usual = f64::from(keys.config.require(&["hidden_size"])?)
+        / f64::from(keys.config.require(&["num_attention_heads"])?.max(1));
+    let dims = dims.unwrap_or(usual);
+    let base = keys.rope_number("rope_theta")?.unwrap_or(10_000.0);
+    keys.put("rope.freq_base", (base * alpha.powf(dims / (dims - 2.0))) as f32);
+    keys.put("rope.scaling.type", "none");
+    keys.put("context_length", 256u32 << 10);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_objects() {
+        for family in all() {
+            let defaults: serde_json::Value = serde_json::from_str(family.defaults).unwrap();
+            assert!(defaults.is_object(), "{:?}", family.model_types);
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Models with layers of state spaces, of convolutions or of linear attention.
+
+use super::super::config::Config;
+use super::super::error::CheckpointError;
+use super::super::keys::Keys;
+use super::super::names::{
+    Rule, by_group, decay, decay_of_heads, embedding, gate_up, gates, into_states, key, keys_of_attention, logits,
+    of_attention, out_of_attention, out_of_network, out_of_states, plain, query, rule, taps,
+};
+use super::latent::{LATENT, latent};
+use super::{Family, SIGMOID, USUAL, WITHOUT_ROPE};
+
+const NEMOTRON: &str = r#"{"hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 128, "layer_norm_epsilon": 1e-5, "ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
+    "conv_kernel": 4, "n_shared_experts": 1, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+    "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": true, "num_experts_per_tok": 2,
+    "n_routed_experts": 8}"#;
+
+pub(super) static ROWS: &[Family] = &[
+    Family {
+        model_types: &["nemotron_h"],
+        architecture: "nemotron_h_moe",
+        keys: nemotron_h,
+        tensors: &[NEMOTRON_H],
+        defaults: NEMOTRON,
+        when: |config| Ok(kinds(config)?.contains(&Kind::Experts)),
+        ..USUAL
+    },
+    Family {
+        model_types: &["nemotron_h"],
+        architecture: "nemotron_h",
+        keys: nemotron_h,
+        tensors: &[NEMOTRON_H],
+        defaults: NEMOTRON,
+        ..USUAL
+    },
+    Family {
+        model_types: &["lfm2"],
+        architecture: "lfm2",
+        keys: lfm_2,
+        tensors: &[LFM_2],
+        defaults: r#"{"hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "max_position_embeddings": 128000, "norm_eps": 1e-5, "rope_theta": 1e6, "tie_word_embeddings": true,
+            "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": true, "conv_L_cache": 3}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["lfm2_moe"],
+        architecture: "lfm2moe",
+        keys: lfm_2_moe,
+        tensors: &[LFM_2],
+        defaults: r#"{"hidden_size": 2048, "intermediate_size": 7168, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "max_position_embeddings": 128000, "norm_eps": 1e-5, "rope_theta": 1e6, "tie_word_embeddings": true,
+            "moe_intermediate_size": 1792, "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4, "norm_topk_prob": true,
+            "routed_scaling_factor": 1.0, "conv_L_cache": 3}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["mamba2"],
+        architecture: "mamba2",
+        keys: |keys| {
+            keys.put("context_length", WITHOUT_ROPE);
+            keys.put("feed_forward_length", 0u32);
+            keys.put("attention.head_count", 0u32);
+            keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
+            keys.refuse("use_bias", |value| value.as_bool() == Some(true), "false")?;
+            let sizes = ["conv_kernel", "state_size", "n_groups", "num_heads", "head_dim"];
+            let [taps, state, groups, heads, length] = sizes.map(|key| keys.config.require(&[key]));
+            mamba(keys, [taps?, state?, groups?, heads?, length?])
+        },
+        tensors: &[NEMOTRON_H],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64, "state_size": 128, "n_groups": 8,
+            "conv_kernel": 4, "layer_norm_epsilon": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["kimi_linear"],
+        architecture: "kimi-linear",
+        keys: kimi_linear,
+        tensors: &[LATENT, KIMI_LINEAR],
+        single: &["ffn_gate_inp.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 27, "num_attention_heads": 32,
+            "model_max_length": 1048576, "rms_norm_eps": 1e-5, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128, "v_head_dim": 128, "moe_intermediate_size": 1024, "num_experts": 256, "num_experts_per_token": 8,
+            "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": true, "routed_scaling_factor": 2.446,
+            "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["falcon_h1"],
+        architecture: "falcon-h1",
+        keys: falcon_h1,
+        tensors: &[FALCON_H1],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "mamba_d_ssm": 1024, "mamba_n_heads": 128,
+            "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_norm_before_gate": true,
+            "mamba_rms_norm": false}"#,
+        ..USUAL
+    },
+];
+
+/// Falcon-H1: attention and state spaces side by side. GGUF files have its factors in the matrices.
+static FALCON_H1: &[Rule] = &[
+    rule("model.embed_tokens", "token_embd", embedding),
+    rule("model.final_layernorm", "output_norm", plain),
+    rule("lm_head", "output", logits),
+    rule("model.layers.{L}.pre_ff_layernorm.weight", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", of_attention),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", keys_of_attention),
+    rule("model.layers.{L}.self_attn.v_proj", "blk.{L}.attn_v", of_attention),
+    rule("model.layers.{L}.self_attn.o_proj", "blk.{L}.attn_output", out_of_attention),
+    rule("model.layers.{L}.feed_forward.gate_proj", "blk.{L}.ffn_gate", gates),
+    rule("model.layers.{L}.feed_forward.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.feed_forward.down_proj", "blk.{L}.ffn_down", out_of_network),
+    rule("model.layers.{L}.mamba.in_proj", "blk.{L}.ssm_in", into_states),
+    rule("model.layers.{L}.mamba.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.mamba.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.{L}.mamba.D", "blk.{L}.ssm_d", plain),
+    rule("model.layers.{L}.mamba.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.mamba.norm", "blk.{L}.ssm_norm", by_group),
+    rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", out_of_states),
+];
+
+/// Kimi Linear: layers with a decay for each element of a key between others of latent attention. The dense network is called experts by transformers.
+static KIMI_LINEAR: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_conv1d", "blk.{L}.ssm_conv1d_q", taps),
+    rule("model.layers.{L}.self_attn.k_conv1d", "blk.{L}.ssm_conv1d_k", taps),
+    rule("model.layers.{L}.self_attn.v_conv1d", "blk.{L}.ssm_conv1d_v", taps),
+    rule("model.layers.{L}.self_attn.A_log", "blk.{L}.ssm_a", decay_of_heads),
+    rule("model.layers.{L}.self_attn.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.self_attn.b_proj", "blk.{L}.ssm_beta", plain),
+    rule("model.layers.{L}.self_attn.f_a_proj", "blk.{L}.ssm_f_a", plain),
+    rule("model.layers.{L}.self_attn.f_b_proj", "blk.{L}.ssm_f_b", plain),
+    rule("model.layers.{L}.self_attn.g_a_proj", "blk.{L}.ssm_g_a", plain),
+    rule("model.layers.{L}.self_attn.g_b_proj", "blk.{L}.ssm_g_b", plain),
+    rule("model.layers.{L}.self_attn.o_norm", "blk.{L}.ssm_norm", plain),
+    rule("model.layers.{L}.block_sparse_moe.gate_proj", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.block_sparse_moe.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.block_sparse_moe.down_proj", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.block_sparse_moe.shared_experts.gate_proj", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.block_sparse_moe.shared_experts.up_proj", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.block_sparse_moe.shared_experts.down_proj", "blk.{L}.ffn_down_shexp", plain),
+];
+
+/// LFM2, dense and with experts.
+static LFM_2: &[Rule] = &[
+    rule("model.embedding_norm", "token_embd_norm", plain),
+    rule("model.layers.{L}.operator_norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.ffn_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.conv.conv", "blk.{L}.shortconv.conv", taps),
+    rule("model.layers.{L}.conv.in_proj", "blk.{L}.shortconv.in_proj", plain),
+    rule("model.layers.{L}.conv.out_proj", "blk.{L}.shortconv.out_proj", plain),
+    rule("model.layers.{L}.self_attn.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.self_attn.q_layernorm", "blk.{L}.attn_q_norm", plain),
+    rule("model.layers.{L}.self_attn.k_layernorm", "blk.{L}.attn_k_norm", plain),
+    rule("model.layers.{L}.feed_forward.w1", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.feed_forward.w2", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.feed_forward.w3", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.feed_forward.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.feed_forward.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.w1", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.w2", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.w3", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", gate_up),
+    rule("model.layers.{L}.feed_forward.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
+];
+
+/// Nemotron-H: each layer is one part behind one norm. Nothing turns queries and keys, which are in the order of those that turn neighbours all the same.
+static NEMOTRON_H: &[Rule] = &[
+    rule("model.embeddings", "token_embd", plain),
+    rule("model.norm_f", "output_norm", plain),
+    rule("model.layers.{L}.norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.mixer.q_proj", "blk.{L}.attn_q", query),
+    rule("model.layers.{L}.mixer.k_proj", "blk.{L}.attn_k", key),
+    rule("model.layers.{L}.mixer.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.layers.{L}.mixer.o_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.mixer.in_proj", "blk.{L}.ssm_in", plain),
+    rule("model.layers.{L}.mixer.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.mixer.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.{L}.mixer.D", "blk.{L}.ssm_d", plain),
+    rule("model.layers.{L}.mixer.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.mixer.norm", "blk.{L}.ssm_norm", by_group),
+    rule("model.layers.{L}.mixer.out_proj", "blk.{L}.ssm_out", plain),
+    rule("model.layers.{L}.mixer.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.mixer.down_proj", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.mixer.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.mixer.gate.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.mixer.gate.e_score_correction.bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.mixer.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.mixer.experts.{E}.down_proj", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.mixer.experts.up_proj", "blk.{L}.ffn_up_exps.weight", plain),
+    rule("model.layers.{L}.mixer.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
+    rule("model.layers.{L}.mixer.shared_experts.up_proj", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.mixer.shared_experts.down_proj", "blk.{L}.ffn_down_shexp", plain),
+    rule("model.layers.{L}.mixer.fc1_latent_proj", "blk.{L}.ffn_latent_down", plain),
+    rule("model.layers.{L}.mixer.fc2_latent_proj", "blk.{L}.ffn_latent_up", plain),
+];
+
+/// What a layer of a hybrid is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Recurrent,
+    Attention,
+    Network,
+    Experts,
+}
+
+/// Layers of a hybrid, by the words or the letters that configurations have for them.
+pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
+    const KEYS: [&str; 4] = ["layer_types", "layers_block_type", "hybrid_override_pattern", "full_attn_idxs"];
+    let unknown =
+        |key: &str, found: &str| config.wrong(key, format!("of \"{found}\""), "kinds of layers that are known");
+    let of_word = |key: &str, word: &str| match word {
+        "mamba" | "linear_attention" | "conv" | "M" => Ok(Kind::Recurrent),
+        "attention" | "full_attention" | "*" => Ok(Kind::Attention),
+        "mlp" | "-" => Ok(Kind::Network),
+        "moe" | "E" => Ok(Kind::Experts),
+        other => Err(unknown(key, other)),
+    };
+    for key in &KEYS[..2] {
+        if let Some(words) = config.texts(key)? {
+            return words.into_iter().map(|word| of_word(key, word)).collect();
+        }
+    }
+    if let Some(letters) = config.text(&[KEYS[2]])? {
+        return letters.chars().map(|letter| of_word(KEYS[2], letter.encode_utf8(&mut [0; 4]))).collect();
+    }
+    let layers = config.require(&["num_hidden_layers"])?;
+    let attention = config.counts(KEYS[3])?;
+    let of = |layer| match &attention {
+        Some(attention) if !attention.contains(&layer) => Kind::Recurrent,
+        _ => Kind::Attention,
+    };
+    Ok((0..layers).map(of).collect())
+}
+
+/// Key heads of layers that attend, 0 in the others.
+pub(super) fn heads_of_kinds(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), CheckpointError> {
+    let heads = keys.config.require(&["num_key_value_heads", "num_attention_heads"])?;
+    let heads = kinds.iter().map(|kind| if *kind == Kind::Attention { heads } else { 0 });
+    keys.put("attention.head_count_kv", heads.collect::<Vec<u32>>());
+    Ok(())
+}
+
+/// Sizes of the states of Mamba-2: taps, elements of a key, groups, heads and the length of a head.
+pub(super) fn mamba(
+    keys: &mut Keys<'_>,
+    [taps, state, groups, heads, length]: [u32; 5],
+) -> Result<(), CheckpointError> {
+    let inner = heads.checked_mul(length);
+    let inner = inner.ok_or_else(|| keys.config.wrong("mamba_head_dim", length.to_string(), "a length of a head"))?;
+    for (key, value) in [
+        ("conv_kernel", taps),
+        ("state_size", state),
+        ("group_count", groups),
+        ("time_step_rank", heads),
+        ("inner_size", inner),
+    ] {
+        keys.put(&format!("ssm.{key}"), value);
+    }
+    Ok(())
+}
+
+fn nemotron_h(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let kinds = kinds(config)?;
+    let with_experts = kinds.contains(&Kind::Experts);
+    keys.put("block_count", kinds.len() as u32);
+    keys.put("context_length", WITHOUT_ROPE);
+    keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon", "rms_norm_eps"])?;
+    let length = config.require(&["head_dim", "attention_head_dim"])?;
+    keys.put("attention.key_length", length);
+    keys.put("attention.value_length", length);
+    heads_of_kinds(keys, &kinds)?;
+    let width = config.require(&[if with_experts { "moe_intermediate_size" } else { "intermediate_size" }])?;
+    let networks = kinds.iter().map(|kind| if matches!(kind, Kind::Network | Kind::Experts) { width } else { 0 });
+    keys.put("feed_forward_length", networks.collect::<Vec<u32>>());
+    if with_experts && kinds.contains(&Kind::Network) {
+        return Err(config.wrong("layers_block_type", "of networks and of experts", "one of both"));
+    }
+    if with_experts {
+        keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+        keys.count("expert_shared_feed_forward_length", &["moe_shared_expert_intermediate_size"])?;
+        keys.count("expert_shared_count", &["n_shared_experts"])?;
+        keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+        keys.count("moe_latent_size", &["moe_latent_size"])?;
+        keys.normalise(&["norm_topk_prob"])?;
+    } else {
+        keys.put("expert_count", 0u32);
+        keys.put("expert_used_count", 0u32);
+    }
+    keys.refuse("mlp_hidden_act", |value| value.as_str() != Some("relu2"), "relu2")?;
+    let sizes = ["conv_kernel", "ssm_state_size", "n_groups", "mamba_num_heads", "mamba_head_dim"];
+    let [taps, state, groups, heads, length] = sizes.map(|key| config.require(&[key]));
+    mamba(keys, [taps?, state?, groups?, heads?, length?])
+}
+
+fn lfm_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let kinds = kinds(config)?;
+    heads_of_kinds(keys, &kinds)?;
+    keys.count("shortconv.l_cache", &["conv_L_cache"])?;
+    let mut width = u64::from(config.require(&["block_ff_dim", "intermediate_size"])?);
+    if config.flag(&["block_auto_adjust_ff_dim"])? == Some(true) {
+        width = 2 * width / 3;
+        if let Some(factor) = config.number(&["block_ffn_dim_multiplier"])? {
+            width = (factor * width as f64) as u64;
+        }
+        width = width.checked_next_multiple_of(u64::from(config.require(&["block_multiple_of"])?)).unwrap_or(u64::MAX);
+    }
+    let width = u32::try_from(width).map_err(|_| config.wrong("intermediate_size", width.to_string(), "a width"))?;
+    keys.put("feed_forward_length", width);
+    Ok(())
+}
+
+fn lfm_2_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let kinds = kinds(keys.config)?;
+    heads_of_kinds(keys, &kinds)?;
+    keys.count("shortconv.l_cache", &["conv_L_cache"])?;
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+    keys.count("leading_dense_block_count", &["num_dense_layers"])?;
+    keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+    keys.put("expert_gating_func", SIGMOID);
+    keys.normalise(&["norm_topk_prob"])
+}
+
+fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    latent(keys)?;
+    let nested = config.object("linear_attn_config")?;
+    let of = |inner: &str, outer: &str| match &nested {
+        Some(nested) => nested.require(&[inner]),
+        None => config.require(&[outer]),
+    };
+    keys.put("ssm.conv_kernel", of("short_conv_kernel_size", "linear_conv_kernel_dim")?);
+    keys.put("kda.head_dim", of("head_dim", "linear_head_dim")?);
+    let (heads, all) = (of("num_heads", "linear_num_heads")?, config.require(&["num_attention_heads"])?);
+    if heads != all {
+        return Err(config.wrong("num_heads", heads.to_string(), format!("{all}, as num_attention_heads")));
+    }
+    let kinds = match &nested {
+        Some(nested) => {
+            // They count from 1.
+            let attention = nested.counts("full_attn_layers")?.unwrap_or_default();
+            let kind = |layer| if attention.contains(&layer) { Kind::Attention } else { Kind::Recurrent };
+            (1..=config.require(&["num_hidden_layers"])?).map(kind).collect()
+        }
+        None => kinds(config)?,
+    };
+    let kept = kinds.iter().map(|kind| u32::from(*kind == Kind::Attention));
+    keys.put("attention.head_count_kv", kept.collect::<Vec<u32>>());
+    keys.count("expert_shared_count", &["num_shared_experts"])?;
+    keys.count("expert_group_count", &["num_expert_group"])?;
+    keys.default("expert_gating_func", SIGMOID);
+    keys.normalise(&["moe_renormalize"])?;
+    keys.refuse("mla_use_nope", |value| value.as_bool() != Some(true), "true")
+}
+
+fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let heads = config.require(&["mamba_n_heads"])?;
+    let inner = match config.count(&["mamba_d_ssm"])? {
+        Some(inner) => inner,
+        None => config.require(&["hidden_size"])?.saturating_mul(config.require(&["mamba_expand"])?),
+    };
+    let length = inner.checked_div(heads).filter(|length| length.checked_mul(heads) == Some(inner));
+    let length = length.ok_or_else(|| {
+        config.wrong("mamba_d_ssm", inner.to_string(), format!("a multiple of mamba_n_heads, {heads}"))
+    })?;
+    if config.flag(&["mamba_rms_norm"])? == Some(true) {
+        keys.refuse("mamba_norm_before_gate", |value| value.as_bool() == Some(true), "false")?;
+    }
+    // The table's own factor is another than that of logits.
+    keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), "false")?;
+    let [taps, state, groups] = ["mamba_d_conv", "mamba_d_state", "mamba_n_groups"].map(|key| config.require(&[key]));
+    mamba(keys, [taps?, state?, groups?, heads, length])
+}
