@@ -7,7 +7,8 @@
 //! iq2_xxs, 16 rows x 32 columns: 64 indices -> 64 bytes of elements 0..4, 64 of elements 4..8 -> group g: bits of row's byte g / 2 -> places | signs
 //! ```
 //!
-//! Otherwise entries are looked up one by one, for each row's index of four or eight columns, and an entry has places in the bytes, or nibbles, of a group.
+//! Otherwise entries of 32 bits are looked up, for each row's index of four or eight columns, and an entry has places in the bytes, or nibbles, of a group. A
+//! row has four indices side by side, so these are numbers by quarters of its dword, beside which stands a dword of what indices have above a byte.
 
 use ixc_ir::format::grids::{Grid, HighBits, Index, SIGNS, Signs};
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
