@@ -134,10 +134,9 @@ impl Selector<'_> {
 
     /// Makes numbers of all four quarters ready.
     fn numbers(&mut self, low: ValueId, high: ValueId, bytes: u32, entries: &[u32]) -> Numbers {
-        if bytes == WHOLE && self.f.target.has(Feature::Avx512bw) && entries.len() <= MOST_WORDS {
-            if let Some(halves) = Halves::of(entries) {
-                return self.words(low, high, entries, halves);
-            }
+        let words = bytes == WHOLE && self.f.target.has(Feature::Avx512bw) && entries.len() <= MOST_WORDS;
+        if let (true, Some(halves)) = (words, Halves::of(entries)) {
+            return self.words(low, high, entries, halves);
         }
         let one_by_one = |at, code, lane| Numbers::Memory(OneByOne { at, code, lane });
         if entries.len() == BYTE {
