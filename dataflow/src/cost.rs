@@ -117,7 +117,7 @@ fn of(kernel: &Kernel, inst: &Inst) -> Cost {
         Op::Store | Op::TileStore => Cost { written: bytes, ..Cost::default() },
         Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs => int(n),
         Op::Interleave | Op::ShuffleBytes | Op::Multishift => int(n),
-        Op::Lookup => Cost { read: 4 * n, ..Cost::default() },
+        Op::Lookup | Op::LookupQuarter => Cost { read: 4 * n, ..Cost::default() },
         Op::LookupByte => Cost { read: n, ..Cost::default() },
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::Fma | Op::CmpLtF => float(n),
         Op::Div | Op::Sqrt | Op::ToF32 | Op::ToI32 => special(n),

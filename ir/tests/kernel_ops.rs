@@ -192,6 +192,13 @@ fn cases() -> Vec<Case> {
             Imm::Int(2),
             (I32, i32s(&[0x0000_0000, 0x0000_0002, 0x0000_0000, 0x0000_0002])),
         ),
+        // Of the same, by the third byte of each lane.
+        case(
+            Op::LookupQuarter,
+            &[(I8, vec![9, 9, 0, 9, 9, 9, 1, 9]), (I8, vec![0, 0, 7, 0, 0, 0, 0, 0])],
+            Imm::Int(4 * 2 + 2),
+            (I32, i32s(&[0x0000_0000, 0x0000_0002])),
+        ),
         // Of iq2_xxs the places of the first four elements; of the table of signs, seven of which make an eighth.
         case(Op::LookupByte, &[(I8, vec![0, 1, 0, 1]), (I8, vec![0, 0, 1, 7])], Imm::Int(4), (I8, vec![0, 2, 0, 2])),
         case(

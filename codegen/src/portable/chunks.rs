@@ -5,7 +5,7 @@ use cranelift_codegen::ir::{
     self, ConstantData, Endianness, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value, types,
 };
 use ixc_ir::format::grids::{BYTE_TABLES, TABLES};
-use ixc_ir::kernel::{Address, Elem, Imm, Inst, Op, Stmt, Type};
+use ixc_ir::kernel::{Address, Elem, Imm, Inst, Op, QUARTERS, Stmt, Type};
 
 use super::PortableError;
 use super::lower::Lowering;
@@ -149,8 +149,9 @@ impl Lowering<'_> {
     pub(super) fn copy_tables(&mut self, statements: &[Stmt]) {
         for statement in statements {
             match statement {
-                Stmt::Inst(Inst { op: Op::Lookup, imm: Imm::Int(table), .. }) => {
-                    let table = *table as usize;
+                Stmt::Inst(Inst { op: op @ (Op::Lookup | Op::LookupQuarter), imm: Imm::Int(immediate), .. }) => {
+                    let each = if *op == Op::Lookup { 1 } else { QUARTERS };
+                    let table = (immediate / each) as usize;
                     if self.tables[table].is_none() {
                         let bytes: Vec<u8> = TABLES[table].iter().flat_map(|entry| entry.to_le_bytes()).collect();
                         self.tables[table] = Some(self.copy_table(&bytes));
@@ -178,6 +179,33 @@ impl Lowering<'_> {
             self.b.ins().store(memory_flags(), chunk, base, (i * CHUNK_BYTES) as i32);
         }
         base
+    }
+
+    /// Entries of a table, whose numbers are one byte of each lane, and one of the lanes beside these.
+    pub(super) fn lookup_quarter(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
+        let immediate = self.immediate(inst)?;
+        let (table, quarter) = ((immediate / QUARTERS) as usize, immediate % QUARTERS);
+        let Some(base) = self.tables[table] else { return Err(self.malformed("lookup_quarter", "a table")) };
+        let (lanes, mask) = (usize::from(inst.ty.lanes), TABLES[table].len() as i64 - 1);
+        let mut all = Chunks::new();
+        for (c, (low, high)) in self.operand(inst, 0)?.into_iter().zip(self.operand(inst, 1)?).enumerate() {
+            let mut chunk = self.cast(types::I32X4, low);
+            for lane in 0..(lanes - c * CHUNK_BYTES / 4).min(CHUNK_BYTES / 4) {
+                let [low, high] = [low, high].map(|bytes| {
+                    let byte = self.b.ins().extractlane(bytes, (QUARTERS as usize * lane) as u8 + quarter as u8);
+                    self.b.ins().uextend(types::I64, byte)
+                });
+                let high = self.b.ins().ishl_imm_u(high, 8);
+                let number = self.b.ins().bor(low, high);
+                let number = self.b.ins().band_imm_u(number, mask);
+                let at = self.b.ins().ishl_imm_u(number, 2);
+                let at = self.b.ins().iadd(base, at);
+                let entry = self.b.ins().load(types::I32, memory_flags(), at, 0);
+                chunk = self.b.ins().insertlane(chunk, entry, lane as u8);
+            }
+            all.push(chunk);
+        }
+        Ok(all)
     }
 
     /// Entries of a table of bytes.

@@ -102,6 +102,7 @@ impl Lowering<'_> {
             }
             Op::ShuffleBytes => self.map2(inst, Self::shuffle_bytes)?,
             Op::Lookup => self.lookup(inst)?,
+            Op::LookupQuarter => self.lookup_quarter(inst)?,
             Op::LookupByte => self.lookup_byte(inst)?,
             Op::Multishift => self.map2(inst, Self::multishift)?,
 

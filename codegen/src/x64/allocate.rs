@@ -64,13 +64,17 @@ const NONE: u8 = u8::MAX;
 /// Allocates registers, changing the function where values have to be spilled.
 ///
 /// # Errors
-/// Where spilled values need too large a frame; where one instruction needs more registers than there are, which no
-/// selected instruction does.
+/// Where spilled values, and those that are read element by element, need too large a frame; where one instruction needs
+/// more registers than there are, which no selected instruction does.
 pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     remove_dead(f);
     coalesce(f);
     let (mut vector_spills, mut gpr_spills, mut rematerialised) = (0, 0, 0);
     loop {
+        let frame = f.slots.iter().sum();
+        if frame > LARGEST_FRAME {
+            return Err(X64Error::FrameTooLarge { bytes: frame, most: LARGEST_FRAME });
+        }
         let round = Round::new(f).run()?;
         if round.spilled.is_empty() {
             let (registers, shapes) = (round.registers, round.shapes);
@@ -89,10 +93,6 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
                 // They cost too much to be chosen.
                 (_, Class::Mask | Class::Tile { .. }) => return Err(X64Error::OutOfRegisters),
             }
-        }
-        let frame = f.slots.iter().sum();
-        if frame > LARGEST_FRAME {
-            return Err(X64Error::FrameTooLarge { bytes: frame, most: LARGEST_FRAME });
         }
         remove_dead(f);
     }

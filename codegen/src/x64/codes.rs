@@ -271,6 +271,12 @@ table! {
         EVEX_Vpblendmb_zmm_k1z_zmm_zmmm512;
     PERMT2B EVEX_Vpermt2b_xmm_k1z_xmm_xmmm128 EVEX_Vpermt2b_ymm_k1z_ymm_ymmm256
         EVEX_Vpermt2b_zmm_k1z_zmm_zmmm512;
+    PBLENDMW EVEX_Vpblendmw_xmm_k1z_xmm_xmmm128 EVEX_Vpblendmw_ymm_k1z_ymm_ymmm256
+        EVEX_Vpblendmw_zmm_k1z_zmm_zmmm512;
+    PERMT2W EVEX_Vpermt2w_xmm_k1z_xmm_xmmm128 EVEX_Vpermt2w_ymm_k1z_ymm_ymmm256
+        EVEX_Vpermt2w_zmm_k1z_zmm_zmmm512;
+    PSRLVW EVEX_Vpsrlvw_xmm_k1z_xmm_xmmm128 EVEX_Vpsrlvw_ymm_k1z_ymm_ymmm256
+        EVEX_Vpsrlvw_zmm_k1z_zmm_zmmm512;
     MULTISHIFT EVEX_Vpmultishiftqb_xmm_k1z_xmm_xmmm128b64 EVEX_Vpmultishiftqb_ymm_k1z_ymm_ymmm256b64
         EVEX_Vpmultishiftqb_zmm_k1z_zmm_zmmm512b64;
     PTERNLOGD EVEX_Vpternlogd_xmm_k1z_xmm_xmmm128b32_imm8 EVEX_Vpternlogd_ymm_k1z_ymm_ymmm256b32_imm8

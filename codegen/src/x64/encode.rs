@@ -397,7 +397,7 @@ impl Encoder<'_> {
                     instruction.set_is_broadcast(mem.broadcast);
                     let (base, disp) = match mem.base {
                         Base::Reg(v) => (self.register(v, Width::R64), i64::from(mem.disp)),
-                        Base::Slot(slot) => (Register::RSP, i64::from(self.slots[slot as usize])),
+                        Base::Slot(slot) => (Register::RSP, i64::from(self.slots[slot as usize]) + i64::from(mem.disp)),
                         Base::Pool(id) => {
                             pool = Some(id);
                             (Register::RIP, 0)

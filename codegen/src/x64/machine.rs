@@ -151,7 +151,7 @@ pub enum Role {
 pub enum Base {
     /// A pointer.
     Reg(Vreg),
-    /// A spill slot of the frame.
+    /// A slot of the frame: of a spilled value, or of a vector that is read element by element.
     Slot(u32),
     /// A constant of the pool.
     Pool(u32),
@@ -162,7 +162,7 @@ pub enum Base {
 pub struct Mem {
     /// Where it starts.
     pub base: Base,
-    /// Scaled index (1, 2, 4, 8); only `lea` has one here, and loads and stores of tiles, whose stride it is.
+    /// Scaled index (1, 2, 4, 8); `lea` has one here, loads and stores of tiles, whose stride it is, and entries of tables.
     pub index: Option<(Vreg, u32)>,
     /// Displacement in bytes.
     pub disp: i32,
@@ -176,7 +176,7 @@ impl Mem {
         Mem { base: Base::Reg(base), index: None, disp, broadcast: false }
     }
 
-    /// A spill slot.
+    /// A slot of the frame.
     pub fn slot(slot: u32) -> Mem {
         Mem { base: Base::Slot(slot), index: None, disp: 0, broadcast: false }
     }
@@ -441,7 +441,7 @@ pub struct Function {
     /// Constants, each 16, 32 or 64 bytes.
     pub pool: Vec<Vec<u8>>,
     pool_ids: HashMap<Vec<u8>, u32>,
-    /// Spill slots: bytes of each.
+    /// Slots of the frame: bytes of each.
     pub slots: Vec<u32>,
     /// Loops; an outer one stands before those inside it.
     pub loops: Vec<Loop>,

@@ -4,7 +4,7 @@
 //! instruction, and what stands above the value is arbitrary anyway) and an extracting store.
 
 use iced_x86::Code;
-use ixc_ir::kernel::{Elem, Imm, Inst as Statement, Op, Type, ValueId};
+use ixc_ir::kernel::{BufferKind, Elem, Imm, Inst as Statement, Op, Type, ValueId};
 
 use super::X64Error;
 use super::codes::{
@@ -43,6 +43,11 @@ impl Selector<'_> {
             }
             (Op::Load, Some(address)) => {
                 let mem = self.mem(address);
+                let read_only = self.kernel.buffers[address.buffer.0 as usize].kind == BufferKind::Read;
+                // As far as the addresses of its bytes are near its own.
+                if read_only && ty.elem == Elem::I8 && mem.disp.checked_add(ty.bytes() as i32).is_some() {
+                    self.origins.insert(result, (self.current, mem));
+                }
                 self.define_load(result, ty, mem);
             }
             (Op::LoadSplat, Some(address)) => {

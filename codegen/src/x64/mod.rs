@@ -99,8 +99,8 @@ pub enum X64Error {
     /// One instruction needs more registers than there are.
     #[error("out of registers in one instruction")]
     OutOfRegisters,
-    /// Too many values live at once.
-    #[error("spilled values need a frame of {bytes} bytes; at most {most} are allowed")]
+    /// Too many values live at once, or too many vectors whose elements are read one by one.
+    #[error("values in memory need a frame of {bytes} bytes; at most {most} are allowed")]
     FrameTooLarge {
         /// Bytes needed.
         bytes: u32,

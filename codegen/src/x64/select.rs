@@ -18,6 +18,7 @@ use super::address::{Addresses, Key, MAX_TERMS};
 use super::codes::Codes;
 use super::constants::place;
 use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, Rm, Vreg, Width};
+use super::tables::Numbers;
 use super::uses::Uses;
 use super::values::{Deferred, Pending, Value};
 use super::{X64Error, limit};
@@ -58,6 +59,9 @@ pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<F
         statements: 0,
         in_loop: None,
         strides: HashMap::new(),
+        tables: HashMap::new(),
+        numbers: HashMap::new(),
+        origins: HashMap::new(),
         placement,
         innermost: false,
         dims: HashMap::new(),
@@ -102,6 +106,12 @@ pub struct Selector<'k> {
     made_late: HashMap<(BlockId, Key), Vreg>,
     /// Registers with the strides of tiles, by the block that sets them.
     pub(super) strides: HashMap<(BlockId, i64), Vreg>,
+    /// Where tables of the pool begin, by the block that knows it.
+    pub(super) tables: HashMap<(BlockId, u32), Vreg>,
+    /// Numbers of entries that are ready, by the block that they are ready in.
+    pub(super) numbers: HashMap<(BlockId, ValueId, ValueId, usize), Numbers>,
+    /// Where bytes were loaded from that nothing writes, and the block in which the address holds.
+    pub(super) origins: HashMap<ValueId, (BlockId, Mem)>,
 }
 
 impl Selector<'_> {
@@ -646,6 +656,7 @@ impl Selector<'_> {
             }
             Op::Interleave => self.interleave(first, ty),
             Op::Lookup => self.lookup(first, ty, int),
+            Op::LookupQuarter => self.lookup_quarter(first, second.unwrap_or(first), ty, int),
             Op::LookupByte => self.lookup_byte(first, second.unwrap_or(first), ty, int),
             Op::Multishift => self.multishift(first, second.unwrap_or(first), ty),
             Op::ToBf16 => self.to_bf16(first, ty),

@@ -1,7 +1,7 @@
 //! Kernels that are more than the target takes are typed errors, soon.
 
 use ixc_codegen::x64::{X64Error, compile};
-use ixc_ir::kernel::{KernelBuilder, Type, ValueId};
+use ixc_ir::kernel::{KernelBuilder, Op, QUARTERS, Type, ValueId};
 use ixc_targets::Target;
 
 #[test]
@@ -51,4 +51,21 @@ fn instructions_are_bounded() {
         b.store(y, 0, v);
     }
     assert!(matches!(compile(&b.finish(), Target::AVX2), Err(X64Error::TooLarge { what: "instructions", .. })));
+}
+
+/// Vectors whose elements are numbers of entries each have a place in the frame.
+#[test]
+fn frames_of_lookups_are_bounded() {
+    let lookups = |count: usize| {
+        let mut b = KernelBuilder::new("lookups");
+        let (x, y) = (b.read("x", 32), b.write("y", 32));
+        for _ in 0..count {
+            let low = b.load(Type::i8(32), x, 0);
+            let entries = b.op_imm(Op::LookupQuarter, Type::i32(8), &[low, low], QUARTERS);
+            b.store(y, 0, entries);
+        }
+        compile(&b.finish(), Target::AVX2)
+    };
+    assert_eq!(lookups(100).unwrap().stats.vector_spills, 0);
+    assert!(matches!(lookups(600), Err(X64Error::FrameTooLarge { .. })));
 }

@@ -376,6 +376,14 @@ impl Machine<'_> {
                 let (a, table) = (arg(0), TABLES[int(&inst.imm)]);
                 Vector::from_lanes(lanes, |i| table[a.lane::<u32>(i) as usize % table.len()])
             }
+            Op::LookupQuarter => {
+                let (low, high, immediate) = (arg(0), arg(1), int(&inst.imm));
+                let (table, quarter) = (TABLES[immediate / QUARTERS as usize], immediate % QUARTERS as usize);
+                Vector::from_lanes(lanes, |i| {
+                    let byte = QUARTERS as usize * i + quarter;
+                    table[usize::from(u16::from_le_bytes([low.lane(byte), high.lane(byte)])) % table.len()]
+                })
+            }
             Op::LookupByte => {
                 let (low, high, table) = (arg(0), arg(1), BYTE_TABLES[int(&inst.imm)]);
                 let number = |i| usize::from(u16::from_le_bytes([low.lane(i), high.lane(i)]));

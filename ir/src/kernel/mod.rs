@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 
 pub use affine::{Affine, Atom};
 pub use builder::KernelBuilder;
-pub use op::Op;
+pub use op::{Op, QUARTERS};
 
 /// Element type of a vector or a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -59,6 +59,9 @@ impl Memory {
 /// Most bytes from one row of a tile to the next.
 pub const MAX_STRIDE: i64 = i32::MAX as i64;
 
+/// Bytes of a lane that `lookup_quarter` chooses one of.
+pub const QUARTERS: i64 = 4;
+
 /// A type rule: operand types, result type (or stored type), immediate integer (0 where there is none). `Err` says what
 /// would have been right.
 pub type TypeRule = fn(&[Type], Type, i64) -> Result<(), String>;
@@ -128,6 +131,7 @@ op_table! {
     Interleave "interleave" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I16, Elem::F16, Elem::Bf16])?; lanes_at_least(r, 2) }, "Lane 2i is the operand's lane i, lane 2i+1 its lane i of the upper half.";
     ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk: byte i is the first operand's byte number (second operand's byte i, low 4 bits), or 0 where its top bit is set.";
     Lookup "lookup" 1 Int None |o, r, i| { equal(o[0], r)?; elem_in(r, &[Elem::I32])?; below(i, TABLES.len() as i64) }, "Lane i: of the table of a grid that the immediate numbers (`ir/src/format/grids.rs`) the entry whose number is the operand's lane i, modulo the number of entries, a power of two.";
+    LookupQuarter "lookup_quarter" 2 Int None |o, r, i| { elem_in(r, &[Elem::I32])?; equal(o[0], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[1], o[0])?; below(i, QUARTERS * TABLES.len() as i64) }, "Lane i: of the table of a grid whose number is a quarter of the immediate the entry whose number is the first operand's byte 4i+q and 256 times the second's, modulo the number of entries; q is what is left of the immediate, modulo 4.";
     LookupByte "lookup_byte" 2 Int None |o, r, i| { same2(o, r, &[Elem::I8])?; below(i, BYTE_TABLES.len() as i64) }, "Lane i: of the table of bytes that the immediate numbers (`ir/src/format/grids.rs`) the entry whose number is the first operand's lane i and 256 times the second's, modulo the number of entries, a power of two.";
     Multishift "multishift" 2 None None |o, r, _| { same2(o, r, &[Elem::I8])?; lanes_at_least(r, 8) }, "Per 8 bytes, as 64 bits: byte i is the first operand's 8 bits from bit number (second operand's byte i, modulo 64) on, behind the last bit again the first.";
     // float arithmetic

@@ -150,6 +150,7 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         | Op::Interleave
         | Op::ShuffleBytes
         | Op::Lookup
+        | Op::LookupQuarter
         | Op::LookupByte
         | Op::Multishift => Products::default(),
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::CmpLtF | Op::Div | Op::Sqrt => Products::default(),

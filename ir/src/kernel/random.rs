@@ -554,6 +554,12 @@ impl Generator {
                 let table = self.rng.below(TABLES.len() as u64) as i64;
                 self.emit_imm(op, ty, &[ty], Some(table));
             }
+            Op::LookupQuarter => {
+                let ty = self.lanes(Elem::I32);
+                let bytes = Type::i8(4 * ty.lanes);
+                let immediate = self.rng.below(QUARTERS as u64 * TABLES.len() as u64) as i64;
+                self.emit_imm(op, ty, &[bytes, bytes], Some(immediate));
+            }
             Op::LookupByte => {
                 let ty = self.lanes(Elem::I8);
                 let table = self.rng.below(BYTE_TABLES.len() as u64) as i64;
@@ -695,7 +701,7 @@ fn hides_nan_bits(op: Op) -> bool {
         Op::Store | Op::Prefetch => false,
         Op::Broadcast | Op::Extract | Op::Slice | Op::Concat | Op::JoinLo | Op::JoinHi | Op::Bitcast => false,
         Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Select => false,
-        Op::Lookup | Op::LookupByte | Op::Multishift => false,
+        Op::Lookup | Op::LookupQuarter | Op::LookupByte | Op::Multishift => false,
         Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign | Op::And | Op::Or | Op::Xor => {
             false
         }

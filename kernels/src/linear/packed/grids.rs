@@ -7,10 +7,11 @@
 //! iq2_xxs, 16 rows x 32 columns: 64 indices -> 64 bytes of elements 0..4, 64 of elements 4..8 -> group g: bits of row's byte g / 2 -> places | signs
 //! ```
 //!
-//! Otherwise entries are looked up one by one, for each row's index of four or eight columns, and an entry has places in the bytes, or nibbles, of a group.
+//! Otherwise entries of 32 bits are looked up, for each row's index of four or eight columns, and an entry has places in the bytes, or nibbles, of a group. A
+//! row has four indices side by side, so these are numbers by quarters of its dword, beside which stands a dword of what indices have above a byte.
 
-use ixc_ir::format::grids::{Grid, Index, SIGNS, Signs};
-use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::format::grids::{Grid, HighBits, Index, SIGNS, Signs};
+use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
 
 use super::super::file::bits;
 use super::strip::{ROWS, StripBlock, VECTOR};
@@ -120,23 +121,27 @@ impl StripBlock {
         all
     }
 
-    /// The dwords of indices, then what stands above these, then signs of even groups and of odd ones, moved to the bit above places and those behind it.
+    /// The low bytes of indices, then as many vectors of what stands above these, then signs of even groups and of odd ones, moved to the bit above places
+    /// and those behind it, or the words that have them.
     fn numbers_and_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
-        let mut all: Vec<ValueId> = (0..grid.index_vectors())
-            .map(|vector| {
-                let numbers = self.grid_vector(b, sub.clone(), vector);
-                b.bitcast(dwords, numbers)
-            })
-            .collect();
+        let vectors = grid.index_vectors();
+        let mut all: Vec<ValueId> = (0..vectors).map(|vector| self.grid_vector(b, sub.clone(), vector)).collect();
         let high = self.high_words(b, grid, sub.clone());
+        if let (Some(bits), Some(words)) = (grid.high(), high) {
+            all.extend((0..vectors).map(|vector| bytes_above(b, bits, words, 4 * vector)));
+        }
         if let Signs::Common { .. } = grid.signs {
             all.extend(high);
             return all;
         }
-        let signs = self.grid_vector(b, sub, grid.index_vectors());
+        let signs = self.grid_vector(b, sub, vectors);
+        if high.is_none() {
+            // The words' upper bytes; where numbers have no bits above a byte, it makes no difference.
+            all.push(signs);
+            all.resize(2 * vectors, signs);
+        }
         let signs = b.bitcast(dwords, signs);
-        all.push(high.unwrap_or(signs));
         let eight = match grid.signs {
             Signs::Words { .. } => {
                 // Seven bits each to a byte of their own.
@@ -168,16 +173,20 @@ impl StripBlock {
     /// The codes of two groups, by entries.
     fn entries(&self, b: &mut KernelBuilder, grid: &Grid, pair: usize, vectors: &[ValueId]) -> [ValueId; 2] {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
-        let above = vectors[grid.index_vectors()..].first().copied();
+        let entry = |b: &mut KernelBuilder, number: usize| {
+            let [low, high] = [0, grid.index_vectors()].map(|from| vectors[from + number / 4]);
+            b.op_imm(Op::LookupQuarter, dwords, &[low, high], QUARTERS * grid.table as i64 + number as i64 % QUARTERS)
+        };
         let places = match grid.len {
             GROUP => [0, 1].map(|half| {
-                let entries = entry(b, grid, 2 * pair + half, vectors, above);
+                let entries = entry(b, 2 * pair + half);
                 b.bitcast(quants, entries)
             }),
             _ => {
-                let mut entries = entry(b, grid, pair, vectors, above);
-                if let (Signs::Common { first, apart }, Some(high)) = (grid.signs, above) {
-                    let top = b.shift(Op::Shl, high, 31 - (first + apart * pair) as i64);
+                let mut entries = entry(b, pair);
+                if let Signs::Common { first, apart } = grid.signs {
+                    let words = vectors[vectors.len() - 1];
+                    let top = b.shift(Op::Shl, words, 31 - (first + apart * pair) as i64);
                     let sign = b.shift(Op::ShrS, top, 31);
                     let every = i64::from(i32::from_le_bytes([0x11 << grid.bits; 4]));
                     let every = b.splat_int(dwords, every);
@@ -206,30 +215,41 @@ impl StripBlock {
     }
 }
 
-/// Entries of the rows' index `number`, beside whose dwords stands what holds bits above.
-fn entry(b: &mut KernelBuilder, grid: &Grid, number: usize, vectors: &[ValueId], above: Option<ValueId>) -> ValueId {
-    let dwords = b.ty(vectors[0]);
-    let byte = number % 4;
-    let moved = |b: &mut KernelBuilder, dword: ValueId, from: usize, to: usize| match from.cmp(&to) {
-        std::cmp::Ordering::Less => b.shift(Op::Shl, dword, (to - from) as i64),
-        std::cmp::Ordering::Equal => dword,
-        std::cmp::Ordering::Greater => b.shift(Op::ShrU, dword, (from - to) as i64),
+/// Of each row's dword of `words` four bytes, which have above them the lowest bits of indices `first` to `first + 3`: what stands there for these.
+fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usize) -> ValueId {
+    let dwords = b.ty(words);
+    let quants = Type::i8(4 * dwords.lanes);
+    let from = |i: usize| (bits.apart * (first + i)) as i64;
+    if bits.width == 1 {
+        let moved = b.shift(Op::ShrU, words, from(0));
+        let moved = b.bitcast(quants, moved);
+        let order = b.bytes(quants, (0..quants.lanes as u8).map(|i| i % 16 / 4 * 4).collect());
+        let [own, one] = [
+            b.bytes(quants, (0..quants.lanes).map(|i| 1 << (from(usize::from(i) % 4) - from(0))).collect()),
+            b.splat_int(quants, 1),
+        ];
+        let all = b.same(Op::ShuffleBytes, &[moved, order]);
+        let bit = b.same(Op::And, &[all, own]);
+        return b.same(Op::IMin, &[bit, one]);
+    }
+    // Each moved to its byte, where others' bits may stand above it, but not in its place.
+    let up = |i: usize| 8 * i as i64 - from(i);
+    let in_others = |i: usize, j: usize| {
+        let begins = 8 * j as i64 - up(i);
+        i != j && begins < 8 * bits.bytes as i64 && begins + bits.width as i64 > 0
     };
-    let low = moved(b, vectors[number / 4], 8 * byte, 0);
-    let place = match grid.index {
-        Index::Bytes { high, .. } => high.map(|high| (high.apart * number, high.width)),
-        Index::Words { .. } => Some((8 * number, 1)),
-    };
-    let numbers = match (place, above) {
-        (Some((first, width)), Some(above)) => {
-            let above = moved(b, above, first, 8);
-            let [own, mask] = [((1 << width) - 1) << 8, 255].map(|mask| b.splat_int(dwords, mask));
-            let (above, low) = (b.same(Op::And, &[above, own]), b.same(Op::And, &[low, mask]));
-            b.same(Op::Or, &[low, above])
+    let each = (0..4).map(|i| {
+        let op = if up(i) < 0 { Op::ShrU } else { Op::Shl };
+        let moved = b.shift(op, words, up(i).abs());
+        if !(0..4).any(|j| in_others(i, j)) {
+            return moved;
         }
-        _ => low,
-    };
-    b.op_imm(Op::Lookup, dwords, &[numbers], grid.table as i64)
+        let own = b.splat_int(dwords, i64::from((((1u32 << bits.width) - 1) << (8 * i)) as i32));
+        b.same(Op::And, &[moved, own])
+    });
+    let each: Vec<ValueId> = each.collect();
+    let all = each[1..].iter().fold(each[0], |all, own| b.same(Op::Or, &[all, *own]));
+    b.bitcast(quants, all)
 }
 
 /// Of each eight bytes of `a`, for each of two rows four bytes that begin at bits `from(row, i)`, modulo 64.

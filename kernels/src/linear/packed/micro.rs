@@ -11,6 +11,7 @@
 //! 4 bits    15 * 127 * 2 * 8 = 30480     32 columns; 16 where these have a scale of the activations
 //! 5 bits    31 * 127 * 2 * 4 = 31496     16 columns
 //! 6 bits    63 * 127 * 2 * 2 = 32004      8 columns
+//! 7 bits   126 * 127 * 2     = 32004      4 columns, of the largest of a grid
 //! 8 bits   128 * 127 * 2     = 32512      4 columns, of magnitudes: signs go to the activations
 //! ```
 //!
@@ -261,14 +262,14 @@ impl Micro {
         let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
         let run = (codec.pairs_in_a_word() / 2).clamp(1, pairs as usize);
-        if panel::has_magnitudes(self.source.format, self.source.dots) {
+        if panel::by_groups(self.source.format, self.source.dots) {
             let mut sums: Vec<Option<ValueId>> = vec![None; parts.len() * self.rows.len()];
             for unit in 0..units {
                 let at = step.sub * units + unit;
                 let scales = |b: &mut KernelBuilder, part: Part| step.weights.item(b, Item::Scale, at.clone(), part);
-                self.signed(b, step, unit * pairs..(unit + 1) * pairs, &beside(parts, &high), &scales, &mut sums);
+                self.by_groups(b, step, unit * pairs..(unit + 1) * pairs, &beside(parts, &high), &scales, &mut sums);
             }
-            return sums.into_iter().flatten().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect();
+            return self.converted(b, step, parts, sums.into_iter().flatten().collect());
         }
         if self.source.dots == Dots::Dot2 {
             let slots = self.slots().filter(|slots| slots.len() / 2 > HELD_INTEGERS);
@@ -298,11 +299,7 @@ impl Micro {
                     accumulate(b, sum, scaled);
                 }
             }
-            let mut sums: Vec<ValueId> = sums.into_iter().flatten().collect();
-            if codec.zero() > 0 {
-                self.correct(b, step, parts, &mut sums);
-            }
-            return sums.into_iter().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect();
+            return self.converted(b, step, parts, sums.into_iter().flatten().collect());
         }
         let mut terms = vec![None; parts.len() * self.rows.len()];
         for unit in 0..units {
@@ -335,6 +332,14 @@ impl Micro {
 
     fn by_part_mut<'v, T>(&self, values: &'v mut [T]) -> std::slice::ChunksExactMut<'v, T> {
         values.chunks_exact_mut(self.rows.len())
+    }
+
+    /// Sums of products by pairs as floats, without what the zero point adds.
+    fn converted(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], mut sums: Vec<ValueId>) -> Vec<ValueId> {
+        if self.codec().zero() > 0 && !panel::has_magnitudes(self.source.format, self.source.dots) {
+            self.correct(b, step, parts, &mut sums);
+        }
+        sums.into_iter().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect()
     }
 
     /// Takes what the zero point adds away from sums of products by pairs.
@@ -399,8 +404,9 @@ impl Micro {
         }
     }
 
-    /// Adds signed products of eight bits, by pairs, to sums: each times the scale of its part, in words. Beside parts stand their high bits.
-    fn signed(
+    /// Adds products by pairs, of which a word has those of one group, to sums: each times the scale of its part, in words. Beside parts stand their high
+    /// bits.
+    fn by_groups(
         &self,
         b: &mut KernelBuilder,
         step: &Step,
@@ -409,15 +415,19 @@ impl Micro {
         scales: &dyn Fn(&mut KernelBuilder, Part) -> ValueId,
         sums: &mut [Option<ValueId>],
     ) {
+        let magnitudes = panel::has_magnitudes(self.source.format, self.source.dots);
         for ((part, high), sums) in parts.iter().zip(self.by_part_mut(sums)) {
             let scales = scales(b, *part);
             for pair in pairs.clone() {
                 for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, *part, high)) {
-                    let magnitudes = step.weights.magnitudes(b, step.sub, group, *part, quants);
+                    let sizes = magnitudes.then(|| step.weights.magnitudes(b, step.sub, group, *part, quants));
                     for (row, sum) in step.rows.iter().zip(sums.iter_mut()) {
                         let x = row.group(b, self.vectors.lanes, group);
-                        let x = b.same(Op::Sign, &[x, quants]);
-                        let words = b.op(Op::Dot2U8S8, part.words(), &[magnitudes, x]);
+                        let (bytes, x) = match sizes {
+                            Some(sizes) => (sizes, b.same(Op::Sign, &[x, quants])),
+                            None => (quants, x),
+                        };
+                        let words = b.op(Op::Dot2U8S8, part.words(), &[bytes, x]);
                         let products = b.op(Op::Dot2S16, part.dwords(), &[words, scales]);
                         accumulate(b, sum, products);
                     }
@@ -486,24 +496,23 @@ impl Micro {
                 let each = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
                 each.map(|(row, part)| zero_point(b, row, (half, 2), self.codec().zero(), part.lanes)).collect()
             };
-            let integers: Vec<ValueId> = match (self.source.dots, magnitudes) {
-                (Dots::Dot2, true) => {
+            let integers: Vec<ValueId> = match self.source.dots {
+                Dots::Dot2 => {
                     let ones = b.splat_int(parts[0].words(), 1);
-                    let mut sums = vec![None; parts.len() * rows];
-                    self.signed(b, step, pairs, &beside(&parts, &high), &|_, _| ones, &mut sums);
-                    sums.into_iter().flatten().collect()
-                }
-                (Dots::Dot2, false) => {
-                    let ones = b.splat_int(parts[0].words(), 1);
-                    let words = self.words(b, step, pairs, &parts, &high);
-                    let sums = words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones]));
-                    let sums: Vec<ValueId> = sums.collect();
-                    match in_integers {
+                    let sums: Vec<ValueId> = if panel::by_groups(self.source.format, self.source.dots) {
+                        let mut sums = vec![None; parts.len() * rows];
+                        self.by_groups(b, step, pairs, &beside(&parts, &high), &|_, _| ones, &mut sums);
+                        sums.into_iter().flatten().collect()
+                    } else {
+                        let words = self.words(b, step, pairs, &parts, &high);
+                        words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones])).collect()
+                    };
+                    match in_integers && !magnitudes {
                         true => starts(b).into_iter().zip(sums).map(|(start, sum)| b.iadd(start, sum)).collect(),
                         false => sums,
                     }
                 }
-                (Dots::Dot4, _) => {
+                Dots::Dot4 => {
                     let zero = b.splat_int(parts[0].dwords(), 0);
                     let mut sums = if in_integers { starts(b) } else { vec![zero; parts.len() * rows] };
                     self.groups(b, step, pairs, &parts, &high, |b, i, quants, x| {

@@ -65,9 +65,15 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     items
 }
 
-/// Whether products by pairs want signed quants and, unsigned, their magnitudes: four products of the largest byte, two groups of columns,
-/// exceed a word.
+/// Whether products by pairs want signed quants and, unsigned, their magnitudes: two products of the largest byte exceed a word, or four, two groups of
+/// columns, where sums of words are always of these.
 pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
+    let least = if format.has_row_scale() { 2 } else { 1 };
+    dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < least)
+}
+
+/// Whether a word has products of one group of columns alone: four of the largest byte exceed it, or of magnitudes.
+pub fn by_groups(format: Format, dots: Dots) -> bool {
     dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < 2)
 }
 
