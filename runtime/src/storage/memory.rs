@@ -328,9 +328,9 @@ impl Inputs {
         })
     }
 
-    /// Writes the inputs of a step whose first token is at `position`.
-    pub fn fill(&mut self, tokens: &[u32], position: u32, output_rows: &[u32]) {
-        let positions = || (position..).take(tokens.len());
+    /// Writes the inputs of a step: for each row its token and position, and which rows' logits are wanted.
+    pub fn fill(&mut self, tokens: &[u32], positions: &[u32], output_rows: &[u32]) {
+        let positions = || positions.iter().copied();
         let words: [(Region, &mut dyn Iterator<Item = u32>); 5] = [
             (self.tokens, &mut tokens.iter().copied()),
             (self.positions, &mut positions()),
