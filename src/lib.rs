@@ -24,6 +24,7 @@
 //! | `cache_file` | small files in the user's cache folder |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
 //! | [`scheduler`] | many requests at once in one engine |
+//! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
 //! | [`support`] | architectures, formats, tokenizers: what this build takes |
 //! | [`simulate`] | weights for descriptors that are simulated |
@@ -52,6 +53,8 @@ pub mod npy;
 pub mod place;
 pub mod quantise;
 pub mod scheduler;
+#[cfg(feature = "serve")]
+pub mod serving;
 pub mod session;
 pub mod simulate;
 pub mod support;

@@ -37,6 +37,7 @@ mod reference;
 mod requantised;
 mod run;
 mod scaled;
+mod serve;
 mod simulate;
 mod support;
 mod terminal;
