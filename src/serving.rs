@@ -367,6 +367,7 @@ impl<'t> Worker<'t> {
                 ),
                 Event::Failed(error) => {
                     self.status.failed += 1;
+                    self.publish();
                     tracing::error!(%error, "a request failed");
                     if let Some(client) = self.clients.remove(&id) {
                         client.tell(model::Event::Failed { message: error.to_string() });
@@ -379,6 +380,8 @@ impl<'t> Worker<'t> {
     fn end(&mut self, id: RequestId, end: model::End) {
         if let Some(client) = self.clients.remove(&id) {
             self.status.ended += 1;
+            // Before the client is told: whoever has an answer finds it counted.
+            self.publish();
             client.end(end);
         }
     }

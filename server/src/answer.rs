@@ -1,10 +1,13 @@
 //! An answer as it is made: text taken apart, and how it ends. The interfaces differ in how they say it.
 
-use ixc_frontend::chat::{Delta, Parser};
-use tokio::sync::mpsc::UnboundedReceiver;
+use ixc_frontend::chat::{Delta, Parser, TextParameters};
+use ixc_frontend::template::{Conversation, Json};
+use ixc_runtime::sample::Settings;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::app::App;
 use crate::error::HttpError;
-use crate::model::{End, Event};
+use crate::model::{End, Event, Model, Request};
 
 /// What comes next of an answer.
 #[derive(Debug)]
@@ -24,6 +27,18 @@ pub(crate) struct Usage {
     pub(crate) made: usize,
 }
 
+/// What is wanted of an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Most tokens; as many as there is room for where `None`.
+    pub(crate) limit: Option<usize>,
+    pub(crate) sampling: Settings,
+    /// Texts to stop at.
+    pub(crate) stop: Vec<String>,
+    /// Whether tokens that end an answer are never made.
+    pub(crate) ignore_end: bool,
+}
+
 /// An answer that is being made.
 pub(crate) struct Answer {
     events: UnboundedReceiver<Event>,
@@ -37,6 +52,26 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) fn new(events: UnboundedReceiver<Event>, parser: Option<Parser>, prompt: usize) -> Answer {
         Answer { events, parser, end: None, usage: Usage { prompt, ..Usage::default() } }
+    }
+
+    /// Begins one to a conversation.
+    pub(crate) async fn to_conversation<M: Model>(
+        app: &App<M>,
+        conversation: Conversation,
+        wanted: Wanted,
+    ) -> Result<Answer, HttpError> {
+        let calls = conversation.messages.iter().map(|message| message.tool_calls.len()).sum();
+        let tools: Vec<&str> = conversation.tools.iter().map(Json::as_str).collect();
+        let parameters = TextParameters::of_tools(&format!("[{}]", tools.join(",")));
+        let prompt = app.prompt(conversation).await?;
+        let parser = prompt.parser.map(|parser| parser.numbered_from(calls).with_texts(parameters));
+        let Wanted { limit, sampling, stop, ignore_end } = wanted;
+        // Markers are special tokens in some vocabularies.
+        let show_special = parser.is_some();
+        let count = prompt.tokens.len();
+        let (send, events) = unbounded_channel();
+        app.model.start(Request { tokens: prompt.tokens, limit, sampling, stop, ignore_end, show_special }, send)?;
+        Ok(Answer::new(events, parser, count))
     }
 
     /// What comes next; nothing behind the end.

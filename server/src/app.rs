@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ixc_frontend::template::Conversation;
 use tokio::sync::watch;
+
+use crate::error::HttpError;
+use crate::model::{Model, Prompt};
 
 /// How it serves.
 #[derive(Clone, Debug)]
@@ -64,6 +68,15 @@ impl<M> App<M> {
     /// Whether it takes no more requests.
     pub(crate) fn is_ending(&self) -> bool {
         *self.ending.borrow()
+    }
+}
+
+impl<M: Model> App<M> {
+    /// A conversation as a prompt. That may start a process, so threads of connections do not do it.
+    pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompt, HttpError> {
+        let model = self.model.clone();
+        let prompt = tokio::task::spawn_blocking(move || model.prompt(&conversation)).await;
+        Ok(prompt.map_err(|error| HttpError::failed(error.to_string()))??)
     }
 }
 

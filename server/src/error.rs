@@ -59,6 +59,35 @@ impl HttpError {
         let HttpError { kind, code, param, message, .. } = self;
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
     }
+
+    /// The same as Anthropic's interface has it.
+    pub(crate) fn anthropic_body(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+    }
+
+    fn response(&self, body: Value) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        response
+    }
+
+    /// A response; one that is an error in the form that Anthropic's interface has.
+    pub(crate) fn as_anthropic(response: Response) -> Response {
+        match response.extensions().get::<HttpError>() {
+            Some(error) => error.response(error.anthropic_body()),
+            None => response,
+        }
+    }
 }
 
 impl From<Refusal> for HttpError {
@@ -76,10 +105,9 @@ impl From<Refusal> for HttpError {
 
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
-        }
+        let mut response = self.response(self.body());
+        // Whoever knows the path may say it otherwise.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -46,6 +46,9 @@ const MOST_STOP_BYTES: usize = 1024;
 /// Most tokens with a bias.
 const MOST_BIASES: usize = 1024;
 
+/// A field whose value would change an answer in a way that is not there, whether its value does not, and what of it is not there.
+pub(crate) type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
+
 /// The fields of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields(Map<String, Value>);
@@ -63,6 +66,16 @@ impl Fields {
     /// A field, unless it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Refuses what is asked for and not there.
+    pub(crate) fn refuse<'u>(&self, unsupported: impl IntoIterator<Item = &'u Unsupported>) -> Result<(), HttpError> {
+        for (name, is_there, what) in unsupported {
+            if self.get(name).is_some_and(|value| !is_there(value)) {
+                return Err(HttpError::unsupported(name, what));
+            }
+        }
+        Ok(())
     }
 
     /// A number of the table.
@@ -97,14 +110,13 @@ impl Fields {
         value.as_str().map(Some).ok_or_else(wrong)
     }
 
-    /// The texts to stop at.
-    pub(crate) fn stop(&self) -> Result<Vec<String>, HttpError> {
+    /// The texts to stop at, in a field of this name.
+    pub(crate) fn stop(&self, name: &'static str) -> Result<Vec<String>, HttpError> {
         let wrong = || {
-            let expected =
-                format!("stop must be a text, or at most {MOST_STOPS} texts, each of at most {MOST_STOP_BYTES} bytes");
-            HttpError::invalid(Some("stop"), expected)
+            let most = format!("at most {MOST_STOPS} texts, each of at most {MOST_STOP_BYTES} bytes");
+            HttpError::invalid(Some(name), format!("{name} must be a text, or {most}"))
         };
-        let texts = match self.get("stop") {
+        let texts = match self.get(name) {
             None => return Ok(Vec::new()),
             Some(Value::Array(texts)) if texts.len() <= MOST_STOPS => texts.iter().map(Value::as_str).collect(),
             Some(text) => text.as_str().map(|text| vec![text]),

@@ -1,4 +1,4 @@
-//! ixc over HTTP: the interfaces of OpenAI and of llama-server, before anything that makes tokens ([`Model`]).
+//! ixc over HTTP: the interfaces of OpenAI, Anthropic and llama-server, before anything that makes tokens ([`Model`]).
 //!
 //! | file | what it owns |
 //! | --- | --- |
@@ -6,6 +6,7 @@
 //! | `app` | what every request sees |
 //! | `connection` | connections: how many, and how long they may be silent |
 //! | `openai` | `/v1/...` |
+//! | `anthropic` | `/v1/messages` |
 //! | `native` | llama-server's endpoints, `/health`, `/metrics` |
 //! | `answer` | an answer as it is made |
 //! | `fields` | the fields of requests, and their ranges |
@@ -18,6 +19,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod answer;
+mod anthropic;
 mod app;
 mod connection;
 mod error;
@@ -75,6 +77,8 @@ fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<boo
         .route("/v1/chat/completions", post(openai::chat::<M>))
         .route("/chat/completions", post(openai::chat::<M>))
         .route("/v1/completions", post(openai::completion::<M>))
+        .route("/v1/messages", post(anthropic::messages::<M>))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))
         .route("/completion", post(native::completion::<M>))
         .route("/tokenize", post(native::tokenize::<M>))
         .route("/detokenize", post(native::detokenize::<M>))
@@ -100,12 +104,19 @@ async fn other_method(request: Request) -> HttpError {
     HttpError::invalid(None, wrong).with_status(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error")
 }
 
-/// What stands before every request: keys, and a body that comes in time and is not too large.
+/// What stands around every request. How an error is said depends on the interface.
 async fn guarded<M: Model>(
     State((app, body_bytes)): State<(Arc<App<M>>, usize)>,
     request: Request,
     next: Next,
 ) -> Response {
+    let is_anthropic = request.uri().path().starts_with("/v1/messages");
+    let response = admitted(&app, body_bytes, request, next).await;
+    if is_anthropic { HttpError::as_anthropic(response) } else { response }
+}
+
+/// What stands before every request: keys, and a body that comes in time and is not too large.
+async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, next: Next) -> Response {
     let is_open = ["/health", "/v1/health"].contains(&request.uri().path());
     if !is_open && !has_key(&app.options.keys, &request) {
         return HttpError::key().into_response();

@@ -90,10 +90,7 @@ pub(crate) async fn apply_template<M: Model>(
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
     let conversation = conversation(&Fields::of(&body)?)?;
-    let model = app.model.clone();
-    let prompt = tokio::task::spawn_blocking(move || model.prompt(&conversation)).await;
-    let prompt = prompt.map_err(|error| HttpError::failed(error.to_string()))??;
-    Ok(Json(json!({"prompt": prompt.text})))
+    Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
 }
 
 /// What follows a text, as llama-server says it.
@@ -110,7 +107,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         tokens: prompt_tokens(&*app.model, fields.get("prompt"))?,
         limit,
         sampling: sampling(&fields)?,
-        stop: fields.stop()?,
+        stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
     };

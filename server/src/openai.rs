@@ -19,24 +19,24 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
-use ixc_frontend::chat::{Delta, TextParameters, ToolCall};
+use ixc_frontend::chat::{Delta, ToolCall};
 use ixc_frontend::template::{Conversation, Json as JsonText, Message};
 use ixc_runtime::sample::Settings;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use crate::answer::{Answer, Next, Usage};
+use crate::answer::{Answer, Next, Usage, Wanted};
 use crate::app::App;
 use crate::error::HttpError;
-use crate::fields::Fields;
+use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Model, Request};
 
 /// Most messages of a conversation.
-const MOST_MESSAGES: usize = 65_536;
+pub(crate) const MOST_MESSAGES: usize = 65_536;
 /// Most tools.
-const MOST_TOOLS: usize = 1024;
+pub(crate) const MOST_TOOLS: usize = 1024;
 /// How often something is sent where there is nothing to say.
-const PING: Duration = Duration::from_secs(15);
+pub(crate) const PING: Duration = Duration::from_secs(15);
 /// Tokens of a completion where nothing is said, as OpenAI has it.
 const COMPLETION_TOKENS: usize = 16;
 
@@ -79,28 +79,13 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
         Some(limit) => Some(limit),
         None => fields.number("max_tokens")?,
     };
-    let (sampling, stop) = (sampling(&fields)?, fields.stop()?);
-    // It may start a process.
-    let (model, rendered) = (app.model.clone(), conversation.clone());
-    let prompt = tokio::task::spawn_blocking(move || model.prompt(&rendered)).await;
-    let prompt = prompt.map_err(|error| HttpError::failed(error.to_string()))??;
-    let calls = conversation.messages.iter().map(|message| message.tool_calls.len()).sum();
-    let tools: Vec<&str> = conversation.tools.iter().map(JsonText::as_str).collect();
-    let parameters = TextParameters::of_tools(&format!("[{}]", tools.join(",")));
-    let parser = prompt.parser.map(|parser| parser.numbered_from(calls).with_texts(parameters));
-    let request = Request {
-        tokens: prompt.tokens,
+    let wanted = Wanted {
         limit: limit.map(|limit| limit as usize),
-        sampling,
-        stop,
+        sampling: sampling(&fields)?,
+        stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
-        // Markers are special tokens in some vocabularies.
-        show_special: parser.is_some(),
     };
-    let count = request.tokens.len();
-    let (send, events) = mpsc::unbounded_channel();
-    app.model.start(request, send)?;
-    respond(&app, how, Answer::new(events, parser, count)).await
+    respond(&app, how, Answer::to_conversation(&app, conversation, wanted).await?).await
 }
 
 /// What follows a text.
@@ -114,7 +99,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let request = Request {
         limit: Some(limit),
         sampling: sampling(&fields)?,
-        stop: fields.stop()?,
+        stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
         tokens,
@@ -145,9 +130,6 @@ pub(crate) fn prompt_tokens(model: &impl Model, prompt: Option<&Value>) -> Resul
     if tokens.is_empty() { Err(HttpError::invalid(Some("prompt"), "prompt is empty")) } else { Ok(tokens) }
 }
 
-/// A field whose value would change an answer in a way that is not there, and what of it is.
-type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
-
 const COMMON_UNSUPPORTED: &[Unsupported] = &[
     ("functions", |_| false, "functions, which tools have replaced,"),
     ("audio", |_| false, "audio"),
@@ -170,12 +152,7 @@ const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
 /// Refuses what is asked for and not there.
 fn refuse(fields: &Fields, unsupported: &[Unsupported]) -> Result<(), HttpError> {
     fields.number("n")?;
-    for (name, is_there, what) in COMMON_UNSUPPORTED.iter().chain(unsupported) {
-        if fields.get(name).is_some_and(|value| !is_there(value)) {
-            return Err(HttpError::unsupported(name, what));
-        }
-    }
-    Ok(())
+    fields.refuse(COMMON_UNSUPPORTED.iter().chain(unsupported))
 }
 
 /// How tokens are chosen; the defaults are those of a run.
@@ -251,7 +228,7 @@ pub(crate) fn conversation(fields: &Fields) -> Result<Conversation, HttpError> {
     Ok(Conversation { messages, add_generation_prompt: true, tools, variables, ..Conversation::default() })
 }
 
-fn json_text(value: &Value) -> Result<JsonText, HttpError> {
+pub(crate) fn json_text(value: &Value) -> Result<JsonText, HttpError> {
     JsonText::new(value.to_string()).map_err(|error| HttpError::invalid(None, error.to_string()))
 }
 

@@ -23,7 +23,7 @@ const MOST_KEY_BYTES: u64 = 1 << 20;
 /// Requests that may wait for each that is worked on.
 const QUEUE: usize = 16;
 
-/// Serves a model over HTTP: the interfaces of OpenAI (/v1/chat/completions, /v1/completions, /v1/models) and of llama-server (/completion,
+/// Serves a model over HTTP: the interfaces of OpenAI (/v1/chat/completions, /v1/completions, /v1/models), Anthropic (/v1/messages) and llama-server (/completion,
 /// /tokenize, ...).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:

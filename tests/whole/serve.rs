@@ -144,9 +144,14 @@ fn texts_of_many_clients_are_those_of_one() {
             }
         });
     }
-    // The second time a sequence held the prompts, or what they began with, but for the last token.
-    assert!(server.metric("prompt_tokens_cached_total") > 0.0);
     assert_eq!(server.metric("requests_ended_total"), 2.0 * PROMPTS.len() as f64);
+    // The second time a sequence holds all of the prompt.
+    let before = [0; 2].map(|_| {
+        let before = server.metric("prompt_tokens_cached_total");
+        server.post("/v1/completions", &completion(PROMPTS[2], 1));
+        before
+    });
+    assert!(server.metric("prompt_tokens_cached_total") > before[1]);
 }
 
 #[test]
@@ -178,6 +183,127 @@ fn an_answer_in_parts_is_the_whole_one() {
     assert_eq!(last["choices"][0]["finish_reason"], choice["finish_reason"]);
     let parts: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
     assert_eq!(parts, content);
+}
+
+/// The same conversation as Anthropic's interface and as OpenAI's says it has the same answer, whole and in parts.
+#[test]
+fn messages_are_answered_as_chat_completions_are() {
+    let server = Server::start(&["--chat-template", "chatml", "--api-key", "one"]);
+    let ask = |path: &str, key: &str, body: &Value| {
+        let (status, text) = server.ask("POST", path, key, &body.to_string());
+        (status, text)
+    };
+    let post = |path: &str, body: &Value| {
+        let (status, text) = ask(path, "x-api-key: one\r\nanthropic-version: 2023-06-01\r\n", body);
+        (status, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let common = json!({"max_tokens": 20, "temperature": 0});
+    let with = |more: Value| {
+        let mut body = common.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let tool = json!({"name": "look", "description": "Looks.", "input_schema": {"type": "object"}});
+    let theirs = json!({
+        "system": [{"type": "text", "text": "Be brief."}],
+        "tools": [tool],
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "Looking."}, {"type": "tool_use", "id": "t0", "name": "look", "input": {"at": 1}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t0", "content": [{"type": "text", "text": "7"}]},
+                {"type": "text", "text": "And?"},
+            ]},
+        ],
+    });
+    let ours = json!({
+        "tools": [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}],
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Looking.", "tool_calls": [
+                {"id": "t0", "type": "function", "function": {"name": "look", "arguments": "{\"at\":1}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "t0", "name": "look", "content": "7"},
+            {"role": "user", "content": "And?"},
+        ],
+    });
+    let (status, chat) = post("/v1/chat/completions", &with(ours));
+    assert_eq!(status, 200, "{chat}");
+    let (status, whole) = post("/v1/messages", &with(theirs.clone()));
+    assert_eq!((status, &whole["type"], &whole["role"]), (200, &json!("message"), &json!("assistant")), "{whole}");
+    let content = chat["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(whole["content"], json!([{"type": "text", "text": content}]));
+    let reason = if chat["choices"][0]["finish_reason"] == "length" { "max_tokens" } else { "end_turn" };
+    assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &Value::Null));
+    let prompt = chat["usage"]["prompt_tokens"].as_u64().unwrap();
+    // All but the last token was held already.
+    assert_eq!(
+        (&whole["usage"]["input_tokens"], &whole["usage"]["cache_read_input_tokens"]),
+        (&json!(1), &json!(prompt - 1))
+    );
+    assert_eq!(post("/v1/messages/count_tokens", &theirs), (200, json!({"input_tokens": prompt})));
+
+    let mut request = with(theirs.clone());
+    request["stream"] = true.into();
+    let (status, text) = ask("/v1/messages", "x-api-key: one\r\n", &request);
+    assert_eq!(status, 200);
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|object| serde_json::from_str(object).unwrap()).collect();
+    let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(names, kinds);
+    assert_eq!((kinds[0], kinds[1]), ("message_start", "content_block_start"));
+    assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
+    let parts: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    assert_eq!(parts, content);
+    let last = &events[events.len() - 2];
+    assert_eq!(
+        (&last["delta"]["stop_reason"], &last["usage"]["output_tokens"]),
+        (&json!(reason), &whole["usage"]["output_tokens"])
+    );
+
+    let word = content.split_whitespace().nth(1).unwrap();
+    request = with(theirs.clone());
+    request["stop_sequences"] = json!([word]);
+    let (_, stopped) = post("/v1/messages", &request);
+    assert_eq!(
+        (&stopped["stop_reason"], &stopped["stop_sequence"]),
+        (&json!("stop_sequence"), &json!(word)),
+        "{stopped}"
+    );
+
+    for (path, key, body, expected, kind) in [
+        ("/v1/messages", "x-api-key: two\r\n", with(theirs.clone()), 401, "authentication_error"),
+        ("/v1/messages", "x-api-key: one\r\n", theirs, 400, "invalid_request_error"),
+        (
+            "/v1/messages",
+            "x-api-key: one\r\n",
+            with(json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]})),
+            400,
+            "invalid_request_error",
+        ),
+        (
+            "/v1/messages",
+            "x-api-key: one\r\n",
+            with(
+                json!({"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled", "budget_tokens": 9}}),
+            ),
+            400,
+            "invalid_request_error",
+        ),
+        ("/v1/messages/nothing", "x-api-key: one\r\n", json!({}), 404, "not_found_error"),
+    ] {
+        let (status, text) = ask(path, key, &body);
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (status, &error["type"], &error["error"]["type"]),
+            (expected, &json!("error"), &json!(kind)),
+            "{text}"
+        );
+    }
 }
 
 #[test]
