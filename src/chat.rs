@@ -30,10 +30,11 @@
 //!
 //! Invariant: messages after the system's are the user's and the assistant's in turn, and the first that the model sees is the user's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ixc_frontend::chat::{Answer, Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
+use ixc_frontend::tokenizer::{Tokenizer, Values};
 
 use crate::Error;
 use crate::session::{Session, with_bos};
@@ -209,36 +210,43 @@ impl Chat {
     /// The prompt for these messages after the system's.
     fn encode<'m>(&self, session: &Session, messages: impl Iterator<Item = &'m Message>) -> Result<Prompt, Error> {
         let tokenizer = session.tokenizer()?;
-        let text = |id: Option<u32>| -> Result<String, Error> {
-            let bytes = id.map(|id| tokenizer.token_bytes(id)).transpose()?;
-            Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
-        };
         let system = self.system.iter().map(|text| Message::new(SYSTEM, text));
-        let said: Vec<Message> = system.chain(messages.cloned()).collect();
-        let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
-        let conversation = Conversation {
-            messages: said,
-            add_generation_prompt: true,
-            bos_token,
-            eos_token,
-            ..Conversation::default()
-        };
-        let mut texts = vec![self.template.source().to_owned()];
-        // Roles are this program's own words, which templates compare.
-        let said = conversation.map_texts(|text| {
-            texts.push(text.to_owned());
-            text.to_owned()
-        });
-        let mut values = tokenizer.values(texts.iter().map(String::as_str));
-        let conversation = said.map_texts(|text| values.protect(text));
-        let prompt = match &self.renderer {
-            Some(program) => self.template.render_isolated(program, &conversation)?,
-            None => self.template.render(&conversation)?,
-        };
+        let messages = system.chain(messages.cloned()).collect();
+        let conversation = Conversation { messages, add_generation_prompt: true, ..Conversation::default() };
+        let (prompt, values) = render(tokenizer, &self.template, self.renderer.as_deref(), conversation)?;
         session.check_prompt(&prompt)?;
         let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?);
         Ok(Prompt { tokens, text: prompt })
     }
+}
+
+/// What a template makes of a conversation, which is given the texts of the model's BOS and EOS; and which words in it are values, for
+/// [`Tokenizer::encode_rendered`].
+pub(crate) fn render<'t>(
+    tokenizer: &'t Tokenizer,
+    template: &ChatTemplate,
+    renderer: Option<&Path>,
+    conversation: Conversation,
+) -> Result<(String, Values<'t>), Error> {
+    let text = |id: Option<u32>| -> Result<String, Error> {
+        let bytes = id.map(|id| tokenizer.token_bytes(id)).transpose()?;
+        Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
+    };
+    let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
+    let conversation = Conversation { bos_token, eos_token, ..conversation };
+    let mut texts = vec![template.source().to_owned()];
+    // Roles are this program's own words, which templates compare.
+    let said = conversation.map_texts(|text| {
+        texts.push(text.to_owned());
+        text.to_owned()
+    });
+    let mut values = tokenizer.values(texts.iter().map(String::as_str));
+    let conversation = said.map_texts(|text| values.protect(text));
+    let prompt = match renderer {
+        Some(program) => template.render_isolated(program, &conversation)?,
+        None => template.render(&conversation)?,
+    };
+    Ok((prompt, values))
 }
 
 /// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where nothing does. Fewer turns take no more

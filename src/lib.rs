@@ -23,6 +23,8 @@
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | `cache_file` | small files in the user's cache folder |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
+//! | [`scheduler`] | many requests at once in one engine |
+//! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
 //! | [`support`] | architectures, formats, tokenizers: what this build takes |
 //! | [`simulate`] | weights for descriptors that are simulated |
@@ -50,6 +52,9 @@ pub mod model;
 pub mod npy;
 pub mod place;
 pub mod quantise;
+pub mod scheduler;
+#[cfg(feature = "serve")]
+pub mod serving;
 pub mod session;
 pub mod simulate;
 pub mod support;

@@ -168,7 +168,7 @@ pub struct Session {
     pub(crate) engine: Engine,
     /// What is in the KV cache.
     cached: Vec<u32>,
-    tokenizer: Result<Tokenizer, TokenizerError>,
+    tokenizer: Result<Arc<Tokenizer>, TokenizerError>,
     /// Its chat template's source.
     chat_template: Option<String>,
     /// What is known of the model.
@@ -279,7 +279,7 @@ impl Session {
             }
             error => error.into(),
         })?;
-        let tokenizer = Tokenizer::new(&spec);
+        let tokenizer = Tokenizer::new(&spec).map(Arc::new);
         Ok(Session {
             engine,
             cached: Vec::new(),
@@ -308,6 +308,14 @@ impl Session {
     /// # Errors
     /// When the model has none, or one that is not supported.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        self.shared_tokenizer().map(|tokenizer| &**tokenizer)
+    }
+
+    /// Its tokenizer, for other threads too.
+    ///
+    /// # Errors
+    /// As for [`Session::tokenizer`].
+    pub fn shared_tokenizer(&self) -> Result<&Arc<Tokenizer>, Error> {
         self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.to_string() })
     }
 
@@ -368,12 +376,7 @@ impl Session {
 
     /// Refuses a text that does not fit into the context however few tokens it may be, before any time or memory goes into it.
     pub(crate) fn check_prompt(&self, prompt: &str) -> Result<(), Error> {
-        let (context, longest) = (self.context(), self.tokenizer()?.longest_token());
-        let bytes = prompt.len();
-        match bytes > context.saturating_mul(longest) {
-            true => Err(Error::Prompt { bytes, context, longest, model: self.facts.context }),
-            false => Ok(()),
-        }
+        check_prompt(self.tokenizer()?, self.context(), self.facts.context, prompt)
     }
 
     /// Makes tokens. What the KV cache holds of the request's tokens already is not computed again. `progress` is called
@@ -387,7 +390,7 @@ impl Session {
         mut progress: impl FnMut(Progress) -> Result<ControlFlow<()>, E>,
     ) -> Result<Generation, E> {
         let mut sampler = Sampler::new(request.sampling.clone()).map_err(Error::from)?;
-        let ends: Vec<u32> = self.tokenizer.as_ref().map(Tokenizer::end_of_generation).unwrap_or_default();
+        let ends: Vec<u32> = self.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
         self.check(request.tokens)?;
         request.tokens.iter().for_each(|&token| sampler.accept(token));
         let mut generation = Generation {
@@ -515,6 +518,15 @@ impl Session {
         self.cached.extend_from_slice(tokens);
         self.gauge.add(tokens.len() as u64);
         Ok(())
+    }
+}
+
+/// Refuses a text that does not fit into the context of a model however few tokens it may be.
+pub(crate) fn check_prompt(tokenizer: &Tokenizer, context: usize, model: usize, prompt: &str) -> Result<(), Error> {
+    let (bytes, longest) = (prompt.len(), tokenizer.longest_token());
+    match bytes > context.saturating_mul(longest) {
+        true => Err(Error::Prompt { bytes, context, longest, model }),
+        false => Ok(()),
     }
 }
 

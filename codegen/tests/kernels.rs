@@ -9,16 +9,15 @@ mod support;
 use ixc_codegen::module::check_arguments;
 use ixc_codegen::x64;
 use ixc_ir::format::{FORMATS, Format};
-use ixc_ir::kernel::interpret;
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
     AttentionWindow, Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks,
-    Elementwise, Embed, Gated, Gather, HeadsSum, IndexTopK, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise,
-    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap,
-    Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
+    Elementwise, Embed, Gated, Gather, HeadsSum, IndexTopK, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
+    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
+    SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -230,34 +229,6 @@ fn packed_products_keep_their_registers() {
         }
     }
     assert!(others.is_empty(), "{}", others.join("\n"));
-}
-
-/// A row of activations has the same sums alone and among others, by few and by many: bits do not depend on who is in a batch.
-#[test]
-fn pairs_of_bf16_sum_every_row_alike() {
-    let (format, x, n) = (Format::Bf16R16, Format::Bf16x1, 48);
-    // Whole stretches and a part of one.
-    let k = 2 * 512 + 96;
-    for target in [Target::AVX2, Target::AVX512] {
-        let run = |strategy, rows: u32, input: Option<[&[u8]; 2]>| {
-            let spec: KernelSpec = Linear { format, x, k, tile: n, n, bias: false, residual: false, strategy }.into();
-            let kernel = generate(&spec, target).unwrap();
-            let dims = spec.dims_of_rows(rows);
-            let mut buffers = inputs::fill(&kernel, Some(&spec), &dims, 0).unwrap();
-            for (buffer, bytes) in buffers.iter_mut().zip(input.into_iter().flatten()) {
-                buffer.copy_from_slice(bytes);
-            }
-            interpret::run(&kernel, &dims, &mut buffers).unwrap();
-            let y = kernel.buffers.iter().position(|buffer| buffer.name == "y").unwrap();
-            (buffers[0].clone(), buffers[1].clone(), buffers[y].clone())
-        };
-        let rows = 13;
-        let (x, w, many) = run(MatmulStrategy::Gemm, rows, None);
-        assert_eq!(run(MatmulStrategy::Gemv, rows, Some([&x, &w])).2, many);
-        for (x, y) in x.chunks_exact(2 * k as usize).zip(many.chunks_exact(4 * n as usize)) {
-            assert_eq!(run(MatmulStrategy::Gemv, 1, Some([x, &w])).2, y);
-        }
-    }
 }
 
 /// Weights as they lie in the file: strips that lack rows, blocks that lack columns, and whole ones.

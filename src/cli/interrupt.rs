@@ -33,6 +33,8 @@ struct Text {
 }
 
 static TEXT: Mutex<Option<Text>> = Mutex::new(None);
+/// What the first one does instead, where something is to be brought to an end.
+static INSTEAD: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
 /// Something of [`TEXT`] changed.
 static CHANGED: Condvar = Condvar::new();
 
@@ -48,8 +50,17 @@ pub fn install() {
     }
 }
 
+/// The next Ctrl-C does this, and the one after it ends the program.
+pub fn once(instead: impl FnOnce() + Send + 'static) {
+    *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(instead));
+}
+
 /// Ctrl-C came.
 fn asked_for() {
+    let instead = INSTEAD.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(instead) = instead {
+        return instead();
+    }
     let mut text = text();
     let Some(text) = text.as_mut().filter(|text| !text.asked) else { end() };
     text.asked = true;

@@ -32,6 +32,7 @@ mod prefetch;
 mod quantise;
 mod run;
 mod sampling;
+mod serve;
 mod simulate;
 mod size;
 mod spelling;
@@ -83,6 +84,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(run::Args),
+    Serve(serve::Args),
     Compile(compile::Args),
     Logits(logits::Args),
     Eval(eval::Args),
@@ -102,7 +104,7 @@ pub enum Command {
 
 /// Commands of other programs that people type, and what `ixc` has instead.
 const ELSEWHERE: [(&[&str], &str); 4] = [
-    (&["serve", "server", "api"], "there is no server yet"),
+    (&["server", "api"], "`ixc serve MODEL` serves a model over HTTP"),
     (
         &["pull", "download", "push"],
         "ixc downloads nothing: `hf download ORG/NAME --include \"*.gguf\"` fetches a model",
@@ -170,6 +172,7 @@ impl Command {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         match self {
             Command::Run(args) => args.run(out),
+            Command::Serve(args) => args.run(out),
             Command::Compile(args) => args.run(out),
             Command::Logits(args) => args.run(),
             Command::Eval(args) => args.run(out),

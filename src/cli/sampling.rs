@@ -23,7 +23,13 @@ pub struct SamplingArgs {
     /// Makes tokens that were there less likely; 1 does nothing.
     #[arg(long, default_value_t = 1.0)]
     repeat_penalty: f32,
-    /// How many of the last tokens --repeat-penalty looks at.
+    /// Taken from the logits of tokens that were there; 0 does nothing.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Taken from the logits of tokens as often as they were there; 0 does nothing.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// How many of the last tokens the penalties look at.
     #[arg(long, default_value_t = 64, value_name = "N")]
     repeat_last_n: u32,
     /// Makes the choice repeatable; -1 takes one from the clock.
@@ -61,6 +67,9 @@ impl SamplingArgs {
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty,
             repeat_window: self.repeat_last_n,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            bias: Vec::new(),
             never: if self.ignore_eos { ends.to_vec() } else { Vec::new() },
             seed,
         }

@@ -15,7 +15,8 @@
 pub struct StopStrings {
     strings: Vec<String>,
     held: String,
-    stopped: bool,
+    /// Which was found.
+    found: Option<usize>,
 }
 
 impl StopStrings {
@@ -27,12 +28,14 @@ impl StopStrings {
 
     /// The text that is certain to come before any of the strings, after this piece.
     pub fn push(&mut self, text: &str) -> String {
-        if self.stopped {
+        if self.found.is_some() {
             return String::new();
         }
         self.held.push_str(text);
-        if let Some(at) = self.strings.iter().filter_map(|string| self.held.find(string.as_str())).min() {
-            self.stopped = true;
+        let found =
+            self.strings.iter().enumerate().filter_map(|(i, string)| Some((self.held.find(string.as_str())?, i)));
+        if let Some((at, which)) = found.min() {
+            self.found = Some(which);
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
         }
@@ -44,7 +47,12 @@ impl StopStrings {
 
     /// Whether one of the strings was found.
     pub fn stopped(&self) -> bool {
-        self.stopped
+        self.found.is_some()
+    }
+
+    /// The string that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.strings.get(self.found?).map(String::as_str)
     }
 
     /// What was held back, where no more text comes; nothing after one of the strings.

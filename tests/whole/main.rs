@@ -5,6 +5,7 @@
 //! cargo test --test whole golden::     those of golden.rs
 //! ```
 
+mod batched;
 mod budget;
 mod cached;
 mod checkpoints;
@@ -36,6 +37,7 @@ mod reference;
 mod requantised;
 mod run;
 mod scaled;
+mod serve;
 mod simulate;
 mod support;
 mod terminal;

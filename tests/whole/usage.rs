@@ -36,7 +36,7 @@ fn help_is_a_command_and_other_programs_commands_are_answered() {
     assert_eq!(stdout(ixc(["help"])), stdout(ixc(["--help"])));
     assert_eq!(stdout(ixc(["help", "run"])), stdout(ixc(["run", "--help"])));
     for (command, says) in [
-        ("serve", "there is no server yet"),
+        ("server", "`ixc serve MODEL`"),
         ("pull", "`hf download ORG/NAME"),
         ("chat", "`ixc run MODEL`"),
         ("list", "ixc keeps no models"),

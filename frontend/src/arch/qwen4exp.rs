@@ -169,8 +169,9 @@ fn taps_in_singles(gguf: &Gguf, _architecture: &str) -> Result<Vec<Made>, GgufEr
             rows: vec![axis(channels, taps)],
             columns: vec![axis(taps, 1)],
             scales: None,
+            change: Change::Keep,
         };
-        let derived = Derived { format: Format::F32, columns: taps, change: Change::Keep, pieces: vec![piece] };
+        let derived = Derived { format: Format::F32, columns: taps, pieces: vec![piece] };
         made.push(Made { name: format!("{layer}{TAPS_IN_SINGLES}"), dims: vec![taps, channels], derived });
     }
     Ok(made)

@@ -17,6 +17,7 @@ use ixc_targets::Target;
 use crate::bucket::Bucket;
 use crate::crew::Crew;
 use crate::execute::{Backend, EngineMemory, Parts};
+use crate::executor::sequences::Sequences;
 use crate::expert_prefetch::Prefetcher;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
@@ -30,7 +31,6 @@ use crate::plan_check::{checked, target};
 use crate::pool::{Pool, processors};
 use crate::processors::{Pin, Unpinned, allowed};
 use crate::program::{MAX_CONTEXT, Program};
-use crate::states::States;
 use crate::stats::{Clock, Stats};
 use crate::stored::{Makers, Stored};
 use crate::stream::store::Config;
@@ -62,6 +62,8 @@ pub(crate) struct Loaded {
     pub(crate) anywhere: Vec<usize>,
     /// Longest sequence.
     pub(crate) context: u32,
+    /// Whether each sequence of a step is to have the bits that it has alone, whatever that costs.
+    pub(crate) exact_batch: bool,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     pub(crate) stats: Stats,
     pub(crate) gauge: Option<Arc<Gauge>>,
@@ -108,7 +110,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     let target = target(&plan)?;
     // Before weights are read: what is too large shall not be tried.
-    let run = Run { capacity, threads, traced: options.trace.is_some() };
+    let sequences = options.sequences.max(1);
+    let run = Run { capacity, threads, sequences, traced: options.trace.is_some() };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
     if let Some(trace) = &options.trace {
         let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
@@ -149,9 +152,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         advice: None,
         trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity, context)).collect::<Result<_, _>>()?,
-        states: States::new(&plan.states, capacity, plan.max_tokens)?,
+        sequences: Sequences::new(run.sequences, plan.states, capacity, plan.max_tokens)?,
         capacity,
-        parts: Parts::new(&program)?,
+        parts: Parts::new(&program, run.sequences)?,
         inputs: Inputs::new(plan.max_tokens, &top_k, &program.shared, &program.ngrams)?,
         scratch: (0..threads)
             .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
@@ -187,6 +190,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         pinned,
         anywhere,
         context,
+        exact_batch: options.exact_batch,
         clocks,
         stats: Stats { threads, ..Stats::default() },
         gauge: options.gauge.clone(),

@@ -1,4 +1,4 @@
-//! The engine: from a plan, in a file or in memory, to a sequence of tokens.
+//! The engine: from a plan, in a file or in memory, to sequences of tokens.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -7,7 +7,7 @@
 //! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
 //! | [`load`] | from a plan to what steps need |
 //! | [`memory_estimate`] | what a plan takes of memory, before it is loaded |
-//! | [`sequence`] | the sequence: prefill, step, truncate, logits |
+//! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
 //! | [`sample`] | the next token from logits |
 
 pub mod file;
@@ -18,5 +18,6 @@ pub mod options;
 pub mod sample;
 pub mod sequence;
 
+pub use crate::executor::sequences::Sequence;
 pub use options::{BackendKind, ExpertStore, Options};
-pub use sequence::{Engine, Softmax, StepError};
+pub use sequence::{Addition, Engine, FIRST, SequenceId, Softmax, StepError};

@@ -45,6 +45,11 @@ pub struct Options {
     pub pin: Pin,
     /// Longest sequence; the model's context but at most [`DEFAULT_CONTEXT`] where `None`.
     pub context: Option<u32>,
+    /// Sequences that there can be at once; one where it is 0. Memory for the states of as many is counted, and taken as they fill.
+    pub sequences: u32,
+    /// Whether each sequence of a step has the bits that it has alone also where tiles multiply, which round activations otherwise: its rows are then
+    /// multiplied on their own. On targets without tiles it has those bits anyway.
+    pub exact_batch: bool,
     /// What runs kernels.
     pub backend: BackendKind,
     /// A model file that is a part of the program, for plans that name it.

@@ -1,6 +1,6 @@
 //! The next token from logits.
 //!
-//! The order is llama.cpp's: tokens that are never drawn, repeat penalty, top-k, top-p, min-p, temperature, draw. Temperature 0 is greedy: the largest
+//! The order is llama.cpp's: biases, tokens that are never drawn, penalties, top-k, top-p, min-p, temperature, draw. Temperature 0 is greedy: the largest
 //! logit after penalties, of equal ones the lowest id. Exponentials come from the plan's own softmax kernel, over the whole
 //! vocabulary; a subset's probabilities are those divided by their sum.
 //!
@@ -38,8 +38,14 @@ pub struct Settings {
     pub min_p: f32,
     /// Divides positive logits of recent tokens and multiplies negative ones; 1 is off.
     pub repeat_penalty: f32,
-    /// How many recent tokens the penalty is for.
+    /// How many recent tokens the penalties are for.
     pub repeat_window: u32,
+    /// Taken from the logits of recent tokens; 0 is off.
+    pub presence_penalty: f32,
+    /// Taken from the logits of recent tokens as often as they occurred; 0 is off.
+    pub frequency_penalty: f32,
+    /// Tokens, and what is added to the logit of each; minus infinity is never. What is no token is passed over.
+    pub bias: Vec<(u32, f32)>,
     /// Tokens that are never drawn, unless all are named here.
     pub never: Vec<u32>,
     /// Seed of the draws.
@@ -56,6 +62,9 @@ impl Default for Settings {
             min_p: 0.05,
             repeat_penalty: 1.0,
             repeat_window: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            bias: Vec::new(),
             never: Vec::new(),
             seed: 0,
         }
@@ -179,11 +188,18 @@ impl Sampler {
             if ok { Ok(()) } else { Err(SettingsError { setting, found: f64::from(found), expected }) }
         };
         let Settings { temperature, top_p, min_p, repeat_penalty, repeat_window, .. } = settings;
+        let Settings { presence_penalty, frequency_penalty, .. } = settings;
         check("temperature", temperature, (0.0..=1000.0).contains(&temperature), "in 0..=1000")?;
         check("top-p", top_p, (0.0..=1.0).contains(&top_p), "in 0..=1")?;
         check("min-p", min_p, (0.0..=1.0).contains(&min_p), "in 0..=1")?;
         let penalty = (0.01..=100.0).contains(&repeat_penalty);
         check("repeat penalty", repeat_penalty, penalty, "in 0.01..=100")?;
+        for (setting, found) in [("presence penalty", presence_penalty), ("frequency penalty", frequency_penalty)] {
+            check(setting, found, (-100.0..=100.0).contains(&found), "in -100..=100")?;
+        }
+        if let Some((_, bias)) = settings.bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
+            check("bias", *bias, false, "a number, or minus infinity")?;
+        }
         if repeat_window > MAX_REPEAT_WINDOW {
             let found = f64::from(repeat_window);
             return Err(SettingsError { setting: "repeat window", found, expected: "at most 1048576" });
@@ -228,6 +244,11 @@ impl Sampler {
         self.logits.clear();
         // Adding 0 makes one zero of the two.
         self.logits.extend(logits.iter().map(|logit| logit.max(LOWEST_LOGIT) + 0.0));
+        for &(token, bias) in &self.settings.bias {
+            if let Some(logit) = self.logits.get_mut(token as usize) {
+                *logit = (*logit + bias).clamp(LOWEST_LOGIT, -LOWEST_LOGIT) + 0.0;
+            }
+        }
         for &token in &self.settings.never {
             if let Some(logit) = self.logits.get_mut(token as usize) {
                 *logit = LOWEST_LOGIT;
@@ -237,18 +258,17 @@ impl Sampler {
     }
 
     fn penalise(&mut self) {
-        let penalty = self.settings.repeat_penalty;
-        if penalty == 1.0 {
+        let Settings { repeat_penalty, presence_penalty, frequency_penalty, .. } = self.settings;
+        if repeat_penalty == 1.0 && presence_penalty == 0.0 && frequency_penalty == 0.0 {
             return;
         }
-        // Each token once, however often it occurred.
         let mut recent: Vec<u32> = self.recent.iter().copied().collect();
         recent.sort_unstable();
-        recent.dedup();
-        for token in recent {
-            if let Some(logit) = self.logits.get_mut(token as usize) {
-                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-            }
+        for equal in recent.chunk_by(|a, b| a == b) {
+            let Some(logit) = self.logits.get_mut(equal[0] as usize) else { continue };
+            // However often it occurred.
+            *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+            *logit -= equal.len() as f32 * frequency_penalty + presence_penalty;
         }
     }
 
@@ -334,6 +354,9 @@ mod tests {
         min_p: 0.0,
         repeat_penalty: 1.0,
         repeat_window: 64,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        bias: Vec::new(),
         never: Vec::new(),
         seed: 7,
     };
@@ -451,6 +474,32 @@ mod tests {
     }
 
     #[test]
+    fn recent_tokens_lose_a_constant_and_what_grows_with_their_number() {
+        let greedy = |presence_penalty, frequency_penalty| {
+            let settings = Settings { presence_penalty, frequency_penalty, ..Settings::greedy() };
+            let mut sampler = Sampler::new(settings).unwrap();
+            [0, 0, 0, 1].into_iter().for_each(|token| sampler.accept(token));
+            sampler.sample(&[3.0, 2.5, 1.0], &Exact).unwrap()
+        };
+        assert_eq!(greedy(0.0, 0.0), 0);
+        assert_eq!(greedy(1.0, 0.0), 0); // 2.0, 1.5, 1.0
+        assert_eq!(greedy(0.0, 0.3), 1); // 2.1, 2.2, 1.0
+        assert_eq!(greedy(2.0, 0.0), 0); // 1.0, 0.5, 1.0: the lowest of equal ones
+        assert_eq!(greedy(1.0, 1.0), 2); // -1.0, 0.5, 1.0
+    }
+
+    #[test]
+    fn biases_are_added() {
+        let biased = |bias: &[(u32, f32)]| {
+            let settings = Settings { bias: bias.to_vec(), ..Settings::greedy() };
+            Sampler::new(settings).unwrap().sample(&[3.0, 2.0, 1.0], &Exact).unwrap()
+        };
+        assert_eq!(biased(&[(1, 1.5)]), 1);
+        assert_eq!(biased(&[(0, f32::NEG_INFINITY), (u32::MAX, 9.0)]), 1);
+        assert_eq!(biased(&[(0, -100.0), (1, -100.0)]), 2);
+    }
+
+    #[test]
     fn settings_outside_their_range_are_errors() {
         for (settings, name) in [
             (Settings { temperature: -0.1, ..PLAIN }, "temperature"),
@@ -458,6 +507,9 @@ mod tests {
             (Settings { top_p: 1.1, ..PLAIN }, "top-p"),
             (Settings { min_p: -1.0, ..PLAIN }, "min-p"),
             (Settings { repeat_penalty: 0.0, ..PLAIN }, "repeat penalty"),
+            (Settings { presence_penalty: 101.0, ..PLAIN }, "presence penalty"),
+            (Settings { frequency_penalty: f32::NAN, ..PLAIN }, "frequency penalty"),
+            (Settings { bias: vec![(1, f32::INFINITY)], ..PLAIN }, "bias"),
             (Settings { repeat_window: u32::MAX, ..PLAIN }, "repeat window"),
         ] {
             assert_eq!(Sampler::new(settings).unwrap_err().setting, name);

@@ -1,9 +1,13 @@
-//! A loaded plan and one sequence of tokens.
+//! A loaded plan and its sequences of tokens.
 //!
 //! ```text
 //! load ─▶ prefill(prompt) ─▶ logits(0) ─▶ sample ─▶ step(&[token], &[0]) ─▶ logits(0) ─▶ ...
 //!                                                   truncate(n): go back to n tokens, or to the nearest before that states can get back to
 //! ```
+//!
+//! One sequence is there from the beginning ([`FIRST`]), and what names none is about it. Others are added ([`Engine::add_sequence`]), and one step
+//! ([`Engine::step_batch`]) adds tokens to several: weights are read once for all of them. On targets without tiles a sequence's bits are those that
+//! it has alone; with tiles [`Options::exact_batch`] makes them so.
 //!
 //! Invariant: the states are those behind [`Engine::position`] tokens. A step that fails leaves them where they were; where a state cannot be cut
 //! ([`Engine::cut_anywhere`]), at the last position before that was saved.
@@ -18,10 +22,11 @@ use ixc_targets::Target;
 
 use crate::crew::Crew;
 use crate::execute::{self, Counts, ExecuteError, ItemError};
+use crate::executor::sequences::{Piece, Sequence};
 use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, Loaded};
-use crate::memory::Mapped;
+use crate::memory::{Mapped, MemoryError};
 use crate::options::{self, Options};
 use crate::page_cache_hints::{Advice, Advised};
 use crate::pages::{self, PageUse};
@@ -78,6 +83,34 @@ pub enum StepError {
         /// Longest sequence.
         context: u32,
     },
+    /// A sequence that there is not.
+    #[error("there is no sequence {id}")]
+    NoSequence {
+        /// Its number.
+        id: SequenceId,
+    },
+    /// A sequence that is named twice.
+    #[error("sequence {id} is named twice in one step")]
+    SequenceTwice {
+        /// Its number.
+        id: SequenceId,
+    },
+    /// As many sequences as there can be.
+    #[error("there are {most} sequences, as many as the engine was loaded for")]
+    TooManySequences {
+        /// How many.
+        most: u32,
+    },
+    /// The system refuses memory for another sequence.
+    #[error("cannot map {bytes} bytes for {what}: {kind}")]
+    Memory {
+        /// For what.
+        what: &'static str,
+        /// How much.
+        bytes: u64,
+        /// Why.
+        kind: std::io::ErrorKind,
+    },
     /// Another length than the vocabulary's.
     #[error("{found} logits or probabilities; the vocabulary has {expected}")]
     Vocabulary {
@@ -113,13 +146,34 @@ pub trait Softmax {
     ) -> Result<(), StepError>;
 }
 
-/// A loaded plan and one sequence.
+/// The number of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(u32);
+
+/// The sequence that an engine always has.
+pub const FIRST: SequenceId = SequenceId(0);
+
+impl std::fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a step adds to a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Addition<'t> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// The tokens, one at least.
+    pub tokens: &'t [u32],
+    /// The rows, positions in `tokens`, whose logits are wanted.
+    pub outputs: &'t [u32],
+}
+
+/// A loaded plan and its sequences.
 #[derive(Debug)]
 pub struct Engine {
     loaded: Loaded,
-    position: u32,
-    /// Positions that states were ever written up to, since they last went back.
-    used: u32,
     /// Outputs of the last step.
     outputs: usize,
 }
@@ -138,7 +192,7 @@ impl Engine {
     /// # Errors
     /// See [`LoadError`].
     pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-        Ok(Engine { loaded: load::load(file, folder, options)?, position: 0, used: 0, outputs: 0 })
+        Ok(Engine { loaded: load::load(file, folder, options)?, outputs: 0 })
     }
 
     /// Packs all weights that kernels read packed and that are not yet packed. Steps do that by themselves, each for the weights that
@@ -171,28 +225,48 @@ impl Engine {
     /// # Errors
     /// See [`StepError`]; the sequence is then as it was, or, where a state cannot be cut, as it was when it was last saved.
     pub fn step(&mut self, tokens: &[u32], rows_wanted: &[u32]) -> Result<&[f32], StepError> {
+        self.step_batch(&[Addition { sequence: FIRST, tokens, outputs: rows_wanted }])
+    }
+
+    /// Runs one step for several sequences: adds tokens to each, and computes the logits of the rows that are wanted, in the order of the additions, one
+    /// row of the vocabulary's length for each.
+    ///
+    /// ```no_run
+    /// use ixc_runtime::engine::{Addition, Engine, FIRST};
+    /// # fn two(engine: &mut Engine) -> Result<(), ixc_runtime::engine::StepError> {
+    /// let other = engine.add_sequence()?;
+    /// let prompt = [1, 2, 3];
+    /// let logits = engine.step_batch(&[
+    ///     Addition { sequence: FIRST, tokens: &[17], outputs: &[0] },
+    ///     Addition { sequence: other, tokens: &prompt, outputs: &[2] },
+    /// ])?;
+    /// # let _ = logits; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`StepError`]; the sequences are then as they were, or, where a state cannot be cut, as they were when they were last saved.
+    pub fn step_batch(&mut self, additions: &[Addition<'_>]) -> Result<&[f32], StepError> {
         self.outputs = 0;
-        let most = self.loaded.program.max_tokens;
-        if tokens.is_empty() {
-            return Err(StepError::NoTokens);
-        }
-        if tokens.len() > most as usize {
-            return Err(StepError::TooManyTokens { found: tokens.len(), most });
-        }
-        self.check_tokens(tokens)?;
-        for (index, &row) in rows_wanted.iter().enumerate() {
-            if row as usize >= tokens.len() || index >= tokens.len().min(MAX_OUTPUTS as usize) {
-                return Err(StepError::Output { index, row, rows: tokens.len() });
+        let pieces = self.pieces(additions)?;
+        let counts = Counts::of_pieces(&pieces);
+        let tokens: Vec<u32> = additions.iter().flat_map(|addition| addition.tokens).copied().collect();
+        let rows_wanted: Vec<u32> = additions
+            .iter()
+            .zip(&pieces)
+            .flat_map(|(addition, piece)| addition.outputs.iter().map(|row| row + piece.row))
+            .collect();
+        let (mut positions, mut end) = (Vec::with_capacity(tokens.len()), 0);
+        for piece in &pieces {
+            if let Some(sequence) = self.loaded.store.sequences.get_mut(piece.sequence) {
+                sequence.begin(piece.row, piece.rows);
+                let (row, states) = (piece.row as usize, &sequence.states);
+                let tokens = &tokens[row..row + piece.rows as usize];
+                self.loaded.store.inputs.fill_ngrams(row, tokens, |state| states.region(state, 0, 0, 0));
             }
+            positions.extend(piece.position..piece.position + piece.rows);
+            end = end.max(piece.position + piece.rows);
         }
-        // Both fit: there are at most `max_tokens` of them.
-        let counts = Counts { tokens: tokens.len() as u32, outputs: rows_wanted.len() as u32, position: self.position };
-        let end = self.position + counts.tokens;
-        self.used = self.used.max(end);
-        self.loaded.store.states.make_room(self.position, counts.tokens);
-        self.loaded.store.inputs.fill(tokens, self.position, rows_wanted);
-        let store = &mut self.loaded.store;
-        store.inputs.fill_ngrams(tokens, |state| store.states.region(state, 0, 0, 0));
+        self.loaded.store.inputs.fill(&tokens, &positions, &rows_wanted);
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
@@ -206,18 +280,27 @@ impl Engine {
             &self.loaded.backend,
             &mut self.loaded.store,
             (&mut self.loaded.pool, threads),
-            counts,
+            (&pieces, self.loaded.exact_batch),
             &self.loaded.clocks,
         );
         if let Some(trace) = &self.loaded.store.trace {
-            let (tokens, position) = (counts.tokens, counts.position);
+            let (tokens, position) = (counts.tokens, pieces.first().map_or(0, |piece| piece.position));
             trace.step(begin, Step { tokens, position, failed: run.is_err() });
         }
+        let sequences = &mut self.loaded.store.sequences;
         let late = match run {
             Ok(late) => late,
-            Err(error) => return Err(self.failed(error)),
+            Err(error) => {
+                for piece in &pieces {
+                    sequences.get_mut(piece.sequence).into_iter().for_each(Sequence::fail);
+                }
+                return Err(error.into());
+            }
         };
         let wall = begin.elapsed();
+        for piece in &pieces {
+            sequences.get_mut(piece.sequence).into_iter().for_each(|sequence| sequence.advance(piece.rows));
+        }
         if adapts {
             self.loaded.crew.note(wall, late);
             self.loaded.stats.reduced += self.loaded.crew.take_reduced();
@@ -229,21 +312,98 @@ impl Engine {
         self.loaded.stats.steps += 1;
         self.loaded.stats.thread_steps += threads as u64;
         self.loaded.stats.tokens += u64::from(counts.tokens);
-        self.position = end;
-        self.outputs = rows_wanted.len();
-        // Where a prompt was read is where one wants to get back to: another answer, or another end.
-        if counts.tokens > 1 {
-            self.loaded.store.states.save(end);
-        }
+        self.outputs = counts.outputs as usize;
         Ok(self.all_logits())
     }
 
-    /// Goes back to before a step that failed.
-    fn failed(&mut self, error: ExecuteError) -> StepError {
-        // What cannot be cut may have changed already.
-        let here = self.loaded.store.states.cut_anywhere().then_some(self.position);
-        self.go_back(self.loaded.store.states.reach(self.position, here));
-        error.into()
+    /// The pieces of a step, if it can be run.
+    fn pieces(&self, additions: &[Addition<'_>]) -> Result<Vec<Piece>, StepError> {
+        let (most, found) = (self.loaded.program.max_tokens, additions.iter().map(|a| a.tokens.len()).sum());
+        if additions.is_empty() || additions.iter().any(|addition| addition.tokens.is_empty()) {
+            return Err(StepError::NoTokens);
+        }
+        if found > most as usize {
+            return Err(StepError::TooManyTokens { found, most });
+        }
+        let (mut pieces, mut next) = (Vec::with_capacity(additions.len()), Piece::default());
+        for &Addition { sequence, tokens, outputs } in additions {
+            let at = self.check_tokens(sequence, tokens)?;
+            if pieces.iter().any(|piece: &Piece| piece.sequence == sequence.0) {
+                return Err(StepError::SequenceTwice { id: sequence });
+            }
+            for (index, &row) in outputs.iter().enumerate() {
+                let wanted = next.output as usize + index;
+                if row as usize >= tokens.len() || index >= tokens.len() || wanted >= MAX_OUTPUTS as usize {
+                    return Err(StepError::Output { index, row, rows: tokens.len() });
+                }
+            }
+            // All fit: there are at most `max_tokens` of them.
+            let (rows, outputs) = (tokens.len() as u32, outputs.len() as u32);
+            pieces.push(Piece { sequence: sequence.0, rows, position: at, outputs, ..next });
+            (next.row, next.output) = (next.row + rows, next.output + outputs);
+        }
+        Ok(pieces)
+    }
+
+    /// Adds an empty sequence.
+    ///
+    /// # Errors
+    /// [`StepError::TooManySequences`] when there are as many as [`Options::sequences`] says, and [`StepError::Memory`].
+    pub fn add_sequence(&mut self) -> Result<SequenceId, StepError> {
+        let sequences = &mut self.loaded.store.sequences;
+        let added = sequences.add().map_err(|MemoryError { what, bytes, source }| StepError::Memory {
+            what,
+            bytes,
+            kind: source.kind(),
+        })?;
+        added.map(SequenceId).ok_or(StepError::TooManySequences { most: sequences.most() })
+    }
+
+    /// Removes a sequence, and gives its memory back; [`FIRST`] is emptied. Does nothing where it is not there.
+    pub fn remove_sequence(&mut self, id: SequenceId) {
+        if id == FIRST {
+            return self.reset();
+        }
+        self.outputs = 0;
+        self.loaded.store.sequences.remove(id.0);
+    }
+
+    /// Most sequences that there can be.
+    pub fn sequences(&self) -> u32 {
+        self.loaded.store.sequences.most()
+    }
+
+    /// A sequence, where it is there.
+    pub fn sequence(&self, id: SequenceId) -> Option<&Sequence> {
+        self.loaded.store.sequences.get(id.0)
+    }
+
+    /// As [`Engine::truncate`], of any sequence.
+    ///
+    /// # Errors
+    /// [`StepError::NoSequence`].
+    pub fn truncate_sequence(&mut self, id: SequenceId, tokens: u32) -> Result<u32, StepError> {
+        self.outputs = 0;
+        let sequence = self.loaded.store.sequences.get_mut(id.0).ok_or(StepError::NoSequence { id })?;
+        Ok(sequence.truncate(tokens))
+    }
+
+    /// Makes a sequence a copy of the first `tokens` tokens of another, or of as many before that as states can get back to; gives how many it has
+    /// then. So a prompt that several begin with is computed once.
+    ///
+    /// # Errors
+    /// [`StepError::NoSequence`], and [`StepError::SequenceTwice`] where they are not two.
+    pub fn copy_sequence(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> Result<u32, StepError> {
+        self.outputs = 0;
+        if from == to {
+            return Err(StepError::SequenceTwice { id: to });
+        }
+        let sequences = &mut self.loaded.store.sequences;
+        let missing = [from, to].into_iter().find(|id| sequences.get(id.0).is_none());
+        match (sequences.two(from.0, to.0), missing) {
+            (Some((from, to)), None) => Ok(to.copy_from(from, tokens)),
+            (_, missing) => Err(StepError::NoSequence { id: missing.unwrap_or(to) }),
+        }
     }
 
     /// Adds tokens in as many steps as they take, and gives the logits of the last one.
@@ -253,7 +413,7 @@ impl Engine {
     /// tokens of those before.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
         self.outputs = 0;
-        self.check_tokens(tokens)?;
+        self.check_tokens(FIRST, tokens)?;
         let mut chunks = tokens.chunks(self.loaded.program.max_tokens as usize).peekable();
         if chunks.peek().is_none() {
             return Err(StepError::NoTokens);
@@ -265,17 +425,22 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Whether the tokens may follow the sequence.
-    fn check_tokens(&self, tokens: &[u32]) -> Result<(), StepError> {
+    /// Whether the tokens may follow a sequence; gives where that is.
+    fn check_tokens(&self, id: SequenceId, tokens: &[u32]) -> Result<u32, StepError> {
+        let position = self.sequence(id).ok_or(StepError::NoSequence { id })?.position();
         let vocabulary = self.loaded.program.vocabulary;
         if let Some((index, &id)) = tokens.iter().enumerate().find(|(_, id)| **id >= vocabulary) {
             return Err(StepError::Token { index, id, vocabulary });
         }
-        if tokens.len() as u64 + u64::from(self.position) > u64::from(self.loaded.context) {
-            let (position, context) = (self.position, self.loaded.context);
-            return Err(StepError::ContextFull { position, tokens: tokens.len(), context });
+        if tokens.len() as u64 + u64::from(position) > u64::from(self.loaded.context) {
+            return Err(StepError::ContextFull { position, tokens: tokens.len(), context: self.loaded.context });
         }
-        Ok(())
+        Ok(position)
+    }
+
+    /// The sequence that is always there.
+    fn first(&self) -> Option<&Sequence> {
+        self.sequence(FIRST)
     }
 
     /// Logits of the last step's wanted rows.
@@ -298,46 +463,36 @@ impl Engine {
     /// Goes back to the first `tokens` tokens, or to as many before that as [`Engine::reach`] says; does nothing where there are not more.
     /// Gives how many tokens are left: those that were to stay and did not are to be computed again.
     pub fn truncate(&mut self, tokens: u32) -> u32 {
-        self.outputs = 0;
-        self.go_back(self.reach(tokens));
-        self.position
+        self.truncate_sequence(FIRST, tokens).unwrap_or(0)
     }
 
     /// How many tokens would be left if the sequence was to be cut to `tokens`. States that cannot be cut get back to positions
     /// that were saved alone: the ends of the last steps of several tokens, and where [`Engine::save`] was called; and to the beginning.
     pub fn reach(&self, tokens: u32) -> u32 {
-        self.loaded.store.states.reach(tokens, Some(self.position))
+        self.first().map_or(0, |sequence| sequence.reach(tokens))
     }
 
     /// Whether the sequence can be cut wherever one likes. With a window it can be cut back by as much as memory holds beside the window, and to the
     /// beginning.
     pub fn cut_anywhere(&self) -> bool {
-        self.loaded.store.states.cut_anywhere()
+        self.first().is_none_or(|sequence| sequence.states.cut_anywhere())
     }
 
     /// Saves this position, so that one can get back to it as long as it is among the last [`crate::states::SNAPSHOTS`]. Does nothing where every
     /// position can be cut to.
     pub fn save(&mut self) {
-        self.loaded.store.states.save(self.position);
+        self.loaded.store.sequences.get_mut(FIRST.0).into_iter().for_each(Sequence::save);
     }
 
-    /// Goes to a position that can be reached.
-    fn go_back(&mut self, position: u32) {
-        if position < self.used {
-            self.loaded.store.states.back_to(position, self.used);
-        }
-        (self.position, self.used) = (position, position);
-    }
-
-    /// The states, and the bytes that they take, copies apart.
+    /// The states of a sequence, and the bytes that those of all sequences take, copies apart.
     pub fn states(&self) -> (&[State], u64) {
-        let states = &self.loaded.store.states;
-        (states.declared(), states.memory().bytes())
+        let sequences = &self.loaded.store.sequences;
+        (sequences.declared(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
     }
 
     /// The states of fixed size as the last step left them: name, elements of a row, numbers.
     pub fn state_values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
-        self.loaded.store.states.values()
+        self.first().into_iter().flat_map(|sequence| sequence.states.values())
     }
 
     /// Goes back to an empty sequence.
@@ -347,7 +502,7 @@ impl Engine {
 
     /// Tokens in the sequence.
     pub fn position(&self) -> u32 {
-        self.position
+        self.first().map_or(0, Sequence::position)
     }
 
     /// Most tokens that the sequence may have.
@@ -430,7 +585,7 @@ impl Engine {
             ("packed weights", vec![store.weights.packed()]),
             ("streamed experts", experts.into_iter().collect()),
             ("activations", vec![store.arena.region()]),
-            ("states", vec![store.states.memory()]),
+            ("states", store.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
         ])
     }
 

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`states`] | what lasts from step to step, and going back to an earlier position |
 //! | [`sliding`] | of a state with a window, which positions memory holds |
+//! | `sequences` | whose states those are, and the rows of each sequence in a step |
 //! | [`stats`] | where the time went |
 //! | [`page_cache_hints`] | experts in mapped files: telling the page cache what will be needed |
 //! | `crew` | how many threads steps have, where others use the processors, too |
@@ -16,6 +17,7 @@ pub mod execute;
 pub(crate) mod expert_prefetch;
 pub(crate) mod experts;
 pub mod page_cache_hints;
+pub mod sequences;
 pub mod sliding;
 pub mod states;
 pub mod stats;

@@ -86,16 +86,27 @@ impl Sliding {
         self.first(position) >= self.base
     }
 
+    /// Places that memory has of the positions up to `used`.
+    pub fn places(&self, used: u32) -> u32 {
+        if self.every > 1 { used.div_ceil(self.every) } else { used.saturating_sub(self.base) }
+    }
+
+    /// Holds the positions from a block on.
+    pub fn stand_at(&mut self, base: u32) {
+        self.base = base;
+    }
+
     /// Goes back to a position: it, and the end of what was written, as memory counts.
     pub fn back_to(&mut self, position: u32, used: u32) -> (u32, u32) {
+        let used = self.places(used);
         if self.every > 1 {
-            return (position / self.every, used.div_ceil(self.every));
+            return (position / self.every, used);
         }
         let base = self.base;
         if position == 0 {
             self.base = 0;
         }
-        (position.saturating_sub(base), used.saturating_sub(base))
+        (position.saturating_sub(base), used)
     }
 
     /// Makes room for a step: how many positions are to be dropped, of how many, where there is not room enough.
@@ -112,30 +123,30 @@ impl Sliding {
         Some((self.base.saturating_sub(before), there))
     }
 
-    /// Says where a step's rows are.
-    pub fn fill(&mut self, position: u32, tokens: u32) {
+    /// Says where a step's rows are, of which the sequence has `tokens` from `first` on.
+    pub fn fill(&mut self, position: u32, first: u32, tokens: u32) {
         let of_place: [fn(u32) -> u32; 3] = [|place| place, |place| place / KEY_LANES, |place| place % KEY_LANES];
         for (part, of_place) in (0..).zip(of_place) {
             let region = self.part(part);
-            for row in 0..tokens.min(self.max_tokens) {
-                let word = of_place(position.saturating_sub(self.base).saturating_add(row) / self.every);
+            for row in first..first.saturating_add(tokens).min(self.max_tokens) {
+                let word = of_place(position.saturating_sub(self.base).saturating_add(row - first) / self.every);
                 // SAFETY: the region has a word for each of `max_tokens` rows; it is borrowed exclusively, so no kernel runs.
                 unsafe { region.base().cast::<u32>().add(row as usize).write_unaligned(word) };
             }
         }
     }
 
-    /// For each row of a step, its place in memory.
+    /// For each row of a step that is the sequence's, its place in memory.
     pub fn positions(&self) -> Region {
         self.part(0)
     }
 
-    /// For each row of a step, its place's block of [`KEY_LANES`].
+    /// For each row of a step that is the sequence's, its place's block of [`KEY_LANES`].
     pub fn blocks(&self) -> Region {
         self.part(1)
     }
 
-    /// For each row of a step, its place in that block.
+    /// For each row of a step that is the sequence's, its place in that block.
     pub fn lanes(&self) -> Region {
         self.part(2)
     }

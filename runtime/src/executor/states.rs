@@ -66,6 +66,18 @@ impl Columns {
         !self.field.format.is_quantised()
     }
 
+    /// Copies the first positions of another field of the same size, or all of one without positions.
+    fn copy_from(&self, from: &Columns, positions: u32) {
+        let rows = if self.field.positions { positions.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
+        let bytes = u64::from(rows).saturating_mul(self.row_bytes).min(self.column_bytes).min(from.column_bytes);
+        for (to, from) in self.columns().zip(from.columns()) {
+            let (Some(to), Some(from)) = (to.part(0, bytes), from.part(0, bytes)) else { continue };
+            // SAFETY: both lie in the mappings of their states, of which these are borrowed exclusively by who calls and the others not
+            // written; so no kernel runs. They are two mappings.
+            unsafe { to.base().copy_from_nonoverlapping(from.base(), bytes as usize) };
+        }
+    }
+
     /// Makes the positions `from..to` zero.
     fn clear(&self, from: u32, to: u32) {
         for column in self.columns() {
@@ -79,7 +91,7 @@ impl Columns {
 }
 
 /// A copy of all states that cannot be cut.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Snapshot {
     position: u32,
     bytes: Vec<u8>,
@@ -229,8 +241,8 @@ impl States {
         }
     }
 
-    /// Makes room for the positions of a step: of states with a window what is needed no more is dropped.
-    pub fn make_room(&mut self, position: u32, tokens: u32) {
+    /// Makes room for the positions of a step's rows from `first_row` on: of states with a window what is needed no more is dropped.
+    pub fn make_room(&mut self, position: u32, first_row: u32, tokens: u32) {
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&mut self.sliding) {
             let Some(sliding) = sliding else { continue };
             if let Some((dropped, there)) = sliding.make_room(position, tokens) {
@@ -241,8 +253,23 @@ impl States {
                     }
                 }
             }
-            sliding.fill(position, tokens);
+            sliding.fill(position, first_row, tokens);
         }
+    }
+
+    /// Becomes a copy of other states of the same plan and as much memory, of which `used` positions were written; of these `own` were.
+    pub fn copy_from(&mut self, from: &States, used: u32, own: u32) {
+        self.back_to(0, own);
+        for (to, from) in self.sliding.iter_mut().flatten().zip(from.sliding.iter().flatten()) {
+            to.stand_at(from.base());
+        }
+        for (i, (to, from_fields)) in self.fields.iter().zip(&from.fields).enumerate() {
+            let places = from.sliding.get(i).and_then(Option::as_ref).map_or(used, |sliding| sliding.places(used));
+            for (to, from) in to.iter().zip(from_fields) {
+                to.copy_from(from, places);
+            }
+        }
+        self.snapshots.clone_from(&from.snapshots);
     }
 
     /// The states of one value: name, elements of a row, and what they have.
@@ -406,7 +433,7 @@ mod tests {
         };
         let base = |states: &States| states.sliding(0).unwrap().base();
         for position in 0..200u32 {
-            states.make_room(position, 1);
+            states.make_room(position, 0, 1);
             let at = position - base(&states);
             assert!(at < 64 && base(&states).is_multiple_of(32));
             let region = states.region(0, 1, 1, 0).unwrap();

@@ -11,8 +11,8 @@ use ixc_ir::plan::{
 use ixc_ir::state::FieldRow;
 
 use super::{
-    Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS, MAX_PARTS,
-    Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
+    Access, Apart, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS,
+    MAX_PARTS, Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
 };
 use crate::pack;
 
@@ -169,6 +169,51 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     }
 }
 
+/// Whether a rule is about the positions of an item's rows.
+fn is_of_positions(rule: DimRule) -> bool {
+    match rule {
+        DimRule::FullBlocks
+        | DimRule::MaskedBlocks
+        | DimRule::FirstBlock
+        | DimRule::Parts
+        | DimRule::FullRuns(_)
+        | DimRule::MaskedRuns(_)
+        | DimRule::RunRest(_)
+        | DimRule::RunLead(_)
+        | DimRule::HeadRuns(_)
+        | DimRule::WholeBlocks(_) => true,
+        DimRule::Rows
+        | DimRule::RowGroups(_)
+        | DimRule::RowRest(_)
+        | DimRule::RowRestGroups { .. }
+        | DimRule::RowPartial(_)
+        | DimRule::CacheBlocks
+        | DimRule::All(_)
+        | DimRule::Band => false,
+    }
+}
+
+/// Whether a kernel that counts rows so takes several of them together.
+fn takes_rows_together(rule: DimRule) -> bool {
+    match rule {
+        DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } | DimRule::RowPartial(_) => true,
+        DimRule::Rows
+        | DimRule::FullBlocks
+        | DimRule::MaskedBlocks
+        | DimRule::FirstBlock
+        | DimRule::Parts
+        | DimRule::FullRuns(_)
+        | DimRule::MaskedRuns(_)
+        | DimRule::RunRest(_)
+        | DimRule::RunLead(_)
+        | DimRule::HeadRuns(_)
+        | DimRule::WholeBlocks(_)
+        | DimRule::CacheBlocks
+        | DimRule::All(_)
+        | DimRule::Band => false,
+    }
+}
+
 /// The state with a window, or else with places that positions share, in whose memory a task's positions are counted.
 fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
@@ -255,15 +300,17 @@ impl Checker<'_> {
                     at(&format!("step {i}"), rows)?;
                     let mut next = PartPlace::default();
                     let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
+                    let mut aparts = Vec::with_capacity(tasks.len());
                     for task in tasks {
                         let place = format!("step {i}, task {:?}", shortened(&task.label));
                         at(&place, self.task(task, filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                         slides.push(at(&place, sliding(self.plan, task))?);
+                        aparts.push(self.apart(task));
                     }
-                    let (alone, tasks, sliding) = (*alone, tasks.clone(), slides);
+                    let (alone, tasks, sliding, apart) = (*alone, tasks.clone(), slides, aparts);
                     let count = tasks.len();
-                    stages.push(Stage { tasks, sliding, first_task, parts, alone, ..Stage::default() });
+                    stages.push(Stage { tasks, sliding, apart, first_task, parts, alone, ..Stage::default() });
                     first_task += count;
                 }
                 Step::Bucket { bucket, .. } => {
@@ -284,6 +331,34 @@ impl Checker<'_> {
             }
         }
         Ok(stages)
+    }
+
+    /// Whether a task takes the rows of each sequence on their own. Of quantised weights all kernels without tiles give the same bits. Those of floats add
+    /// otherwise for few rows than for many, and for a row alone than for some that are taken together.
+    fn apart(&self, task: &Task) -> Apart {
+        let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. }));
+        let rules = || task.variants.iter().flat_map(|variant| &variant.dims);
+        let divided = task.variants.iter().any(|variant| variant.split.is_some());
+        if of_state || divided || rules().any(|&rule| is_of_positions(rule)) {
+            return Apart::Always;
+        }
+        if task.variants.len() < 2 && !rules().any(|&rule| takes_rows_together(rule)) {
+            return Apart::Never;
+        }
+        let signature = |variant: &Variant| self.kernels.get(variant.kernel.0 as usize);
+        let has_tiles = task.variants.iter().filter_map(signature).any(|kernel| kernel.has_tiles);
+        let weights = task.args.iter().filter_map(|arg| match arg.source {
+            Source::Weight(weight) => self.plan.weights.get(weight as usize),
+            _ => None,
+        });
+        // Floats beside a quantised weight are added to its products.
+        let formats: Vec<Format> = weights.map(|weight| weight.format).collect();
+        let of_floats = !formats.is_empty() && !formats.iter().any(|format| format.is_quantised());
+        match (has_tiles, of_floats) {
+            (true, _) => Apart::Exact,
+            (false, true) => Apart::Always,
+            (false, false) => Apart::Never,
+        }
     }
 
     /// Whether a routing is over the experts of a group.

@@ -223,6 +223,8 @@ pub struct Stage {
     pub tasks: Vec<Task>,
     /// For each task the state with a window that it touches, if it does: its positions are counted in that state's memory.
     pub sliding: Vec<Option<u32>>,
+    /// For each task whether its items are of one sequence each.
+    pub apart: Vec<Apart>,
     /// Tasks of all stages before.
     pub first_task: usize,
     /// For each task where its parts are, if it has any.
@@ -233,6 +235,17 @@ pub struct Stage {
     pub then: Vec<BarrierAction>,
     /// Position in [`Program::windows`] of the one in whose loop this stage is.
     pub window: Option<u32>,
+}
+
+/// Whether a task takes the rows of each sequence on their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// Never: what it computes of a row does not depend on the others.
+    Never,
+    /// Where each sequence is to have the bits that it has alone: with many rows this task rounds otherwise than with few.
+    Exact,
+    /// Always: it touches states or counts positions; or it adds otherwise with many rows than with few, which is dear nowhere.
+    Always,
 }
 
 /// What one thread does at a barrier.

@@ -339,9 +339,9 @@ impl Inputs {
         })
     }
 
-    /// Writes the inputs of a step whose first token is at `position`.
-    pub fn fill(&mut self, tokens: &[u32], position: u32, output_rows: &[u32]) {
-        let positions = || (position..).take(tokens.len());
+    /// Writes the inputs of a step: for each row its token and position, and which rows' logits are wanted.
+    pub fn fill(&mut self, tokens: &[u32], positions: &[u32], output_rows: &[u32]) {
+        let positions = || positions.iter().copied();
         let words: [(Region, &mut dyn Iterator<Item = u32>); 5] = [
             (self.tokens, &mut tokens.iter().copied()),
             (self.positions, &mut positions()),
@@ -356,8 +356,9 @@ impl Inputs {
         }
     }
 
-    /// Writes the rows that a step's tokens name together with those before them, and remembers its tokens: `state` gives a state's memory.
-    pub fn fill_ngrams(&mut self, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
+    /// Writes the rows that a sequence's tokens, the first of which is row `first` of the step, name together with those before them, and remembers the tokens:
+    /// `state` gives the memory of a state of the sequence.
+    pub fn fill_ngrams(&mut self, first: usize, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
         for (ngram, rows) in &self.ngrams {
             let Some(region) = state(ngram.state).filter(|region| region.bytes as usize >= size_of::<Before>()) else {
                 continue;
@@ -370,15 +371,19 @@ impl Inputs {
                 ngram::remember(&mut before, id);
                 row
             };
-            self.write(*rows, &mut tokens.iter().map(&mut row));
+            self.write_from(*rows, first, &mut tokens.iter().map(&mut row));
             // SAFETY: as before; the states are borrowed exclusively by who calls.
             unsafe { place.write_unaligned(before) };
         }
     }
 
     fn write(&self, region: Region, words: &mut dyn Iterator<Item = u32>) {
-        let most = region.bytes / INDEX_BYTES;
-        for (i, word) in words.take(most as usize).enumerate() {
+        self.write_from(region, 0, words);
+    }
+
+    fn write_from(&self, region: Region, first: usize, words: &mut dyn Iterator<Item = u32>) {
+        let most = (region.bytes / INDEX_BYTES) as usize;
+        for (i, word) in (first..most).zip(words) {
             // SAFETY: `i` is below the words of the region, which lies in the mapping of these inputs; they are borrowed
             // exclusively by who calls, so no kernel runs.
             unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };

@@ -18,9 +18,9 @@
 //! Then, with `d` and `dmin` of the weight (lanes) and `dx` and sums of the activations (one number in all lanes):
 //!
 //! ```text
-//! integer scales   t += sum * dx for eight sub-blocks;        y += t * d;   y += -dmin * (sum over sub-blocks of min * sums)
-//! and 2 minimums                                                            y += -dmin * (sum over sub-blocks of (min * sums16) * dx)
-//! d of a block     t += sum * dx for eight sub-blocks;        y += t * d
+//! integer scales   y += -dmin * (sum over sub-blocks of min * sums);              t += sum * dx for eight sub-blocks;  y += t * d
+//! and 2 minimums   y += -dmin * (sum over sub-blocks of (min * sums16) * dx);     t += sum * dx for eight sub-blocks;  y += t * d
+//! d of a block                                                                    t += sum * dx for eight sub-blocks;  y += t * d
 //! d of a sub-block t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
 //! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;  y += t * d
 //! ```
@@ -163,10 +163,11 @@ impl Micro {
         let zero = b.splat_f32(self.vectors.lanes, 0.0);
         let count = self.rows.len() * self.parts().len();
         let mut sums = vec![zero; count];
+        // First, whatever the rows: they need no registers then while there are sums, and a row's bits are those that it has among others.
+        if let Some(minimums) = &minimums {
+            self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
+        }
         if let Some(slots) = &slots {
-            if let Some(minimums) = &minimums {
-                self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
-            }
             for (buffer, at) in &slots[..count] {
                 b.store(*buffer, *at, zero);
             }
@@ -203,9 +204,6 @@ impl Micro {
             Some(slots) => b.load(Type::f32(lanes), slots[i].0, slots[i].1),
             None => sums[i],
         });
-        if let (None, Some(minimums)) = (slots, minimums) {
-            self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
-        }
     }
 
     /// The weight's minimums times the activations' sums, without the scale of the minimums.

@@ -247,7 +247,8 @@ impl Packed<'_> {
             }
         }
         if let Some((first, number)) = single {
-            if format.is_quantised() && self.dots == Dots::Dot2 {
+            // In the order of several rows: bits do not depend on how many there are.
+            if format.is_quantised() {
                 b.for_each("strip", self.strips, |b, strip| {
                     b.for_each("row", number, |b, row| {
                         let whole = self.source(strip.into());

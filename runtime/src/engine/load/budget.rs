@@ -33,6 +33,8 @@ pub(crate) struct Run {
     /// Positions that states have room for, in whole blocks of the attention.
     pub capacity: u32,
     pub threads: usize,
+    /// Sequences that there can be at once, at least 1.
+    pub sequences: u32,
     /// Whether what happens is recorded.
     pub traced: bool,
 }
@@ -43,7 +45,8 @@ impl Run {
         let most = plan.context_length.min(MAX_CONTEXT);
         let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        Run { capacity: context.next_multiple_of(ATTENTION_BLOCK), threads, traced: options.trace.is_some() }
+        let (capacity, sequences) = (context.next_multiple_of(ATTENTION_BLOCK), options.sequences.max(1));
+        Run { capacity, threads, sequences, traced: options.trace.is_some() }
     }
 }
 
@@ -52,9 +55,10 @@ pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Opti
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_mul(run.threads as u64);
     let states = States::bytes(&plan.states, run.capacity, plan.max_tokens);
+    let each = states.saturating_add(program.part_bytes).saturating_mul(run.sequences.into());
     let recorder = if run.traced { Recorder::bytes(run.threads) } else { 0 };
     let packed = kept(&plan.weights, streamed).1;
-    let rest = [packed, plan.arena_bytes, states, scratch, program.part_bytes, recorder, SPARE_BYTES];
+    let rest = [packed, plan.arena_bytes, each, scratch, recorder, SPARE_BYTES];
     ropes.chain(rest).fold(0, u64::saturating_add)
 }
 

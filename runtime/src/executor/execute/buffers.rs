@@ -12,11 +12,13 @@
 use ixc_ir::kernel::Dim;
 use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimRule, Input, KEY_LANES, RowCount, Source};
 
-use super::parts::RowPositions;
+use super::parts::{Line, RowPositions};
 use super::{Item, Pass, Problem};
+use crate::executor::sequences::Piece;
 use crate::executor::sliding::Sliding;
 use crate::memory::{INDEX_BYTES, Region};
 use crate::program::{Access, Parameter, PartPlace};
+use crate::states::States;
 
 /// What `combine` has beside parts and result.
 pub(super) const SCRATCH: Arg =
@@ -41,7 +43,7 @@ impl Pass<'_> {
     ) -> Result<Region, Problem> {
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        let region = self.store.parts.region(place, (item.row, item.column), first, count).ok_or_else(size_error)?;
+        let region = self.store.parts.region(place, self.line(item), first, count).ok_or_else(size_error)?;
         part(region, 0, bytes, parameter, item)
     }
 
@@ -64,7 +66,7 @@ impl Pass<'_> {
             | DimRule::RunLead(_)
             | DimRule::HeadRuns(_) => item.span.dim(rule, self.row_positions(item)).unwrap_or(0),
             DimRule::WholeBlocks(every) => {
-                let last = u64::from(self.counts.position) + item.row + item.rows;
+                let last = u64::from(self.piece(item.piece).position) + self.line(item).row + item.rows;
                 (last / u64::from(every.max(1))).div_ceil(u64::from(ATTENTION_BLOCK))
             }
             DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
@@ -75,18 +77,35 @@ impl Pass<'_> {
 
     /// Where an item's rows are, which are tokens, as the program's check says.
     fn row_positions(&self, item: &Item) -> RowPositions {
-        let (position, sliding) = (self.counts.position, self.sliding(item));
+        let (piece, sliding) = (self.piece(item.piece), self.sliding(item));
         let base = sliding.map_or(0, Sliding::base);
-        let first = u64::from(position.saturating_sub(base)) + item.row;
-        let before_last = item.rows.saturating_sub(1);
         // Rows are at most a step's tokens.
-        let seen = sliding.map_or(0, |sliding| sliding.seen(position + (item.row + before_last) as u32));
+        let row = item.row.saturating_sub(piece.row.into());
+        let first = u64::from(piece.position.saturating_sub(base)) + row;
+        let before_last = item.rows.saturating_sub(1);
+        let seen = sliding.map_or(0, |sliding| sliding.seen(piece.position + (row + before_last) as u32));
         RowPositions { first, last: first + before_last, seen, dropped: u64::from(base / ATTENTION_BLOCK) }
+    }
+
+    /// Which line of its task's parts an item is in.
+    pub(super) fn line(&self, item: &Item) -> Line {
+        let row = item.row.saturating_sub(self.piece(item.piece).row.into());
+        Line { piece: item.piece, row, column: item.column }
+    }
+
+    /// A piece of the step; the first where there is no such.
+    pub(super) fn piece(&self, number: u32) -> Piece {
+        self.pieces.get(number as usize).or(self.pieces.first()).copied().unwrap_or_default()
+    }
+
+    /// The states of a piece's sequence.
+    pub(super) fn states(&self, piece: u32) -> Option<&States> {
+        self.store.sequences.get(self.piece(piece).sequence).map(|sequence| &sequence.states)
     }
 
     /// The window in which an item counts positions, where its state has one.
     fn sliding(&self, item: &Item) -> Option<&Sliding> {
-        self.store.states.sliding(item.sliding?)
+        self.states(item.piece)?.sliding(item.sliding?)
     }
 
     /// Positions that there is room for where an item counts them.
@@ -158,7 +177,8 @@ impl Pass<'_> {
             Source::State { state, field } => {
                 // What a window is beside begins with its first block.
                 let block = if item.sliding.is_some_and(|own| own != state) { 0 } else { item.span.first() };
-                (store.states.region(state, field, item.column, block).unwrap_or_else(empty), 0)
+                let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
+                (region.unwrap_or_else(empty), 0)
             }
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),

@@ -1,6 +1,7 @@
 //! A stage's items: how they are numbered, which share of them a thread takes, and the kernel calls of each.
 
 use std::ops::Range;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use ixc_ir::plan::{Arg, Bands, DimRule, KernelId, RowAxis, Source, Split, Task, Variant};
@@ -10,8 +11,9 @@ use super::buffers::{SCRATCH, in_range};
 use super::parts::Span;
 use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
+use crate::executor::sequences::Piece;
 use crate::memory::Region;
-use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
+use crate::program::{Access, Apart, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
 use crate::stats::{self, Clock};
 use crate::trace::Work;
 
@@ -24,6 +26,8 @@ pub(super) struct Group {
     task: usize,
     variant: usize,
     expert: u32,
+    /// The piece of the step whose rows they are; the first where they are of all.
+    piece: u32,
     first_row: u64,
     rows: u64,
     chunk_rows: u64,
@@ -45,6 +49,8 @@ pub(super) struct Item {
     /// Its number in the column.
     pub(super) band: u32,
     pub(super) expert: u32,
+    /// The piece of the step whose rows they are; the first where they are of all.
+    pub(super) piece: u32,
     /// The expert's block, where it is streamed.
     pub(super) block: Option<Region>,
     pub(super) span: Span,
@@ -152,7 +158,7 @@ impl Pass<'_> {
         groups.clear();
         let mut end = 0u64;
         for (number, task) in stage.tasks.iter().enumerate() {
-            let mut add = |rows: ExpertRows| {
+            let mut add = |rows: ExpertRows, piece: u32| {
                 let fits = task.variants.iter().position(|variant| rows.rows <= variant.up_to_rows);
                 let (Some(variant), true) = (fits, rows.rows > 0 && task.columns > 0) else { return };
                 let chosen = &task.variants[variant];
@@ -165,7 +171,10 @@ impl Pass<'_> {
                     let first_row = u64::from(rows.first) + u64::from(first);
                     let span = match chosen.split {
                         // Rows are tokens, as the check says, too.
-                        Some(split) => Span::divided(u64::from(self.counts.position) + first_row, split.division),
+                        Some(split) => {
+                            let Piece { position, row, .. } = self.piece(piece);
+                            Span::divided(u64::from(position) + first_row.saturating_sub(row.into()), split.division)
+                        }
                         None => Span::WHOLE,
                     };
                     let start = end;
@@ -179,6 +188,7 @@ impl Pass<'_> {
                         task: number,
                         variant,
                         expert,
+                        piece,
                         first_row,
                         rows,
                         chunk_rows,
@@ -192,9 +202,43 @@ impl Pass<'_> {
                     });
                 }
             };
-            self.each_expert(stage, task.rows, &mut add);
+            let apart = match stage.apart.get(number) {
+                None | Some(Apart::Never) => false,
+                Some(Apart::Exact) => self.exact,
+                Some(Apart::Always) => true,
+            };
+            self.each_expert(stage, task.rows, &mut |rows| match apart && self.pieces.len() > 1 {
+                true => self.each_piece(task.rows, rows, &mut add),
+                false => add(rows, 0),
+            });
         }
         end
+    }
+
+    /// The rows of each piece among some of an axis.
+    fn each_piece(&self, axis: RowAxis, rows: ExpertRows, add: &mut dyn FnMut(ExpertRows, u32)) {
+        let numbered = (0u32..).zip(self.pieces);
+        match axis {
+            RowAxis::Tokens => {
+                numbered.for_each(|(n, piece)| add(ExpertRows { first: piece.row, rows: piece.rows, ..rows }, n));
+            }
+            RowAxis::Outputs => {
+                numbered.for_each(|(n, piece)| add(ExpertRows { first: piece.output, rows: piece.outputs, ..rows }, n));
+            }
+            RowAxis::Routed(bucket) => {
+                let bucket = self.store.buckets[bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
+                let (first, end) = (rows.first as usize, rows.first.saturating_add(rows.rows) as usize);
+                // An expert's rows are in the order of tokens.
+                let tokens = bucket.tokens().get(first..end).unwrap_or(&[]);
+                let mut begin = 0;
+                for (n, piece) in numbered {
+                    let end = tokens.partition_point(|&token| token < piece.row.saturating_add(piece.rows));
+                    let count = end.saturating_sub(begin) as u32;
+                    add(ExpertRows { first: rows.first + begin as u32, rows: count, ..rows }, n);
+                    begin = end.max(begin);
+                }
+            }
+        }
     }
 
     /// Whether no weight among these is packed by the items that read it, each for itself: what it packs serves those after it that multiply other rows.
@@ -238,8 +282,11 @@ impl Pass<'_> {
             let (row, sliding) = (group.first_row + skipped, stage.sliding.get(group.task).copied().flatten());
             // What goes through blocks begins with the first that the item's first row needs.
             let window = sliding.filter(|_| variant.dims.contains(&DimRule::FirstBlock));
-            let window = window.and_then(|state| self.store.states.sliding(state));
-            let start = window.map_or(0, |window| window.first_block(self.counts.position + row as u32));
+            let window = window.and_then(|state| self.states(group.piece)?.sliding(state));
+            let start = window.map_or(0, |window| {
+                let piece = self.piece(group.piece);
+                window.first_block(piece.position + row.saturating_sub(piece.row.into()) as u32)
+            });
             let item = Item {
                 row,
                 rows: group.chunk_rows.min(group.rows - skipped),
@@ -247,6 +294,7 @@ impl Pass<'_> {
                 column: (before / bands) as u32,
                 band: (before % bands) as u32,
                 expert: group.expert,
+                piece: group.piece,
                 block,
                 span: Span { part, start, ..group.span },
                 sliding,
@@ -261,7 +309,7 @@ impl Pass<'_> {
                 *work += done;
             }
             if let Some(split) = &variant.split
-                && self.store.parts.finished(place, (item.row, item.column), item.span.parts)
+                && self.store.parts.finished(place, self.line(&item), item.span.parts)
             {
                 let combine = &self.program.kernels[split.combine.0 as usize];
                 let combined = self.combine(thread, (task, place), split, combine, &item);

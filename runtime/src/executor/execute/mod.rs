@@ -27,13 +27,13 @@ use std::time::{Duration, Instant};
 use ixc_ir::plan::{RowAxis, RowCount, Source};
 
 use crate::bucket::{Bucket, ExpertRows};
+use crate::executor::sequences::{Piece, Sequences};
 use crate::experts::Experts;
 use crate::memory::{Inputs, Mapped, Memory, Rope};
 use crate::pack::Queue;
 use crate::page_cache_hints::Advice;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
-use crate::states::States;
 use crate::stats::Clock;
 use crate::trace::{Recorder, Work};
 use crate::weights::{self, Part, Weights};
@@ -61,8 +61,8 @@ pub(crate) struct EngineMemory {
     pub trace: Option<Arc<Recorder>>,
     /// Rotary tables, by id.
     pub ropes: Vec<Rope>,
-    /// What lasts from step to step.
-    pub states: States,
+    /// What lasts from step to step, of each sequence.
+    pub sequences: Sequences,
     /// Positions that states have room for.
     pub capacity: u32,
     /// What items that are parts leave.
@@ -84,11 +84,15 @@ pub(crate) struct Counts {
     pub tokens: u32,
     /// Wanted outputs.
     pub outputs: u32,
-    /// Position of the first token.
-    pub position: u32,
 }
 
 impl Counts {
+    /// Of all pieces of a step.
+    pub(crate) fn of_pieces(pieces: &[Piece]) -> Counts {
+        let sum = |of: fn(&Piece) -> u32| pieces.iter().map(of).fold(0, u32::saturating_add);
+        Counts { tokens: sum(|piece| piece.rows), outputs: sum(|piece| piece.outputs) }
+    }
+
     fn of(&self, rows: RowCount) -> u64 {
         match rows {
             RowCount::Tokens => u64::from(self.tokens),
@@ -104,6 +108,10 @@ struct Pass<'a> {
     backend: &'a Backend,
     store: &'a EngineMemory,
     counts: Counts,
+    /// Whose rows they are, in order.
+    pieces: &'a [Piece],
+    /// Whether each sequence is to have the bits that it has alone, whatever that costs.
+    exact: bool,
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
     shares: Shares,
@@ -127,7 +135,8 @@ struct Pass<'a> {
 /// Runs all steps, with the first `threads` threads of the pool. `clocks` has one clock for each thread, or none. Gives how long threads waited for
 /// others beyond spinning, all together.
 ///
-/// The inputs of `store` must be those of `counts`, with every token below the vocabulary, every output row below the tokens,
+/// The inputs of `store` must be those of `pieces`, which are one behind the other and of different sequences that are there, no more than it has
+/// memory for their parts; with every token below the vocabulary, every output row below the tokens,
 /// and every position inside the cache; `store` is borrowed exclusively for that no other pass uses it.
 ///
 /// # Errors
@@ -137,21 +146,26 @@ pub(crate) fn run(
     backend: &Backend,
     store: &mut EngineMemory,
     (pool, threads): (&mut Pool, usize),
-    counts: Counts,
+    (pieces, exact): (&[Piece], bool),
     clocks: &[Mutex<Clock>],
 ) -> Result<Duration, ExecuteError> {
+    let counts = Counts::of_pieces(pieces);
     let threads = threads.clamp(1, pool.threads());
     if let Some(experts) = &store.experts {
         experts.store().check_unchanged()?;
         experts.begin_step(counts.tokens);
     }
     store.parts.reset();
-    let step = store.weights.step(counts.tokens, &store.files);
+    // Many sequences of one token each are no prompt.
+    let longest = pieces.iter().map(|piece| piece.rows).max().unwrap_or(0);
+    let step = store.weights.step(longest, &store.files);
     let pass = Pass {
         program,
         backend,
         store,
         counts,
+        pieces,
+        exact,
         clocks,
         barrier: Barrier::new(threads),
         shares: Shares::new(threads),

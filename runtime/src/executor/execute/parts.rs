@@ -18,21 +18,36 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Division, Runs};
 use crate::memory::{Memory, MemoryError, Region};
 use crate::program::{PartPlace, Program};
 
-/// Memory of the parts of a stage, and how many of each column are done.
+/// Memory of the parts of a stage, for each piece of a step, and how many of each column are done.
 #[derive(Debug)]
 pub(crate) struct Parts {
     memory: Memory,
     done: Vec<AtomicU32>,
+    /// Of a piece.
+    bytes: u64,
+    lines: usize,
+}
+
+/// Which line of a task's parts: a row's column, of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// The piece's number.
+    pub piece: u32,
+    /// The row, from the piece's first on.
+    pub row: u64,
+    pub column: u32,
 }
 
 impl Parts {
-    /// For the largest stage of a program.
+    /// For the largest stage of a program, and steps of so many pieces.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(program: &Program) -> Result<Parts, MemoryError> {
-        let memory = Memory::zeroed("parts of attention", program.part_bytes, false)?;
-        Ok(Parts { memory, done: (0..program.part_lines).map(|_| AtomicU32::new(0)).collect() })
+    pub fn new(program: &Program, pieces: u32) -> Result<Parts, MemoryError> {
+        let (bytes, lines) = (program.part_bytes, program.part_lines);
+        let memory = Memory::zeroed("parts of attention", bytes.saturating_mul(pieces.into()), false)?;
+        let counters = lines.saturating_mul(pieces as usize);
+        Ok(Parts { memory, done: (0..counters).map(|_| AtomicU32::new(0)).collect(), bytes, lines })
     }
 
     /// Forgets what an abandoned pass has counted.
@@ -41,16 +56,19 @@ impl Parts {
     }
 
     /// Memory of `count` parts of a row's column from part `first` on.
-    pub fn region(&self, place: &PartPlace, at: (u64, u32), first: u32, count: u32) -> Option<Region> {
-        let before = place.line(at)?.checked_mul(u64::from(place.parts))?.checked_add(u64::from(first))?;
-        let offset = before.checked_mul(place.bytes)?.checked_add(place.offset)?;
+    pub fn region(&self, place: &PartPlace, at: Line, first: u32, count: u32) -> Option<Region> {
+        let pieces = self.bytes.checked_mul(at.piece.into())?;
+        let before =
+            place.line((at.row, at.column))?.checked_mul(u64::from(place.parts))?.checked_add(u64::from(first))?;
+        let offset = before.checked_mul(place.bytes)?.checked_add(place.offset)?.checked_add(pieces)?;
         self.memory.region().part(offset, place.bytes.checked_mul(u64::from(count))?)
     }
 
     /// Counts a part of a row's column as done; whether it was the last of `count`. What the other threads left in their parts can be read
     /// by the one that gets `true`.
-    pub fn finished(&self, place: &PartPlace, at: (u64, u32), count: u32) -> bool {
-        let number = place.line(at).and_then(|line| usize::try_from(line).ok()?.checked_add(place.line));
+    pub fn finished(&self, place: &PartPlace, at: Line, count: u32) -> bool {
+        let line = place.line((at.row, at.column)).and_then(|line| usize::try_from(line).ok()?.checked_add(place.line));
+        let number = line.and_then(|line| self.lines.checked_mul(at.piece as usize)?.checked_add(line));
         let Some(done) = number.and_then(|i| self.done.get(i)) else { return false };
         let last = done.fetch_add(1, Ordering::AcqRel) + 1 >= count;
         if last {

@@ -1,0 +1,111 @@
+//! A row of activations has the same products alone and among others, by kernels for few rows and for many: bits do not depend on who is in a batch.
+
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::{FORMATS, Format};
+use ixc_ir::kernel::{Kernel, interpret};
+use ixc_kernels::catalogue::inputs;
+use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, generate};
+use ixc_targets::Target;
+
+/// Rows that a kernel for many takes as a group of eight, one of four, and one alone.
+const ROWS: u32 = 13;
+/// One of each of these groups.
+const ALONE: [usize; 3] = [0, 9, 12];
+/// Blocks of a row: one, even and odd numbers of them, and more than kernels unpack at once, by a rest that is odd, too.
+const BLOCKS: [u32; 5] = [1, 2, 3, 5, 19];
+
+/// Weights, and activations of which each row has the same sums. Floats as they are have two sums, `gemv`'s and `gemm`'s.
+fn pairs() -> impl Iterator<Item = (Format, Format)> {
+    let weights = FORMATS.iter().map(|row| row.format).filter(|format| format.is_weight());
+    weights.flat_map(|format| {
+        let own = format.activation();
+        let forms = match format.is_quantised() {
+            true => [Some(own), own.row().tiles],
+            false => [None, format.pair_activation()],
+        };
+        forms.into_iter().flatten().map(move |x| (format, x))
+    })
+}
+
+/// Targets of which no two have the same vectors.
+fn targets() -> Vec<Target> {
+    let mut targets: Vec<Target> = Vec::new();
+    for target in Target::all() {
+        let vectors = |target: Target| {
+            (target.isa().vector_bytes, target.isa().tile_registers, target.has_dot4(), target.permutes_bytes())
+        };
+        if targets.iter().all(|other| vectors(*other) != vectors(target)) {
+            targets.push(target);
+        }
+    }
+    targets
+}
+
+/// A product of some rows, and what it is of.
+struct Product {
+    kernel: Kernel,
+    spec: KernelSpec,
+}
+
+impl Product {
+    fn new(linear: Linear, target: Target) -> Product {
+        let spec: KernelSpec = linear.into();
+        Product { kernel: generate(&spec, target).unwrap(), spec }
+    }
+
+    fn buffer(&self, name: &str) -> usize {
+        self.kernel.buffers.iter().position(|buffer| buffer.name == name).unwrap()
+    }
+
+    /// Random inputs for so many rows.
+    fn inputs(&self, rows: u32) -> [Vec<u8>; 2] {
+        let filled = inputs::fill(&self.kernel, Some(&self.spec), &self.spec.dims_of_rows(rows), 0).unwrap();
+        ["x", "w"].map(|name| filled[self.buffer(name)].clone())
+    }
+
+    fn run(&self, rows: u32, x: &[u8], w: &[u8]) -> Vec<u8> {
+        let dims = self.spec.dims_of_rows(rows);
+        let mut buffers = inputs::fill(&self.kernel, Some(&self.spec), &dims, 0).unwrap();
+        for (name, bytes) in [("x", x), ("w", w)] {
+            buffers[self.buffer(name)].copy_from_slice(bytes);
+        }
+        interpret::run(&self.kernel, &dims, &mut buffers).unwrap();
+        buffers.swap_remove(self.buffer("y"))
+    }
+}
+
+#[test]
+fn a_row_has_the_same_products_alone_and_among_others() {
+    let mut others = Vec::new();
+    for target in targets() {
+        for (format, x) in pairs() {
+            for blocks in BLOCKS {
+                let k = blocks * format.block_len().max(x.block_len()) as u32;
+                let n = STRIP as u32;
+                let product = |strategy| {
+                    let linear = Linear { format, x, k, tile: n, n, bias: false, residual: false, strategy };
+                    Product::new(linear, target)
+                };
+                let [few, many] = [MatmulStrategy::Gemv, MatmulStrategy::Gemm].map(product);
+                let [x, w] = many.inputs(ROWS);
+                let expected = many.run(ROWS, &x, &w);
+                let row =
+                    |bytes: &[u8], r: usize| bytes.chunks_exact(bytes.len() / ROWS as usize).nth(r).map(<[u8]>::to_vec);
+                let mut compare = |how: &str, r: usize, y: Option<&[u8]>| {
+                    if row(&expected, r).as_deref() != y {
+                        others.push(format!("{}: row {r} of {ROWS} and {how}", many.kernel.name));
+                    }
+                };
+                let among = few.run(ROWS, &x, &w);
+                for r in 0..ROWS as usize {
+                    compare("by the kernel for few", r, row(&among, r).as_deref());
+                }
+                for r in ALONE {
+                    let alone = few.run(1, &row(&x, r).unwrap(), &w);
+                    compare("alone", r, Some(&alone));
+                }
+            }
+        }
+    }
+    assert!(others.is_empty(), "{} rows have other bits:\n{}", others.len(), others.join("\n"));
+}

@@ -1,0 +1,186 @@
+//! Sequences: each has states of its own, and all share everything else. A step computes rows of several.
+//!
+//! ```text
+//! step      [ sequence 4: 1 row ][ sequence 7: 1 row ][ sequence 2: 200 rows ]     pieces, one behind the other
+//! products  all 202 rows together: a weight is read once
+//! attention 1 row, 1 row and 200 rows, each with the keys and values of its own sequence
+//! ```
+//!
+//! Invariant: a piece's rows follow those of the piece before, and no two pieces of a step are of one sequence.
+
+use ixc_ir::plan::State;
+
+use crate::memory::MemoryError;
+use crate::states::States;
+
+/// A sequence: its states, and where they are.
+#[derive(Debug)]
+pub struct Sequence {
+    pub(crate) states: States,
+    position: u32,
+    /// Positions that states were ever written up to, since they last went back.
+    used: u32,
+}
+
+impl Sequence {
+    /// An empty one, with room for `capacity` positions.
+    ///
+    /// # Errors
+    /// When the system refuses memory.
+    pub(crate) fn new(states: &[State], capacity: u32, max_tokens: u32) -> Result<Sequence, MemoryError> {
+        Ok(Sequence { states: States::new(states, capacity, max_tokens)?, position: 0, used: 0 })
+    }
+
+    /// Tokens in it.
+    pub fn position(&self) -> u32 {
+        self.position
+    }
+
+    /// How many tokens would be left if it was to be cut to `tokens`.
+    pub fn reach(&self, tokens: u32) -> u32 {
+        self.states.reach(tokens, Some(self.position))
+    }
+
+    /// Makes room for a step's tokens, whose first is row `first_row` of the step.
+    pub(crate) fn begin(&mut self, first_row: u32, tokens: u32) {
+        self.used = self.used.max(self.position.saturating_add(tokens));
+        self.states.make_room(self.position, first_row, tokens);
+    }
+
+    /// A step has added its tokens.
+    pub(crate) fn advance(&mut self, tokens: u32) {
+        self.position = self.position.saturating_add(tokens);
+        // Where a prompt was read is where one wants to get back to: another answer, or another end.
+        if tokens > 1 {
+            self.save();
+        }
+    }
+
+    /// Goes back to before a step that failed.
+    pub(crate) fn fail(&mut self) {
+        // What cannot be cut may have changed already.
+        let here = self.states.cut_anywhere().then_some(self.position);
+        self.go_back(self.states.reach(self.position, here));
+    }
+
+    /// Saves where it is, so that one can get back to it.
+    pub(crate) fn save(&mut self) {
+        self.states.save(self.position);
+    }
+
+    /// Goes back to `tokens` tokens, or as far before that as states reach; gives how many are left.
+    pub(crate) fn truncate(&mut self, tokens: u32) -> u32 {
+        self.go_back(self.reach(tokens));
+        self.position
+    }
+
+    /// Goes to a position that can be reached.
+    fn go_back(&mut self, position: u32) {
+        if position < self.used {
+            self.states.back_to(position, self.used);
+        }
+        (self.position, self.used) = (position, position);
+    }
+
+    /// Becomes a copy of another of the same plan, and is then cut to `tokens`, or as far before that as states reach; gives how many it has.
+    pub(crate) fn copy_from(&mut self, from: &Sequence, tokens: u32) -> u32 {
+        self.states.copy_from(&from.states, from.used, self.used);
+        (self.position, self.used) = (from.position, from.used);
+        self.truncate(tokens)
+    }
+}
+
+/// The sequences of an engine, by number. What was removed leaves its number to the next.
+#[derive(Debug)]
+pub(crate) struct Sequences {
+    all: Vec<Option<Sequence>>,
+    most: u32,
+    states: Vec<State>,
+    capacity: u32,
+    max_tokens: u32,
+}
+
+impl Sequences {
+    /// At most `most`, of these states, each with room for `capacity` positions; the first of them is there.
+    ///
+    /// # Errors
+    /// When the system refuses memory.
+    pub(crate) fn new(most: u32, states: Vec<State>, capacity: u32, max_tokens: u32) -> Result<Sequences, MemoryError> {
+        let mut sequences = Sequences { all: Vec::new(), most: most.max(1), states, capacity, max_tokens };
+        sequences.add()?;
+        Ok(sequences)
+    }
+
+    /// The states of each.
+    pub(crate) fn declared(&self) -> &[State] {
+        &self.states
+    }
+
+    /// Most that there can be.
+    pub(crate) fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// Adds an empty one; gives its number, or `None` where there are as many as there can be.
+    ///
+    /// # Errors
+    /// When the system refuses memory.
+    pub(crate) fn add(&mut self) -> Result<Option<u32>, MemoryError> {
+        let free = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
+        if free >= self.most as usize {
+            return Ok(None);
+        }
+        let sequence = Sequence::new(&self.states, self.capacity, self.max_tokens)?;
+        if free == self.all.len() {
+            self.all.push(None);
+        }
+        self.all[free] = Some(sequence);
+        Ok(Some(free as u32))
+    }
+
+    /// Removes one; whether it was there.
+    pub(crate) fn remove(&mut self, number: u32) -> bool {
+        self.all.get_mut(number as usize).is_some_and(|sequence| sequence.take().is_some())
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Sequence> {
+        self.all.get(number as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Sequence> {
+        self.all.get_mut(number as usize)?.as_mut()
+    }
+
+    /// One to read and another to write; `None` where they are not two.
+    pub(crate) fn two(&mut self, from: u32, to: u32) -> Option<(&Sequence, &mut Sequence)> {
+        let (from, to) = (from as usize, to as usize);
+        if from == to || from.max(to) >= self.all.len() {
+            return None;
+        }
+        let (low, high) = self.all.split_at_mut(from.max(to));
+        let (low, high) = (&mut low[from.min(to)], &mut high[0]);
+        let (from, to) = if from < to { (low, high) } else { (high, low) };
+        Some((from.as_ref()?, to.as_mut()?))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.all.iter().flatten()
+    }
+}
+
+/// The rows of a sequence in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The sequence's number.
+    pub(crate) sequence: u32,
+    /// The first row of the step that is its.
+    pub(crate) row: u32,
+    /// How many are.
+    pub(crate) rows: u32,
+    /// The position of the first.
+    pub(crate) position: u32,
+    /// The first of the wanted outputs that is its.
+    pub(crate) output: u32,
+    /// How many are.
+    pub(crate) outputs: u32,
+}

@@ -1,0 +1,373 @@
+//! Anthropic's interface: `/v1/messages`, `/v1/messages/count_tokens`.
+//!
+//! ```text
+//! POST /v1/messages {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}], "stream": true}
+//! event: message_start        data: {"message": {"content": [], …}}
+//! event: content_block_start  data: {"index": 0, "content_block": {"type": "text", "text": ""}}
+//! event: content_block_delta  data: {"index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
+//! event: content_block_stop   data: {"index": 0}
+//! event: message_delta        data: {"delta": {"stop_reason": "end_turn", …}, "usage": {…}}
+//! event: message_stop         data: {}
+//! ```
+//!
+//! A conversation becomes the one that OpenAI's interface would have: results of tools are messages of their own, thoughts are reasoning.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::sse::{Event as Sse, KeepAlive};
+use axum::response::{IntoResponse, Response};
+use ixc_frontend::chat::{Delta, ToolCall};
+use ixc_frontend::template::{Conversation, Message};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{Answer, Next, Usage, Wanted};
+use crate::app::App;
+use crate::error::HttpError;
+use crate::fields::{Fields, Unsupported};
+use crate::model::{End, Model};
+use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, json_text, sampling};
+
+/// What is refused.
+const UNSUPPORTED: &[Unsupported] = &[
+    // Templates say whether a model thinks, but not how long.
+    ("thinking", |value| value["type"] != "enabled", "thinking with budget_tokens"),
+    ("tool_choice", |value| value["disable_parallel_tool_use"] != true, "disable_parallel_tool_use"),
+    ("mcp_servers", |value| *value == json!([]), "mcp_servers"),
+    ("container", |_| false, "a container"),
+    ("output_config", |value| value.get("format").is_none(), "an output format"),
+];
+
+/// An answer to a conversation.
+pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+    let fields = Fields::of(&body)?;
+    drop(body);
+    fields.refuse(UNSUPPORTED)?;
+    let conversation = conversation(&fields)?;
+    let limit = fields.number("max_tokens")?.filter(|limit| *limit >= 1.0);
+    let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be 1 at least"))?;
+    let streamed = fields.flag("stream")?.unwrap_or(false);
+    let wanted = Wanted {
+        limit: Some(limit as usize),
+        sampling: sampling(&fields)?,
+        stop: fields.stop("stop_sequences")?,
+        ignore_end: false,
+    };
+    let answer = Answer::to_conversation(&app, conversation, wanted).await?;
+    let (id, model) = (format!("msg_{}", app.next_id()), app.model.facts().name.clone());
+    match streamed {
+        true => Ok(stream(&id, &model, answer)),
+        false => whole(&id, &model, answer).await.map(|object| Json(object).into_response()),
+    }
+}
+
+/// How many tokens a conversation is.
+pub(crate) async fn count_tokens<M: Model>(
+    State(app): State<Arc<App<M>>>,
+    body: Bytes,
+) -> Result<Json<Value>, HttpError> {
+    let prompt = app.prompt(conversation(&Fields::of(&body)?)?).await?;
+    Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
+}
+
+/// The conversation of a request.
+fn conversation(fields: &Fields) -> Result<Conversation, HttpError> {
+    let Some(Value::Array(list)) = fields.get("messages") else {
+        return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
+    };
+    if list.is_empty() || list.len() > MOST_MESSAGES {
+        let wrong = format!("messages has {} entries, must have 1 to {MOST_MESSAGES}", list.len());
+        return Err(HttpError::invalid(Some("messages"), wrong));
+    }
+    let mut messages = Vec::new();
+    if let Some(system) = fields.get("system") {
+        let wrong = || HttpError::invalid(Some("system"), "system must be a text, or a list of parts that are texts");
+        messages.push(Message::new("system", text_of(system).ok_or_else(wrong)?));
+    }
+    // Which tool a result is of, since templates name it.
+    let mut called = HashMap::new();
+    for (i, message) in list.iter().enumerate() {
+        let wrong = |what: &str| HttpError::invalid(Some("messages"), format!("messages[{i}]{what}"));
+        let content = match message.get("content") {
+            Some(Value::String(text)) => vec![json!({"type": "text", "text": text})],
+            Some(Value::Array(blocks)) => blocks.clone(),
+            _ => return Err(wrong(".content must be a text, or a list of blocks")),
+        };
+        match message["role"].as_str() {
+            Some("user") => said(&content, &called, &mut messages).map_err(|what| wrong(&what))?,
+            Some("assistant") => messages.push(answered(&content, &mut called).map_err(|what| wrong(&what))?),
+            _ => return Err(wrong(".role must be user or assistant")),
+        }
+    }
+    let variables = match fields.get("thinking").map(|thinking| &thinking["type"]) {
+        Some(kind) if kind == "disabled" => vec![("enable_thinking".to_owned(), json_text(&json!(false))?)],
+        _ => Vec::new(),
+    };
+    let tools = tools(fields)?;
+    Ok(Conversation { messages, add_generation_prompt: true, tools, variables, ..Conversation::default() })
+}
+
+/// The text of a text, or of blocks that are all texts.
+fn text_of(content: &Value) -> Option<String> {
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(blocks) => {
+            blocks.iter().map(|block| (block["type"] == "text").then(|| block["text"].as_str())?).collect()
+        }
+        _ => None,
+    }
+}
+
+/// What a user said, and what tools gave before.
+fn said(blocks: &[Value], called: &HashMap<String, String>, messages: &mut Vec<Message>) -> Result<(), String> {
+    let mut text = String::new();
+    for (i, block) in blocks.iter().enumerate() {
+        match block["type"].as_str() {
+            Some("text") => text.push_str(block["text"].as_str().ok_or_else(|| format!(".content[{i}] has no text"))?),
+            Some("tool_result") => {
+                let id = block["tool_use_id"].as_str().ok_or_else(|| format!(".content[{i}] has no tool_use_id"))?;
+                let content = match &block["content"] {
+                    Value::Null => String::new(),
+                    content => text_of(content)
+                        .ok_or_else(|| format!(".content[{i}].content is no text; others are not supported"))?,
+                };
+                let (tool_call_id, name) = (Some(id.to_owned()), called.get(id).cloned());
+                messages.push(Message { tool_call_id, name, ..Message::new("tool", content) });
+            }
+            _ => return Err(format!(".content[{i}] is neither text nor tool_result; others are not supported")),
+        }
+    }
+    // Results alone are no turn of the user's.
+    if !text.is_empty() || !blocks.iter().any(|block| block["type"] == "tool_result") {
+        messages.push(Message::new("user", text));
+    }
+    Ok(())
+}
+
+/// What the assistant answered.
+fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Message, String> {
+    let (mut message, mut reasoning) = (Message::new("assistant", ""), String::new());
+    for (i, block) in blocks.iter().enumerate() {
+        let member = |name: &str| block[name].as_str().ok_or_else(|| format!(".content[{i}] has no {name}"));
+        match block["type"].as_str() {
+            Some("text") => message.content.push_str(member("text")?),
+            Some("thinking") => reasoning.push_str(member("thinking")?),
+            // Its text is Anthropic's alone to read.
+            Some("redacted_thinking") => {}
+            Some("tool_use") => {
+                let (id, name) = (member("id")?.to_owned(), member("name")?.to_owned());
+                if !block["input"].is_object() {
+                    return Err(format!(".content[{i}].input must be an object"));
+                }
+                called.insert(id.clone(), name.clone());
+                message.tool_calls.push(ToolCall { id, name, arguments: block["input"].to_string() });
+            }
+            _ => return Err(format!(".content[{i}] is neither text, thinking nor tool_use; others are not supported")),
+        }
+    }
+    message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
+    Ok(message)
+}
+
+/// The tools of a request, as templates know them.
+fn tools(fields: &Fields) -> Result<Vec<ixc_frontend::template::Json>, HttpError> {
+    let choice = fields.get("tool_choice").map(|choice| choice["type"].as_str().unwrap_or_default().to_owned());
+    match choice.as_deref() {
+        None | Some("auto" | "none") => {}
+        Some(_) => return Err(HttpError::unsupported("tool_choice", "a tool_choice other than auto and none")),
+    }
+    let list = match fields.get("tools") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) if list.len() <= MOST_TOOLS => list,
+        Some(_) => {
+            return Err(HttpError::invalid(Some("tools"), format!("tools must be a list of at most {MOST_TOOLS}")));
+        }
+    };
+    let tool = |(i, tool): (usize, &Value)| {
+        if !tool["name"].is_string() || !tool["input_schema"].is_object() {
+            let wrong =
+                format!("tools[{i}] must have a name and an input_schema; tools of the server's own are not supported");
+            return Err(HttpError::invalid(Some("tools"), wrong));
+        }
+        let mut function = Map::new();
+        for (name, own) in [("name", "name"), ("description", "description"), ("parameters", "input_schema")] {
+            if let Some(value) = tool.get(own) {
+                function.insert(name.to_owned(), value.clone());
+            }
+        }
+        json_text(&json!({"type": "function", "function": function}))
+    };
+    let tools = list.iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
+    Ok(if choice.as_deref() == Some("none") { Vec::new() } else { tools })
+}
+
+/// Tokens that were read from what a sequence held are counted apart.
+fn usage_object(usage: Usage) -> Value {
+    let Usage { prompt, reused, made } = usage;
+    json!({
+        "input_tokens": prompt.saturating_sub(reused), "cache_creation_input_tokens": 0, "cache_read_input_tokens": reused,
+        "output_tokens": made,
+    })
+}
+
+/// Why an answer ended, and the text that it ended at.
+fn stop_reason(end: &End, called: bool) -> (&'static str, Option<&str>) {
+    match end {
+        End::Model if called => ("tool_use", None),
+        End::Model => ("end_turn", None),
+        End::Stop(text) => ("stop_sequence", Some(text)),
+        End::Limit | End::Context => ("max_tokens", None),
+    }
+}
+
+fn message_object(id: &str, model: &str, content: Vec<Value>, usage: Usage) -> Value {
+    json!({
+        "id": id, "type": "message", "role": "assistant", "model": model, "content": content, "stop_reason": null,
+        "stop_sequence": null, "usage": usage_object(usage),
+    })
+}
+
+/// A call as a block; its arguments are an object, as those who took it apart saw to.
+fn call_block(call: &ToolCall, input: Value) -> Value {
+    json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
+}
+
+/// The whole answer.
+async fn whole(id: &str, model: &str, mut answer: Answer) -> Result<Value, HttpError> {
+    let (mut said, mut end) = (ixc_frontend::chat::Answer::default(), None);
+    while let Some(next) = answer.next().await? {
+        match next {
+            Next::Deltas(deltas) => said.extend(deltas),
+            Next::Ended(why) => end = Some(why),
+        }
+    }
+    let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+    let mut content = Vec::new();
+    if !said.reasoning.is_empty() {
+        content.push(json!({"type": "thinking", "thinking": said.reasoning, "signature": ""}));
+    }
+    if !said.content.is_empty() || said.calls.is_empty() {
+        content.push(json!({"type": "text", "text": said.content}));
+    }
+    for call in &said.calls {
+        let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+        content.push(call_block(call, input));
+    }
+    let mut object = message_object(id, model, content, answer.usage);
+    let (reason, text) = stop_reason(&end, !said.calls.is_empty());
+    (object["stop_reason"], object["stop_sequence"]) = (reason.into(), text.into());
+    Ok(object)
+}
+
+/// An event, with its name in it and before it.
+fn event(name: &'static str, mut object: Value) -> (&'static str, Value) {
+    object["type"] = name.into();
+    (name, object)
+}
+
+/// What a block says, as it begins and as it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    Text,
+    Thinking,
+}
+
+/// An answer in parts: blocks, one after the other.
+struct Blocks {
+    /// The block that is open.
+    open: Option<Block>,
+    /// Blocks so far.
+    count: usize,
+    calls: usize,
+    ready: VecDeque<(&'static str, Value)>,
+}
+
+impl Blocks {
+    fn close(&mut self) {
+        if self.open.take().is_some() {
+            self.ready.push_back(event("content_block_stop", json!({"index": self.count - 1})));
+        }
+    }
+
+    fn start(&mut self, block: Value) {
+        self.ready.push_back(event("content_block_start", json!({"index": self.count, "content_block": block})));
+        self.count += 1;
+    }
+
+    fn delta(&mut self, delta: Value) {
+        self.ready.push_back(event("content_block_delta", json!({"index": self.count - 1, "delta": delta})));
+    }
+
+    /// Text in a block of its kind.
+    fn text(&mut self, block: Block, text: &str) {
+        let (name, of) = match block {
+            Block::Text => ("text", "text_delta"),
+            Block::Thinking => ("thinking", "thinking_delta"),
+        };
+        if self.open != Some(block) {
+            self.close();
+            let mut begin = json!({"type": name, name: ""});
+            if block == Block::Thinking {
+                begin["signature"] = "".into();
+            }
+            self.start(begin);
+            self.open = Some(block);
+        }
+        self.delta(json!({"type": of, name: text}));
+    }
+
+    fn add(&mut self, delta: Delta) {
+        match delta {
+            Delta::Content(text) => self.text(Block::Text, &text),
+            Delta::Reasoning(text) => self.text(Block::Thinking, &text),
+            Delta::Call(call) => {
+                self.close();
+                self.start(call_block(&call, json!({})));
+                self.delta(json!({"type": "input_json_delta", "partial_json": call.arguments}));
+                self.ready.push_back(event("content_block_stop", json!({"index": self.count - 1})));
+                self.calls += 1;
+            }
+        }
+    }
+
+    fn end(&mut self, end: &End, usage: Usage) {
+        self.close();
+        let (reason, text) = stop_reason(end, self.calls > 0);
+        let delta = json!({"stop_reason": reason, "stop_sequence": text});
+        self.ready.push_back(event("message_delta", json!({"delta": delta, "usage": usage_object(usage)})));
+        self.ready.push_back(event("message_stop", json!({})));
+    }
+}
+
+/// The answer in parts, as it is made.
+fn stream(id: &str, model: &str, answer: Answer) -> Response {
+    let start = event("message_start", json!({"message": message_object(id, model, Vec::new(), answer.usage)}));
+    let blocks = Blocks { open: None, count: 0, calls: 0, ready: VecDeque::from([start]) };
+    let events =
+        futures_util::stream::unfold((blocks, answer, false), |(mut blocks, mut answer, mut done)| async move {
+            while blocks.ready.is_empty() {
+                if done {
+                    return None;
+                }
+                let next = answer.next().await;
+                match next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished"))) {
+                    Ok(Next::Deltas(deltas)) => deltas.into_iter().for_each(|delta| blocks.add(delta)),
+                    Ok(Next::Ended(end)) => {
+                        blocks.end(&end, answer.usage);
+                        done = true;
+                    }
+                    Err(error) => {
+                        blocks.ready.push_back(("error", error.anthropic_body()));
+                        done = true;
+                    }
+                }
+            }
+            let (name, object) = blocks.ready.pop_front()?;
+            Some((Ok::<_, Infallible>(Sse::default().event(name).data(object.to_string())), (blocks, answer, done)))
+        });
+    axum::response::sse::Sse::new(events).keep_alive(KeepAlive::new().interval(PING)).into_response()
+}

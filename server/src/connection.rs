@@ -1,0 +1,131 @@
+//! Connections: an accept loop of our own, since the heads of requests must come within a time, and answers must be read.
+//!
+//! Invariant: a connection whose client neither sends nor reads is closed, and there are never more than [`Options::connections`].
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::app::Options;
+
+/// Most bytes of the head of a request.
+const MOST_HEAD_BYTES: usize = 64 << 10;
+/// Waiting after the system refuses a connection, of which there may be too many.
+const AFTER_REFUSAL: Duration = Duration::from_millis(100);
+
+/// Serves connections until `ending` says so, then lets those that are there end, but no longer than [`Options::drain`].
+pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
+    let places = Arc::new(Semaphore::new(options.connections));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = ended(&mut ending) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "no connection");
+                sleep(AFTER_REFUSAL).await;
+                continue;
+            }
+        };
+        // Parts of an answer are small, and are to be seen when they are made.
+        let _ = stream.set_nodelay(true);
+        let (router, options, mut ending) = (router.clone(), options.clone(), ending.clone());
+        tokio::spawn(async move {
+            let io = TokioIo::new(Stalling::new(stream, options.write_stall));
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MOST_HEAD_BYTES);
+            let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(router)));
+            let result = tokio::select! {
+                result = connection.as_mut() => result,
+                () = ended(&mut ending) => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "connection");
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    let all = u32::try_from(options.connections).unwrap_or(u32::MAX);
+    if tokio::time::timeout(options.drain, places.acquire_many(all)).await.is_err() {
+        tracing::warn!("connections were cut that did not end in time");
+    }
+}
+
+/// The end comes.
+async fn ended(ending: &mut watch::Receiver<bool>) {
+    // What is borrowed of it is not for other threads.
+    let _ = ending.wait_for(|ending| *ending).await;
+}
+
+/// A connection that fails where nothing can be written for a time.
+struct Stalling {
+    stream: TcpStream,
+    limit: Duration,
+    /// Runs while a write waits.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stalling {
+    fn new(stream: TcpStream, limit: Duration) -> Stalling {
+        Stalling { stream, limit, waiting: None }
+    }
+
+    /// What came of trying to write: an error where that waits for too long.
+    fn checked<T>(&mut self, context: &mut Context<'_>, tried: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if tried.is_ready() {
+            self.waiting = None;
+            return tried;
+        }
+        let deadline = Instant::now() + self.limit;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        match waiting.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Stalling {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stalling {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let tried = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.checked(context, tried)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let tried = Pin::new(&mut self.stream).poll_flush(context);
+        self.checked(context, tried)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let tried = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.checked(context, tried)
+    }
+}

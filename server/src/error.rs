@@ -1,0 +1,113 @@
+//! How requests fail: a status, and a body as OpenAI's interface has it.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::model::Refusal;
+
+/// Seconds after which a request that found no place may be tried again.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpError {
+    status: StatusCode,
+    kind: &'static str,
+    code: Option<&'static str>,
+    /// The field that is wrong.
+    param: Option<&'static str>,
+    message: String,
+}
+
+impl HttpError {
+    /// What was asked for is wrong.
+    pub(crate) fn invalid(param: Option<&'static str>, message: impl Into<String>) -> HttpError {
+        HttpError {
+            status: StatusCode::BAD_REQUEST,
+            kind: "invalid_request_error",
+            code: None,
+            param,
+            message: message.into(),
+        }
+    }
+
+    /// What can be asked for, and is not there.
+    pub(crate) fn unsupported(param: &'static str, what: &str) -> HttpError {
+        HttpError::invalid(Some(param), format!("{what} is not supported"))
+    }
+
+    pub(crate) fn with_status(self, status: StatusCode, kind: &'static str) -> HttpError {
+        HttpError { status, kind, ..self }
+    }
+
+    /// No such key.
+    pub(crate) fn key() -> HttpError {
+        let message = "the API key is missing or wrong: Authorization: Bearer KEY";
+        HttpError { code: Some("invalid_api_key"), ..HttpError::invalid(None, message) }
+            .with_status(StatusCode::UNAUTHORIZED, "authentication_error")
+    }
+
+    /// The model failed.
+    pub(crate) fn failed(message: impl Into<String>) -> HttpError {
+        HttpError::invalid(None, message).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
+    }
+
+    /// The body of an answer.
+    pub(crate) fn body(&self) -> Value {
+        let HttpError { kind, code, param, message, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+
+    /// The same as Anthropic's interface has it.
+    pub(crate) fn anthropic_body(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+    }
+
+    fn response(&self, body: Value) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        response
+    }
+
+    /// A response; one that is an error in the form that Anthropic's interface has.
+    pub(crate) fn as_anthropic(response: Response) -> Response {
+        match response.extensions().get::<HttpError>() {
+            Some(error) => error.response(error.anthropic_body()),
+            None => response,
+        }
+    }
+}
+
+impl From<Refusal> for HttpError {
+    fn from(refusal: Refusal) -> HttpError {
+        let error = HttpError::invalid(None, refusal.to_string());
+        match refusal {
+            Refusal::Invalid { .. } => error,
+            Refusal::TooLong { .. } => HttpError { code: Some("context_length_exceeded"), ..error },
+            Refusal::Busy { .. } | Refusal::Ending => {
+                error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
+            }
+        }
+    }
+}
+
+impl IntoResponse for HttpError {
+    fn into_response(self) -> Response {
+        let mut response = self.response(self.body());
+        // Whoever knows the path may say it otherwise.
+        response.extensions_mut().insert(self);
+        response
+    }
+}

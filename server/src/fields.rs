@@ -1,0 +1,177 @@
+//! The fields of requests: each number's name and range stands in one table, and what is none of its kind is refused by name.
+
+use serde_json::{Map, Value};
+
+use crate::error::HttpError;
+
+/// A field that is a number.
+struct Number {
+    name: &'static str,
+    least: f64,
+    most: f64,
+    /// Whether it has no fraction.
+    whole: bool,
+}
+
+const fn whole(name: &'static str, least: f64, most: f64) -> Number {
+    Number { name, least, most, whole: true }
+}
+
+const fn real(name: &'static str, least: f64, most: f64) -> Number {
+    Number { name, least, most, whole: false }
+}
+
+/// Most tokens that can be asked for: more than any context.
+const MOST_TOKENS: f64 = (1 << 24) as f64;
+/// All numbers of requests.
+const NUMBERS: &[Number] = &[
+    whole("max_tokens", 0.0, MOST_TOKENS),
+    whole("max_completion_tokens", 0.0, MOST_TOKENS),
+    // -1 is as many as there is room for.
+    whole("n_predict", -1.0, MOST_TOKENS),
+    whole("n", 1.0, 1.0),
+    whole("top_k", 0.0, MOST_TOKENS),
+    whole("seed", -1.0, 9_007_199_254_740_991.0),
+    whole("repeat_last_n", 0.0, 1_048_576.0),
+    real("temperature", 0.0, 1000.0),
+    real("top_p", 0.0, 1.0),
+    real("min_p", 0.0, 1.0),
+    real("repeat_penalty", 0.01, 100.0),
+    real("presence_penalty", -2.0, 2.0),
+    real("frequency_penalty", -2.0, 2.0),
+];
+/// Most texts to stop at, and most bytes of each.
+const MOST_STOPS: usize = 16;
+const MOST_STOP_BYTES: usize = 1024;
+/// Most tokens with a bias.
+const MOST_BIASES: usize = 1024;
+
+/// A field whose value would change an answer in a way that is not there, whether its value does not, and what of it is not there.
+pub(crate) type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
+
+/// The fields of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// Of a body.
+    pub(crate) fn of(body: &[u8]) -> Result<Fields, HttpError> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(fields)) => Ok(Fields(fields)),
+            Ok(other) => Err(HttpError::invalid(None, format!("the body is {}, must be an object", kind(&other)))),
+            Err(error) => Err(HttpError::invalid(None, format!("the body is no JSON: {error}"))),
+        }
+    }
+
+    /// A field, unless it is absent or null.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Refuses what is asked for and not there.
+    pub(crate) fn refuse<'u>(&self, unsupported: impl IntoIterator<Item = &'u Unsupported>) -> Result<(), HttpError> {
+        for (name, is_there, what) in unsupported {
+            if self.get(name).is_some_and(|value| !is_there(value)) {
+                return Err(HttpError::unsupported(name, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// A number of the table.
+    pub(crate) fn number(&self, name: &'static str) -> Result<Option<f64>, HttpError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let range = NUMBERS.iter().find(|number| number.name == name);
+        let range = range.unwrap_or(&Number { name: "", least: f64::MIN, most: f64::MAX, whole: false });
+        let found = value
+            .as_f64()
+            .filter(|found| (range.least..=range.most).contains(found) && (!range.whole || found.fract() == 0.0));
+        let expected = || {
+            let (kind, Number { least, most, .. }) = (if range.whole { "a whole number" } else { "a number" }, range);
+            match least == most {
+                true => format!("{name} is {}, must be {least}", shown(value)),
+                false => format!("{name} is {}, must be {kind} from {least} to {most}", shown(value)),
+            }
+        };
+        found.map(Some).ok_or_else(|| HttpError::invalid(Some(name), expected()))
+    }
+
+    /// A field that is true or false.
+    pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, HttpError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let wrong = || HttpError::invalid(Some(name), format!("{name} is {}, must be true or false", shown(value)));
+        value.as_bool().map(Some).ok_or_else(wrong)
+    }
+
+    /// A field that is a text.
+    pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, HttpError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let wrong = || HttpError::invalid(Some(name), format!("{name} is {}, must be a text", shown(value)));
+        value.as_str().map(Some).ok_or_else(wrong)
+    }
+
+    /// The texts to stop at, in a field of this name.
+    pub(crate) fn stop(&self, name: &'static str) -> Result<Vec<String>, HttpError> {
+        let wrong = || {
+            let most = format!("at most {MOST_STOPS} texts, each of at most {MOST_STOP_BYTES} bytes");
+            HttpError::invalid(Some(name), format!("{name} must be a text, or {most}"))
+        };
+        let texts = match self.get(name) {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(texts)) if texts.len() <= MOST_STOPS => texts.iter().map(Value::as_str).collect(),
+            Some(text) => text.as_str().map(|text| vec![text]),
+        };
+        let texts: Vec<&str> = texts.ok_or_else(wrong)?;
+        if texts.iter().any(|text| text.len() > MOST_STOP_BYTES) {
+            return Err(wrong());
+        }
+        Ok(texts.into_iter().map(str::to_owned).collect())
+    }
+
+    /// What is added to logits: OpenAI's object, or llama-server's list of pairs, where `false` is never.
+    pub(crate) fn biases(&self) -> Result<Vec<(u32, f32)>, HttpError> {
+        let wrong = || {
+            let expected = format!(
+                "logit_bias must be at most {MOST_BIASES} tokens with a number each, such as {{\"50256\": -100}}"
+            );
+            HttpError::invalid(Some("logit_bias"), expected)
+        };
+        let pairs: Option<Vec<(u32, f32)>> = match self.get("logit_bias") {
+            None => return Ok(Vec::new()),
+            Some(Value::Object(pairs)) if pairs.len() <= MOST_BIASES => {
+                pairs.iter().map(|(token, bias)| Some((token.parse().ok()?, bias.as_f64()? as f32))).collect()
+            }
+            Some(Value::Array(pairs)) if pairs.len() <= MOST_BIASES => pairs.iter().map(pair).collect(),
+            Some(_) => None,
+        };
+        pairs.filter(|pairs| pairs.iter().all(|(_, bias)| !bias.is_nan())).ok_or_else(wrong)
+    }
+}
+
+/// A token and what is added to its logit.
+fn pair(value: &Value) -> Option<(u32, f32)> {
+    let [token, bias] = value.as_array()?.as_slice() else { return None };
+    let token = u32::try_from(token.as_u64()?).ok()?;
+    let bias = if bias.as_bool() == Some(false) { f32::NEG_INFINITY } else { bias.as_f64()? as f32 };
+    Some((token, bias))
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// A value as an error shows it: short ones whole.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Number(_) | Value::Bool(_) | Value::Null => value.to_string(),
+        Value::String(text) if text.len() <= 32 => value.to_string(),
+        _ => kind(value).to_owned(),
+    }
+}

@@ -1,0 +1,155 @@
+//! ixc over HTTP: the interfaces of OpenAI, Anthropic and llama-server, before anything that makes tokens ([`Model`]).
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | [`model`] | what a server stands before |
+//! | `app` | what every request sees |
+//! | `connection` | connections: how many, and how long they may be silent |
+//! | `openai` | `/v1/...` |
+//! | `anthropic` | `/v1/messages` |
+//! | `native` | llama-server's endpoints, `/health`, `/metrics` |
+//! | `answer` | an answer as it is made |
+//! | `fields` | the fields of requests, and their ranges |
+//! | `error` | how requests fail |
+//!
+//! Invariant: every path but `/health` wants a key, where there are keys.
+//! Invariant: what would change an answer and is not there is refused by name, never passed over.
+//! Invariant: what a request may take is bounded: its body, its fields, the time it takes to come, the places in the queue.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod answer;
+mod anthropic;
+mod app;
+mod connection;
+mod error;
+mod fields;
+pub mod model;
+mod native;
+mod openai;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use subtle::ConstantTimeEq;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use app::App;
+pub use app::Options;
+use error::HttpError;
+pub use model::Model;
+
+/// Serves a model on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
+/// returns.
+pub async fn serve<M: Model>(
+    listener: TcpListener,
+    model: Arc<M>,
+    options: Options,
+    end: impl Future<Output = ()> + Send + 'static,
+) {
+    let (send, ending) = watch::channel(false);
+    tokio::spawn(async move {
+        end.await;
+        let _ = send.send(true);
+        // The receivers see the end only as long as there is a sender.
+        std::future::pending::<()>().await;
+    });
+    let router = router(model, options.clone(), ending.clone());
+    connection::serve(listener, router, &options, ending).await;
+}
+
+fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> Router {
+    let body_bytes = options.body_bytes;
+    let app = Arc::new(App::new(model, options, ending));
+    Router::new()
+        .route("/health", get(native::health::<M>))
+        .route("/v1/health", get(native::health::<M>))
+        .route("/v1/models", get(openai::models::<M>))
+        .route("/v1/models/{name}", get(openai::model::<M>))
+        .route("/v1/chat/completions", post(openai::chat::<M>))
+        .route("/chat/completions", post(openai::chat::<M>))
+        .route("/v1/completions", post(openai::completion::<M>))
+        .route("/v1/messages", post(anthropic::messages::<M>))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))
+        .route("/completion", post(native::completion::<M>))
+        .route("/tokenize", post(native::tokenize::<M>))
+        .route("/detokenize", post(native::detokenize::<M>))
+        .route("/apply-template", post(native::apply_template::<M>))
+        .route("/props", get(native::props::<M>))
+        .route("/slots", get(native::slots::<M>))
+        .route("/metrics", get(native::metrics::<M>))
+        .fallback(missing)
+        .method_not_allowed_fallback(other_method)
+        // Bodies are read in `guarded`, which bounds them.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state((app.clone(), body_bytes), guarded::<M>))
+        .with_state(app)
+}
+
+async fn missing(request: Request) -> HttpError {
+    HttpError::invalid(None, format!("there is no {}", request.uri().path()))
+        .with_status(StatusCode::NOT_FOUND, "not_found_error")
+}
+
+async fn other_method(request: Request) -> HttpError {
+    let wrong = format!("{} does not take {}", request.uri().path(), request.method());
+    HttpError::invalid(None, wrong).with_status(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error")
+}
+
+/// What stands around every request. How an error is said depends on the interface.
+async fn guarded<M: Model>(
+    State((app, body_bytes)): State<(Arc<App<M>>, usize)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_anthropic = request.uri().path().starts_with("/v1/messages");
+    let response = admitted(&app, body_bytes, request, next).await;
+    if is_anthropic { HttpError::as_anthropic(response) } else { response }
+}
+
+/// What stands before every request: keys, and a body that comes in time and is not too large.
+async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, next: Next) -> Response {
+    let is_open = ["/health", "/v1/health"].contains(&request.uri().path());
+    if !is_open && !has_key(&app.options.keys, &request) {
+        return HttpError::key().into_response();
+    }
+    let (parts, body) = request.into_parts();
+    let too_large = || {
+        HttpError::invalid(None, format!("the body is larger than {body_bytes} bytes"))
+            .with_status(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error")
+            .into_response()
+    };
+    let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > body_bytes as u64) {
+        return too_large();
+    }
+    let bytes = match tokio::time::timeout(app.options.body, axum::body::to_bytes(body, body_bytes)).await {
+        Ok(Ok(bytes)) => bytes,
+        // Nothing else is known of why, and a client that went away reads no answer.
+        Ok(Err(_)) => return too_large(),
+        Err(_) => {
+            return HttpError::invalid(None, "the body did not come in time")
+                .with_status(StatusCode::REQUEST_TIMEOUT, "invalid_request_error")
+                .into_response();
+        }
+    };
+    next.run(Request::from_parts(parts, Body::from(bytes))).await
+}
+
+/// Whether a request has one of the keys, or there are none. All are compared, whole, so that time tells nothing of them.
+fn has_key(keys: &[String], request: &Request) -> bool {
+    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
+    let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
+    let found = found.unwrap_or_default().trim().as_bytes();
+    let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));
+    keys.is_empty() || bool::from(equal)
+}

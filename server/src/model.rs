@@ -1,0 +1,205 @@
+//! What a server stands before: something that makes tokens of prompts.
+
+use ixc_frontend::chat::Parser;
+use ixc_frontend::template::Conversation;
+use ixc_runtime::sample::Settings;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// What makes tokens. Its methods are called by many threads at once, and none waits for tokens.
+pub trait Model: Send + Sync + 'static {
+    /// What is known of it.
+    fn facts(&self) -> &Facts;
+
+    /// A text as tokens; with what a model wants before a prompt, and names of special tokens as those tokens, where that is said.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] where there is no tokenizer, or it has no tokens for the text.
+    fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal>;
+
+    /// Tokens as text; what is no UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] where there is no such token.
+    fn decode(&self, tokens: &[u32]) -> Result<String, Refusal>;
+
+    /// A conversation as a prompt. May take long, and starts a process: not for threads that others wait for.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
+    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal>;
+
+    /// Begins to make tokens. What happens is sent; the last is [`Event::Ended`] or [`Event::Failed`]. Where nobody receives any more, it ends within a
+    /// step.
+    ///
+    /// # Errors
+    /// See [`Refusal`]; then nothing is sent.
+    fn start(&self, request: Request, events: UnboundedSender<Event>) -> Result<(), Refusal>;
+
+    /// How it is.
+    fn status(&self) -> Status;
+}
+
+/// What is known of a model.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Its name, as requests have it.
+    pub name: String,
+    /// When it was loaded, in seconds since 1970.
+    pub created: u64,
+    /// Its architecture.
+    pub architecture: String,
+    /// Positions that a sequence can have.
+    pub context: usize,
+    /// Positions that it was made for.
+    pub trained_context: usize,
+    /// Tokens that there are.
+    pub vocabulary: usize,
+    /// Bytes of its weights.
+    pub bytes: u64,
+    /// Requests that are worked on at once.
+    pub parallel: usize,
+    /// The source of its chat template.
+    pub template: Option<String>,
+    /// The program's name and version.
+    pub build: String,
+}
+
+/// A conversation as a prompt.
+#[derive(Debug)]
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// What they say.
+    pub text: String,
+    /// What takes an answer apart; none where the model's answers have nothing to take apart.
+    pub parser: Option<Parser>,
+}
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// All tokens before, one at least.
+    pub tokens: Vec<u32>,
+    /// Most tokens to make; as many as there is room for where `None`.
+    pub limit: Option<usize>,
+    /// How to choose them.
+    pub sampling: Settings,
+    /// Texts that end the answer and are no part of it.
+    pub stop: Vec<String>,
+    /// Whether tokens that end an answer are never made.
+    pub ignore_end: bool,
+    /// Whether the names of special tokens are a part of the text.
+    pub show_special: bool,
+}
+
+/// What has happened to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It is worked on: how many of its prompt's tokens did not have to be computed again.
+    Begun {
+        /// Those tokens.
+        reused: usize,
+    },
+    /// Text that is certain to be a part of the answer, and how many tokens were made so far.
+    Text {
+        /// The text; empty where a token's is not yet certain.
+        text: String,
+        /// Tokens.
+        made: usize,
+    },
+    /// There is no more.
+    Ended {
+        /// Why.
+        end: End,
+        /// Tokens that were made.
+        made: usize,
+    },
+    /// It failed.
+    Failed {
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// Why there is no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The model ended.
+    Model,
+    /// One of the texts to stop at came up.
+    Stop(String),
+    /// As many tokens were made as were asked for.
+    Limit,
+    /// The context is full.
+    Context,
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// What was asked for is wrong.
+    #[error("{message}")]
+    Invalid {
+        /// How, for people.
+        message: String,
+    },
+    /// The prompt is longer than the context.
+    #[error("the prompt has {tokens} tokens, and the context {context}")]
+    TooLong {
+        /// Its tokens.
+        tokens: usize,
+        /// Positions of a sequence.
+        context: usize,
+    },
+    /// As many requests wait as may.
+    #[error("{waiting} requests are waiting, as many as may; try again later")]
+    Busy {
+        /// How many.
+        waiting: usize,
+    },
+    /// It is ending, or has failed.
+    #[error("the server is shutting down")]
+    Ending,
+}
+
+/// How a model is. Numbers of tokens and requests are since it was loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Whether its thread has moved lately.
+    pub alive: bool,
+    /// Requests that are worked on.
+    pub active: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Tokens of prompts that were computed.
+    pub prompt_tokens: u64,
+    /// Tokens of prompts that a sequence held already.
+    pub reused_tokens: u64,
+    /// Tokens that were made.
+    pub made_tokens: u64,
+    /// Seconds of steps in which prompts were computed.
+    pub prompt_seconds: f64,
+    /// Seconds of the other steps.
+    pub decode_seconds: f64,
+    /// Steps.
+    pub steps: u64,
+    /// Rows of all steps.
+    pub rows: u64,
+    /// Requests that ended.
+    pub ended: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Requests whose client went away.
+    pub cancelled: u64,
+    /// What each sequence holds: tokens, and whether a request is worked on.
+    pub slots: Vec<Slot>,
+}
+
+/// A sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// Tokens that it holds.
+    pub cached: usize,
+    /// Whether a request is worked on.
+    pub active: bool,
+}

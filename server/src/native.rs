@@ -1,0 +1,212 @@
+//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/slots`, `/health`; and `/metrics` for Prometheus.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::sse::Event as Sse;
+use axum::response::{IntoResponse, Response};
+use ixc_frontend::chat::Delta;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::answer::{Answer, Next};
+use crate::app::App;
+use crate::error::HttpError;
+use crate::fields::Fields;
+use crate::model::{End, Model, Request, Status};
+use crate::openai::{conversation, prompt_tokens, sampling};
+
+/// Whether it works: its thread moves, and it is not ending.
+pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
+    let (status, word) = match (app.is_ending(), app.model.status().alive) {
+        (false, true) => (StatusCode::OK, "ok"),
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "the engine does not answer"),
+    };
+    (status, Json(json!({"status": word}))).into_response()
+}
+
+/// What is known of the model.
+pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
+    let facts = app.model.facts();
+    let settings = ixc_runtime::sample::Settings::default();
+    Json(json!({
+        "model_alias": facts.name, "model_path": facts.name, "total_slots": facts.parallel, "build_info": facts.build,
+        "chat_template": facts.template.as_deref().unwrap_or_default(),
+        "default_generation_settings": {
+            "n_ctx": facts.context,
+            "params": {
+                "temperature": settings.temperature, "top_k": settings.top_k, "top_p": settings.top_p,
+                "min_p": settings.min_p, "repeat_penalty": settings.repeat_penalty,
+                "repeat_last_n": settings.repeat_window,
+            },
+        },
+    }))
+}
+
+/// What each sequence holds.
+pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
+    let context = app.model.facts().context;
+    let slots = app.model.status().slots;
+    let slot = |(id, slot): (usize, crate::model::Slot)| json!({"id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached});
+    Json(slots.into_iter().enumerate().map(slot).collect())
+}
+
+/// A text as tokens.
+pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<Value>, HttpError> {
+    let fields = Fields::of(&body)?;
+    let content = fields.text("content")?.ok_or_else(|| HttpError::invalid(Some("content"), "content is missing"))?;
+    let flag = |name, otherwise| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(otherwise));
+    let tokens = app.model.encode(content, flag("add_special", false)?, flag("parse_special", true)?)?;
+    if !flag("with_pieces", false)? {
+        return Ok(Json(json!({"tokens": tokens})));
+    }
+    let piece = |&id: &u32| Ok(json!({"id": id, "piece": app.model.decode(&[id])?}));
+    Ok(Json(json!({"tokens": tokens.iter().map(piece).collect::<Result<Vec<_>, HttpError>>()?})))
+}
+
+/// Tokens as text.
+pub(crate) async fn detokenize<M: Model>(
+    State(app): State<Arc<App<M>>>,
+    body: Bytes,
+) -> Result<Json<Value>, HttpError> {
+    let fields = Fields::of(&body)?;
+    let tokens = fields
+        .get("tokens")
+        .and_then(Value::as_array)
+        .and_then(|list| list.iter().map(|number| u32::try_from(number.as_u64()?).ok()).collect::<Option<Vec<u32>>>());
+    let tokens = tokens.ok_or_else(|| HttpError::invalid(Some("tokens"), "tokens must be a list of tokens"))?;
+    Ok(Json(json!({"content": app.model.decode(&tokens)?})))
+}
+
+/// What a template makes of a conversation.
+pub(crate) async fn apply_template<M: Model>(
+    State(app): State<Arc<App<M>>>,
+    body: Bytes,
+) -> Result<Json<Value>, HttpError> {
+    let conversation = conversation(&Fields::of(&body)?)?;
+    Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
+}
+
+/// What follows a text, as llama-server says it.
+pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+    let fields = Fields::of(&body)?;
+    drop(body);
+    for name in ["grammar", "json_schema", "n_probs", "samplers"] {
+        if fields.get(name).is_some_and(|value| *value != "" && *value != 0) {
+            return Err(HttpError::unsupported(name, name));
+        }
+    }
+    let limit = fields.number("n_predict")?.filter(|limit| *limit >= 0.0).map(|limit| limit as usize);
+    let request = Request {
+        tokens: prompt_tokens(&*app.model, fields.get("prompt"))?,
+        limit,
+        sampling: sampling(&fields)?,
+        stop: fields.stop("stop")?,
+        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
+        show_special: false,
+    };
+    let streamed = fields.flag("stream")?.unwrap_or(false);
+    let name = app.model.facts().name.clone();
+    let (count, (send, events)) = (request.tokens.len(), mpsc::unbounded_channel());
+    app.model.start(request, send)?;
+    let mut answer = Answer::new(events, None, count);
+    if !streamed {
+        let (mut text, mut last) = (String::new(), None);
+        while let Some(next) = answer.next().await? {
+            match next {
+                Next::Deltas(deltas) => deltas.into_iter().for_each(|delta| text.push_str(&text_of(delta))),
+                Next::Ended(end) => last = Some(end),
+            }
+        }
+        let end = last.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+        return Ok(Json(last_object(&name, &answer, &text, &end)).into_response());
+    }
+    let events = futures_util::stream::unfold((answer, name, false), |(mut answer, name, done)| async move {
+        if done {
+            return None;
+        }
+        let (object, done) = match answer.next().await {
+            Ok(None) => (HttpError::failed("the answer was not finished").body(), true),
+            Ok(Some(Next::Deltas(deltas))) => {
+                let text: String = deltas.into_iter().map(text_of).collect();
+                (json!({"content": text, "stop": false, "tokens_predicted": answer.usage.made}), false)
+            }
+            Ok(Some(Next::Ended(end))) => (last_object(&name, &answer, "", &end), true),
+            Err(error) => (error.body(), true),
+        };
+        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answer, name, done)))
+    });
+    Ok(axum::response::sse::Sse::new(events).into_response())
+}
+
+fn text_of(delta: Delta) -> String {
+    match delta {
+        Delta::Content(text) | Delta::Reasoning(text) => text,
+        Delta::Call(_) => String::new(),
+    }
+}
+
+/// What a completion ends with.
+fn last_object(name: &str, answer: &Answer, text: &str, end: &End) -> Value {
+    let usage = answer.usage;
+    let (kind, word) = match end {
+        End::Model => ("eos", ""),
+        End::Stop(word) => ("word", &**word),
+        End::Limit | End::Context => ("limit", ""),
+    };
+    json!({
+        "content": text, "stop": true, "stop_type": kind, "stopping_word": word, "model": name,
+        "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
+        "truncated": *end == End::Context,
+    })
+}
+
+/// A figure of [`metrics`].
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    of: fn(&Status) -> f64,
+}
+
+const fn metric(name: &'static str, kind: &'static str, help: &'static str, of: fn(&Status) -> f64) -> Metric {
+    Metric { name, kind, help, of }
+}
+
+/// Names are llama-server's where it has such a figure, behind our prefix.
+const METRICS: &[Metric] = &[
+    metric("prompt_tokens_total", "counter", "Tokens of prompts that were computed.", |s| s.prompt_tokens as f64),
+    metric("prompt_tokens_cached_total", "counter", "Tokens of prompts that were held already.", |s| {
+        s.reused_tokens as f64
+    }),
+    metric("tokens_predicted_total", "counter", "Tokens that were made.", |s| s.made_tokens as f64),
+    metric("prompt_seconds_total", "counter", "Time of steps with prompts.", |s| s.prompt_seconds),
+    metric("tokens_predicted_seconds_total", "counter", "Time of the other steps.", |s| s.decode_seconds),
+    metric("n_decode_total", "counter", "Steps.", |s| s.steps as f64),
+    metric("n_rows_total", "counter", "Rows of all steps; by steps, the mean batch.", |s| s.rows as f64),
+    metric("requests_processing", "gauge", "Requests that are worked on.", |s| s.active as f64),
+    metric("requests_deferred", "gauge", "Requests that wait.", |s| s.waiting as f64),
+    metric("requests_ended_total", "counter", "Requests that ended.", |s| s.ended as f64),
+    metric("requests_failed_total", "counter", "Requests that failed.", |s| s.failed as f64),
+    metric("requests_cancelled_total", "counter", "Requests whose client went away.", |s| s.cancelled as f64),
+    metric("kv_cache_tokens", "gauge", "Tokens that sequences hold.", |s| {
+        s.slots.iter().map(|slot| slot.cached as f64).sum()
+    }),
+];
+
+/// What Prometheus reads.
+pub(crate) async fn metrics<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
+    let status = app.model.status();
+    let mut text = String::new();
+    for Metric { name, kind, help, of } in METRICS {
+        // A text takes whatever is written to it.
+        let _ = writeln!(text, "# HELP ixc:{name} {help}\n# TYPE ixc:{name} {kind}\nixc:{name} {}", of(&status));
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}

@@ -1,0 +1,488 @@
+//! OpenAI's interface: `/v1/chat/completions`, `/v1/completions`, `/v1/models`.
+//!
+//! ```text
+//! POST /v1/chat/completions {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": true}
+//! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"role": "assistant", "content": ""}, …}], …}
+//! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "Hello"}, …}], …}
+//! data: [DONE]
+//! ```
+//!
+//! What is asked for and not there is refused by name: nothing that changes an answer is passed over.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::sse::{Event as Sse, KeepAlive};
+use axum::response::{IntoResponse, Response};
+use ixc_frontend::chat::{Delta, ToolCall};
+use ixc_frontend::template::{Conversation, Json as JsonText, Message};
+use ixc_runtime::sample::Settings;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+use crate::answer::{Answer, Next, Usage, Wanted};
+use crate::app::App;
+use crate::error::HttpError;
+use crate::fields::{Fields, Unsupported};
+use crate::model::{End, Model, Request};
+
+/// Most messages of a conversation.
+pub(crate) const MOST_MESSAGES: usize = 65_536;
+/// Most tools.
+pub(crate) const MOST_TOOLS: usize = 1024;
+/// How often something is sent where there is nothing to say.
+pub(crate) const PING: Duration = Duration::from_secs(15);
+/// Tokens of a completion where nothing is said, as OpenAI has it.
+const COMPLETION_TOKENS: usize = 16;
+
+/// The models that there are.
+pub(crate) async fn models<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [model_object(&*app.model)]}))
+}
+
+/// One of them.
+pub(crate) async fn model<M: Model>(
+    State(app): State<Arc<App<M>>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, HttpError> {
+    match name == app.model.facts().name {
+        true => Ok(Json(model_object(&*app.model))),
+        false => Err(HttpError::invalid(Some("model"), format!("there is no model {name:?}; /v1/models lists them"))
+            .with_status(StatusCode::NOT_FOUND, "invalid_request_error")),
+    }
+}
+
+fn model_object(model: &impl Model) -> Value {
+    let facts = model.facts();
+    json!({
+        "id": facts.name, "object": "model", "created": facts.created, "owned_by": "ixc",
+        "meta": {
+            "architecture": facts.architecture, "n_ctx": facts.context, "n_ctx_train": facts.trained_context,
+            "n_vocab": facts.vocabulary, "size": facts.bytes,
+        },
+    })
+}
+
+/// An answer to a conversation.
+pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+    let fields = Fields::of(&body)?;
+    drop(body);
+    refuse(&fields, CHAT_UNSUPPORTED)?;
+    let conversation = conversation(&fields)?;
+    let how = How::of(&fields, Kind::Chat)?;
+    let limit = match fields.number("max_completion_tokens")? {
+        Some(limit) => Some(limit),
+        None => fields.number("max_tokens")?,
+    };
+    let wanted = Wanted {
+        limit: limit.map(|limit| limit as usize),
+        sampling: sampling(&fields)?,
+        stop: fields.stop("stop")?,
+        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
+    };
+    respond(&app, how, Answer::to_conversation(&app, conversation, wanted).await?).await
+}
+
+/// What follows a text.
+pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+    let fields = Fields::of(&body)?;
+    drop(body);
+    refuse(&fields, COMPLETION_UNSUPPORTED)?;
+    let how = How::of(&fields, Kind::Completion)?;
+    let limit = fields.number("max_tokens")?.map_or(COMPLETION_TOKENS, |limit| limit as usize);
+    let tokens = prompt_tokens(&*app.model, fields.get("prompt"))?;
+    let request = Request {
+        limit: Some(limit),
+        sampling: sampling(&fields)?,
+        stop: fields.stop("stop")?,
+        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
+        show_special: false,
+        tokens,
+    };
+    let count = request.tokens.len();
+    let (send, events) = mpsc::unbounded_channel();
+    app.model.start(request, send)?;
+    respond(&app, how, Answer::new(events, None, count)).await
+}
+
+/// A prompt: a text, a list with one, or tokens.
+pub(crate) fn prompt_tokens(model: &impl Model, prompt: Option<&Value>) -> Result<Vec<u32>, HttpError> {
+    let wrong = || HttpError::invalid(Some("prompt"), "prompt must be a text, or a list of tokens");
+    let tokens = match prompt {
+        Some(Value::String(text)) => model.encode(text, true, true)?,
+        Some(Value::Array(list)) => match list.as_slice() {
+            [Value::String(text)] => model.encode(text, true, true)?,
+            [Value::String(_), ..] => {
+                return Err(HttpError::unsupported("prompt", "more than one prompt in a request"));
+            }
+            numbers => {
+                let token = |number: &Value| u32::try_from(number.as_u64()?).ok();
+                numbers.iter().map(token).collect::<Option<_>>().ok_or_else(wrong)?
+            }
+        },
+        _ => return Err(wrong()),
+    };
+    if tokens.is_empty() { Err(HttpError::invalid(Some("prompt"), "prompt is empty")) } else { Ok(tokens) }
+}
+
+const COMMON_UNSUPPORTED: &[Unsupported] = &[
+    ("functions", |_| false, "functions, which tools have replaced,"),
+    ("audio", |_| false, "audio"),
+    ("grammar", |value| value == "", "a grammar"),
+    ("json_schema", |_| false, "a JSON schema"),
+];
+const CHAT_UNSUPPORTED: &[Unsupported] = &[
+    ("logprobs", |value| value == false, "logprobs"),
+    ("response_format", |value| value["type"] == "text", "a response_format other than text"),
+    ("tool_choice", |value| value == "auto" || value == "none", "a tool_choice other than auto and none"),
+    ("modalities", |value| *value == json!(["text"]), "another modality than text"),
+];
+const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
+    ("logprobs", |_| false, "logprobs"),
+    ("echo", |value| value == false, "echo"),
+    ("suffix", |value| value == "", "a suffix"),
+    ("best_of", |value| *value == 1, "best_of"),
+];
+
+/// Refuses what is asked for and not there.
+fn refuse(fields: &Fields, unsupported: &[Unsupported]) -> Result<(), HttpError> {
+    fields.number("n")?;
+    fields.refuse(COMMON_UNSUPPORTED.iter().chain(unsupported))
+}
+
+/// How tokens are chosen; the defaults are those of a run.
+pub(crate) fn sampling(fields: &Fields) -> Result<Settings, HttpError> {
+    let own = Settings::default();
+    let real = |name, own: f32| Ok::<_, HttpError>(fields.number(name)?.map_or(own, |found| found as f32));
+    let count = |name, own: u32| Ok::<_, HttpError>(fields.number(name)?.map_or(own, |found| found as u32));
+    // -1 is any seed.
+    let seed = fields.number("seed")?.filter(|seed| *seed >= 0.0).map(|seed| seed as u64);
+    Ok(Settings {
+        temperature: real("temperature", own.temperature)?,
+        top_k: count("top_k", own.top_k)?,
+        top_p: real("top_p", own.top_p)?,
+        min_p: real("min_p", own.min_p)?,
+        repeat_penalty: real("repeat_penalty", own.repeat_penalty)?,
+        repeat_window: count("repeat_last_n", own.repeat_window)?,
+        presence_penalty: real("presence_penalty", own.presence_penalty)?,
+        frequency_penalty: real("frequency_penalty", own.frequency_penalty)?,
+        bias: fields.biases()?,
+        seed: seed.unwrap_or_else(any_seed),
+        ..own
+    })
+}
+
+/// A seed that no other request has, as far as the clock goes.
+fn any_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_nanos() as u64)
+}
+
+/// The conversation of a request.
+pub(crate) fn conversation(fields: &Fields) -> Result<Conversation, HttpError> {
+    let Some(Value::Array(list)) = fields.get("messages") else {
+        return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
+    };
+    if list.is_empty() || list.len() > MOST_MESSAGES {
+        let wrong = format!("messages has {} entries, must have 1 to {MOST_MESSAGES}", list.len());
+        return Err(HttpError::invalid(Some("messages"), wrong));
+    }
+    let messages = list.iter().enumerate().map(|(i, message)| self::message(i, message));
+    let messages = messages.collect::<Result<Vec<Message>, HttpError>>()?;
+    let wants_tools = fields.get("tool_choice").is_none_or(|choice| choice != "none");
+    let tools = match fields.get("tools") {
+        None => Vec::new(),
+        Some(Value::Array(tools)) if tools.len() <= MOST_TOOLS => {
+            let named = |tool: &Value| tool["function"]["name"].is_string();
+            if let Some(i) = tools.iter().position(|tool| !named(tool)) {
+                let wrong = format!("tools[{i}] has no function with a name");
+                return Err(HttpError::invalid(Some("tools"), wrong));
+            }
+            tools.iter().filter(|_| wants_tools).map(json_text).collect::<Result<_, _>>()?
+        }
+        Some(_) => {
+            return Err(HttpError::invalid(Some("tools"), format!("tools must be a list of at most {MOST_TOOLS}")));
+        }
+    };
+    let mut variables = Vec::new();
+    if let Some(effort) = fields.get("reasoning_effort") {
+        variables.push(("reasoning_effort".to_owned(), json_text(effort)?));
+    }
+    match fields.get("chat_template_kwargs") {
+        None => {}
+        Some(Value::Object(members)) => {
+            for (name, value) in members {
+                variables.push((name.clone(), json_text(value)?));
+            }
+        }
+        Some(_) => {
+            return Err(HttpError::invalid(Some("chat_template_kwargs"), "chat_template_kwargs must be an object"));
+        }
+    }
+    // Texts of special tokens are the model's to say.
+    Ok(Conversation { messages, add_generation_prompt: true, tools, variables, ..Conversation::default() })
+}
+
+pub(crate) fn json_text(value: &Value) -> Result<JsonText, HttpError> {
+    JsonText::new(value.to_string()).map_err(|error| HttpError::invalid(None, error.to_string()))
+}
+
+/// A message as a template takes it.
+fn message(i: usize, value: &Value) -> Result<Message, HttpError> {
+    let wrong = |what: &str| HttpError::invalid(Some("messages"), format!("messages[{i}]{what}"));
+    let Some(members) = value.as_object() else { return Err(wrong(" must be an object")) };
+    let text = |name: &str| match members.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(wrong(&format!(".{name} must be a text"))),
+    };
+    let role = text("role")?.ok_or_else(|| wrong(" has no role"))?;
+    let content = match members.get("content") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            let part = |part: &Value| match part["type"].as_str() {
+                Some("text") => part["text"].as_str().map(str::to_owned),
+                _ => None,
+            };
+            let parts: Option<Vec<String>> = parts.iter().map(part).collect();
+            parts.ok_or_else(|| wrong(".content has a part that is no text; others are not supported"))?.concat()
+        }
+        Some(_) => return Err(wrong(".content must be a text, or a list of parts")),
+    };
+    let tool_calls = match members.get("tool_calls") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(calls)) => {
+            let call = |call: &Value| {
+                let function = call.get("function")?;
+                Some(ToolCall {
+                    id: call["id"].as_str().unwrap_or_default().to_owned(),
+                    name: function["name"].as_str()?.to_owned(),
+                    arguments: match &function["arguments"] {
+                        Value::String(text) => text.clone(),
+                        Value::Null => "{}".to_owned(),
+                        other => other.to_string(),
+                    },
+                })
+            };
+            calls
+                .iter()
+                .map(call)
+                .collect::<Option<_>>()
+                .ok_or_else(|| wrong(".tool_calls has one without a function"))?
+        }
+        Some(_) => return Err(wrong(".tool_calls must be a list")),
+    };
+    let reasoning = match text("reasoning_content")? {
+        Some(reasoning) => Some(reasoning),
+        None => text("reasoning")?,
+    };
+    Ok(Message { role, content, reasoning, tool_calls, tool_call_id: text("tool_call_id")?, name: text("name")? })
+}
+
+/// Which of the two an answer is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Chat,
+    Completion,
+}
+
+impl Kind {
+    fn object(self, streamed: bool) -> &'static str {
+        match (self, streamed) {
+            (Kind::Chat, false) => "chat.completion",
+            (Kind::Chat, true) => "chat.completion.chunk",
+            (Kind::Completion, _) => "text_completion",
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Chat => "chatcmpl",
+            Kind::Completion => "cmpl",
+        }
+    }
+}
+
+/// How an answer is given.
+#[derive(Clone, Debug)]
+struct How {
+    kind: Kind,
+    streamed: bool,
+    /// Whether a stream ends with what it took.
+    usage: bool,
+}
+
+impl How {
+    fn of(fields: &Fields, kind: Kind) -> Result<How, HttpError> {
+        let streamed = fields.flag("stream")?.unwrap_or(false);
+        let usage = fields.get("stream_options").is_some_and(|options| options["include_usage"] == true);
+        Ok(How { kind, streamed, usage })
+    }
+}
+
+fn usage_object(usage: Usage) -> Value {
+    let Usage { prompt, reused, made } = usage;
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": reused},
+    })
+}
+
+fn finish_reason(end: &End, called: bool) -> &'static str {
+    match end {
+        End::Model | End::Stop(_) if called => "tool_calls",
+        End::Model | End::Stop(_) => "stop",
+        End::Limit | End::Context => "length",
+    }
+}
+
+fn call_object(call: &ToolCall) -> Map<String, Value> {
+    let function = json!({"name": call.name, "arguments": call.arguments});
+    [("id", Value::from(&*call.id)), ("type", "function".into()), ("function", function)]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into_iter()
+        .collect()
+}
+
+/// What every object of an answer has.
+struct Frame {
+    kind: Kind,
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Frame {
+    fn object(&self, streamed: bool, choices: Value) -> Value {
+        json!({
+            "id": self.id, "object": self.kind.object(streamed), "created": self.created, "model": self.model,
+            "system_fingerprint": null, "choices": choices,
+        })
+    }
+
+    /// A part of a streamed answer.
+    fn chunk(&self, content: Value, finish: Option<&str>) -> Value {
+        let choice = match self.kind {
+            Kind::Chat => json!([{"index": 0, "delta": content, "logprobs": null, "finish_reason": finish}]),
+            Kind::Completion => json!([{"index": 0, "text": content, "logprobs": null, "finish_reason": finish}]),
+        };
+        self.object(true, choice)
+    }
+}
+
+async fn respond<M: Model>(app: &Arc<App<M>>, how: How, answer: Answer) -> Result<Response, HttpError> {
+    let frame = Frame {
+        kind: how.kind,
+        id: format!("{}-{}", how.kind.prefix(), app.next_id()),
+        created: crate::app::seconds_since_1970(),
+        model: app.model.facts().name.clone(),
+    };
+    match how.streamed {
+        true => Ok(stream(frame, how, answer)),
+        false => whole(frame, answer).await.map(|object| Json(object).into_response()),
+    }
+}
+
+/// The whole answer.
+async fn whole(frame: Frame, mut answer: Answer) -> Result<Value, HttpError> {
+    let (mut said, mut end) = (ixc_frontend::chat::Answer::default(), None);
+    while let Some(next) = answer.next().await? {
+        match next {
+            Next::Deltas(deltas) => said.extend(deltas),
+            Next::Ended(why) => end = Some(why),
+        }
+    }
+    let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+    let finish = finish_reason(&end, !said.calls.is_empty());
+    let choice = match frame.kind {
+        Kind::Chat => {
+            let calls: Vec<_> = said.calls.iter().map(call_object).collect();
+            let content = if said.content.is_empty() && !calls.is_empty() { Value::Null } else { said.content.into() };
+            let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+            if !said.reasoning.is_empty() {
+                message["reasoning_content"] = said.reasoning.into();
+            }
+            if !calls.is_empty() {
+                message["tool_calls"] = calls.into();
+            }
+            json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish})
+        }
+        Kind::Completion => json!({"index": 0, "text": said.content, "logprobs": null, "finish_reason": finish}),
+    };
+    let mut object = frame.object(false, json!([choice]));
+    object["usage"] = usage_object(answer.usage);
+    Ok(object)
+}
+
+/// The answer in parts, as it is made.
+fn stream(frame: Frame, how: How, answer: Answer) -> Response {
+    struct Stream {
+        frame: Frame,
+        how: How,
+        answer: Answer,
+        calls: usize,
+        /// What is still to be sent, before more is asked for.
+        ready: std::collections::VecDeque<String>,
+        done: bool,
+    }
+    let mut first = std::collections::VecDeque::new();
+    if how.kind == Kind::Chat {
+        first.push_back(frame.chunk(json!({"role": "assistant", "content": ""}), None).to_string());
+    }
+    let begin = Stream { frame, how, answer, calls: 0, ready: first, done: false };
+    let events = futures_util::stream::unfold(begin, |mut s| async move {
+        while s.ready.is_empty() {
+            if s.done {
+                return None;
+            }
+            match s.answer.next().await {
+                Ok(Some(Next::Deltas(deltas))) => {
+                    for delta in deltas {
+                        let content = match (s.how.kind, delta) {
+                            (Kind::Chat, Delta::Content(text)) => json!({"content": text}),
+                            (Kind::Chat, Delta::Reasoning(text)) => json!({"reasoning_content": text}),
+                            (Kind::Chat, Delta::Call(call)) => {
+                                let mut object = call_object(&call);
+                                object.insert("index".to_owned(), s.calls.into());
+                                s.calls += 1;
+                                json!({"tool_calls": [object]})
+                            }
+                            (Kind::Completion, Delta::Content(text) | Delta::Reasoning(text)) => text.into(),
+                            (Kind::Completion, Delta::Call(_)) => continue,
+                        };
+                        s.ready.push_back(s.frame.chunk(content, None).to_string());
+                    }
+                }
+                Ok(Some(Next::Ended(end))) => {
+                    let empty = if s.how.kind == Kind::Chat { json!({}) } else { "".into() };
+                    let finish = finish_reason(&end, s.calls > 0);
+                    s.ready.push_back(s.frame.chunk(empty, Some(finish)).to_string());
+                    if s.how.usage {
+                        let mut object = s.frame.object(true, json!([]));
+                        object["usage"] = usage_object(s.answer.usage);
+                        s.ready.push_back(object.to_string());
+                    }
+                    s.ready.push_back("[DONE]".to_owned());
+                    s.done = true;
+                }
+                Ok(None) => {
+                    s.ready.push_back(HttpError::failed("the answer was not finished").body().to_string());
+                    s.done = true;
+                }
+                Err(error) => {
+                    s.ready.push_back(error.body().to_string());
+                    s.done = true;
+                }
+            }
+        }
+        let text = s.ready.pop_front()?;
+        Some((Ok::<_, Infallible>(Sse::default().data(text)), s))
+    });
+    axum::response::sse::Sse::new(events).keep_alive(KeepAlive::new().interval(PING)).into_response()
+}

@@ -1,0 +1,165 @@
+//! `ixc serve`: a model over HTTP.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ixc::frontend::template::own_program;
+use ixc::runtime::engine;
+use ixc::runtime::gauge::Gauge;
+use ixc::serving::{self, Host};
+use ixc::session::{Session, SessionOptions};
+use ixc::{compile, serving::serve};
+use ixc_files::{ReadError, read_argument};
+
+use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
+use super::output::{Watch, counted, note};
+use super::template::TemplateChoice;
+use super::{BadInput, Usage, interrupt};
+
+/// Most bytes of a file of keys.
+const MOST_KEY_BYTES: u64 = 1 << 20;
+/// Requests that may wait for each that is worked on.
+const QUEUE: usize = 16;
+
+/// Serves a model over HTTP: the interfaces of OpenAI (/v1/chat/completions, /v1/completions, /v1/models), Anthropic (/v1/messages) and llama-server (/completion,
+/// /tokenize, ...).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc serve model.gguf                     on http://127.0.0.1:8080
+  ixc serve model.gguf --parallel 8 -c 8192
+  ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
+
+Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
+is 503. What a prompt has in common with an earlier one is not computed again. A request whose client goes away ends.
+
+Without keys it listens on this machine alone. Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// The port to listen on; 0 takes a free one, and says which.
+    #[arg(long, default_value_t = 8080, env = "IXC_PORT", hide_env_values = true)]
+    port: u16,
+    /// A key that requests must have (Authorization: Bearer KEY); better in a file, since others see command lines.
+    #[arg(long, value_name = "KEY", env = "IXC_API_KEY", hide_env_values = true,
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    api_key: Vec<String>,
+    /// A file with such keys, one a line.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Listen on an address that others reach, without keys.
+    #[arg(long)]
+    no_api_key: bool,
+    /// The model's name in answers [default: its file's].
+    #[arg(short, long, value_name = "NAME")]
+    alias: Option<String>,
+    /// Requests that are computed together.
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: u32,
+    /// Requests that may wait [default: 16 for each of --parallel].
+    #[arg(long, value_name = "N")]
+    queue: Option<usize>,
+    /// Give each request the bits that it has alone also where tiles multiply (target amx), which takes longer. On other targets it has them anyway.
+    #[arg(long)]
+    exact_batch: bool,
+    #[command(flatten)]
+    template: TemplateChoice,
+    /// Threads [default: one for each core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    pin: PinChoice,
+    /// Positions that each request has room for [default: the model's, at most 4096].
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
+    context: Option<usize>,
+    #[command(flatten)]
+    target: TargetChoice,
+    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    #[arg(long)]
+    no_pack: bool,
+    /// Do not read a plan's weights through to compare their checksums.
+    #[arg(long)]
+    no_check: bool,
+    #[command(flatten)]
+    streaming: StreamingChoice,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
+        let keys = self.keys()?;
+        if keys.is_empty() && !self.host.is_loopback() && !self.no_api_key {
+            let wrong =
+                format!("others reach {}: --api-key-file says who may ask, --no-api-key that anybody may", self.host);
+            return Err(Usage(wrong).into());
+        }
+        let template = self.template.template()?;
+        let gauge = Arc::new(Gauge::default());
+        let streaming = self.streaming.options()?;
+        let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
+        let options = SessionOptions {
+            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
+            run: engine::Options {
+                threads: self.threads,
+                pin: self.pin.pin,
+                context: self.context.map(positions),
+                sequences: self.parallel,
+                exact_batch: self.exact_batch,
+                skip_weight_check: self.no_check,
+                gauge: Some(Arc::clone(&gauge)),
+                ..streaming.run
+            },
+            model_file: self.model.file().map(Path::to_owned),
+            ..streaming
+        };
+        // Before the model is loaded, which takes longer.
+        let address = SocketAddr::new(self.host, self.port);
+        let listener =
+            serving::listen(address).map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
+        let watch = Watch::new(&gauge);
+        let session = Session::open(self.model.path(), &options)?;
+        drop(watch);
+        let stem = || self.model.name().file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let name = self.alias.clone().or_else(stem).unwrap_or_default();
+        let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
+        let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);
+        let (threads, context) = (session.threads() as u64, session.context());
+        let host =
+            Host::new(session, serving::Options { name: name.clone(), queue, template, renderer: Some(renderer) })?;
+        let local = listener.local_addr().map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
+        note!(
+            "ixc: {name} on http://{local}, {} at once in contexts of {context}, {}",
+            counted(self.parallel.into(), "request"),
+            counted(threads, "thread")
+        );
+        let options = ixc_server::Options { keys, ..ixc_server::Options::default() };
+        let (end, ended) = tokio::sync::oneshot::channel();
+        interrupt::once(move || {
+            note!("ixc: ending; Ctrl-C again ends at once");
+            let _ = end.send(());
+        });
+        serve(host, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
+        Ok(())
+    }
+
+    /// All keys.
+    fn keys(&self) -> anyhow::Result<Vec<String>> {
+        let mut keys = self.api_key.clone();
+        if let Some(path) = &self.api_key_file {
+            let text = match read_argument(path, MOST_KEY_BYTES) {
+                Err(ReadError::Io { source, .. }) => return Err(ixc::Error::io(path, "read")(source).into()),
+                other => other.map_err(|error| BadInput(error.to_string()))?,
+            };
+            keys.extend(text.lines().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned));
+            if keys.is_empty() {
+                return Err(BadInput(format!("{} has no key", path.display())).into());
+            }
+        }
+        Ok(keys)
+    }
+}

@@ -1,0 +1,337 @@
+//! Many requests at once: each has a sequence of its own in one engine, and every step computes rows of all that have something to compute.
+//!
+//! ```text
+//! step 1   request a: 200 tokens of its prompt
+//! step 2   request a: 1 token | request b: the first 255 tokens of its prompt
+//! step 3   request a: 1 token | request b: the rest, 45 tokens | request c: 12 tokens, since 90 of its 102 are those that b began with
+//! ```
+//!
+//! Tokens that are made come first, then prompts, in the order in which they were submitted, as far as there is room in the step. What a sequence holds
+//! stays when its request has ended, and serves the next one that begins with the same tokens.
+//!
+//! ```
+//! use ixc::runtime::sample::Settings;
+//! use ixc::scheduler::{Event, Job, Scheduler};
+//! use ixc::session::{End, Session, SessionOptions};
+//!
+//! let mut options = SessionOptions::default();
+//! options.run.sequences = 2;
+//! let mut scheduler = Scheduler::new(Session::open(None, &options)?)?; // The demo model.
+//! for prompt in ["The borrow checker", "A trait is"] {
+//!     let tokens = scheduler.session().encode_prompt(prompt)?;
+//!     scheduler.submit(Job { tokens, limit: Some(4), sampling: Settings::greedy() })?;
+//! }
+//! let mut made = 0;
+//! while !scheduler.is_idle() {
+//!     made += scheduler.step().iter().filter(|(_, event)| matches!(event, Event::Token(_))).count();
+//! }
+//! assert_eq!(made, 8);
+//! # Ok::<(), ixc::Error>(())
+//! ```
+//!
+//! Invariant: what a request is given does not depend on the others, on targets without tiles or with
+//! [`exact_batch`](ixc_runtime::engine::Options::exact_batch); but for a prompt that is read in other parts where others take room in a step, in models
+//! whose states round by these.
+
+use std::collections::VecDeque;
+
+use ixc_frontend::tokenizer::Tokenizer;
+use ixc_runtime::engine::{Addition, FIRST, SequenceId, StepError};
+use ixc_runtime::sample::{Sampler, Settings};
+
+use crate::Error;
+use crate::session::{End, Session};
+
+/// Most tokens of prompts in a step that others' tokens wait for: what they wait grows with it, and so does what is read of weights for nothing.
+const PROMPT_ROWS: usize = 256;
+/// Parts of prompts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
+const PART: usize = 64;
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// All tokens before, from the first position on; one at least.
+    pub tokens: Vec<u32>,
+    /// Most tokens to make.
+    pub limit: Option<usize>,
+    /// How to choose them.
+    pub sampling: Settings,
+}
+
+/// The number of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(u64);
+
+/// What has happened to a request.
+#[derive(Debug)]
+pub enum Event {
+    /// Of so many tokens of its prompt, so many were computed before.
+    Begun {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Those of them that a sequence held already.
+        reused: usize,
+    },
+    /// A token was made.
+    Token(u32),
+    /// There are no more.
+    Ended(End),
+    /// It failed, and with it all that were computed in the same step.
+    Failed(Error),
+}
+
+/// A request that is worked on.
+#[derive(Debug)]
+struct Active {
+    id: RequestId,
+    job: Job,
+    sampler: Sampler,
+    /// What was made so far.
+    made: usize,
+}
+
+/// A sequence of the engine, and whose it is.
+#[derive(Debug)]
+struct Slot {
+    sequence: SequenceId,
+    /// What its states hold.
+    cached: Vec<u32>,
+    active: Option<Active>,
+    /// When it was last used: the slot that was not for the longest time is given to the next request that finds nothing to reuse.
+    used: u64,
+}
+
+/// Requests, and the session that computes them.
+#[derive(Debug)]
+pub struct Scheduler {
+    session: Session,
+    slots: Vec<Slot>,
+    waiting: VecDeque<(RequestId, Job, Sampler)>,
+    ends: Vec<u32>,
+    /// Requests so far.
+    count: u64,
+    /// Steps so far.
+    steps: u64,
+    /// Rows of the last step, and those of prompts among them.
+    last_rows: (usize, usize),
+}
+
+impl Scheduler {
+    /// For as many requests at once as the session's engine was loaded for; the others wait.
+    ///
+    /// # Errors
+    /// When the system refuses memory for a sequence.
+    pub fn new(mut session: Session) -> Result<Scheduler, Error> {
+        session.engine.reset();
+        let slot = |sequence| Slot { sequence, cached: Vec::new(), active: None, used: 0 };
+        let mut slots = vec![slot(FIRST)];
+        while slots.len() < session.engine.sequences() as usize {
+            slots.push(slot(session.engine.add_sequence()?));
+        }
+        let ends = session.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
+        Ok(Scheduler { session, slots, waiting: VecDeque::new(), ends, count: 0, steps: 0, last_rows: (0, 0) })
+    }
+
+    /// The session: its tokenizer, and what is known of the model.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// When its tokens are none of this model's, there are none or too many for the context, or a setting is outside its range.
+    pub fn submit(&mut self, job: Job) -> Result<RequestId, Error> {
+        self.session.check(&job.tokens)?;
+        if job.tokens.is_empty() {
+            return Err(StepError::NoTokens.into());
+        }
+        let mut sampler = Sampler::new(job.sampling.clone())?;
+        job.tokens.iter().for_each(|&token| sampler.accept(token));
+        let id = RequestId(self.count);
+        self.count += 1;
+        self.waiting.push_back((id, job, sampler));
+        Ok(id)
+    }
+
+    /// Forgets a request, whether it waits or is worked on; what was computed of it stays to be reused. Does nothing where it has ended.
+    pub fn cancel(&mut self, id: RequestId) {
+        self.waiting.retain(|(waiting, ..)| *waiting != id);
+        for slot in &mut self.slots {
+            slot.active.take_if(|active| active.id == id);
+        }
+    }
+
+    /// Of each sequence, how many tokens it holds, and whether a request is worked on.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.slots.iter().map(|slot| (slot.cached.len(), slot.active.is_some()))
+    }
+
+    /// Rows of the last step, and how many of them are of prompts.
+    pub fn last_rows(&self) -> (usize, usize) {
+        self.last_rows
+    }
+
+    /// Requests that wait for a sequence.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Requests that are worked on.
+    pub fn active(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.active.is_some()).count()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.active() == 0
+    }
+
+    /// Runs one step, if there is something to do; gives what has happened, in the order of requests.
+    pub fn step(&mut self) -> Vec<(RequestId, Event)> {
+        self.steps += 1;
+        let mut events = Vec::new();
+        while let Some((id, job, sampler)) = self.waiting.pop_front() {
+            let Some(number) = self.choose(&job.tokens) else {
+                self.waiting.push_front((id, job, sampler));
+                break;
+            };
+            let reused = self.slots[number].cached.len();
+            events.push((id, Event::Begun { prompt: job.tokens.len(), reused }));
+            self.slots[number].active = Some(Active { id, job, sampler, made: 0 });
+        }
+        let rows = self.rows();
+        let is_prompt = |number: usize| self.slots[number].active.as_ref().is_some_and(|active| active.made == 0);
+        let prompts = rows.iter().filter(|(number, _)| is_prompt(*number)).map(|(_, count)| count).sum();
+        self.last_rows = (rows.iter().map(|(_, count)| count).sum(), prompts);
+        if rows.is_empty() {
+            return events;
+        }
+        if let Err(error) = self.compute(&rows) {
+            for &(number, _) in &rows {
+                let slot = &mut self.slots[number];
+                let left = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position());
+                slot.cached.truncate(left as usize);
+                if let Some(active) = slot.active.take() {
+                    events.push((active.id, Event::Failed(error.clone().into())));
+                }
+            }
+            return events;
+        }
+        let mut output = 0;
+        for &(number, count) in &rows {
+            let slot = &mut self.slots[number];
+            let Some(active) = &mut slot.active else { continue };
+            let begin = slot.cached.len();
+            slot.cached.extend_from_slice(&active.job.tokens[begin..begin + count]);
+            slot.used = self.steps;
+            if slot.cached.len() < active.job.tokens.len() {
+                continue;
+            }
+            let sampled = active.sampler.sample(self.session.engine.logits(output), &self.session.engine);
+            output += 1;
+            let id = active.id;
+            let ended = match sampled {
+                Err(error) => Some(Event::Failed(error.into())),
+                Ok(token) if self.ends.contains(&token) => Some(Event::Ended(End::Token(token))),
+                // It was to make none.
+                Ok(_) if active.job.limit == Some(0) => Some(Event::Ended(End::Limit)),
+                Ok(token) => {
+                    events.push((id, Event::Token(token)));
+                    active.made += 1;
+                    active.job.tokens.push(token);
+                    let is_full = active.job.tokens.len() > self.session.engine.context() as usize;
+                    match active.job.limit == Some(active.made) {
+                        true => Some(Event::Ended(End::Limit)),
+                        false => is_full.then_some(Event::Ended(End::Context)),
+                    }
+                }
+            };
+            if let Some(event) = ended {
+                events.push((id, event));
+                slot.active = None;
+            }
+        }
+        events
+    }
+
+    /// Makes a slot ready for a request: the free one that holds most of its tokens, or, where one that is worked on holds more, a copy of that; then
+    /// it is cut to what the two have in common. `None` where none is free.
+    fn choose(&mut self, tokens: &[u32]) -> Option<usize> {
+        // The last token is always computed: its logits are wanted.
+        let wanted = &tokens[..tokens.len() - 1];
+        let common = |slot: &Slot| {
+            let equal = slot.cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+            let reach = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.reach(equal as u32));
+            reach as usize
+        };
+        let numbered = || self.slots.iter().enumerate();
+        let free = |(_, slot): &(usize, &Slot)| slot.active.is_none();
+        let best = numbered().filter(free).max_by_key(|(_, slot)| (common(slot), std::cmp::Reverse(slot.used)))?.0;
+        let held = common(&self.slots[best]);
+        let other = numbered().max_by_key(|(_, slot)| common(slot)).filter(|(_, slot)| common(slot) > held);
+        let (number, left) = match other.map(|(number, _)| number) {
+            // What the best holds stays, if there is one that holds less.
+            Some(other) => {
+                let oldest = numbered().filter(free).min_by_key(|(_, slot)| slot.used)?.0;
+                let (from, to) = (self.slots[other].sequence, self.slots[oldest].sequence);
+                let most = common(&self.slots[other]) as u32;
+                (oldest, self.session.engine.copy_sequence(from, to, most))
+            }
+            None => (best, self.session.engine.truncate_sequence(self.slots[best].sequence, held as u32)),
+        };
+        let slot = &mut self.slots[number];
+        slot.cached.clear();
+        slot.cached.extend_from_slice(&wanted[..left.map_or(0, |left| left as usize).min(wanted.len())]);
+        Some(number)
+    }
+
+    /// Which slots have rows in the next step, and how many.
+    fn rows(&self) -> Vec<(usize, usize)> {
+        let most = self.session.max_tokens();
+        let active =
+            || self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot, slot.active.as_ref()?)));
+        let left = |slot: &Slot, active: &Active| active.job.tokens.len() - slot.cached.len();
+        let mut rows: Vec<(usize, usize)> = active()
+            .filter(|(_, slot, active)| left(slot, active) == 1)
+            .map(|(number, ..)| (number, 1))
+            .take(most)
+            .collect();
+        let mut room = most - rows.len();
+        if !rows.is_empty() {
+            room = room.min(PROMPT_ROWS);
+        }
+        let mut prompts: Vec<_> = active().filter(|(_, slot, active)| left(slot, active) > 1).collect();
+        prompts.sort_by_key(|(.., active)| active.id);
+        for (number, slot, active) in prompts {
+            let count = match left(slot, active) {
+                left if left <= room => left,
+                // Steps may be shorter than a part.
+                _ if room < PART && rows.is_empty() => room,
+                _ => room - room % PART,
+            };
+            if count > 0 {
+                rows.push((number, count));
+                room -= count;
+            }
+        }
+        rows
+    }
+
+    /// Computes so many rows of each of these slots.
+    fn compute(&mut self, rows: &[(usize, usize)]) -> Result<(), StepError> {
+        let mut parts = Vec::with_capacity(rows.len());
+        for &(number, count) in rows {
+            let slot = &self.slots[number];
+            let Some(active) = &slot.active else { continue };
+            let begin = slot.cached.len();
+            let last = (begin + count == active.job.tokens.len()).then_some(count as u32 - 1);
+            parts.push((slot.sequence, &active.job.tokens[begin..begin + count], last));
+        }
+        let additions: Vec<Addition<'_>> = parts
+            .iter()
+            .map(|(sequence, tokens, last)| Addition { sequence: *sequence, tokens, outputs: last.as_slice() })
+            .collect();
+        self.session.engine.step_batch(&additions).map(drop)
+    }
+}

@@ -1,0 +1,395 @@
+//! A session behind a server: requests of many clients, computed together by one thread.
+//!
+//! ```text
+//! connections ──start──▶ queue ──▶ the engine's thread: Scheduler::step, over and over
+//!      ▲                                     │
+//!      └──────────── text, end ──────────────┘
+//! ```
+//!
+//! Invariant: what is sent to a client is certain: whole characters, nothing of a text to stop at, and no token behind it.
+//! Invariant: a request whose client went away is forgotten before the next step.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ixc_frontend::chat::{Parser, format_of};
+use ixc_frontend::template::{ChatTemplate, Conversation};
+use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
+use ixc_server::Model;
+use ixc_server::model::{self, Facts, Prompt, Refusal, Slot, Status};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::scheduler::{Event, Job, RequestId, Scheduler};
+use crate::session::{self, End, Session, StopStrings};
+use crate::{Error, build, chat};
+
+/// How often the thread says that it is there while there is nothing to do.
+const BEAT: Duration = Duration::from_secs(1);
+/// After so long without a sign the thread counts as stuck. A step of a prompt on a slow machine takes seconds.
+const STUCK: Duration = Duration::from_secs(300);
+
+/// How a session is served.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The model's name in requests.
+    pub name: String,
+    /// Requests that may wait for a place.
+    pub queue: usize,
+    /// The template, in place of the model's own.
+    pub template: Option<ChatTemplate>,
+    /// The program in which templates are rendered; see [`chat::Options::renderer`].
+    pub renderer: Option<PathBuf>,
+}
+
+/// A request on its way to the thread.
+struct Submission {
+    request: model::Request,
+    events: UnboundedSender<model::Event>,
+}
+
+/// What the thread tells of itself.
+#[derive(Debug)]
+struct Shared {
+    status: Mutex<(Status, Instant)>,
+    /// Requests that were started and are not worked on.
+    waiting: AtomicUsize,
+}
+
+/// A session behind a server.
+#[derive(Debug)]
+pub struct Host {
+    facts: Facts,
+    tokenizer: Option<Arc<Tokenizer>>,
+    template: Option<ChatTemplate>,
+    options: Options,
+    submissions: Sender<Submission>,
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+impl Host {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the template is malformed, or the system refuses memory or a thread.
+    pub fn new(session: Session, options: Options) -> Result<Host, Error> {
+        let own = || session.chat_template().map(ChatTemplate::from_source).transpose();
+        let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
+        let tokenizer = session.shared_tokenizer().ok().cloned();
+        let of = session.facts();
+        let facts = Facts {
+            name: options.name.clone(),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
+            architecture: of.architecture.clone(),
+            context: session.context(),
+            trained_context: of.context,
+            vocabulary: session.vocabulary(),
+            bytes: of.bytes,
+            parallel: session.engine().sequences() as usize,
+            template: template.as_ref().map(|template| template.source().to_owned()),
+            build: format!("ixc {}", build::version()),
+        };
+        let shared = Arc::new(Shared {
+            status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
+            waiting: AtomicUsize::new(0),
+        });
+        let scheduler = Scheduler::new(session)?;
+        let (submissions, incoming) = channel();
+        let (told, decoder) = (Arc::clone(&shared), tokenizer.clone());
+        let work = move || Worker::new(scheduler, decoder.as_deref(), &told).run(&incoming);
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
+        let thread = thread.map_err(Error::io(Path::new("a thread"), "start"))?;
+        Ok(Host { facts, tokenizer, template, options, submissions, shared, thread })
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, Refusal> {
+        self.tokenizer.as_deref().ok_or_else(|| invalid("the model has no tokenizer that is supported"))
+    }
+}
+
+fn invalid(message: impl ToString) -> Refusal {
+    Refusal::Invalid { message: message.to_string() }
+}
+
+impl Model for Host {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        let Facts { context, trained_context, .. } = self.facts;
+        session::check_prompt(tokenizer, context, trained_context, text).map_err(invalid)?;
+        let tokens = tokenizer.encode(text, parse_special).map_err(invalid)?;
+        Ok(if add_special { session::with_bos(tokenizer, tokens) } else { tokens })
+    }
+
+    fn decode(&self, tokens: &[u32]) -> Result<String, Refusal> {
+        self.tokenizer()?.decode(tokens).map_err(invalid)
+    }
+
+    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal> {
+        let (tokenizer, template) =
+            (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(Error::NoTemplate))?);
+        let renderer = self.options.renderer.as_deref();
+        let (text, values) = chat::render(tokenizer, template, renderer, conversation.clone()).map_err(invalid)?;
+        let Facts { context, trained_context, .. } = self.facts;
+        session::check_prompt(tokenizer, context, trained_context, &text).map_err(invalid)?;
+        let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
+        let format = format_of(template.source());
+        let parser = format.has_markers().then(|| Parser::new(format, &text));
+        Ok(Prompt { tokens, text, parser })
+    }
+
+    fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
+        let (tokens, context) = (request.tokens.len(), self.facts.context);
+        if tokens > context {
+            return Err(Refusal::TooLong { tokens, context });
+        }
+        crate::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let free = self.status().slots.iter().filter(|slot| !slot.active).count();
+        let refused = if waiting >= self.options.queue.saturating_add(free) {
+            Some(Refusal::Busy { waiting })
+        } else {
+            self.submissions.send(Submission { request, events }).is_err().then_some(Refusal::Ending)
+        };
+        match refused {
+            None => Ok(()),
+            Some(refusal) => {
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        let (status, beat) = &*self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive = !self.thread.is_finished() && beat.elapsed() < STUCK;
+        Status { alive, waiting: self.shared.waiting.load(Ordering::Relaxed), ..status.clone() }
+    }
+}
+
+/// Listens on an address.
+///
+/// # Errors
+/// When the system refuses it.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end.
+///
+/// # Errors
+/// When the system refuses threads.
+pub fn serve(
+    host: Host,
+    listener: TcpListener,
+    options: ixc_server::Options,
+    ended: tokio::sync::oneshot::Receiver<()>,
+) -> io::Result<()> {
+    // Requests are parsed and answers written by two threads; the engine has its own.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let end = async move {
+            tokio::select! {
+                _ = ended => {}
+                () = terminated() => {}
+            }
+        };
+        ixc_server::serve(listener, Arc::new(host), options, end).await;
+        Ok(())
+    })
+}
+
+/// SIGTERM comes; never, where the system cannot tell.
+async fn terminated() {
+    #[cfg(unix)]
+    if let Ok(mut signal) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        signal.recv().await;
+        return;
+    }
+    std::future::pending().await
+}
+
+/// A client whose request is computed.
+struct Client<'t> {
+    events: UnboundedSender<model::Event>,
+    text: Option<Stream<'t>>,
+    stop: StopStrings,
+    made: usize,
+    begun: bool,
+}
+
+impl Client<'_> {
+    /// Tells it something; whether it is still there.
+    fn tell(&self, event: model::Event) -> bool {
+        self.events.send(event).is_ok()
+    }
+
+    /// Tells it text, of which the end may be held back.
+    fn say(&mut self, text: &str) {
+        let (text, made) = (self.stop.push(text), self.made);
+        self.tell(model::Event::Text { text, made });
+    }
+
+    /// Tells it what was held back, and why there is no more.
+    fn end(mut self, end: model::End) {
+        if let Some(rest) = self.text.take().map(Stream::finish) {
+            self.say(&rest);
+        }
+        let (stop, made) = (std::mem::take(&mut self.stop), self.made);
+        let end = stop.found().map_or(end, |found| model::End::Stop(found.to_owned()));
+        let text = stop.finish();
+        self.tell(model::Event::Text { text, made });
+        self.tell(model::Event::Ended { end, made });
+    }
+}
+
+/// What the thread works with.
+struct Worker<'t> {
+    scheduler: Scheduler,
+    tokenizer: Option<&'t Tokenizer>,
+    ends: Vec<u32>,
+    clients: HashMap<RequestId, Client<'t>>,
+    status: Status,
+    shared: &'t Shared,
+}
+
+impl<'t> Worker<'t> {
+    fn new(scheduler: Scheduler, tokenizer: Option<&'t Tokenizer>, shared: &'t Shared) -> Worker<'t> {
+        let ends = tokenizer.map(Tokenizer::end_of_generation).unwrap_or_default();
+        Worker { scheduler, tokenizer, ends, clients: HashMap::new(), status: Status::default(), shared }
+    }
+
+    /// Works until nobody can submit any more and all that was has ended.
+    fn run(mut self, incoming: &Receiver<Submission>) {
+        let mut open = true;
+        while open || !self.scheduler.is_idle() {
+            self.publish();
+            if self.scheduler.is_idle() {
+                match incoming.recv_timeout(BEAT) {
+                    Ok(submission) => self.submit(submission),
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => open = false,
+                }
+            }
+            while let Ok(submission) = incoming.try_recv() {
+                self.submit(submission);
+            }
+            let gone = self.clients.iter().filter(|(_, client)| client.events.is_closed()).map(|(&id, _)| id);
+            for id in gone.collect::<Vec<_>>() {
+                self.forget(id);
+                self.status.cancelled += 1;
+            }
+            self.step();
+        }
+    }
+
+    fn submit(&mut self, Submission { request, events }: Submission) {
+        let model::Request { tokens, limit, mut sampling, stop, ignore_end, show_special } = request;
+        if ignore_end {
+            sampling.never.extend_from_slice(&self.ends);
+        }
+        match self.scheduler.submit(Job { tokens, limit, sampling }) {
+            Ok(id) => {
+                let options = DecodeOptions { show_special, at_start: false };
+                let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
+                let client = Client { events, text, stop: StopStrings::new(stop), made: 0, begun: false };
+                self.clients.insert(id, client);
+            }
+            Err(error) => {
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                let _ = events.send(model::Event::Failed { message: error.to_string() });
+            }
+        }
+    }
+
+    /// Forgets a request that has not ended.
+    fn forget(&mut self, id: RequestId) {
+        self.scheduler.cancel(id);
+        if self.clients.remove(&id).is_some_and(|client| !client.begun) {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn step(&mut self) {
+        let begin = Instant::now();
+        let events = self.scheduler.step();
+        let took = begin.elapsed().as_secs_f64();
+        let (rows, prompts) = self.scheduler.last_rows();
+        if rows > 0 {
+            self.status.steps += 1;
+            self.status.rows += rows as u64;
+            self.status.prompt_tokens += prompts as u64;
+            let seconds = if prompts > 0 { &mut self.status.prompt_seconds } else { &mut self.status.decode_seconds };
+            *seconds += took;
+        }
+        for (id, event) in events {
+            match event {
+                Event::Begun { reused, .. } => {
+                    self.status.reused_tokens += reused as u64;
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.begun = true;
+                        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                        client.tell(model::Event::Begun { reused });
+                    }
+                }
+                Event::Token(token) => {
+                    self.status.made_tokens += 1;
+                    let Some(client) = self.clients.get_mut(&id) else { continue };
+                    client.made += 1;
+                    let text = client.text.as_mut().filter(|_| !self.ends.contains(&token));
+                    let text = text.and_then(|text| text.push(token).ok()).unwrap_or_default();
+                    client.say(&text);
+                    if client.stop.stopped() {
+                        self.scheduler.cancel(id);
+                        self.end(id, model::End::Model);
+                    }
+                }
+                Event::Ended(end) => self.end(
+                    id,
+                    match end {
+                        End::Token(_) | End::Stopped => model::End::Model,
+                        End::Limit => model::End::Limit,
+                        End::Context => model::End::Context,
+                    },
+                ),
+                Event::Failed(error) => {
+                    self.status.failed += 1;
+                    self.publish();
+                    tracing::error!(%error, "a request failed");
+                    if let Some(client) = self.clients.remove(&id) {
+                        client.tell(model::Event::Failed { message: error.to_string() });
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, id: RequestId, end: model::End) {
+        if let Some(client) = self.clients.remove(&id) {
+            self.status.ended += 1;
+            // Before the client is told: whoever has an answer finds it counted.
+            self.publish();
+            client.end(end);
+        }
+    }
+
+    /// Says how it is.
+    fn publish(&mut self) {
+        self.status.active = self.scheduler.active();
+        self.status.slots = self.scheduler.slots().map(|(cached, active)| Slot { cached, active }).collect();
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = (self.status.clone(), Instant::now());
+    }
+}

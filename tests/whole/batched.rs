@@ -1,0 +1,162 @@
+//! Several sequences in one step: each has the bits that it has alone.
+
+use std::path::Path;
+
+use crate::support::engines::{bits, native};
+use crate::support::{Golden, shared};
+use ixc::compile::{Options, compile};
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::Plan;
+use ixc::ir::random::Random;
+use ixc::model::Model;
+use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId, StepError};
+use ixc::targets::Target;
+
+const SEQUENCES: usize = 4;
+
+fn load(plan: Plan<Kernel>, target: Target) -> Engine {
+    let options = engine::Options {
+        threads: Some(2),
+        backend: native(target),
+        sequences: SEQUENCES as u32,
+        exact_batch: true,
+        ..engine::Options::default()
+    };
+    Engine::load(plan, Path::new(""), &options).unwrap()
+}
+
+/// The tokens of a step, and its last logits.
+type Part = (Vec<u32>, Vec<u32>);
+
+/// A sequence's steps: some of a prompt's tokens from anywhere on, in parts of any size, and what each part's last logits are when it is alone.
+fn alone(engine: &mut Engine, prompt: &[u32], random: &mut Random) -> Vec<Part> {
+    engine.reset();
+    let mut rest: Vec<u32> = prompt.to_vec();
+    rest.rotate_left(random.index(prompt.len()));
+    let mut parts = Vec::new();
+    while !rest.is_empty() {
+        let most = random.pick(&[1, 1, 5, 40]);
+        let tokens: Vec<u32> = rest.drain(..rest.len().min(1 + random.index(most))).collect();
+        let logits = bits(engine.step(&tokens, &[tokens.len() as u32 - 1]).unwrap());
+        parts.push((tokens, logits));
+    }
+    parts
+}
+
+/// Runs all sequences' steps, of which each step of the engine has one of some sequences, in any order.
+fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, how: &str) {
+    let ids: Vec<SequenceId> = (0..sequences.len()).map(|_| engine.add_sequence().unwrap()).collect();
+    let mut next = vec![0; sequences.len()];
+    while sequences.iter().zip(&next).any(|(parts, &next)| next < parts.len()) {
+        let first = random.index(sequences.len());
+        let order = (0..sequences.len()).map(|i| (first + i) % sequences.len());
+        let chosen: Vec<usize> = order.filter(|&i| next[i] < sequences[i].len() && !random.once_in(4)).collect();
+        let outputs: Vec<[u32; 1]> = chosen.iter().map(|&i| [sequences[i][next[i]].0.len() as u32 - 1]).collect();
+        let additions = chosen.iter().zip(&outputs).map(|(&i, outputs)| Addition {
+            sequence: ids[i],
+            tokens: &sequences[i][next[i]].0,
+            outputs,
+        });
+        let additions: Vec<Addition<'_>> = additions.collect();
+        if additions.is_empty() {
+            continue;
+        }
+        engine.step_batch(&additions).unwrap();
+        for (row, &i) in chosen.iter().enumerate() {
+            let (tokens, expected) = &sequences[i][next[i]];
+            let place = engine.sequence(ids[i]).unwrap().position();
+            assert!(
+                bits(engine.logits(row)) == *expected,
+                "{how}: sequence {i}, {} tokens up to {place}, beside {} others: other bits",
+                tokens.len(),
+                chosen.len() - 1
+            );
+            next[i] += 1;
+        }
+    }
+    ids.into_iter().for_each(|id| engine.remove_sequence(id));
+}
+
+/// Every golden model: random mixes of parts of prompts and single tokens.
+#[test]
+fn a_sequence_beside_others_has_the_bits_that_it_has_alone() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut random = Random::new(20);
+    for golden in [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder)) {
+        let model = Model::open(&golden.model).unwrap();
+        let prompt = golden.tokens("prompt_tokens");
+        for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+            let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+            let mut engine = load(plan, target);
+            let how = format!("{} {}", golden.name(), target.name());
+            let sequences: Vec<_> = (0..SEQUENCES - 1).map(|_| alone(&mut engine, &prompt, &mut random)).collect();
+            together(&mut engine, &sequences, &mut random, &how);
+        }
+    }
+}
+
+/// With tiles, too, where one asks for it.
+#[test]
+fn tiles_keep_a_sequences_bits_where_one_asks_for_it() {
+    let target = Target::AMX;
+    println!("amx: {}", if target.missing().is_empty() { "native" } else { "emulated" });
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut random = Random::new(21);
+    let golden = Golden::all(&own).into_iter().find(|golden| golden.name().contains("granite")).unwrap();
+    let model = Model::open(&golden.model).unwrap();
+    let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+    let mut engine = load(plan, target);
+    let prompt = &golden.tokens("prompt_tokens")[..60];
+    let sequences: Vec<_> = (0..SEQUENCES - 1).map(|_| alone(&mut engine, prompt, &mut random)).collect();
+    together(&mut engine, &sequences, &mut random, golden.name());
+}
+
+/// A copy goes on as what it was copied from, and neither changes the other.
+#[test]
+fn a_copied_prefix_goes_on_as_the_original_did() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let target = Target::native();
+    for golden in Golden::all(&own) {
+        let model = Model::open(&golden.model).unwrap();
+        let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+        let mut engine = load(plan, target);
+        let prompt = golden.tokens("prompt_tokens");
+        let (prefix, rest) = prompt.split_at(prompt.len() / 2);
+        engine.prefill(prefix).unwrap();
+        let other = engine.add_sequence().unwrap();
+        // What was there before is gone.
+        let garbage = Addition { sequence: other, tokens: &prompt, outputs: &[] };
+        engine.step_batch(&[garbage]).unwrap();
+        let copied = engine.copy_sequence(FIRST, other, prefix.len() as u32).unwrap();
+        assert_eq!(copied as usize, prefix.len(), "{}", golden.name());
+        let last = [rest.len() as u32 - 1];
+        let expected = bits(engine.step(rest, &last).unwrap());
+        let found = bits(engine.step_batch(&[Addition { sequence: other, tokens: rest, outputs: &last }]).unwrap());
+        assert!(found == expected, "{}: other bits", golden.name());
+    }
+}
+
+#[test]
+fn what_cannot_be_a_step_of_several_says_so() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let model = Model::open(&Golden::all(&own)[0].model).unwrap();
+    let target = Target::native();
+    let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+    let mut engine = load(plan, target);
+    let other = engine.add_sequence().unwrap();
+    let add = |sequence| Addition { sequence, tokens: &[1, 2], outputs: &[1] };
+    assert_eq!(engine.step_batch(&[]), Err(StepError::NoTokens));
+    assert_eq!(engine.step_batch(&[add(other), add(other)]), Err(StepError::SequenceTwice { id: other }));
+    assert_eq!(engine.copy_sequence(other, other, 1), Err(StepError::SequenceTwice { id: other }));
+    engine.step_batch(&[add(other), add(FIRST)]).unwrap();
+    let more: Vec<SequenceId> = (2..SEQUENCES).map(|_| engine.add_sequence().unwrap()).collect();
+    assert_eq!(engine.add_sequence(), Err(StepError::TooManySequences { most: SEQUENCES as u32 }));
+    engine.remove_sequence(other);
+    assert_eq!(engine.step_batch(&[add(other)]), Err(StepError::NoSequence { id: other }));
+    assert_eq!(engine.truncate_sequence(other, 0), Err(StepError::NoSequence { id: other }));
+    assert_eq!(engine.copy_sequence(other, more[0], 0), Err(StepError::NoSequence { id: other }));
+    assert_eq!(engine.position(), 2, "others are as they were");
+    // Its number is given again, to an empty one.
+    let again = engine.add_sequence().unwrap();
+    assert_eq!(engine.sequence(again).unwrap().position(), 0);
+}
