@@ -411,6 +411,16 @@ fn letters_and_stated_magnitudes_count() {
     assert_eq!(model.metadata().read::<f32>("phimoe.rope.scaling.attn_factor").unwrap(), 1.25);
     assert_eq!(model.metadata().read::<u32>("phimoe.rope.scaling.original_context_length").unwrap(), 64);
     assert!(model.tensor("rope_factors_long.weight").is_some() && model.tensor("rope_factors_short.weight").is_some());
+    // No caps is not the same as nothing said of caps.
+    let caps = |own: Json| {
+        let mut config = sizes(json!({"model_type": "gemma2"}));
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let model = open(&folder("caps", &config, &[("model.norm.weight", "BF16", &[32])]));
+        ["attn_logit_softcapping", "final_logit_softcapping"]
+            .map(|cap| model.metadata().read::<f32>(&format!("gemma2.{cap}")).unwrap())
+    };
+    assert_eq!(caps(json!({})), [50.0, 30.0]);
+    assert_eq!(caps(json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})), [0.0, 0.0]);
 }
 
 /// Sizes whose products no number holds are typed errors.

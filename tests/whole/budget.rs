@@ -1,7 +1,7 @@
 //! Memory budgets of the whole program: kept, as the system counts, and refused only where streaming does not help.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::support::made::{BASE, Made, MadeExperts};
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
@@ -9,26 +9,20 @@ use ixc::ir::format::Format::{F16, F32, Q4K};
 
 const RUN: [&str; 9] = ["run", "-p", "The borrow checker", "-n", "32", "--temp", "0", "-t", "2"];
 
-/// The least budget in MiB that the program says it needs.
-fn least(path: &Path, more: &[&str]) -> u64 {
-    let refused = ixc(RUN).arg(path).args(["--memory", "1MiB"]).args(more).output().unwrap();
+const BENCH: [&str; 10] = ["bench", "-p", "0", "-n", "24", "-r", "1", "-t", "2", "--json"];
+
+/// The least budget in MiB that a command says it needs.
+fn least(command: &[&str], path: &Path, more: &[&str]) -> u64 {
+    let refused = ixc(command).arg(path).args(["--memory", "1MiB"]).args(more).output().unwrap();
     let message = stderr(&refused);
     assert_eq!(refused.status.code(), Some(2), "{message}");
     message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Runs a command to its end; the most memory that it had, as the system counts, in bytes.
-#[expect(clippy::zombie_processes, reason = "waited for by wait4, which tells what it had")]
-fn peak(mut command: Command) -> u64 {
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let (pid, mut status) = (i32::try_from(child.id()).unwrap(), 0);
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the child is ours and nobody else waits for it; both places have room for what the call writes.
-    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
-    assert_eq!((waited, status), (pid, 0), "{command:?}");
-    // SAFETY: all bytes were zero, which is a valid `rusage`, and the call writes a valid one.
-    let usage = unsafe { usage.assume_init() };
-    u64::try_from(usage.ru_maxrss).unwrap() * 1024
+/// The most memory that a benchmark had, as it asks the system itself: what wait4 says begins with what this process has, which runs models, too.
+fn peak(command: Command) -> u64 {
+    let rows: serde_json::Value = serde_json::from_str(&stdout(command)).unwrap();
+    rows["rows"][0]["peak_memory"].as_u64().unwrap()
 }
 
 /// Experts of some 100 MiB, which no run keeps beside its budget's spare memory without being noticed.
@@ -45,18 +39,11 @@ fn what_does_not_fit_is_not_kept() {
     };
     let path = scratch("budget_large").join("model.gguf");
     std::fs::write(&path, model.file()).unwrap();
-    let bench = |memory: &str| {
-        let mut command = ixc(["bench", "-p", "0", "-n", "24", "-r", "1", "-t", "2", "--json", "--memory", memory]);
-        command.arg(&path);
-        command
-    };
-    let refused = stderr(&bench("1MiB").output().unwrap());
-    let least: u64 = refused.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    let budget = least + 4;
-    // What wait4 says begins with what this process has, which wrote the model; the program asks the system for its own.
+    let budget = least(&BENCH, &path, &[]) + 4;
     let peak = |memory: &str| {
-        let rows: serde_json::Value = serde_json::from_str(&stdout(bench(memory))).unwrap();
-        rows["rows"][0]["peak_memory"].as_u64().unwrap()
+        let mut command = ixc(BENCH);
+        command.arg(&path).args(["--memory", memory]);
+        peak(command)
     };
     let (streamed, resident) = (peak(&format!("{budget}MiB")), peak("4GiB"));
     println!("{} of {budget} MiB; {} MiB with all in memory", streamed >> 20, resident >> 20);
@@ -78,9 +65,9 @@ fn a_streamed_run_takes_no_more_than_its_budget() {
         (demo_model(), &["--prefetch", "previous"]),
         (packed, &[]),
     ] {
-        let least = least(&path, more);
+        let least = least(&BENCH, &path, more);
         for budget in [least + 2, least + 4, least + 12] {
-            let mut command = ixc(RUN);
+            let mut command = ixc(BENCH);
             command.arg(&path).args(["--memory", &format!("{budget}MiB")]).args(more);
             let peak = peak(command);
             println!("{}, {more:?}: {} of {budget} MiB", path.display(), peak >> 20);
@@ -99,7 +86,7 @@ fn no_budget_above_the_least_is_refused() {
     for trace in [false, true] {
         let file = folder.join("trace.json");
         let more = if trace { &["--trace", file.to_str().unwrap()][..] } else { &[] };
-        let least = least(&demo_model(), more);
+        let least = least(&RUN, &demo_model(), more);
         for budget in (least + 2..least + 50).step_by(6) {
             let mut command = ixc(RUN);
             command.arg(demo_model()).args(["--memory", &format!("{budget}MiB")]).args(more);

@@ -293,9 +293,6 @@ pub fn result_types(
             let [rows, heads, d] = rule.f32("q")?;
             let cache = rule.cache("kv")?;
             rule.rows("pos", rows)?;
-            if rule.state("kv", StateKind::Paged)?.every != 1 {
-                return Err(rule.operand("kv", "the token of a state with a place for every position"));
-            }
             if cache.heads != 1 || rule.number("q", d)? != cache.key {
                 return Err(rule.operand("kv", format!("the token of a paged state of one head with keys of {d}")));
             }

@@ -58,6 +58,12 @@ pub(super) static ROWS: &[Family] = &[
             scores(keys)?;
             keys.count("attention.sliding_window", &["sliding_window"])?;
             keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
+            // Files without these keys mean what the released models have.
+            for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
+                if !keys.has(cap) {
+                    keys.put(cap, 0f32);
+                }
+            }
             keys.windows()
         },
         tensors: &[GEMMA_3],
