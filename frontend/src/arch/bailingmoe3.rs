@@ -2,15 +2,13 @@
 //! ([`super::mla`]), whose heads have a gate each; experts are chosen by sigmoids with a bias, of some of their groups, beside shared ones (llama.cpp
 //! `bailingmoe3.cpp`).
 
+use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
-use ixc_ir::graph::{Unary, ValueId};
 
 use super::Architecture;
-use super::builder::Builder;
-use super::decoder::{OutputGate, Style, feed_forward};
-use super::error::ArchError;
+use super::decoder::{OutputGate, Style};
 use super::hyper::{Defaults, Parts};
-use super::{kda, mla};
+use super::kda;
 
 const STYLE: Style = Style {
     output_gate: OutputGate::Own(Unary::Sigmoid),
@@ -27,19 +25,5 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         parts: Parts::Keyless,
         ..Defaults::USUAL
     },
-    build: decoder,
+    build: |b| kda::decoder(b, &STYLE),
 };
-
-/// From the step's ids to logits.
-fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let sizes = b.mla()?;
-    let mut x = b.embed()?;
-    for layer in 0..b.hyper.layers.len() {
-        x = match b.hyper.layers[layer].recurrent {
-            true => kda::mixer(b, layer, x)?,
-            false => mla::attention(b, layer, x, &sizes, &STYLE, None)?,
-        };
-        x = feed_forward(b, layer, x, &STYLE)?;
-    }
-    b.logits(x)
-}

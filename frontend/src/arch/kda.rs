@@ -12,11 +12,27 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::KeyHeads;
 
 use super::builder::{Bias, Builder};
+use super::decoder::{Style, feed_forward};
 use super::error::ArchError;
 use super::hyper::Ssm;
+use super::mla;
 
 /// Added to the squares of a key's length, whatever a file's norms add (`l2norm` of flash-linear-attention).
 const LENGTH_EPS: f64 = 1e-6;
+
+/// From the step's ids to logits: layers of these, and of latent attention.
+pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
+    let sizes = b.mla()?;
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => mixer(b, layer, x)?,
+            false => mla::attention(b, layer, x, &sizes, style, None)?,
+        };
+        x = feed_forward(b, layer, x, style)?;
+    }
+    b.logits(x)
+}
 
 /// Norm, linear attention, output matrix, residual.
 pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
