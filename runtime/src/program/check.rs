@@ -169,8 +169,18 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     }
 }
 
-/// Whether a rule is about the positions of an item's rows.
-fn is_of_positions(rule: DimRule) -> bool {
+/// What a rule counts in an item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// Positions of its rows.
+    Positions,
+    /// Its rows, of which a kernel takes several together.
+    RowsTogether,
+    /// Anything else.
+    Other,
+}
+
+fn counted(rule: DimRule) -> Counted {
     match rule {
         DimRule::FullBlocks
         | DimRule::MaskedBlocks
@@ -181,36 +191,11 @@ fn is_of_positions(rule: DimRule) -> bool {
         | DimRule::RunRest(_)
         | DimRule::RunLead(_)
         | DimRule::HeadRuns(_)
-        | DimRule::WholeBlocks(_) => true,
-        DimRule::Rows
-        | DimRule::RowGroups(_)
-        | DimRule::RowRest(_)
-        | DimRule::RowRestGroups { .. }
-        | DimRule::RowPartial(_)
-        | DimRule::CacheBlocks
-        | DimRule::All(_)
-        | DimRule::Band => false,
-    }
-}
-
-/// Whether a kernel that counts rows so takes several of them together.
-fn takes_rows_together(rule: DimRule) -> bool {
-    match rule {
-        DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } | DimRule::RowPartial(_) => true,
-        DimRule::Rows
-        | DimRule::FullBlocks
-        | DimRule::MaskedBlocks
-        | DimRule::FirstBlock
-        | DimRule::Parts
-        | DimRule::FullRuns(_)
-        | DimRule::MaskedRuns(_)
-        | DimRule::RunRest(_)
-        | DimRule::RunLead(_)
-        | DimRule::HeadRuns(_)
-        | DimRule::WholeBlocks(_)
-        | DimRule::CacheBlocks
-        | DimRule::All(_)
-        | DimRule::Band => false,
+        | DimRule::WholeBlocks(_) => Counted::Positions,
+        DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } | DimRule::RowPartial(_) => {
+            Counted::RowsTogether
+        }
+        DimRule::Rows | DimRule::CacheBlocks | DimRule::All(_) | DimRule::Band => Counted::Other,
     }
 }
 
@@ -339,10 +324,10 @@ impl Checker<'_> {
         let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. }));
         let rules = || task.variants.iter().flat_map(|variant| &variant.dims);
         let divided = task.variants.iter().any(|variant| variant.split.is_some());
-        if of_state || divided || rules().any(|&rule| is_of_positions(rule)) {
+        if of_state || divided || rules().any(|&rule| counted(rule) == Counted::Positions) {
             return Apart::Always;
         }
-        if task.variants.len() < 2 && !rules().any(|&rule| takes_rows_together(rule)) {
+        if task.variants.len() < 2 && !rules().any(|&rule| counted(rule) == Counted::RowsTogether) {
             return Apart::Never;
         }
         let signature = |variant: &Variant| self.kernels.get(variant.kernel.0 as usize);
