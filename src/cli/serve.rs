@@ -1,5 +1,6 @@
 //! `ixc serve`: a model over HTTP.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -124,7 +125,9 @@ impl Args {
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
-        let stem = || self.model.name().file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        // As it is called on the command line where it has no file.
+        let stem = self.model.path().map_or(Some(OsStr::new("demo")), Path::file_stem);
+        let stem = || stem.map(|stem| stem.to_string_lossy().into_owned());
         let name = self.alias.clone().or_else(stem).unwrap_or_default();
         let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);

@@ -377,8 +377,9 @@ fn what_is_wrong_is_said_by_name() {
     let stream = server
         .send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n");
     assert_eq!(answer_status(stream), 413);
-    // It works on.
+    // It works on, and has the name that the command line said.
     assert_eq!(server.post("/v1/completions", &completion("Hi", 1)).0, 200);
+    assert_eq!(server.get("/v1/models/demo").0, 200);
 }
 
 fn answer_status(stream: TcpStream) -> u16 {
