@@ -10,6 +10,8 @@
 //! | `gemv`, `gemm`, strips unpacked on the fly | the item's weight rows | for each 4, or 8 rows of activations |
 //! | | its rows of activations | for each item |
 //! | `gemv`, `gemm`, strips unpacked to a panel | its rows of activations | for each strip of 16 weight rows |
+//! | `gemm`, whole strips unpacked | its rows of activations | for each strip of 16 weight rows |
+//! | | the strip | for each 8 rows |
 //! | `tiles` | its rows of activations | once |
 //! | | of these rows a chunk of columns | for each 32 weight rows |
 //! | | its sums | for each chunk of columns |
@@ -254,6 +256,12 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let panels = packed::unpacks(strips, x, vectors);
     let vector_reuse = |strategy: MatmulStrategy, chunk: u32| match panels {
         true => vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64)],
+        false if packed::unpacks_whole(strips, strategy, vectors) => {
+            let fixed = packed::unpacked_bytes(strips, k);
+            let reads = fixed as f64 / (k * STRIP as u64).max(1) as f64 / f64::from(strategy.row_groups()[0]);
+            let strip = Reuse { what: "unpacked strip", fixed, beside: 0, row: (0, chunk), shared: false, reads };
+            vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64), strip]
+        }
         false if dot2 => {
             let together = packed::pairs::TOGETHER as f64 * STRIP as f64;
             let fixed = (each(strips) * packed::pairs::STRETCH as f64 * together) as u64;

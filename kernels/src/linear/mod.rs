@@ -213,7 +213,7 @@ fn scratch_bytes(
     let bytes = match strategy {
         MatmulStrategy::Tiles if strips.has_row_scale() => Some(by_rows::scratch_bytes(strips, x, k, tile)),
         MatmulStrategy::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile, rows)),
-        MatmulStrategy::Gemv | MatmulStrategy::Gemm => packed::scratch_bytes(strips, x, strategy, vectors),
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm => packed::scratch_bytes(strips, x, k, strategy, vectors),
     };
     match format.rows() {
         1 => Some(strip_bytes(strips, k) + bytes.unwrap_or(0)),
@@ -247,7 +247,7 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64)
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
-    let needs = packed::scratch_bytes(format, product.x_format, product.strategy, product.vectors);
+    let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
         let (w, from) = product.w;
         let first = strip.clone() * (STRIP as i64 * row_bytes) + from;

@@ -10,7 +10,9 @@
 //!
 //! - A vector takes a whole strip and four products are one instruction: quants are unpacked on the fly. For 32 columns of `q4_k` that
 //!   is 12 operations beside eight rows' 64 products, 8 conversions and 24 scalings, and they run on the units that the products leave
-//!   free; a panel of bytes in scratch would save them, but double what is loaded.
+//!   free; a panel of bytes in scratch would save them, but double what is loaded (Zen 5, 96 rows: `q4_k` 687 GOP/s, with a panel 576).
+//!   Codes of a grid take more than is free: of these a whole strip is unpacked for all rows of an item ([`unpacks_whole`]; `iq3_s` 432
+//!   GOP/s on the fly, 600 so; of eight rows alone 5 % slower).
 //! - Otherwise a stretch of a strip is unpacked to a panel in scratch, once for all rows, and multiplied with four rows at a time
 //!   ([`micro`]). On the fly that would be done for each four rows, for which registers suffice, and take a quarter of their time.
 //!
@@ -50,6 +52,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 
 use self::micro::Micro;
 use self::panel::{Dots, Source};
+use self::quants::Unpacked;
 use self::strip::Part;
 use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, quantise};
 
@@ -68,6 +71,8 @@ struct Block {
     rows: Vec<Affine>,
     /// See [`quants::scratch_bytes`].
     scratch: Option<(BufferId, i64)>,
+    /// The strip in scratch memory, where it was unpacked.
+    unpacked: Option<Unpacked>,
     /// Whether the weight comes from memory, so that it is prefetched.
     streams: bool,
 }
@@ -104,8 +109,20 @@ pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && matches!(x.codec(), Codec::Float(_)) }
 }
 
-/// Bytes of scratch that a product takes.
-pub fn scratch_bytes(format: Format, x: Format, strategy: MatmulStrategy, vectors: Vectors) -> Option<i64> {
+/// Whether a whole strip is unpacked for many rows, with the sums that strips unpacked on the fly give.
+pub fn unpacks_whole(format: Format, strategy: MatmulStrategy, vectors: Vectors) -> bool {
+    let whole = usize::from(vectors.lanes) == STRIP && vectors.dot4 && strategy == MatmulStrategy::Gemm;
+    let grid = format.quants().is_some_and(|codec| codec.grid().is_some());
+    whole && grid && !format.has_row_scale() && strip::by_sub_blocks(format)
+}
+
+/// Bytes of an unpacked strip of `k` columns.
+pub fn unpacked_bytes(format: Format, k: u64) -> u64 {
+    (k / SUB as u64).saturating_mul(Unpacked::bytes(format, SUB).unsigned_abs())
+}
+
+/// Bytes of scratch that a product with rows of `k` columns takes.
+pub fn scratch_bytes(format: Format, x: Format, k: u32, strategy: MatmulStrategy, vectors: Vectors) -> Option<i64> {
     if format.has_row_scale() {
         return None;
     }
@@ -116,7 +133,11 @@ pub fn scratch_bytes(format: Format, x: Format, strategy: MatmulStrategy, vector
         );
     }
     match strategy {
-        MatmulStrategy::Gemm => quants::scratch_bytes(format, strategy.row_groups()[0]),
+        MatmulStrategy::Gemm => {
+            let begins = quants::scratch_bytes(format, strategy.row_groups()[0]);
+            let strip = unpacks_whole(format, strategy, vectors).then(|| quants::Unpacked::bytes(format, i64::from(k)));
+            begins.max(strip).map(|_| begins.unwrap_or(0) + strip.unwrap_or(0))
+        }
         MatmulStrategy::Gemv | MatmulStrategy::Tiles => None,
     }
 }
@@ -140,6 +161,9 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Dest
         Some(scratch) if unpacks(product.format, product.x_format, product.vectors) => {
             packed.by_panels(b, rows, scratch);
         }
+        Some(scratch) if unpacks_whole(product.format, product.strategy, product.vectors) => {
+            packed.by_whole_strips(b, rows, scratch);
+        }
         _ => rows.for_sizes(b, |b, first, groups, count| packed.on_the_fly(b, &first, groups.into(), count)),
     }
 }
@@ -157,14 +181,10 @@ struct Packed<'p> {
 impl Packed<'_> {
     /// Groups of `count` rows from `first` on, with quants that are unpacked on the fly.
     fn on_the_fly(&self, b: &mut KernelBuilder, first: &Affine, groups: Affine, count: u32) {
-        let Product { format, k, x, x_format, w: (w, w_at), strategy, vectors, .. } = *self.product;
-        // That of panels is something else.
-        let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
-        let parts = Part::all(vectors);
+        let Product { format, vectors, .. } = *self.product;
+        let parts = Part::all(vectors).len();
         // Two strips of floats, where that halves the loads of activations and registers suffice; a single row wants one stream.
-        let together = if count == 1 || format.is_quantised() || parts.len() > 1 { 1 } else { self.strips.min(2) };
-        // Of several rows, registers hold one part.
-        let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
+        let together = if count == 1 || format.is_quantised() || parts > 1 { 1 } else { self.strips.min(2) };
         for (from, number, together) in
             [(0, self.strips / together, together), (self.strips / together * together, self.strips % together, 1)]
         {
@@ -172,43 +192,71 @@ impl Packed<'_> {
                 continue;
             }
             b.for_each("strip", number, |b, strip| {
-                let strip = strip * together + from;
-                b.for_each("group", groups.clone(), |b, group| {
-                    let row = first.clone() + group * i64::from(count);
-                    let rows: Vec<Affine> = (0..i64::from(count)).map(|r| row.clone() + r).collect();
-                    for set in &sets {
-                        let strips: Vec<(Affine, Part)> = (0..together)
-                            .flat_map(|s| set.iter().map(move |part| (s, *part)))
-                            .map(|(s, part)| (strip.clone() + s, part))
-                            .collect();
-                        let block = Block {
-                            lanes: vectors.lanes,
-                            format,
-                            k,
-                            w,
-                            strips: strips
-                                .iter()
-                                .map(|(s, part)| (s.clone() * self.strip_bytes + w_at, *part))
-                                .collect(),
-                            x,
-                            x_format,
-                            rows: rows.iter().map(|row| row.clone() * self.x_row).collect(),
-                            scratch,
-                            streams: strategy == MatmulStrategy::Gemv,
-                        };
-                        let mut sums = block.sums(b).into_iter();
-                        for (strip, part) in &strips {
-                            for (row, sum) in rows.iter().zip(&mut sums) {
-                                let at = self.result(row, strip) + part.at(4);
-                                let old = b.load(part.floats(), self.to.buffer, at.clone());
-                                let sum = b.add(old, sum);
-                                b.store(self.to.buffer, at, sum);
-                            }
-                        }
-                    }
-                });
+                let strips: Vec<Affine> = (0..together).map(|s| strip * together + from + s).collect();
+                self.groups(b, &strips, None, (first, groups.clone(), count));
             });
         }
+    }
+
+    /// Some strips and groups of rows: the first row, how many groups, and of how many rows.
+    fn groups(
+        &self,
+        b: &mut KernelBuilder,
+        strips: &[Affine],
+        unpacked: Option<&Unpacked>,
+        (first, groups, count): (&Affine, Affine, u32),
+    ) {
+        let Product { format, k, x, x_format, w: (w, w_at), strategy, vectors, .. } = *self.product;
+        // That of panels is something else.
+        let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
+        let parts = Part::all(vectors);
+        // Of several rows, registers hold one part.
+        let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
+        b.for_each("group", groups, |b, group| {
+            let row = first.clone() + group * i64::from(count);
+            let rows: Vec<Affine> = (0..i64::from(count)).map(|r| row.clone() + r).collect();
+            for set in &sets {
+                let strips: Vec<(&Affine, Part)> =
+                    strips.iter().flat_map(|strip| set.iter().map(move |part| (strip, *part))).collect();
+                let block = Block {
+                    lanes: vectors.lanes,
+                    format,
+                    k,
+                    w,
+                    strips: strips.iter().map(|&(s, part)| (s.clone() * self.strip_bytes + w_at, part)).collect(),
+                    x,
+                    x_format,
+                    rows: rows.iter().map(|row| row.clone() * self.x_row).collect(),
+                    scratch,
+                    unpacked: unpacked.cloned(),
+                    streams: strategy == MatmulStrategy::Gemv,
+                };
+                let mut sums = block.sums(b).into_iter();
+                for (strip, part) in &strips {
+                    for (row, sum) in rows.iter().zip(&mut sums) {
+                        let at = self.result(row, strip) + part.at(4);
+                        let old = b.load(part.floats(), self.to.buffer, at.clone());
+                        let sum = b.add(old, sum);
+                        b.store(self.to.buffer, at, sum);
+                    }
+                }
+            }
+        });
+    }
+
+    /// All rows, strip after strip, which is unpacked for all of them.
+    fn by_whole_strips(&self, b: &mut KernelBuilder, rows: &Rows, (buffer, at): (BufferId, i64)) {
+        let Product { format, k, strategy, vectors, .. } = *self.product;
+        let begins = quants::scratch_bytes(format, strategy.row_groups()[0]).unwrap_or(0);
+        let unpacked = Unpacked { buffer, at: (at + begins).into() };
+        b.for_each("strip", self.strips, |b, strip| {
+            for part in Part::all(vectors) {
+                unpacked.fill(b, &self.source(strip.into()).strip(part), k.into());
+            }
+            rows.for_sizes(b, |b, first, groups, count| {
+                self.groups(b, &[strip.into()], Some(&unpacked), (&first, groups.into(), count));
+            });
+        });
     }
 
     fn result(&self, row: &Affine, strip: &Affine) -> Affine {

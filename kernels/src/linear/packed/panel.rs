@@ -111,7 +111,7 @@ pub struct Source {
 }
 
 impl Source {
-    fn strip(&self, part: Part) -> StripBlock {
+    pub fn strip(&self, part: Part) -> StripBlock {
         StripBlock { format: self.format, buffer: self.buffer, offset: self.offset.clone(), part }
     }
 

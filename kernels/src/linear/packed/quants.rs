@@ -16,12 +16,12 @@
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants, Values};
-use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId, VarId};
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
-use super::activations::RowBlock;
+use super::activations::{GROUP, RowBlock};
 use super::micro::zero_point;
 use super::panel::times;
-use super::strip::{self, StripBlock};
+use super::strip::{self, StripBlock, VECTOR};
 use super::{Block, SUB};
 
 /// Sums of 16 elements of a block of `a8_super`.
@@ -35,9 +35,85 @@ pub fn begins_in_scratch(format: Format) -> bool {
     format.quants().is_some_and(|codec| codec.scaled() == Some(16) && codec.zero() > 0)
 }
 
-/// Bytes of scratch that a product with groups of so many rows takes.
+/// Bytes of scratch that what the sums of so many rows begin with takes.
 pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
     begins_in_scratch(format).then(|| i64::from(rows) * OFFSETS)
+}
+
+/// A strip in scratch memory: of each sub-block the bytes of its eight groups, then each of its scales times `d`, all in whole vectors.
+#[derive(Clone)]
+pub struct Unpacked {
+    pub buffer: BufferId,
+    pub at: Affine,
+}
+
+impl Unpacked {
+    /// Bytes of so many columns of a strip.
+    pub fn bytes(format: Format, columns: i64) -> i64 {
+        columns / SUB * Self::sub_block(format)
+    }
+
+    fn sub_block(format: Format) -> i64 {
+        Self::scale_at(scales(strip::quants(format)))
+    }
+
+    /// Where scale `unit` of a sub-block stands.
+    fn scale_at(unit: i64) -> i64 {
+        (SUB / GROUP + unit) * VECTOR
+    }
+
+    /// Block `i` of a format.
+    fn block(&self, format: Format, i: impl Into<Affine>) -> Unpacked {
+        let at = self.at.clone() + i.into() * Self::bytes(format, format.block_len() as i64);
+        Unpacked { buffer: self.buffer, at }
+    }
+
+    /// Sub-block `sub` of a block.
+    fn sub(&self, format: Format, sub: VarId) -> Affine {
+        self.at.clone() + sub * Self::sub_block(format)
+    }
+
+    /// Unpacks so many columns of a strip, which is whole in the lanes of `part`.
+    pub fn fill(&self, b: &mut KernelBuilder, strip: &StripBlock, columns: i64) {
+        let format = strip.format;
+        let (len, bytes) = (format.block_len() as i64, STRIP as i64 * format.block_bytes() as i64);
+        let span = |b: &mut KernelBuilder, i: Affine, subs: i64| {
+            let to = self.block(format, i.clone());
+            let strip = StripBlock { offset: strip.offset.clone() + i * bytes, ..strip.clone() };
+            b.for_each("s", subs, |b, s| {
+                let at = to.sub(format, s);
+                let high = strip.high(b, s);
+                for pair in 0..4 {
+                    for (group, quants) in (2 * pair..).zip(strip.pair(b, s, pair, &high)) {
+                        b.store(to.buffer, at.clone() + group * VECTOR, quants);
+                    }
+                }
+                let units = scales(strip.codec());
+                for unit in 0..units {
+                    let scale = scale_times_d(b, &strip, None, s * units + unit);
+                    b.store(to.buffer, at.clone() + Self::scale_at(unit), scale);
+                }
+            });
+        };
+        if columns / len > 0 {
+            b.for_each("b", columns / len, |b, i| span(b, i.into(), len / SUB));
+        }
+        if columns % len > 0 {
+            span(b, (columns / len).into(), columns % len / SUB);
+        }
+    }
+}
+
+/// How many scales a sub-block has: integers, or `d` alone.
+fn scales(codec: &Quants) -> i64 {
+    SUB / codec.scaled().map_or(SUB, |columns| columns as i64)
+}
+
+/// Scale `at` of a block times `d`, which may be there already.
+fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, at: Affine) -> ValueId {
+    let scale = strip.codec().scaled().map(|_| strip.scale(b, at));
+    let d = d.unwrap_or_else(|| strip.numbers(b, "d", 0));
+    scale.map_or(d, |scale| b.mul(scale, d))
 }
 
 /// Whether a block's `d` stays in a register: with two scales for 32 columns and a table there is none left for it.
@@ -62,16 +138,17 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
             .strips
             .iter()
             .map(|(at, part)| {
+                let unpacked = block.unpacked.as_ref().map(|unpacked| unpacked.block(format, i.clone()));
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.numbers(b, name, 0);
                 // Others are read with each sub-block.
-                let d = (strip::by_sub_blocks(format) && holds_d(codec)).then(|| scale(b, "d"));
+                let d = (unpacked.is_none() && strip::by_sub_blocks(format) && holds_d(codec)).then(|| scale(b, "d"));
                 let dmin = (codec.minimum == Minimum::Scaled).then(|| {
                     let dmin = scale(b, "dmin");
                     let minus = b.splat_f32(lanes, -1.0);
                     b.mul(dmin, minus)
                 });
-                Strip { d, dmin, block }
+                Strip { d, dmin, block, unpacked }
             })
             .collect();
         if let Some((scratch, at)) = block.offsets() {
@@ -114,6 +191,8 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
 /// A block of a strip, with the scales that hold for all of it.
 struct Strip {
     block: StripBlock,
+    /// Where its bytes are in scratch memory.
+    unpacked: Option<Unpacked>,
     /// Of a block, where a register [holds](holds_d) it.
     d: Option<ValueId>,
     dmin: Option<ValueId>,
@@ -145,13 +224,12 @@ impl Step<'_> {
     fn dots(
         &self,
         b: &mut KernelBuilder,
-        strip: &StripBlock,
-        high: &[ValueId],
+        quants: impl Fn(&mut KernelBuilder, i64) -> [ValueId; 2],
         pairs: std::ops::Range<i64>,
         chains: &mut [Vec<ValueId>],
     ) {
         for pair in pairs {
-            for (group, quants) in (2 * pair..).zip(strip.pair(b, self.sub, pair, high)) {
+            for (group, quants) in (2 * pair..).zip(quants(b, pair)) {
                 for (r, chains) in chains.iter_mut().enumerate() {
                     let x = self.rows[r].group(b, self.block.lanes, group);
                     let chain = group as usize % 2 * (chains.len() - 1);
@@ -163,11 +241,13 @@ impl Step<'_> {
 
     /// A sum for the columns of each integer scale, or of the sub-block.
     fn by_sub_blocks(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
-        let units = SUB / self.codec.scaled().map_or(SUB, |columns| columns as i64);
+        let units = scales(self.codec);
         let pairs = 4 / units;
         // Two chains for few rows, so that there are enough of them.
         let each = if self.rows.len() == 1 && units == 1 { 2 } else { 1 };
-        let high = strip.block.high(b, self.sub);
+        let unpacked =
+            strip.unpacked.as_ref().map(|unpacked| (unpacked.buffer, unpacked.sub(self.block.format, self.sub)));
+        let high = if unpacked.is_some() { Vec::new() } else { strip.block.high(b, self.sub) };
         let mut products = Vec::new();
         for unit in 0..units {
             let mut chains: Vec<Vec<ValueId>> =
@@ -176,10 +256,17 @@ impl Step<'_> {
                 let zero = b.splat_int(Type::i32(self.block.lanes), 0);
                 chains.iter_mut().for_each(|chains| chains[1] = zero);
             }
-            self.dots(b, &strip.block, &high, unit * pairs..(unit + 1) * pairs, &mut chains);
-            let scale = self.codec.scaled().map(|_| strip.block.scale(b, self.sub * units + unit));
-            let d = strip.d.unwrap_or_else(|| strip.block.numbers(b, "d", 0));
-            products.push((chains, scale.map_or(d, |scale| b.mul(scale, d))));
+            let quants = |b: &mut KernelBuilder, pair: i64| match &unpacked {
+                Some((buffer, at)) => [2 * pair, 2 * pair + 1]
+                    .map(|group| b.load(strip.block.part.quants(), *buffer, at.clone() + group * VECTOR)),
+                None => strip.block.pair(b, self.sub, pair, &high),
+            };
+            self.dots(b, quants, unit * pairs..(unit + 1) * pairs, &mut chains);
+            let scale = match &unpacked {
+                Some((buffer, at)) => b.load(strip.block.part.floats(), *buffer, at.clone() + Unpacked::scale_at(unit)),
+                None => scale_times_d(b, &strip.block, strip.d, self.sub * units + unit),
+            };
+            products.push((chains, scale));
         }
         let minimum = strip.dmin.filter(|_| units == 1).map(|dmin| {
             let minimum = strip.block.minimum(b, self.sub);
@@ -239,7 +326,8 @@ impl Step<'_> {
                     .collect(),
                 false => vec![vec![zero]; self.rows.len()],
             };
-            self.dots(b, strip, &high, 2 * half..2 * half + 2, &mut chains);
+            let quants = |b: &mut KernelBuilder, pair: i64| strip.pair(b, self.sub, pair, &high);
+            self.dots(b, quants, 2 * half..2 * half + 2, &mut chains);
             let d = strip::by_halves_of_d(format).then(|| {
                 let number = strip.number_of(self.sub, half);
                 strip.numbers(b, "d", number)
