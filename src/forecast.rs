@@ -9,13 +9,14 @@
 //! fit other budgets by one number. A prompt needs nearly all experts of a layer, one layer after the other: nothing that is given up comes
 //! back in time, so it reads all that it needs, unless all are in memory, or as much as an earlier run's prompt read.
 //!
-//! **Reading**: missed bytes over what the drive gives, measured with as many reads at once and as many behind each other.
+//! **Reading**: missed bytes over what the drive gives, measured with as many reads at once and as many behind each other. In each layer that
+//! misses some, the first expert to come takes what one takes when the drive has nothing else to do, which is more: measured with as many reads
+//! at once as an expert has.
 //!
-//! **Overlap**: a layer's experts are known only when its attention is done, and reads overlap what is computed of experts:
+//! **Overlap**: a layer's experts are known only when its attention is done, and reads overlap what is computed of the layer's experts:
 //!
 //! ```text
-//! token  = dense + max(experts + packing, reading) + last
-//!        = max(compute, reading) + what does not overlap, where compute = dense + experts + packing
+//! token  = dense + layers that miss none: experts; that miss some: max(experts + packing, reading) + last
 //! prompt = max(compute + packing, reading): reading goes on through the next layer
 //! ```
 //!
@@ -25,7 +26,7 @@
 //! ```
 //! use ixc::forecast::{Costs, Routing, Shape, forecast};
 //! let shape = Shape { layers: 10, experts: 128, top_k: 8, bytes: 1e6, raw: 0.0, tokens: 512 };
-//! let costs = Costs { dense: 0.01, experts: 0.01, prompt: 2.0, packing: 0.0, drive: 1e9 };
+//! let costs = Costs { dense: 0.01, experts: 0.01, prompt: 2.0, packing: 0.0, drive: 1e9, alone: 0.001 };
 //! // Half of 1280 experts in memory: 40 MB to read for each token.
 //! let half = forecast(&shape, &costs, 640, &Routing::default());
 //! assert_eq!((half.hits, half.bytes), (0.5, 40e6));
@@ -60,7 +61,7 @@ const LAYER_BYTES: u64 = 3 << 30;
 /// How long the drive is measured.
 const DRIVE_TIME: Duration = Duration::from_millis(800);
 /// The version of what is remembered.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What of a model matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -106,6 +107,8 @@ pub struct Costs {
     pub packing: f64,
     /// Bytes per second of the drive.
     pub drive: f64,
+    /// Seconds to read an expert, with nothing else to read.
+    pub alone: f64,
 }
 
 /// What limits.
@@ -176,15 +179,19 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
     let pack = |bytes: f64| bytes * shape.raw * costs.packing;
     let (bytes, reading) = read(misses);
     let experts = costs.experts + pack(bytes);
-    // The last of a layer's experts to come has nothing beside it: an expert's part of what experts take.
+    // Layers that miss some: of the first expert to come, more than its part of what the drive gives is waited for.
     let missing = 1.0 - hits.powi(shape.top_k.min(64) as i32);
+    let first = (costs.alone - shape.bytes / costs.drive.max(1.0)).max(0.0);
+    let reading = reading + missing * f64::from(shape.layers) * first;
+    let overlapped = (1.0 - missing) * costs.experts + reading.max(missing * costs.experts + pack(bytes));
+    // The last of a layer's experts to come has nothing beside it: an expert's part of what experts take.
     let last = missing * experts / f64::from(shape.top_k.max(1));
     let limit = match () {
         () if resident => Limit::Memory,
-        () if reading > experts => Limit::Drive,
+        () if reading > missing * costs.experts + pack(bytes) => Limit::Drive,
         () => Limit::Cores,
     };
-    let token = costs.dense + reading.max(experts) + if resident { 0.0 } else { last };
+    let token = costs.dense + overlapped + if resident { 0.0 } else { last };
     // Each step of a prompt needs an expert unless none of its tokens is routed to it.
     let mut left = PROMPT as u32;
     let mut distinct = 0.0;
@@ -228,7 +235,10 @@ pub fn measure(path: &Path, options: &SessionOptions, drive: &Choice, shape: &Sh
         .rate_of(together, DRIVE_TIME)
         .or(drive.rate)
         .ok_or_else(|| Error::NoDrive { path: drive.file.clone() })?;
+    let few = u32::try_from(shape.bytes.max(1.0) as u64 / CHUNK as u64).unwrap_or(u32::MAX).saturating_add(1);
+    let few = drive.with_depth(few as usize).rate_of(together, DRIVE_TIME).unwrap_or(rate);
     Ok(Costs {
+        alone: shape.bytes / few.min(rate),
         dense: (token - experts).max(0.0),
         experts: experts.min(token),
         prompt,
@@ -349,8 +359,14 @@ impl Remembered {
     pub fn of(path: &Path, threads: usize, target: Target) -> Option<Remembered> {
         let model = name(path)?;
         let found: Remembered = cache_file::read(&file(&model)?).ok()??;
-        let costs =
-            [found.costs.dense, found.costs.experts, found.costs.prompt, found.costs.packing, found.costs.drive];
+        let costs = [
+            found.costs.dense,
+            found.costs.experts,
+            found.costs.prompt,
+            found.costs.packing,
+            found.costs.drive,
+            found.costs.alone,
+        ];
         let is_right = costs.iter().all(|cost| (0.0..1e15).contains(cost))
             && (0.0..1e15).contains(&found.shape.bytes)
             && (0.0..=1.0).contains(&found.shape.raw);
@@ -381,7 +397,7 @@ mod tests {
     use super::*;
 
     const SHAPE: Shape = Shape { layers: 48, experts: 128, top_k: 8, bytes: 2.6e6, raw: 0.0, tokens: 512 };
-    const COSTS: Costs = Costs { dense: 0.02, experts: 0.03, prompt: 5.0, packing: 0.0, drive: 1e9 };
+    const COSTS: Costs = Costs { dense: 0.02, experts: 0.03, prompt: 5.0, packing: 0.0, drive: 1e9, alone: 2.6e-3 };
 
     #[test]
     fn more_memory_is_never_slower_and_all_of_it_is_the_cores_alone() {
@@ -409,8 +425,13 @@ mod tests {
         assert!((known.prompt - 3072.0 * 2.6e-3).abs() < 1e-6);
         let slow = forecast(&Shape { raw: 1.0, ..SHAPE }, &Costs { packing: 1e-9, ..COSTS }, SHAPE.all() / 4, &routing);
         assert!(slow.compute > known.compute && slow.token >= known.token);
+        // An expert that comes alone takes longer than its part of many: once for each layer that misses some.
+        let alone = forecast(&SHAPE, &Costs { alone: 3.6e-3, ..COSTS }, SHAPE.all() / 4, &routing);
+        let missing = 48.0 * (1.0 - 0.9f64.powi(8));
+        assert!((alone.reading - known.reading - missing * 1e-3).abs() < 1e-9);
+        assert!((alone.token - known.token - missing * 1e-3).abs() < 1e-9);
         // A drive that never is waited for: only the last expert of a layer has nothing beside it.
-        let fast = forecast(&SHAPE, &Costs { drive: 1e15, ..COSTS }, 0, &Routing::default());
+        let fast = forecast(&SHAPE, &Costs { drive: 1e15, alone: 0.0, ..COSTS }, 0, &Routing::default());
         assert_eq!((fast.limit, fast.token), (Limit::Cores, 0.05 + 0.03 / 8.0));
         assert!(Routing::evenness_of(0.25, 0.75).is_some_and(|uniform| (uniform - 1.0).abs() < 1e-9));
         assert_eq!((Routing::evenness_of(1.0, 0.0), Routing::evenness_of(0.5, 0.0)), (None, Some(0.0)));

@@ -153,6 +153,7 @@ impl Args {
                 "experts": shape.all(),
                 "queue_depth": drive.depth,
                 "drive_bytes_per_second": costs.drive,
+                "expert_seconds_to_read_alone": costs.alone,
                 "dense_seconds": costs.dense,
                 "expert_seconds": costs.experts,
                 "packing_seconds_per_byte": costs.packing,
@@ -172,10 +173,11 @@ impl Args {
         )?;
         writeln!(
             out,
-            "drive      {:.2} GB/s with {} reads at once; an expert is {}, a token needs {} of {}",
+            "drive      {:.2} GB/s with {} reads at once; an expert is {} and takes {:.2} ms alone, a token needs {} of {}",
             costs.drive / 1e9,
             drive.depth,
             Bytes(shape.bytes as u64),
+            1e3 * costs.alone,
             u64::from(shape.top_k) * u64::from(shape.layers),
             shape.all()
         )?;

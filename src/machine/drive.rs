@@ -124,6 +124,11 @@ impl Choice {
         self.rate_of(1, time)
     }
 
+    /// The same drive with so many reads at once.
+    pub fn with_depth(&self, depth: usize) -> Choice {
+        Choice { depth, ..self.clone() }
+    }
+
     /// As [`Choice::rate_now`], with so many reads in a row behind each other.
     pub fn rate_of(&self, together: u32, time: Duration) -> Option<f64> {
         let probe = probe::file(&self.file, &Options { together, ..Options::at(self.depth, time) }).ok()?;
