@@ -82,9 +82,15 @@ impl<M> App<M> {
     pub(crate) async fn room(&self, bytes: Option<u64>) -> Option<SemaphorePermit<'_>> {
         let Options { body, body_bytes, bodies_bytes, .. } = self.options;
         let most = body_bytes.min(bodies_bytes) as u64;
-        let bytes = bytes.map_or(most, |bytes| if bytes > SMALL_BODY { bytes.min(most) } else { 0 });
+        let bytes = bytes.map_or(most, |bytes| counted(bytes).min(most));
         let room = self.bodies.acquire_many(u32::try_from(bytes).unwrap_or(u32::MAX));
         tokio::time::timeout(body, room).await.ok()?.ok()
+    }
+
+    /// Gives back what a body does not take of its room, which is much where it did not say how long it is.
+    pub(crate) fn shrink(room: &mut SemaphorePermit<'_>, bytes: usize) {
+        let excess = room.num_permits().saturating_sub(counted(bytes as u64) as usize);
+        drop(room.split(excess));
     }
 
     /// Whether it takes no more requests.
@@ -107,6 +113,11 @@ impl<M: Model> App<M> {
         let prompt = prompt.await;
         Ok(prompt.map_err(|error| failed(&error))??)
     }
+}
+
+/// The bytes of a body for which there must be room.
+fn counted(bytes: u64) -> u64 {
+    if bytes > SMALL_BODY { bytes } else { 0 }
 }
 
 /// The time, in seconds since 1970.
@@ -199,7 +210,14 @@ mod tests {
         let (one, two) = (app.room(Some(1 << 20)).await, app.room(None).await);
         assert!(one.is_some() && two.is_some() && app.room(Some(SMALL_BODY + 1)).await.is_none());
         assert!(app.room(Some(SMALL_BODY)).await.is_some() && app.room(Some(0)).await.is_some());
-        drop(two);
+        // Of what was taken as long as could be, the rest is free.
+        let mut two = two.unwrap();
+        App::<Slow>::shrink(&mut two, 1 << 19);
+        let three = app.room(Some(1 << 19)).await;
+        assert!(three.is_some() && app.room(Some(SMALL_BODY + 1)).await.is_none());
+        App::<Slow>::shrink(&mut two, 100);
+        assert!(app.room(Some(1 << 19)).await.is_some());
+        drop((two, three));
         assert!(app.room(Some(u64::MAX)).await.is_some());
     }
 }

@@ -137,7 +137,7 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
     if length.is_some_and(|length| length > body_bytes as u64) {
         return too_large();
     }
-    let Some(_room) = app.room(body.size_hint().upper()).await else {
+    let Some(mut room) = app.room(body.size_hint().upper()).await else {
         return HttpError::invalid(None, "other bodies take all room; try again later")
             .with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             .into_response();
@@ -154,6 +154,7 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
                 .into_response();
         }
     };
+    App::<M>::shrink(&mut room, bytes.len());
     next.run(Request::from_parts(parts, Body::from(bytes))).await
 }
 
