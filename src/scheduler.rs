@@ -292,22 +292,23 @@ impl Scheduler {
         let active =
             || self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot, slot.active.as_ref()?)));
         let left = |slot: &Slot, active: &Active| active.job.tokens.len() - slot.cached.len();
-        let mut rows: Vec<(usize, usize)> = active()
-            .filter(|(_, slot, active)| left(slot, active) == 1)
-            .map(|(number, ..)| (number, 1))
-            .take(most)
-            .collect();
+        let (mut single, mut prompts): (Vec<_>, Vec<_>) =
+            active().partition(|(_, slot, active)| left(slot, active) == 1);
+        // Where a step has fewer rows than there are sequences, those that have waited longest come first, and one row is a prompt's.
+        single.sort_by_key(|(_, slot, _)| slot.used);
+        let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
+        let mut rows: Vec<(usize, usize)> = single.iter().map(|(number, ..)| (*number, 1)).take(most_single).collect();
         let mut room = most - rows.len();
         if !rows.is_empty() {
             room = room.min(PROMPT_ROWS);
         }
-        let mut prompts: Vec<_> = active().filter(|(_, slot, active)| left(slot, active) > 1).collect();
+        // What is left of a step, or all of it, may be shorter than a part.
+        let is_short = room < PART;
         prompts.sort_by_key(|(.., active)| active.id);
         for (number, slot, active) in prompts {
             let count = match left(slot, active) {
                 left if left <= room => left,
-                // Steps may be shorter than a part.
-                _ if room < PART && rows.is_empty() => room,
+                _ if is_short => room,
                 _ => room - room % PART,
             };
             if count > 0 {

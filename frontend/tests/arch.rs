@@ -710,6 +710,11 @@ fn halves_of_heads_are_rotated_by_the_first_frequencies() {
     assert_eq!(frequencies.shape, [2]);
     let limits: Vec<f64> = model.hyper.layers.iter().map(|layer| layer.limits.shared).collect();
     assert_eq!(limits, [0.5, 0.0]);
+    // A scaling is of layers without a window alone.
+    let scaled = [("rope.scaling.type", "yarn".into()), ("rope.scaling.factor", 4f32.into())];
+    let model = with(&scaled, 4).build().unwrap();
+    let factors = (model.hyper.rope.factor, model.hyper.local_rope.as_ref().map(|rope| rope.factor));
+    assert_eq!(factors, (4.0, Some(1.0)));
     // A list as long as what is rotated is one, too.
     with(&[], 2).build().unwrap();
     for (model, expected) in [

@@ -15,10 +15,18 @@
 //!
 //! Invariant: after [`Derived::check`], reading asks only for bytes inside of the files.
 
+mod element;
+mod indexed;
+mod scales;
+
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
+pub use element::Element;
+pub use indexed::Indexed;
+use scales::scale;
+pub use scales::{ScaleKind, Scales};
 
 /// Elements of a block of MX formats, which share a scale.
 const MX_BLOCK: u64 = 32;
@@ -34,110 +42,6 @@ const TILE_COLUMNS: usize = 32;
 const MAX_STEP: u64 = 4;
 /// Most axes of a view: twice as many as any checkpoint needs.
 const MAX_AXES: usize = 8;
-
-/// How a stored tensor's elements are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Element {
-    /// IEEE single.
-    F32,
-    /// IEEE half.
-    F16,
-    /// The upper half of a single.
-    Bf16,
-    /// `float8_e4m3fn`: no infinities, one NaN a sign.
-    F8E4m3,
-    /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower half. Views count blocks; scales are bytes apart.
-    Mxfp4,
-    /// A number of a format of files, whose blocks lie one behind another. Views count numbers.
-    Block(Format),
-}
-
-impl Element {
-    /// How a format of files writes its numbers.
-    pub fn of(format: Format) -> Element {
-        let plain = [Element::F32, Element::F16, Element::Bf16];
-        plain.into_iter().find(|element| element.format() == Some(format)).unwrap_or(Element::Block(format))
-    }
-
-    /// Numbers of a block, and its bytes: of one alone, but where a block has more, and of the codes of MX blocks.
-    fn block(self) -> (u64, u64) {
-        match self {
-            Element::F32 => (1, 4),
-            Element::F16 | Element::Bf16 => (1, 2),
-            Element::F8E4m3 => (1, 1),
-            Element::Mxfp4 => (1, MX_CODES),
-            Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
-        }
-    }
-
-    /// Where elements from `first` on lie: the first byte of their blocks, and how many bytes those have.
-    fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
-        let (len, bytes) = self.block();
-        let (begin, end) = (first / len, first.checked_add(count)?.div_ceil(len));
-        Some((begin.checked_mul(bytes)?, (end - begin).checked_mul(bytes)?))
-    }
-
-    /// Bytes of so many elements, in whole blocks; `None` where they are too many.
-    pub fn bytes_of(self, count: u64) -> Option<u64> {
-        self.span(0, count).map(|(_, bytes)| bytes)
-    }
-
-    /// Columns that one stands for.
-    pub fn columns(self) -> u64 {
-        match self {
-            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) => 1,
-            Element::Mxfp4 => MX_BLOCK,
-        }
-    }
-
-    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are.
-    pub fn scaled_format(self) -> Format {
-        match self {
-            Element::F32 | Element::Block(_) => Format::F32,
-            Element::F16 => Format::F16,
-            Element::Bf16 | Element::F8E4m3 => Format::Bf16,
-            Element::Mxfp4 => Format::Mxfp4,
-        }
-    }
-
-    /// The format that has the same numbers in the same bytes.
-    pub fn format(self) -> Option<Format> {
-        match self {
-            Element::F32 => Some(Format::F32),
-            Element::F16 => Some(Format::F16),
-            Element::Bf16 => Some(Format::Bf16),
-            Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => None,
-        }
-    }
-
-    /// Numbers of stored bytes.
-    fn floats(self, bytes: &[u8], out: &mut [f32]) {
-        let pairs = || bytes.as_chunks::<2>().0.iter();
-        match self {
-            Element::F32 => {
-                out.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
-            }
-            Element::F16 => out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = f16::from_le_bytes(*bytes).to_f32()),
-            Element::Bf16 => {
-                out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32());
-            }
-            Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
-            // Blocks are moved, never converted, or converted whole.
-            Element::Mxfp4 | Element::Block(_) => {}
-        }
-    }
-}
-
-/// The number of a byte of `float8_e4m3fn`: exponents are 7 too large; the largest with all bits of the mantissa is NaN.
-fn f8_e4m3(byte: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
-    let size = match (exponent, byte & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa / 512.0,
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    };
-    if byte & 0x80 == 0 { size } else { -size }
-}
 
 /// What becomes of each number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -188,41 +92,6 @@ impl Extent {
     fn part(&self, offset: u64, bytes: u64) -> Option<u64> {
         let end = offset.checked_add(bytes)?;
         (end <= self.bytes).then(|| self.offset.checked_add(offset)).flatten()
-    }
-}
-
-/// What numbers of a stored matrix are multiplied with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scales {
-    /// Where they are, row by row.
-    pub extent: Extent,
-    /// How they are written.
-    pub kind: ScaleKind,
-    /// Rows of the stored matrix that share a scale.
-    pub block_rows: u64,
-    /// Columns that do.
-    pub block_columns: u64,
-    /// Columns of the stored matrix.
-    pub columns: u64,
-}
-
-/// How scales are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ScaleKind {
-    /// As numbers, which multiply.
-    Number(Element),
-    /// Powers of two in a byte, 127 too large (E8M0), which multiply.
-    Power,
-    /// The bytes of MX blocks, one for each, which are moved with their codes.
-    OfBlock,
-}
-
-impl ScaleKind {
-    fn bytes(self) -> u64 {
-        match self {
-            ScaleKind::Number(element) => element.block().1,
-            ScaleKind::Power | ScaleKind::OfBlock => 1,
-        }
     }
 }
 
@@ -564,137 +433,6 @@ impl Derived {
     }
 }
 
-/// A derived tensor, and where the rows of each of its pieces end.
-#[derive(Clone, Debug)]
-pub struct Indexed {
-    derived: Derived,
-    ends: Vec<u64>,
-}
-
-impl std::ops::Deref for Indexed {
-    type Target = Derived;
-
-    fn deref(&self) -> &Derived {
-        &self.derived
-    }
-}
-
-impl Indexed {
-    /// The number of the piece that a row is of, and that piece's first row.
-    fn piece(&self, row: u64) -> Option<(&Piece, u64)> {
-        let number = self.ends.partition_point(|end| *end <= row);
-        let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Some((self.pieces.get(number)?, first))
-    }
-
-    /// Gives the bytes from `offset` on, which are whole blocks of rows. False where they are not, or `fetch` has not what they are made of.
-    #[must_use]
-    pub fn read(&self, offset: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
-        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
-        let (mut offset, mut out) = (offset, out);
-        while !out.is_empty() {
-            let within = offset % row_bytes;
-            let whole = if within == 0 { out.len() as u64 / row_bytes } else { 0 };
-            // Whole rows, or what is read of one.
-            let each = if whole > 0 { row_bytes } else { (row_bytes - within).min(out.len() as u64) };
-            let bytes = each * whole.max(1);
-            let (part, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
-            if !self.read_rows(offset, each, part, fetch) {
-                return false;
-            }
-            (offset, out) = (offset + bytes, rest);
-        }
-        true
-    }
-
-    /// Gives `each` bytes of as many rows as `out` has room for, the same part of each, from `offset` on in the first; whole blocks. False as of
-    /// [`Indexed::read`].
-    #[must_use]
-    pub fn read_rows(&self, offset: u64, each: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
-        let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
-        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
-        let (mut row, within) = (offset / row_bytes, offset % row_bytes);
-        let whole = |bytes: u64| bytes.is_multiple_of(block_bytes);
-        if each == 0
-            || each > row_bytes - within
-            || !whole(within)
-            || !whole(each)
-            || !(out.len() as u64).is_multiple_of(each)
-        {
-            return out.is_empty();
-        }
-        let mut out = out;
-        while !out.is_empty() {
-            let Some((piece, first)) = self.piece(row) else { return false };
-            let number = row - first;
-            let tile = piece.tile(number, out.len() as u64 / each);
-            let rows = tile.as_ref().map_or(1, |tile| tile.rows);
-            let (part, rest) = std::mem::take(&mut out).split_at_mut((rows * each) as usize);
-            let column = within / block_bytes * block_len / piece.element.columns();
-            let read = match &tile {
-                Some(tile) => self.derived.tile(piece, tile, column, part, fetch),
-                None => self.derived.row(piece, number, column, part, fetch),
-            };
-            if !read {
-                return false;
-            }
-            (row, out) = (row + rows, rest);
-        }
-        true
-    }
-
-    /// Where bytes are read from, more or less: for each piece that has rows of them, all between the first byte and the last.
-    pub fn spans(&self, offset: u64, bytes: u64) -> Vec<Extent> {
-        let mut spans = Vec::new();
-        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
-        let (mut row, end) = (offset / row_bytes, offset.saturating_add(bytes).div_ceil(row_bytes));
-        while row < end {
-            let Some((piece, before)) = self.piece(row) else { break };
-            let behind = before.saturating_add(piece.row_count());
-            let (first, last) = (row - before, end.min(behind) - 1 - before);
-            let elements: Vec<u64> = [first, last].iter().map(|&row| piece.first + at(&piece.rows, row)).collect();
-            let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
-            let from = elements[0].min(elements[1]);
-            let count = elements[0].max(elements[1]) + width + 1 - from;
-            if let Some((from, bytes)) = piece.element.span(from, count)
-                && let Some(offset) = piece.extent.part(from, bytes)
-            {
-                spans.push(Extent { file: piece.extent.file, offset, bytes });
-            }
-            row = behind;
-        }
-        spans
-    }
-
-    /// Where bytes lie just as they are, if they do.
-    pub fn place(&self, offset: u64, bytes: u64) -> Option<(u32, u64)> {
-        let row_bytes = self.format.row_bytes(self.columns).filter(|&row| row > 0)?;
-        if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
-            return None;
-        }
-        let (piece, before) = self.piece(offset / row_bytes)?;
-        let (row, count) = (offset / row_bytes - before, bytes / row_bytes);
-        let kept =
-            piece.element.format() == Some(self.format) && piece.scales.is_none() && piece.change == Change::Keep;
-        if !kept || row + count > piece.row_count() {
-            return None;
-        }
-        let first = piece.first + at(&piece.rows, row);
-        let follows = |digits: &[Axis], mut step: u64| {
-            digits.iter().rev().filter(|axis| axis.len > 1).all(|axis| {
-                let right = axis.stride == step;
-                step = step.saturating_mul(axis.len);
-                right
-            })
-        };
-        if !follows(&piece.columns, 1) || !follows(&piece.rows, self.columns) {
-            return None;
-        }
-        let (first, _) = piece.element.span(first, 0)?;
-        Some((piece.extent.file, piece.extent.part(first, bytes)?))
-    }
-}
-
 /// Numbers of blocks that lie one behind another, from an element on.
 fn numbers(extent: &Extent, format: Format, first: u64, count: u64, fetch: &Fetch<'_>) -> Option<Vec<f32>> {
     let (from, bytes) = Element::Block(format).span(first, count)?;
@@ -720,39 +458,6 @@ fn store(format: Format, x: f32, out: &mut [u8]) -> bool {
     true
 }
 
-/// Multiplies numbers of a stored matrix, from an element on, by their scales.
-fn scale(scales: &Scales, first: u64, x: &mut [f32], fetch: &Fetch<'_>) -> bool {
-    let each = scales.columns.div_ceil(scales.block_columns);
-    let (mut element, mut left) = (first, x);
-    while !left.is_empty() {
-        let (row, column) = (element / scales.columns, element % scales.columns);
-        let end = (column / scales.block_columns + 1).saturating_mul(scales.block_columns).min(scales.columns);
-        let count = (end - column).min(left.len() as u64);
-        let number = row / scales.block_rows * each + column / scales.block_columns;
-        let bytes = scales.kind.bytes();
-        let mut stored = [0u8; 4];
-        let stored = &mut stored[..bytes as usize];
-        let Some(place) = scales.extent.part(number * bytes, bytes) else { return false };
-        if !fetch(scales.extent.file, place, stored) {
-            return false;
-        }
-        let mut factor = [0f32];
-        match scales.kind {
-            ScaleKind::Number(element) => element.floats(stored, &mut factor),
-            ScaleKind::Power | ScaleKind::OfBlock => factor = [power(stored[0])],
-        }
-        let (part, rest) = std::mem::take(&mut left).split_at_mut(count as usize);
-        part.iter_mut().for_each(|x| *x *= factor[0]);
-        (element, left) = (element + count, rest);
-    }
-    true
-}
-
-/// `2^(byte - 127)`; 255 is NaN.
-fn power(byte: u8) -> f32 {
-    if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
-}
-
 /// Codes of a block, neighbours in a byte, as ggml has them: element `i` with element `i + 16`.
 fn halves_apart(codes: &[u8; MX_CODES as usize]) -> [u8; MX_CODES as usize] {
     let code = |element: usize| codes[element / 2] >> (element % 2 * 4) & 15;
@@ -761,6 +466,8 @@ fn halves_apart(codes: &[u8; MX_CODES as usize]) -> [u8; MX_CODES as usize] {
 
 #[cfg(test)]
 mod tests {
+    use super::element::f8_e4m3;
+    use super::scales::power;
     use super::*;
 
     fn extent(offset: u64, bytes: u64) -> Extent {

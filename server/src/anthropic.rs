@@ -57,6 +57,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
         stop: fields.stop("stop_sequences")?,
         ignore_end: false,
     };
+    drop(fields);
     let answer = Answer::to_conversation(&app, conversation, wanted).await?;
     let (id, model) = (format!("msg_{}", app.next_id()), app.model.facts().name.clone());
     match streamed {

@@ -5,10 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ixc_frontend::template::Conversation;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::error::HttpError;
 use crate::model::{Model, Prompt};
+
+/// Bodies up to so many bytes wait for no others: of as many as there are connections all fit.
+pub(crate) const SMALL_BODY: u64 = 64 << 10;
+/// Conversations that become prompts at once: each takes a process, and the memory of one.
+const PROMPTS_AT_ONCE: usize = 4;
 
 /// How it serves.
 #[derive(Clone, Debug)]
@@ -23,6 +28,8 @@ pub struct Options {
     pub body: Duration,
     /// Most bytes of a body.
     pub body_bytes: usize,
+    /// Most bytes of all bodies at once that are larger than [`SMALL_BODY`], each until its answer begins.
+    pub bodies_bytes: usize,
     /// How long an answer may wait for its client to read on.
     pub write_stall: Duration,
     /// How long answers that are being made may go on after the end was asked for.
@@ -38,6 +45,7 @@ impl Default for Options {
             head: seconds(10),
             body: seconds(30),
             body_bytes: 32 << 20,
+            bodies_bytes: 256 << 20,
             write_stall: seconds(30),
             drain: seconds(30),
         }
@@ -49,6 +57,10 @@ pub(crate) struct App<M> {
     pub(crate) model: Arc<M>,
     pub(crate) options: Options,
     ending: watch::Receiver<bool>,
+    /// Bytes that large bodies may still have.
+    bodies: Semaphore,
+    /// Prompts that may still be made at once.
+    prompts: Arc<Semaphore>,
     /// Answers so far, and what tells those of one server from another's.
     count: AtomicU64,
     started: u64,
@@ -57,12 +69,28 @@ pub(crate) struct App<M> {
 impl<M> App<M> {
     pub(crate) fn new(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> App<M> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-        App { model, options, ending, count: AtomicU64::new(0), started }
+        let (bodies, prompts) = (Semaphore::new(options.bodies_bytes), Arc::new(Semaphore::new(PROMPTS_AT_ONCE)));
+        App { model, options, ending, bodies, prompts, count: AtomicU64::new(0), started }
     }
 
     /// A name for an answer that no other has.
     pub(crate) fn next_id(&self) -> String {
         format!("{:x}-{}", self.started, self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Room for a body of at most so many bytes, or of as many as a body may have; `None` where it does not come in time.
+    pub(crate) async fn room(&self, bytes: Option<u64>) -> Option<SemaphorePermit<'_>> {
+        let Options { body, body_bytes, bodies_bytes, .. } = self.options;
+        let most = body_bytes.min(bodies_bytes) as u64;
+        let bytes = bytes.map_or(most, |bytes| counted(bytes).min(most));
+        let room = self.bodies.acquire_many(u32::try_from(bytes).unwrap_or(u32::MAX));
+        tokio::time::timeout(body, room).await.ok()?.ok()
+    }
+
+    /// Gives back what a body does not take of its room, which is much where it did not say how long it is.
+    pub(crate) fn shrink(room: &mut SemaphorePermit<'_>, bytes: usize) {
+        let excess = room.num_permits().saturating_sub(counted(bytes as u64) as usize);
+        drop(room.split(excess));
     }
 
     /// Whether it takes no more requests.
@@ -74,13 +102,122 @@ impl<M> App<M> {
 impl<M: Model> App<M> {
     /// A conversation as a prompt. That may start a process, so threads of connections do not do it.
     pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompt, HttpError> {
+        let failed = |error: &dyn std::fmt::Display| HttpError::failed(error.to_string());
+        let turn = self.prompts.clone().acquire_owned().await.map_err(|error| failed(&error))?;
         let model = self.model.clone();
-        let prompt = tokio::task::spawn_blocking(move || model.prompt(&conversation)).await;
-        Ok(prompt.map_err(|error| HttpError::failed(error.to_string()))??)
+        let prompt = tokio::task::spawn_blocking(move || {
+            // It is made to its end, also where the client goes away.
+            let _turn = turn;
+            model.prompt(&conversation)
+        });
+        let prompt = prompt.await;
+        Ok(prompt.map_err(|error| failed(&error))??)
     }
+}
+
+/// The bytes of a body for which there must be room.
+fn counted(bytes: u64) -> u64 {
+    if bytes > SMALL_BODY { bytes } else { 0 }
 }
 
 /// The time, in seconds since 1970.
 pub(crate) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Event, Facts, Refusal, Request, Status};
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use tokio::sync::mpsc::UnboundedSender;
+
+    /// Tells of every prompt that it begins, and ends it when it is told to.
+    struct Slow {
+        begun: Sender<()>,
+        end: Mutex<Receiver<()>>,
+    }
+
+    impl Model for Slow {
+        fn facts(&self) -> &Facts {
+            unreachable!()
+        }
+
+        fn encode(&self, _: &str, _: bool, _: bool) -> Result<Vec<u32>, Refusal> {
+            unreachable!()
+        }
+
+        fn decode(&self, _: &[u32]) -> Result<String, Refusal> {
+            unreachable!()
+        }
+
+        fn prompt(&self, _: &Conversation) -> Result<Prompt, Refusal> {
+            self.begun.send(()).unwrap();
+            self.end.lock().unwrap().recv().unwrap();
+            Ok(Prompt { tokens: vec![1], text: String::new(), parser: None })
+        }
+
+        fn start(&self, _: Request, _: UnboundedSender<Event>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn status(&self) -> Status {
+            unreachable!()
+        }
+    }
+
+    fn slow(options: Options) -> (Arc<App<Slow>>, Receiver<()>, Sender<()>) {
+        let ((begun, begins), (end, ends)) = (channel(), channel());
+        let model = Arc::new(Slow { begun, end: Mutex::new(ends) });
+        (Arc::new(App::new(model, options, watch::channel(false).1)), begins, end)
+    }
+
+    /// Also those whose clients are gone count: their processes run on.
+    #[tokio::test]
+    async fn few_prompts_are_made_at_once() {
+        let (app, begins, end) = slow(Options::default());
+        let ask = || {
+            let app = app.clone();
+            tokio::spawn(async move { app.prompt(Conversation::default()).await.map(|prompt| prompt.tokens) })
+        };
+        let asked: Vec<_> = (0..2 * PROMPTS_AT_ONCE).map(|_| ask()).collect();
+        let (gone, stay) = asked.split_at(PROMPTS_AT_ONCE);
+        while app.prompts.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        for one in gone {
+            one.abort();
+        }
+        for _ in 0..PROMPTS_AT_ONCE {
+            begins.recv().unwrap();
+        }
+        tokio::task::yield_now().await;
+        assert!(app.prompts.available_permits() == 0 && begins.try_recv().is_err());
+        (0..2 * PROMPTS_AT_ONCE).for_each(|_| end.send(()).unwrap());
+        for one in stay {
+            while !one.is_finished() {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(begins.try_iter().count(), PROMPTS_AT_ONCE);
+    }
+
+    #[tokio::test]
+    async fn large_bodies_share_a_room() {
+        let body = Duration::from_millis(1);
+        let (app, ..) = slow(Options { body_bytes: 1 << 20, bodies_bytes: 2 << 20, body, ..Options::default() });
+        let (one, two) = (app.room(Some(1 << 20)).await, app.room(None).await);
+        assert!(one.is_some() && two.is_some() && app.room(Some(SMALL_BODY + 1)).await.is_none());
+        assert!(app.room(Some(SMALL_BODY)).await.is_some() && app.room(Some(0)).await.is_some());
+        // Of what was taken as long as could be, the rest is free.
+        let mut two = two.unwrap();
+        App::<Slow>::shrink(&mut two, 1 << 19);
+        let three = app.room(Some(1 << 19)).await;
+        assert!(three.is_some() && app.room(Some(SMALL_BODY + 1)).await.is_none());
+        App::<Slow>::shrink(&mut two, 100);
+        assert!(app.room(Some(1 << 19)).await.is_some());
+        drop((two, three));
+        assert!(app.room(Some(u64::MAX)).await.is_some());
+    }
 }

@@ -28,7 +28,12 @@ const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
     let places = Arc::new(Semaphore::new(options.connections));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        // The end may come while all places are taken, too.
+        let place = tokio::select! {
+            place = places.clone().acquire_owned() => place,
+            () = ended(&mut ending) => break,
+        };
+        let Ok(place) = place else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = ended(&mut ending) => break,
@@ -127,5 +132,33 @@ impl AsyncWrite for Stalling {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let tried = Pin::new(&mut self.stream).poll_shutdown(context);
         self.checked(context, tried)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+
+    /// All places are taken by an answer that never ends: the end comes all the same, when answers had their time.
+    #[tokio::test]
+    async fn it_ends_while_no_place_is_free() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let answer = move || {
+            begun.send(()).unwrap();
+            std::future::pending::<()>()
+        };
+        let router = Router::new().route("/", get(answer));
+        let options = Options { connections: 1, drain: Duration::from_millis(10), ..Options::default() };
+        let (end, ending) = watch::channel(false);
+        let server = tokio::spawn(async move { serve(listener, router, &options, ending).await });
+        let client = TcpStream::connect(address).await.unwrap();
+        client.writable().await.unwrap();
+        client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        begins.recv().await.unwrap();
+        end.send(true).unwrap();
+        server.await.unwrap();
     }
 }

@@ -45,6 +45,10 @@ const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1024;
 /// Most tokens with a bias.
 const MOST_BIASES: usize = 1024;
+/// Most values of a body, an object counted as [`VALUES_OF_AN_OBJECT`]: eight bytes of text (`{"a":0},`) take some 650 of memory.
+const MOST_VALUES: usize = 1 << 21;
+/// As many values take as much memory as an object, which has room for eleven members at once.
+const VALUES_OF_AN_OBJECT: usize = 16;
 
 /// A field whose value would change an answer in a way that is not there, whether its value does not, and what of it is not there.
 pub(crate) type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
@@ -56,6 +60,9 @@ pub(crate) struct Fields(Map<String, Value>);
 impl Fields {
     /// Of a body.
     pub(crate) fn of(body: &[u8]) -> Result<Fields, HttpError> {
+        if values(body) > MOST_VALUES {
+            return Err(HttpError::invalid(None, format!("the body has more than {MOST_VALUES} values")));
+        }
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
             Ok(other) => Err(HttpError::invalid(None, format!("the body is {}, must be an object", kind(&other)))),
@@ -144,8 +151,25 @@ impl Fields {
             Some(Value::Array(pairs)) if pairs.len() <= MOST_BIASES => pairs.iter().map(pair).collect(),
             Some(_) => None,
         };
-        pairs.filter(|pairs| pairs.iter().all(|(_, bias)| !bias.is_nan())).ok_or_else(wrong)
+        // What is larger than any float is infinite as one: of logits that is none, and less than all it may be.
+        pairs.filter(|pairs| pairs.iter().all(|(_, bias)| *bias < f32::INFINITY)).ok_or_else(wrong)
     }
+}
+
+/// How many values a text has, at most: each but the first stands behind a comma or at the beginning of a list or an object.
+fn values(body: &[u8]) -> usize {
+    let (mut count, mut in_text, mut escaped) = (1, false, false);
+    for byte in body {
+        match (byte, in_text) {
+            (_, true) if escaped => escaped = false,
+            (b'\\', true) => escaped = true,
+            (b'"', _) => in_text = !in_text,
+            (b'{', false) => count += VALUES_OF_AN_OBJECT,
+            (b',' | b'[', false) => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// A token and what is added to its logit.
@@ -173,5 +197,26 @@ fn shown(value: &Value) -> String {
         Value::Number(_) | Value::Bool(_) | Value::Null => value.to_string(),
         Value::String(text) if text.len() <= 32 => value.to_string(),
         _ => kind(value).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Short texts of many values are refused before they are read; what stands in a text counts as one, however long.
+    #[test]
+    fn values_are_few() {
+        assert_eq!(values(br#"{"a": [1, "x\",,[{", 3], "b": {}}"#), 1 + 16 + 1 + 2 + 1 + 16);
+        let of = |member: &str, count: usize| {
+            let list = vec![member; count].join(",");
+            Fields::of(format!(r#"{{"prompt": [{list}]}}"#).as_bytes()).map(drop)
+        };
+        assert!(of("1", MOST_VALUES - 32).is_ok() && of(r#"{"a":0}"#, 1000).is_ok());
+        for (member, count) in [("1", MOST_VALUES), (r#"{"a":0}"#, MOST_VALUES / 16)] {
+            let error = of(member, count).unwrap_err();
+            assert!(error.body()["error"]["message"].as_str().unwrap().contains("values"), "{error:?}");
+        }
+        assert!(Fields::of(format!(r#"{{"prompt": "{}"}}"#, ",[{".repeat(MOST_VALUES)).as_bytes()).is_ok());
     }
 }

@@ -28,16 +28,18 @@ pub mod model;
 mod native;
 mod openai;
 
+use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use http_body_util::LengthLimitError;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -122,6 +124,10 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
         return HttpError::key().into_response();
     }
     let (parts, body) = request.into_parts();
+    if is_open {
+        // What nobody needs a key for has no body, and none is read.
+        return next.run(Request::from_parts(parts, Body::empty())).await;
+    }
     let too_large = || {
         HttpError::invalid(None, format!("the body is larger than {body_bytes} bytes"))
             .with_status(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error")
@@ -131,16 +137,24 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
     if length.is_some_and(|length| length > body_bytes as u64) {
         return too_large();
     }
+    let Some(mut room) = app.room(body.size_hint().upper()).await else {
+        return HttpError::invalid(None, "other bodies take all room; try again later")
+            .with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
+            .into_response();
+    };
     let bytes = match tokio::time::timeout(app.options.body, axum::body::to_bytes(body, body_bytes)).await {
         Ok(Ok(bytes)) => bytes,
-        // Nothing else is known of why, and a client that went away reads no answer.
-        Ok(Err(_)) => return too_large(),
+        Ok(Err(error)) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => return too_large(),
+        Ok(Err(error)) => {
+            return HttpError::invalid(None, format!("the body cannot be read: {error}")).into_response();
+        }
         Err(_) => {
             return HttpError::invalid(None, "the body did not come in time")
                 .with_status(StatusCode::REQUEST_TIMEOUT, "invalid_request_error")
                 .into_response();
         }
     };
+    App::<M>::shrink(&mut room, bytes.len());
     next.run(Request::from_parts(parts, Body::from(bytes))).await
 }
 

@@ -112,6 +112,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         show_special: false,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
+    drop(fields);
     let name = app.model.facts().name.clone();
     let (count, (send, events)) = (request.tokens.len(), mpsc::unbounded_channel());
     app.model.start(request, send)?;

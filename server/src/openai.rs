@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event as Sse, KeepAlive};
@@ -33,6 +34,8 @@ use crate::model::{End, Model, Request};
 
 /// Most messages of a conversation.
 pub(crate) const MOST_MESSAGES: usize = 65_536;
+/// Most letters of a message's role.
+const MOST_ROLE_BYTES: usize = 64;
 /// Most tools.
 pub(crate) const MOST_TOOLS: usize = 1024;
 /// How often something is sent where there is nothing to say.
@@ -48,13 +51,14 @@ pub(crate) async fn models<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Val
 /// One of them.
 pub(crate) async fn model<M: Model>(
     State(app): State<Arc<App<M>>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, HttpError> {
-    match name == app.model.facts().name {
-        true => Ok(Json(model_object(&*app.model))),
-        false => Err(HttpError::invalid(Some("model"), format!("there is no model {name:?}; /v1/models lists them"))
-            .with_status(StatusCode::NOT_FOUND, "invalid_request_error")),
-    }
+    let wrong = match name {
+        Ok(Path(name)) if name == app.model.facts().name => return Ok(Json(model_object(&*app.model))),
+        Ok(Path(name)) => format!("there is no model {name:?}; /v1/models lists them"),
+        Err(_) => "there is no such model, whose name is no UTF-8; /v1/models lists them".to_owned(),
+    };
+    Err(HttpError::invalid(Some("model"), wrong).with_status(StatusCode::NOT_FOUND, "invalid_request_error"))
 }
 
 fn model_object(model: &impl Model) -> Value {
@@ -85,6 +89,8 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
     };
+    // An answer takes long, and what it was asked with is memory.
+    drop(fields);
     respond(&app, how, Answer::to_conversation(&app, conversation, wanted).await?).await
 }
 
@@ -104,6 +110,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         show_special: false,
         tokens,
     };
+    drop(fields);
     let count = request.tokens.len();
     let (send, events) = mpsc::unbounded_channel();
     app.model.start(request, send)?;
@@ -242,6 +249,11 @@ fn message(i: usize, value: &Value) -> Result<Message, HttpError> {
         Some(_) => Err(wrong(&format!(".{name} must be a text"))),
     };
     let role = text("role")?.ok_or_else(|| wrong(" has no role"))?;
+    // Templates write it as their own word, so that names of control tokens in it would be those.
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    if role.is_empty() || role.len() > MOST_ROLE_BYTES || !role.bytes().all(is_word) {
+        return Err(wrong(&format!(".role must be a word of at most {MOST_ROLE_BYTES} letters")));
+    }
     let content = match members.get("content") {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),

@@ -141,9 +141,9 @@ impl Args {
         let mut report = Report::new(format, &name, Setting::of(&self)?, out)?;
         for threads in threads {
             let streaming = self.streaming.options()?;
-            let target = self.target.target();
+            let (target, caches) = (self.target.target(), self.target.caches());
             let options = SessionOptions {
-                compile: compile::Options { target, ..streaming.compile },
+                compile: compile::Options { target, caches, ..streaming.compile },
                 run: engine::Options { threads, pin: self.pin.pin, context: Some(positions(context)), ..streaming.run },
                 model_file: self.model.file().map(Path::to_owned),
                 ..streaming

@@ -261,3 +261,49 @@ impl StreamingChoice {
         })
     }
 }
+
+/// How a model is run, of a command that makes text: with what threads, in what context, for what target, from what memory.
+#[derive(Debug, clap::Args)]
+pub struct RunChoice {
+    /// Threads [default: one for each core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    pin: PinChoice,
+    /// Positions that a KV cache has room for: each request's has as many [default: the model's, at most 4096].
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
+    context: Option<usize>,
+    #[command(flatten)]
+    target: TargetChoice,
+    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    #[arg(long)]
+    no_pack: bool,
+    /// Do not read a plan's weights through to compare their checksums.
+    #[arg(long)]
+    no_check: bool,
+    #[command(flatten)]
+    pub streaming: StreamingChoice,
+}
+
+impl RunChoice {
+    /// As a session takes it; all else is the default.
+    ///
+    /// # Errors
+    /// Where there is a budget for mapped files.
+    pub fn options(&self, model: &ModelChoice) -> anyhow::Result<SessionOptions> {
+        let streaming = self.streaming.options()?;
+        let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
+        Ok(SessionOptions {
+            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
+            run: engine::Options {
+                threads: self.threads,
+                pin: self.pin.pin,
+                context: self.context.map(positions),
+                skip_weight_check: self.no_check,
+                ..streaming.run
+            },
+            model_file: model.file().map(Path::to_owned),
+            ..streaming
+        })
+    }
+}

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ixc::chat::{self, Chat};
-use ixc::compile;
 use ixc::files::Output;
 use ixc::frontend::template::{ChatTemplate, own_program};
 use ixc::ir::plan::State;
@@ -16,7 +15,7 @@ use ixc::runtime::gauge::Gauge;
 use ixc::runtime::trace::{self, Recorder};
 use ixc::session::{Session, SessionOptions};
 
-use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, backend, positions};
+use super::choose::{ModelChoice, RunChoice, backend};
 use super::force::{Force, reads};
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
@@ -73,27 +72,11 @@ pub struct Args {
     /// Most tokens to write; -1: until the model ends or the context is full [default: 256; with --chat -1].
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
-    /// Threads [default: one for each core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
-    threads: Option<usize>,
     #[command(flatten)]
-    pin: PinChoice,
-    /// Positions that the KV cache has room for [default: the model's, at most 4096].
-    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
-    context: Option<usize>,
-    #[command(flatten)]
-    target: TargetChoice,
+    how: RunChoice,
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long)]
     emulate: bool,
-    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
-    #[arg(long)]
-    no_pack: bool,
-    /// Do not read a plan's weights through to compare their checksums.
-    #[arg(long)]
-    no_check: bool,
-    #[command(flatten)]
-    streaming: StreamingChoice,
     /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
@@ -122,23 +105,16 @@ impl Args {
         let mut output = output.transpose()?;
         let trace = output.is_some().then(|| Arc::new(Recorder::new()));
         let gauge = Arc::new(Gauge::default());
-        let streaming = self.streaming.options()?;
-        let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
+        let options = self.how.options(&self.model)?;
         let options = SessionOptions {
-            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
-                threads: self.threads,
-                pin: self.pin.pin,
-                context: self.context.map(positions),
                 backend: backend(self.emulate),
-                skip_weight_check: self.no_check,
                 stats: self.stats,
                 trace: trace.clone(),
                 gauge: Some(Arc::clone(&gauge)),
-                ..streaming.run
+                ..options.run
             },
-            model_file: self.model.file().map(Path::to_owned),
-            ..streaming
+            ..options
         };
         // Before the model is opened, which takes longer.
         let template = self.template.template()?;
@@ -169,7 +145,7 @@ impl Args {
             session,
             wanted: Wanted {
                 model: &self.model,
-                streaming: &self.streaming,
+                streaming: &self.how.streaming,
                 sampling: &self.sampling,
                 inputs: self.inputs(),
                 limit: self.limit(None),

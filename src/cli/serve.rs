@@ -9,12 +9,11 @@ use std::sync::Arc;
 use ixc::frontend::template::own_program;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::serving::{self, Host};
+use ixc::serving::{self, Host, serve};
 use ixc::session::{Session, SessionOptions};
-use ixc::{compile, serving::serve};
 use ixc_files::{ReadError, read_argument};
 
-use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
+use super::choose::{ModelChoice, RunChoice};
 use super::output::{Watch, counted, note};
 use super::template::TemplateChoice;
 use super::{BadInput, Usage, interrupt};
@@ -70,24 +69,8 @@ pub struct Args {
     exact_batch: bool,
     #[command(flatten)]
     template: TemplateChoice,
-    /// Threads [default: one for each core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
-    threads: Option<usize>,
     #[command(flatten)]
-    pin: PinChoice,
-    /// Positions that each request has room for [default: the model's, at most 4096].
-    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
-    context: Option<usize>,
-    #[command(flatten)]
-    target: TargetChoice,
-    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
-    #[arg(long)]
-    no_pack: bool,
-    /// Do not read a plan's weights through to compare their checksums.
-    #[arg(long)]
-    no_check: bool,
-    #[command(flatten)]
-    streaming: StreamingChoice,
+    how: RunChoice,
 }
 
 impl Args {
@@ -101,22 +84,15 @@ impl Args {
         }
         let template = self.template.template()?;
         let gauge = Arc::new(Gauge::default());
-        let streaming = self.streaming.options()?;
-        let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
+        let options = self.how.options(&self.model)?;
         let options = SessionOptions {
-            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
-                threads: self.threads,
-                pin: self.pin.pin,
-                context: self.context.map(positions),
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
-                skip_weight_check: self.no_check,
                 gauge: Some(Arc::clone(&gauge)),
-                ..streaming.run
+                ..options.run
             },
-            model_file: self.model.file().map(Path::to_owned),
-            ..streaming
+            ..options
         };
         // Before the model is loaded, which takes longer.
         let address = SocketAddr::new(self.host, self.port);

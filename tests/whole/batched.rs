@@ -10,6 +10,9 @@ use ixc::ir::plan::Plan;
 use ixc::ir::random::Random;
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId, StepError};
+use ixc::runtime::sample::Settings;
+use ixc::scheduler::{Event, Job, Scheduler};
+use ixc::session::{Session, SessionOptions};
 use ixc::targets::Target;
 
 const SEQUENCES: usize = 4;
@@ -159,4 +162,35 @@ fn what_cannot_be_a_step_of_several_says_so() {
     // Its number is given again, to an empty one.
     let again = engine.add_sequence().unwrap();
     assert_eq!(engine.sequence(again).unwrap().position(), 0);
+}
+
+/// In steps that are shorter than parts of prompts, or than there are sequences, each request has its first token before another has its last.
+#[test]
+fn no_request_waits_for_the_end_of_others_in_short_steps() {
+    for most in [2, 8] {
+        let compile = Options { max_tokens: Some(most), ..Options::default() };
+        let run = engine::Options { sequences: 3, threads: Some(2), ..engine::Options::default() };
+        let options = SessionOptions { compile, run, ..SessionOptions::default() };
+        let mut scheduler = Scheduler::new(Session::open(None, &options).unwrap()).unwrap();
+        let never = scheduler.session().tokenizer().unwrap().end_of_generation();
+        for tokens in [vec![300], vec![301], (302..322).collect()] {
+            let sampling = Settings { never: never.clone(), ..Settings::greedy() };
+            scheduler.submit(Job { tokens, limit: Some(40), sampling }).unwrap();
+        }
+        let (mut begun, mut ended) = (Vec::new(), 0);
+        while !scheduler.is_idle() {
+            for (id, event) in scheduler.step() {
+                match event {
+                    Event::Token(_) if !begun.contains(&id) => {
+                        assert_eq!(ended, 0, "{id:?} waits for others in steps of {most}");
+                        begun.push(id);
+                    }
+                    Event::Ended(_) => ended += 1,
+                    Event::Failed(error) => panic!("{error}"),
+                    Event::Token(_) | Event::Begun { .. } => {}
+                }
+            }
+        }
+        assert_eq!((begun.len(), ended), (3, 3));
+    }
 }

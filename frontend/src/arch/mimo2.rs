@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         reads: &["attention.value_scale"],
-        windows: Some(Windows { base: Some(10_000.0), ..Windows::every(0) }),
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(0) }),
         dense_by_tensor: true,
         ..Defaults::USUAL
     },

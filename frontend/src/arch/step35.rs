@@ -22,7 +22,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
-        windows: Some(Windows { base: Some(10_000.0), divided: false, ..Windows::every(0) }),
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
         half_rotated: true,
         dense_by_tensor: true,
         ..Defaults::USUAL

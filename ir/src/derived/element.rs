@@ -1,0 +1,111 @@
+//! How stored elements are written: where they lie, and the numbers that they are.
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use super::{MX_BLOCK, MX_CODES};
+use crate::format::Format;
+
+/// How a stored tensor's elements are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Element {
+    /// IEEE single.
+    F32,
+    /// IEEE half.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+    /// `float8_e4m3fn`: no infinities, one NaN a sign.
+    F8E4m3,
+    /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower half. Views count blocks; scales are bytes apart.
+    Mxfp4,
+    /// A number of a format of files, whose blocks lie one behind another. Views count numbers.
+    Block(Format),
+}
+
+impl Element {
+    /// How a format of files writes its numbers.
+    pub fn of(format: Format) -> Element {
+        let plain = [Element::F32, Element::F16, Element::Bf16];
+        plain.into_iter().find(|element| element.format() == Some(format)).unwrap_or(Element::Block(format))
+    }
+
+    /// Numbers of a block, and its bytes: of one alone, but where a block has more, and of the codes of MX blocks.
+    pub(super) fn block(self) -> (u64, u64) {
+        match self {
+            Element::F32 => (1, 4),
+            Element::F16 | Element::Bf16 => (1, 2),
+            Element::F8E4m3 => (1, 1),
+            Element::Mxfp4 => (1, MX_CODES),
+            Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
+        }
+    }
+
+    /// Where elements from `first` on lie: the first byte of their blocks, and how many bytes those have.
+    pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
+        let (len, bytes) = self.block();
+        let (begin, end) = (first / len, first.checked_add(count)?.div_ceil(len));
+        Some((begin.checked_mul(bytes)?, (end - begin).checked_mul(bytes)?))
+    }
+
+    /// Bytes of so many elements, in whole blocks; `None` where they are too many.
+    pub fn bytes_of(self, count: u64) -> Option<u64> {
+        self.span(0, count).map(|(_, bytes)| bytes)
+    }
+
+    /// Columns that one stands for.
+    pub fn columns(self) -> u64 {
+        match self {
+            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) => 1,
+            Element::Mxfp4 => MX_BLOCK,
+        }
+    }
+
+    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are.
+    pub fn scaled_format(self) -> Format {
+        match self {
+            Element::F32 | Element::Block(_) => Format::F32,
+            Element::F16 => Format::F16,
+            Element::Bf16 | Element::F8E4m3 => Format::Bf16,
+            Element::Mxfp4 => Format::Mxfp4,
+        }
+    }
+
+    /// The format that has the same numbers in the same bytes.
+    pub fn format(self) -> Option<Format> {
+        match self {
+            Element::F32 => Some(Format::F32),
+            Element::F16 => Some(Format::F16),
+            Element::Bf16 => Some(Format::Bf16),
+            Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => None,
+        }
+    }
+
+    /// Numbers of stored bytes.
+    pub(super) fn floats(self, bytes: &[u8], out: &mut [f32]) {
+        let pairs = || bytes.as_chunks::<2>().0.iter();
+        match self {
+            Element::F32 => {
+                out.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
+            }
+            Element::F16 => out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = f16::from_le_bytes(*bytes).to_f32()),
+            Element::Bf16 => {
+                out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32());
+            }
+            Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
+            // Blocks are moved, never converted, or converted whole.
+            Element::Mxfp4 | Element::Block(_) => {}
+        }
+    }
+}
+
+/// The number of a byte of `float8_e4m3fn`: exponents are 7 too large; the largest with all bits of the mantissa is NaN.
+pub(super) fn f8_e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+    let size = match (exponent, byte & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa / 512.0,
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if byte & 0x80 == 0 { size } else { -size }
+}

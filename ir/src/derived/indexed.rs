@@ -1,0 +1,134 @@
+//! Reading a derived tensor: which pieces rows are of, and where their bytes come from.
+
+use super::{Axis, Change, Derived, Extent, Fetch, Piece, at};
+
+/// A derived tensor, and where the rows of each of its pieces end.
+#[derive(Clone, Debug)]
+pub struct Indexed {
+    pub(super) derived: Derived,
+    pub(super) ends: Vec<u64>,
+}
+
+impl std::ops::Deref for Indexed {
+    type Target = Derived;
+
+    fn deref(&self) -> &Derived {
+        &self.derived
+    }
+}
+
+impl Indexed {
+    /// The number of the piece that a row is of, and that piece's first row.
+    fn piece(&self, row: u64) -> Option<(&Piece, u64)> {
+        let number = self.ends.partition_point(|end| *end <= row);
+        let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some((self.pieces.get(number)?, first))
+    }
+
+    /// Gives the bytes from `offset` on, which are whole blocks of rows. False where they are not, or `fetch` has not what they are made of.
+    #[must_use]
+    pub fn read(&self, offset: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
+        let (mut offset, mut out) = (offset, out);
+        while !out.is_empty() {
+            let within = offset % row_bytes;
+            let whole = if within == 0 { out.len() as u64 / row_bytes } else { 0 };
+            // Whole rows, or what is read of one.
+            let each = if whole > 0 { row_bytes } else { (row_bytes - within).min(out.len() as u64) };
+            let bytes = each * whole.max(1);
+            let (part, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
+            if !self.read_rows(offset, each, part, fetch) {
+                return false;
+            }
+            (offset, out) = (offset + bytes, rest);
+        }
+        true
+    }
+
+    /// Gives `each` bytes of as many rows as `out` has room for, the same part of each, from `offset` on in the first; whole blocks. False as of
+    /// [`Indexed::read`].
+    #[must_use]
+    pub fn read_rows(&self, offset: u64, each: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
+        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
+        let (mut row, within) = (offset / row_bytes, offset % row_bytes);
+        let whole = |bytes: u64| bytes.is_multiple_of(block_bytes);
+        if each == 0
+            || each > row_bytes - within
+            || !whole(within)
+            || !whole(each)
+            || !(out.len() as u64).is_multiple_of(each)
+        {
+            return out.is_empty();
+        }
+        let mut out = out;
+        while !out.is_empty() {
+            let Some((piece, first)) = self.piece(row) else { return false };
+            let number = row - first;
+            let tile = piece.tile(number, out.len() as u64 / each);
+            let rows = tile.as_ref().map_or(1, |tile| tile.rows);
+            let (part, rest) = std::mem::take(&mut out).split_at_mut((rows * each) as usize);
+            let column = within / block_bytes * block_len / piece.element.columns();
+            let read = match &tile {
+                Some(tile) => self.derived.tile(piece, tile, column, part, fetch),
+                None => self.derived.row(piece, number, column, part, fetch),
+            };
+            if !read {
+                return false;
+            }
+            (row, out) = (row + rows, rest);
+        }
+        true
+    }
+
+    /// Where bytes are read from, more or less: for each piece that has rows of them, all between the first byte and the last.
+    pub fn spans(&self, offset: u64, bytes: u64) -> Vec<Extent> {
+        let mut spans = Vec::new();
+        let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
+        let (mut row, end) = (offset / row_bytes, offset.saturating_add(bytes).div_ceil(row_bytes));
+        while row < end {
+            let Some((piece, before)) = self.piece(row) else { break };
+            let behind = before.saturating_add(piece.row_count());
+            let (first, last) = (row - before, end.min(behind) - 1 - before);
+            let elements: Vec<u64> = [first, last].iter().map(|&row| piece.first + at(&piece.rows, row)).collect();
+            let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
+            let from = elements[0].min(elements[1]);
+            let count = elements[0].max(elements[1]) + width + 1 - from;
+            if let Some((from, bytes)) = piece.element.span(from, count)
+                && let Some(offset) = piece.extent.part(from, bytes)
+            {
+                spans.push(Extent { file: piece.extent.file, offset, bytes });
+            }
+            row = behind;
+        }
+        spans
+    }
+
+    /// Where bytes lie just as they are, if they do.
+    pub fn place(&self, offset: u64, bytes: u64) -> Option<(u32, u64)> {
+        let row_bytes = self.format.row_bytes(self.columns).filter(|&row| row > 0)?;
+        if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
+            return None;
+        }
+        let (piece, before) = self.piece(offset / row_bytes)?;
+        let (row, count) = (offset / row_bytes - before, bytes / row_bytes);
+        let kept =
+            piece.element.format() == Some(self.format) && piece.scales.is_none() && piece.change == Change::Keep;
+        if !kept || row + count > piece.row_count() {
+            return None;
+        }
+        let first = piece.first + at(&piece.rows, row);
+        let follows = |digits: &[Axis], mut step: u64| {
+            digits.iter().rev().filter(|axis| axis.len > 1).all(|axis| {
+                let right = axis.stride == step;
+                step = step.saturating_mul(axis.len);
+                right
+            })
+        };
+        if !follows(&piece.columns, 1) || !follows(&piece.rows, self.columns) {
+            return None;
+        }
+        let (first, _) = piece.element.span(first, 0)?;
+        Some((piece.extent.file, piece.extent.part(first, bytes)?))
+    }
+}

@@ -1,0 +1,55 @@
+//! What kernels give, in f64: from queries, keys and values as they are read.
+
+use super::Scores;
+use crate::cache::{Cache, Field};
+use crate::reference::{Buffers, Mismatch};
+
+/// A query times the factor on scores, as it is multiplied with keys: in f32, rounded to bytes where those are in blocks.
+fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
+    let q: Vec<f32> = q.iter().map(|&q| q as f32).collect();
+    let Some(blocks) = keys.codes() else { return q.iter().map(|&q| f64::from(q) * f64::from(scale)).collect() };
+    let rounded = q.chunks(blocks.len() as usize).flat_map(|block| {
+        let block: Vec<f32> = block.iter().map(|q| q * scale).collect();
+        let most = block.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let (d, inverse) = (most * (1.0 / 127.0), if most > 0.0 { 127.0 / most } else { 0.0 });
+        block.into_iter().map(move |x| f64::from((x * inverse).round_ties_even()) * f64::from(d))
+    });
+    rounded.collect()
+}
+
+/// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `from..=own`, where the buffers begin at
+/// `first`: in f64. A sink takes part in the first two.
+pub fn attended(
+    input: &Buffers<'_>,
+    q: &[f64],
+    values: (usize, Cache),
+    scores: &Scores,
+    range: (usize, usize, usize),
+    sink: Option<f64>,
+) -> Result<(f64, f64, Vec<f64>), Mismatch> {
+    attended_in(input, ["keys", "values"], q, values, scores, range, sink)
+}
+
+/// The same over keys and values of these names.
+pub fn attended_in(
+    input: &Buffers<'_>,
+    [keys, values]: [&'static str; 2],
+    q: &[f64],
+    (dv, cache): (usize, Cache),
+    scores: &Scores,
+    (first, from, own): (usize, usize, usize),
+    sink: Option<f64>,
+) -> Result<(f64, f64, Vec<f64>), Mismatch> {
+    let (of_keys, of_values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
+    let (d, q) = (q.len(), multiplied(&of_keys, q, scores.scale.value()));
+    let (key, value) = (of_keys.reader(input, keys)?, of_values.reader(input, values)?);
+    let positions = from - first..own + 1 - first;
+    let score = |p: usize| scores.bent((0..d).map(|e| q[e] * key(p, e)).sum());
+    let scores: Vec<f64> = positions.clone().map(score).collect();
+    let begin = positions.start;
+    let max = scores.iter().copied().fold(sink.unwrap_or(f64::MIN), f64::max);
+    let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+    let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
+    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * value(p, e)).sum()).collect();
+    Ok((max, sum, acc))
+}
