@@ -393,6 +393,20 @@ fn an_index_chooses_runs_that_share_a_key() {
     assert_eq!(found[0], i32s(&[6, 3], expected.as_flattened()));
 }
 
+/// Positions that are not there take no room, however many are to be chosen.
+#[test]
+fn an_index_of_few_positions_has_few_columns() {
+    let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
+        func @f(%index: token<@index>, %q: f32[T, 1, 1], %w: f32[T, 1], %k: f32[T, 1, 1], %p: i32[T])
+        -> (i32[T, 4294967295], token<@index>) {
+        %1 = kv.append %index, %k, %k, %p
+        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 4294967295}
+        return %chosen, %2 }";
+    let ones = || f32s(&[2, 1, 1], &[1.0; 2]);
+    let args = vec![Value::Token, ones(), f32s(&[2, 1], &[1.0; 2]), ones(), i32s(&[2], &[0, 1])];
+    assert_eq!(run(text, &[], &args).unwrap()[0], i32s(&[2, 2], &[0, -1, 0, 1]));
+}
+
 /// The limit is on what the gate becomes.
 #[test]
 fn a_limited_silu_bounds_its_result() {

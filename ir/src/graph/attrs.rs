@@ -49,6 +49,16 @@ pub enum RouteScore {
     SparseMixer,
 }
 
+impl RouteScore {
+    /// Whether an expert weighs by those that are left when it is chosen as the highest of them: then logits alone choose, of all experts.
+    pub fn weighs_by_those_left(self) -> bool {
+        match self {
+            RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::Chosen | RouteScore::RootSoftplus => false,
+            RouteScore::SparseMixer => true,
+        }
+    }
+}
+
 /// How far below the highest of the experts that are left a logit may be, as a part of the larger of both magnitudes: twice `router_jitter_noise`.
 pub const SPARSE_MIXER_NEAR: f64 = 0.02;
 

@@ -347,6 +347,8 @@ impl<'a> Interpreter<'a> {
                 let every = self.module.states[state.index()].every as usize;
                 let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
                 let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
+                // More than there are places for cannot be chosen: columns of -1 alone are left out.
+                let top_k = top_k.min(length.saturating_mul(every));
                 let chosen = top_k + every - 1;
                 let mut data = Vec::with_capacity(dims[0] * chosen);
                 for ((q, w), &position) in rows {

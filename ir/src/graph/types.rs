@@ -14,7 +14,6 @@
 pub(super) mod rule;
 
 use self::rule::Rule;
-use super::attrs::RouteScore;
 use super::op::OpKind;
 use super::{Attr, Choice, Dim, Element, Function, Held, Module, Operand, State, Type, Weight};
 use crate::format::Format;
@@ -353,7 +352,7 @@ pub fn result_types(
             }
             rule.bias("bias", experts)?;
             rule.bias("scales", experts)?;
-            if rule.find_attr("score").word() == RouteScore::SparseMixer.word() {
+            if rule.weighs_by_those_left() {
                 let plain = rule.find("bias") == Operand::Absent && rule.find_attr("groups").int() == 1;
                 if !plain {
                     return Err(rule.attr("score", "another where there is a bias, or are groups"));
@@ -441,7 +440,7 @@ pub fn result_types(
             rule.rows("ids", rows)?;
             rule.number("logits", experts)?;
             let [_, top_k] = rule.weight("table")?;
-            if rule.find_attr("score").word() == RouteScore::SparseMixer.word() {
+            if rule.weighs_by_those_left() {
                 return Err(rule.attr("score", "one that says what experts weigh that need not be near the highest"));
             }
             if rule.any_weight("table").format != Format::F32 {

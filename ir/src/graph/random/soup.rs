@@ -349,7 +349,7 @@ impl Soup {
             OpKind::Route => {
                 let slots = 1 + self.rng.below(IDS);
                 let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, slots));
-                let bias = if route.score == RouteScore::SparseMixer { None } else { self.maybe_vector(IDS) };
+                let bias = if route.score.weighs_by_those_left() { None } else { self.maybe_vector(IDS) };
                 let vectors = [bias, self.maybe_vector(IDS)];
                 let (ids, p) = ok(self.b.route(logits, vectors, &route));
                 self.routed.push((ids, p, slots));
@@ -396,7 +396,7 @@ impl Soup {
                 let table = self.table(2);
                 let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, 2));
                 // What is listed need not be near the highest.
-                let score = if route.score == RouteScore::SparseMixer { RouteScore::Sigmoid } else { route.score };
+                let score = if route.score.weighs_by_those_left() { RouteScore::Sigmoid } else { route.score };
                 let how = (score, route.normalise, route.scale);
                 let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, how));
                 self.routed.push((ids, p, 2));

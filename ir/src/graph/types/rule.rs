@@ -11,6 +11,7 @@
 
 use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
+use crate::graph::attrs::RouteScore;
 use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
 use crate::graph::{Attr, Dim, Element, Function, Held, Module, Operand, State, StateId, Type, Weight};
 use crate::state::StateKind;
@@ -275,6 +276,11 @@ impl<'a> Rule<'a> {
             Ok(value) if value > 0 && u32::try_from(value).is_ok() => Ok(value),
             Ok(_) | Err(_) => Err(self.attr(name, format!("in 1..={}", u32::MAX))),
         }
+    }
+
+    /// Whether the word of `score` is one of those that say so.
+    pub(in crate::graph) fn weighs_by_those_left(&self) -> bool {
+        RouteScore::from_word(self.find_attr("score").word()).is_some_and(RouteScore::weighs_by_those_left)
     }
 
     /// A number from 0.
