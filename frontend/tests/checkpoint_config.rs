@@ -33,6 +33,17 @@ fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBu
     to
 }
 
+/// Writes the bytes of a tensor of such a folder.
+fn fill(folder: &Path, tensor: &str, bytes: &[u8]) {
+    let path = folder.join("model.safetensors");
+    let mut file = fs::read(&path).unwrap();
+    let begin = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Json = serde_json::from_slice(&file[8..begin]).unwrap();
+    let range = |end: usize| begin + header[tensor]["data_offsets"][end].as_u64().unwrap() as usize;
+    file[range(0)..range(1)].copy_from_slice(bytes);
+    fs::write(path, file).unwrap();
+}
+
 fn open(folder: &Path) -> Gguf {
     ixc_frontend::open(folder).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -179,6 +190,9 @@ fn yarn_multiplies_as_transformers_does() {
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(array) => {
+            if let ixc_frontend::gguf::Array::F32(numbers) = array {
+                return numbers.iter().map(|x| f64::from(*x)).collect();
+            }
             let number = |at| array.integer(at).map(|x| x as f64).or(array.bool(at).map(f64::from));
             (0..array.len()).filter_map(number).collect()
         }
@@ -191,8 +205,9 @@ fn numbers(value: &Value) -> Vec<f64> {
 /// Hybrids and Gemma 4, from what transformers saves of the golden models: keys and tensors are those of the files that llama.cpp's converter makes.
 #[test]
 fn keys_and_tensors_are_the_converters() {
-    // What says nothing there: RoPE that no layer has, groups of which there is one, sizes that tensors say, and vocabularies.
-    const SILENT: [&str; 7] = [
+    // What says nothing there: RoPE that no layer has, and dimensions of positions, groups of which there is one, sizes that tensors say, kinds of layers that
+    // are listed, too, and vocabularies.
+    const SILENT: [&str; 9] = [
         "rope.scaling.finetuned",
         "vocab_size",
         "rope.dimension_count",
@@ -200,7 +215,11 @@ fn keys_and_tensors_are_the_converters() {
         "expert_group_used_count",
         "attention.key_length",
         "attention.value_length",
+        "rope.dimension_sections",
+        "full_attention_interval",
     ];
+    // What the converter keeps in f32, and golden files that it did not write have in f16; and what graphs make f32 of, as it is written.
+    const SINGLE: [&str; 3] = ["ffn_gate_inp.weight", "indexer.proj.weight", "ple_conv1d.weight"];
     // What says that there is none.
     const NONE: [(&str, &str); 4] = [
         ("rope.scaling.type", "\"none\""),
@@ -225,14 +244,23 @@ fn keys_and_tensors_are_the_converters() {
             .collect();
         let tensors: Vec<_> =
             shapes.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, shape.as_slice())).collect();
-        let ours = open(&folder(&format!("saved-{name}"), &saved["config"], &tensors));
+        let at = folder(&format!("saved-{name}"), &saved["config"], &tensors);
+        for (tensor, said) in saved["tensors"].as_object().unwrap() {
+            if let Some(numbers) = said[2].as_array() {
+                let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.as_i64().unwrap().to_le_bytes()).collect();
+                fill(&at, tensor, &bytes);
+            }
+        }
+        let ours = open(&at);
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/models/{name}.gguf"));
         let theirs = Gguf::open(&golden).unwrap();
         let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
             let of = |tensor: &ixc_frontend::gguf::Tensor| {
                 // Vectors may be written as matrices.
                 let dims = tensor.dims().iter().copied().filter(|dim| *dim > 1).collect();
-                (tensor.name().to_owned(), dims, tensor.tensor_type().to_string())
+                let single = SINGLE.iter().any(|end| tensor.name().ends_with(end));
+                let kind = if single { "F32".to_owned() } else { tensor.tensor_type().to_string() };
+                (tensor.name().to_owned(), dims, kind)
             };
             let mut all: Vec<_> = model.tensors().map(of).collect();
             all.sort();
@@ -276,7 +304,111 @@ fn keys_and_tensors_are_the_converters() {
         count += 1;
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(count, 46);
+    assert_eq!(count, 50);
+}
+
+/// MiMo-V2 of two layers, the second with a window and twice as many key heads: sizes of all rows of queries, keys and values of both.
+const MIMO_ROWS: [[u64; 3]; 2] = [[128, 64, 32], [128, 128, 64]];
+
+fn mimo_2(test: &str, quantised: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBuf {
+    let mut config = json!({
+        "model_type": "mimo_v2", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "swa_num_key_value_heads": 8, "head_dim": 16, "v_head_dim": 8, "hybrid_layer_pattern": [0, 1],
+        "n_routed_experts": 2, "num_experts_per_tok": 1,
+    });
+    config["quantization_config"] = quantised.clone();
+    folder(test, &config, tensors)
+}
+
+/// Numbers of a tensor in bf16, the first of each row.
+fn firsts(model: &Gguf, tensor: &str) -> Vec<f32> {
+    let tensor = model.tensor(tensor).unwrap();
+    assert_eq!(tensor.tensor_type().to_string(), "BF16");
+    let rows = model.tensor_data(tensor).into_owned();
+    rows.chunks(2 * tensor.dims()[0] as usize)
+        .map(|row| f32::from_bits(u32::from(u16::from_le_bytes([row[0], row[1]])) << 16))
+        .collect()
+}
+
+const FUSED: [&str; 2] = ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"];
+
+/// One matrix of queries, keys and values is taken apart by the heads of its layer.
+#[test]
+fn a_fused_matrix_is_taken_apart_by_its_layer() {
+    let shapes = MIMO_ROWS.map(|rows| [rows.iter().sum::<u64>(), 32]);
+    let at = mimo_2("mimo-fused", &Json::Null, &[(FUSED[0], "BF16", &shapes[0]), (FUSED[1], "BF16", &shapes[1])]);
+    for (name, [rows, width]) in FUSED.iter().zip(shapes) {
+        // Each row is its number, and those of bf16 are exact up to 256, and in steps of 2 behind.
+        let row = |row: u64| ((row / 2 * 2) as f32).to_bits().to_le_bytes()[2..].repeat(width as usize);
+        fill(&at, name, &(0..rows).flat_map(row).collect::<Vec<u8>>());
+    }
+    let model = open(&at);
+    for (layer, rows) in MIMO_ROWS.into_iter().enumerate() {
+        let mut from = 0;
+        for (part, rows) in ["q", "k", "v"].into_iter().zip(rows) {
+            let expected: Vec<f32> = (from..from + rows).map(|row| (row / 2 * 2) as f32).collect();
+            assert_eq!(firsts(&model, &format!("blk.{layer}.attn_{part}.weight")), expected, "layer {layer}, {part}");
+            from += rows;
+        }
+    }
+    let wrong = mimo_2("mimo-wrong", &Json::Null, &[(FUSED[0], "BF16", &[225, 32])]);
+    let said = ixc_frontend::open(&wrong).unwrap_err().to_string();
+    assert!(said.contains("qkv_proj.weight") && said.contains("[225, 32]"), "{said}");
+}
+
+/// Four machines quantised their rows of it, each queries, keys and values, with scales that begin anew for each.
+#[test]
+fn a_fused_matrix_of_several_machines_is_put_together() {
+    const RANKS: u64 = 4;
+    const BLOCK: u64 = 16;
+    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]});
+    let all = MIMO_ROWS.map(|rows| rows.iter().sum::<u64>());
+    let blocks = all.map(|rows| (rows / RANKS).div_ceil(BLOCK));
+    let scales = FUSED.map(|name| format!("{name}_scale_inv"));
+    let at = mimo_2(
+        "mimo-ranks",
+        &fp8,
+        &[
+            (FUSED[0], "F8_E4M3", &[all[0], 32]),
+            (&scales[0], "F32", &[RANKS * blocks[0], 2]),
+            (FUSED[1], "F8_E4M3", &[all[1], 32]),
+            (&scales[1], "F32", &[RANKS * blocks[1], 2]),
+        ],
+    );
+    // 1, 2 and 4 in turns, and scales that count.
+    let code = |row: u64| [0x38u8, 0x40, 0x48][row as usize % 3];
+    let number = |row: u64| [1.0f32, 2.0, 4.0][row as usize % 3];
+    for layer in 0..2 {
+        fill(&at, FUSED[layer], &(0..all[layer]).flat_map(|row| [code(row); 32]).collect::<Vec<u8>>());
+        let of_blocks = (0..RANKS * blocks[layer]).flat_map(|block| [(1 + block) as f32; 2]);
+        fill(&at, &scales[layer], &of_blocks.flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+    }
+    let model = open(&at);
+    for (layer, rows) in MIMO_ROWS.into_iter().enumerate() {
+        let of_rank = all[layer] / RANKS;
+        let mut from = 0;
+        for (part, rows) in ["q", "k", "v"].into_iter().zip(rows) {
+            let own = rows / RANKS;
+            let place = |row: u64| (row / own, from + row % own);
+            let expected: Vec<f32> = (0..rows)
+                .map(place)
+                .map(|(rank, row)| number(rank * of_rank + row) * (1 + rank * blocks[layer] + row / BLOCK) as f32)
+                .collect();
+            assert_eq!(firsts(&model, &format!("blk.{layer}.attn_{part}.weight")), expected, "layer {layer}, {part}");
+            from += own;
+        }
+    }
+}
+
+/// Ling 3 as it was published: every so many layers attend, and those behind the last whole group.
+#[test]
+fn layers_behind_the_last_group_attend() {
+    let config = json!({"model_type": "bailing_hybrid", "hidden_size": 32, "num_hidden_layers": 8, "num_attention_heads": 2, "layer_group_size": 3,
+        "score_function": "sigmoid", "expert_swiglu_limit_list": [null, 7.0]});
+    let model = open(&folder("ling-3", &config, &[("model.norm.weight", "BF16", &[32])]));
+    let key = |name: &str| numbers(model.metadata().get(&format!("bailingmoe3.{name}")).unwrap());
+    assert_eq!(key("attention.head_count_kv"), [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    assert_eq!(key("swiglu_clamp_exp"), [0.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
 }
 
 /// Hunyuan has a width of experts for each layer, all the same.

@@ -55,6 +55,8 @@ pub enum Change {
     MinusExp,
     /// Times one number, then times the other.
     Times([f32; 2]),
+    /// `exp(x)`: the rate of a decay whose logarithm is stored.
+    Exp,
 }
 
 impl Change {
@@ -64,6 +66,7 @@ impl Change {
             Change::PlusOne => x + 1.0,
             Change::MinusExp => -f64::from(x).exp() as f32,
             Change::Times([first, second]) => x * first * second,
+            Change::Exp => f64::from(x).exp() as f32,
         }
     }
 }

@@ -156,12 +156,15 @@ pub(super) fn attention_of(
     let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
     b.append(layer, k, c)?;
     let y = b.attend_to(layer, q, false, chosen)?;
-    let y = match b.has(&name("attn_kv_b.weight")) {
+    let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
+    let y = match !b.has(&own) && b.has(&of_both) {
         // Older files have it with what `attn_k_b` is made of (`absorbed`).
-        true => {
-            b.heads_part(y, [&name("attn_v_b.weight"), &name("attn_kv_b.weight")], [heads, value_length, rank], still)?
+        true => b.heads_part(y, [&own, &of_both], [heads, value_length, rank], still)?,
+        false => {
+            // Some have that matrix beside the two that are made of it (ik_llama.cpp).
+            b.leave_out(&of_both);
+            b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?
         }
-        false => b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?,
     };
     let mut y = b.merge_heads(y)?;
     if let OutputGate::Own(function) = style.output_gate {

@@ -39,6 +39,9 @@ const SCORE_KEYS: [&str; 5] =
 /// `expert_gating_func` by what configurations call it.
 const SCORES: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
 
+/// Numbers of RoPE that configurations may list for each layer, and what they call the list.
+const LISTED: [(&str, &str); 2] = [("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")];
+
 /// Keys as they are collected.
 pub(super) struct Keys<'a> {
     pub config: &'a Config,
@@ -52,6 +55,8 @@ pub(super) struct Described {
     pub entries: Vec<(Box<str>, Value)>,
     /// The numbers that its tensors are taken apart by.
     pub sizes: Sizes,
+    /// Key heads of each layer.
+    pub kv_heads: Vec<u64>,
     /// Tensors that no shard has: divisors of the frequencies of RoPE, where they are divided.
     pub constants: Vec<(&'static str, Vec<f32>)>,
 }
@@ -102,7 +107,7 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
     }
     let sizes = sizes(&keys)?;
     let constants = keys.divisors()?;
-    Ok(Described { entries: keys.entries, sizes, constants })
+    Ok(Described { kv_heads: keys.kv_heads(), entries: keys.entries, sizes, constants })
 }
 
 impl Keys<'_> {
@@ -124,6 +129,19 @@ impl Keys<'_> {
     /// The number that a key has so far.
     fn number_of(&self, key: &str) -> Option<u64> {
         self.find(key).and_then(Value::integer).and_then(|number| u64::try_from(number).ok())
+    }
+
+    /// Key heads of each layer, as far as there are any.
+    fn kv_heads(&self) -> Vec<u64> {
+        let heads = |number: i128| u64::try_from(number).unwrap_or(0);
+        match self.find("attention.head_count_kv") {
+            Some(Value::Array(array)) => (0..array.len()).map(|layer| array.integer(layer).map_or(0, heads)).collect(),
+            Some(value) => {
+                let layers = self.number_of("block_count").unwrap_or(0).min(MAX_LAYERS.into());
+                vec![value.integer().map_or(0, heads); layers as usize]
+            }
+            None => Vec::new(),
+        }
     }
 
     pub(super) fn default(&mut self, key: &str, value: u32) {
@@ -155,6 +173,18 @@ impl Keys<'_> {
         if let Some(flag) = self.config.flag(from)? {
             self.put("expert_weights_norm", flag);
         }
+        Ok(())
+    }
+
+    /// Limits of gates and up, of each layer: a null is none, and so is what a shorter list does not have.
+    pub(super) fn limits(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
+        let Some(value) = self.config.value(from) else { return Ok(()) };
+        let limit = |item: &serde_json::Value| if item.is_null() { Some(0.0) } else { item.as_f64() };
+        let limits = value.as_array().and_then(|items| items.iter().map(limit).collect::<Option<Vec<f64>>>());
+        let limits = limits.ok_or_else(|| self.config.wrong(from, "no such array", "an array of numbers and nulls"))?;
+        let layers = self.number_of("block_count").unwrap_or(0) as usize;
+        let limits = limits.into_iter().map(|limit| limit as f32).chain(std::iter::repeat(0.0)).take(layers);
+        self.put(key, limits.collect::<Vec<f32>>());
         Ok(())
     }
 
@@ -207,6 +237,9 @@ impl Keys<'_> {
                 return Ok(Some(number));
             }
         }
+        if let Some(number) = self.of_kind(key, "full_attention")? {
+            return Ok(Some(number));
+        }
         match key {
             "rope_theta" | "partial_rotary_factor" => self.config.number(&[key]),
             _ => Ok(None),
@@ -215,10 +248,22 @@ impl Keys<'_> {
 
     /// The same of layers with a window, where theirs are others.
     pub(super) fn local_rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
+        const LOCAL: &str = "sliding_attention";
         match self.config.object("rope_parameters")? {
-            Some(table) => table.object("sliding_attention")?.map_or(Ok(None), |table| table.number(&[key])),
-            None => Ok(None),
+            Some(table) => table.object(LOCAL)?.map_or(Ok(None), |table| table.number(&[key])),
+            None => self.of_kind(key, LOCAL),
         }
+    }
+
+    /// A number that is listed for each layer: that of the first layer of a kind.
+    fn of_kind(&self, key: &str, kind: &str) -> Result<Option<f64>, CheckpointError> {
+        let Some((_, listed)) = LISTED.iter().find(|(of, _)| *of == key) else { return Ok(None) };
+        let Some(kinds) = self.config.texts("layer_types")? else { return Ok(None) };
+        if !self.config.value(listed).is_some_and(|value| value.is_array()) {
+            return Ok(None);
+        }
+        let numbers = self.config.numbers(listed)?.unwrap_or_default();
+        Ok(kinds.iter().position(|of| *of == kind).and_then(|layer| numbers.get(layer).copied()))
     }
 
     /// The kind of RoPE's scaling.
@@ -262,10 +307,7 @@ impl Keys<'_> {
         if let Some(base) = self.rope_number("rope_theta")? {
             self.put("rope.freq_base", base as f32);
         }
-        if let Some(parameters) = self.config.object("rope_parameters")?
-            && let Some(local) = parameters.object("sliding_attention")?
-            && let Some(base) = local.number(&["rope_theta"])?
-        {
+        if let Some(base) = self.local_rope_number("rope_theta")? {
             self.put("rope.freq_base_swa", base as f32);
         }
         let factor = self.rope_number("factor")?;
@@ -289,9 +331,8 @@ impl Keys<'_> {
                         self.put(key, number as f32);
                     }
                 }
-                let beside = (magnitude / yarn_magnitude(factor, 1.0)) as f32;
-                if beside != 1.0 {
-                    self.put("rope.scaling.attn_factor", beside);
+                if magnitude as f32 != yarn_magnitude(factor, 1.0) as f32 {
+                    self.put("rope.scaling.yarn_attn_factor", magnitude as f32);
                 }
             }
             (Some("longrope" | "su"), _) => self.longrope()?,
@@ -414,6 +455,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     let heads = count(&["num_attention_heads"])?;
     Ok(Sizes {
         layers: keys.number_of("block_count").unwrap_or(0),
+        layer_kv_heads: 0,
         experts: count(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])?,
         heads,
         kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
@@ -429,6 +471,8 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         groups: count(&["n_groups", "mamba_n_groups"])?,
         state: count(&["mamba_d_state"])?,
         inner: keys.number_of("ssm.inner_size").unwrap_or(0),
+        index: count(&["indexer_n_heads"])?.saturating_mul(count(&["indexer_head_dim"])?),
+        table_parts: count(&["split_ngram_parts"])?,
         factors: factors(config)?,
     })
 }
@@ -492,10 +536,15 @@ fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     let base = number("rope_theta", 10_000.0)? as f32;
     let (factor, low) = (number("factor", 8.0)?, number("low_freq_factor", 1.0)?);
     let (high, context) = (number("high_freq_factor", 4.0)?, number("original_max_position_embeddings", 8192.0)?);
-    let dims = head_dim(config)?;
-    if dims == 0 || dims > MAX_HEAD || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
+    let length = keys.number_of("rope.dimension_count").map_or_else(|| head_dim(config), Ok)?;
+    if length == 0 || length > MAX_HEAD || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
         return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
     }
+    // Where keys have no leading part that turns, layers may turn a part of what is the whole of others.
+    let dims = match keys.has("rope.dimension_count") {
+        true => length,
+        false => (length as f64 * number("partial_rotary_factor", 1.0)?.clamp(0.0, 1.0)) as u64,
+    };
     let [factor, low, high, context] = [factor, low, high, context].map(|x| x as f32);
     // In single precision, as it is computed elsewhere, so that files and folders have the same divisors.
     let divisors = (0..dims / 2).map(|pair| {
@@ -510,5 +559,5 @@ fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
     });
-    Ok(divisors.collect())
+    Ok(divisors.chain(std::iter::repeat(1.0)).take((length / 2) as usize).collect())
 }

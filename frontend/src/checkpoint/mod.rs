@@ -49,7 +49,7 @@ use config::Config;
 pub use error::{CheckpointError, HeaderFault};
 use families::Family;
 use keys::Described;
-use names::{Made, SHARED, Sizes, Stacked};
+use names::{Made, OneOf, SHARED, Sizes};
 use shards::{Quantisation, Shards};
 
 /// The configuration of a checkpoint's folder.
@@ -61,7 +61,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 19] = [
+const OTHER_PARTS: [&str; 24] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -81,6 +81,11 @@ const OTHER_PARTS: [&str; 19] = [
     "model.mtp_block.",
     "model.mtp_emb_norm.",
     "model.mtp_hidden_norm.",
+    "model.mtp.",
+    "audio_encoder.",
+    "speech_embeddings.",
+    "vit_large_projector.",
+    "linear_proj.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
 const PREFIXES: [(&str, &str); 11] = [
@@ -125,14 +130,19 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let family = family(&config)?;
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
-    let Described { mut entries, sizes, constants } = keys::keys(&config, family)?;
+    let Described { mut entries, sizes, kv_heads, constants } = keys::keys(&config, family)?;
     let shards = Shards::open(folder)?;
+    for (end, key) in family.numbers {
+        if let Some(numbers) = shards::numbers(&shards, end)? {
+            entries.push((format!("{}.{key}", family.architecture).into(), numbers));
+        }
+    }
     // Under names like `blk.0.ffn_up_exps.7.numa.0.weight` (kt-kernel, `convert_cpu_weights.py`).
     if let Some(tensor) = shards.tensors.keys().find(|name| name.starts_with("blk.") && name.contains("_exps.")) {
         return Err(CheckpointError::Packed { path: folder.into(), tensor: tensor.clone() });
     }
-    let weights = shards::weights(&shards, &quantisation)?;
-    let made = made(&shards, &config, family, &sizes, weights)?;
+    let weights = shards::weights(&shards, &quantisation, family.by_rank)?;
+    let made = made(&shards, &config, family, (&sizes, &kv_heads), weights)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
     let (tensors, derived) = placed(&shards, made, family.single)?;
@@ -223,12 +233,12 @@ fn made(
     shards: &Shards,
     config: &Config,
     family: &Family,
-    sizes: &Sizes,
+    (sizes, kv_heads): (&Sizes, &[u64]),
     weights: BTreeMap<Box<str>, Array>,
 ) -> Result<BTreeMap<String, Group>, CheckpointError> {
     let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(false);
     let mut made: BTreeMap<String, Group> = BTreeMap::new();
-    let mut several: BTreeMap<String, (Stacked, BTreeMap<u64, Array>)> = BTreeMap::new();
+    let mut several: BTreeMap<String, (OneOf, BTreeMap<u64, Array>)> = BTreeMap::new();
     for (stored, array) in weights {
         let Some(name) = decoder_name(&stored) else { continue };
         if tied && name == "lm_head.weight" {
@@ -248,13 +258,15 @@ fn made(
             continue;
         }
         let shape = array.shape();
-        let parts = (rule.how)(sizes, array).ok_or_else(|| {
+        let of_layer = found.layer.and_then(|layer| kv_heads.get(usize::try_from(layer).ok()?).copied());
+        let sizes = Sizes { layer_kv_heads: of_layer.unwrap_or(0), ..*sizes };
+        let parts = (rule.how)(&sizes, array).ok_or_else(|| {
             shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
         })?;
         for Made { part, arrays } in parts {
             let to = found.to.replace("{P}", part);
-            if let Some(of @ Stacked { number, word, count }) = found.stacked {
-                if number >= count {
+            if let Some(of @ OneOf { number, word, count, .. }) = found.one_of {
+                if let Some(count) = count.filter(|count| number >= *count) {
                     return Err(shards.wrong(&stored, format!("of {word} {number}"), format!("below {count}")));
                 }
                 let (_, parts) = several.entry(to).or_insert((of, BTreeMap::new()));
@@ -266,13 +278,14 @@ fn made(
             }
         }
     }
-    for (name, (Stacked { word, count, .. }, parts)) in several {
-        if let Some(missing) = (0..count).find(|number| !parts.contains_key(number)) {
+    for (name, (OneOf { word, count, stacked, .. }, parts)) in several {
+        let there = parts.last_key_value().map_or(0, |(last, _)| last.saturating_add(1));
+        if let Some(missing) = (0..count.unwrap_or(there)).find(|number| !parts.contains_key(number)) {
             let tensor = format!("{name}, {word} {missing}").into();
             return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
         }
         let arrays = parts.into_values().collect();
-        if made.insert(name.clone(), Group { arrays, stacked: true }).is_some() {
+        if made.insert(name.clone(), Group { arrays, stacked }).is_some() {
             return Err(shards.wrong(&name, format!("there {word} by {word} and as one"), "there once"));
         }
     }
@@ -283,7 +296,7 @@ fn made(
 /// are the nearest bf16.
 fn format(name: &str, rank: usize, element: Element, change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
-        || matches!(change, Change::PlusOne | Change::MinusExp)
+        || matches!(change, Change::PlusOne | Change::MinusExp | Change::Exp)
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || single.iter().any(|end| name.ends_with(end));

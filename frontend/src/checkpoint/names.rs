@@ -1,7 +1,7 @@
 //! Names of Hugging Face's tensors, and which of GGUF's they are.
 //!
-//! A rule names a tensor by a pattern, in which `{L}` is a layer, and `{E}` an expert, `{Q}` a query head or `{K}` a key head, of each of which there is a tensor
-//! that are one in GGUF files, and says what is made of it. A name matches with `.weight` or
+//! A rule names a tensor by a pattern, in which `{L}` is a layer, and `{E}` an expert, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table or `{R}` a
+//! machine's part of a matrix, of each of which there is a tensor that are one in GGUF files, and says what is made of it. A name matches with `.weight` or
 //! `.bias` behind the pattern, which the other name then has, too, or as it is. The first rule that matches counts: those of a model, then [`SHARED`].
 
 use super::array::Array;
@@ -14,6 +14,8 @@ pub(super) struct Sizes {
     pub experts: u64,
     pub heads: u64,
     pub kv_heads: u64,
+    /// Key heads of the layer that a tensor is of, as GGUF has them: 0 where it does not attend.
+    pub layer_kv_heads: u64,
     pub head_dim: u64,
     /// Of the residual stream, and of an expert.
     pub width: u64,
@@ -30,6 +32,10 @@ pub(super) struct Sizes {
     pub groups: u64,
     pub state: u64,
     pub inner: u64,
+    /// An index: elements of all its queries.
+    pub index: u64,
+    /// Parts that a table of rows is stored in.
+    pub table_parts: u64,
     pub factors: Factors,
 }
 
@@ -199,6 +205,22 @@ pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
 }
 
+/// The same, where values are of another length and layers differ in key heads; or an equal part of each.
+pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let lens = [(s.heads, s.head_dim), (s.layer_kv_heads, s.head_dim), (s.layer_kv_heads, s.value)];
+    let rows = |(heads, length): (u64, u64)| heads.checked_mul(length);
+    let [q, k, v] = lens.map(rows);
+    let all = q?.checked_add(k?)?.checked_add(v?)?;
+    let parts_of_all = all.checked_div(x.len(0)).filter(|parts| parts * x.len(0) == all)?;
+    let mut from = 0;
+    let mut part = |rows: Option<u64>| {
+        let len = rows? / parts_of_all;
+        from += len;
+        x.clone().slice(0, from - len, len)
+    };
+    parts([("q", part(q)), ("k", part(k)), ("v", part(v))])
+}
+
 /// Queries, keys and values of one matrix, in which queries of the heads that share a key come before it; pairs as [`query`] and [`key`] have them.
 pub(super) fn grouped(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let each = s.heads.checked_div(s.kv_heads)?;
@@ -269,6 +291,23 @@ pub(super) fn taps(_: &Sizes, x: Array) -> Option<Vec<Made>> {
 /// A vector that is stored as a matrix of one row.
 pub(super) fn row(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(if x.rank() == 2 { x.squeeze(0)? } else { x })
+}
+
+/// Gates of what attention gives, or of what a state gives: a layer has one of both.
+pub(super) fn gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g_a" }, Some(x))])
+}
+
+/// Queries and keys of an index.
+pub(super) fn index_query_key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let rest = x.len(0).checked_sub(s.index)?;
+    parts([("q", x.clone().slice(0, 0, s.index)), ("k", x.slice(0, s.index, rest))])
+}
+
+/// The rate of a decay whose logarithm is stored: a row of one for each head.
+pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let heads = x.len(0);
+    one(x.split(0, &[heads, 1])?.changed(Change::Exp))
 }
 
 /// The decay of states whose logarithm is stored, of a number for each head that may have other dimensions of length 1.
@@ -399,25 +438,37 @@ pub(super) static TURNED: &[Rule] = &[
 pub(super) static POST_ATTENTION: &[Rule] =
     &[rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain)];
 
-/// How many of something a model has.
-type Count = fn(&Sizes) -> u64;
+/// What a model has several of, which are one of GGUF's tensors.
+struct Several {
+    /// As patterns have it.
+    place: &'static str,
+    /// A word for one.
+    word: &'static str,
+    /// How many there are, where a configuration says that.
+    count: fn(&Sizes) -> Option<u64>,
+    /// Whether each is a matrix of its own there; their rows are those of one otherwise.
+    stacked: bool,
+}
 
-/// What a model has several of, which lie one behind another in GGUF's tensors: as patterns have it, a word for one, and how many there are.
-const STACKED: [(&str, &str, Count); 3] = [
-    ("{E}", "expert", |sizes| sizes.experts),
-    ("{Q}", "head", |sizes| sizes.heads),
-    ("{K}", "key head", |sizes| sizes.kv_heads),
+const SEVERAL: [Several; 5] = [
+    Several { place: "{E}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true },
+    Several { place: "{Q}", word: "head", count: |sizes| Some(sizes.heads), stacked: true },
+    Several { place: "{K}", word: "key head", count: |sizes| Some(sizes.kv_heads), stacked: true },
+    Several { place: "{S}", word: "part", count: |sizes| Some(sizes.table_parts), stacked: false },
+    Several { place: "{R}", word: "part", count: |_| None, stacked: false },
 ];
 
 /// One of several that are one in GGUF files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stacked {
+pub(super) struct OneOf {
     /// Its number.
     pub number: u64,
     /// What it is.
     pub word: &'static str,
-    /// How many there are.
-    pub count: u64,
+    /// How many there are, where that is known before.
+    pub count: Option<u64>,
+    /// Whether it stays a matrix of its own.
+    pub stacked: bool,
 }
 
 /// A name that matched: the other name, with the part still open, and numbers.
@@ -425,12 +476,12 @@ pub(super) struct Stacked {
 pub(super) struct Match {
     pub to: String,
     pub layer: Option<u64>,
-    pub stacked: Option<Stacked>,
+    pub one_of: Option<OneOf>,
 }
 
 /// Whether a name matches a rule.
 pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
-    let (mut layer, mut stacked) = (None, None);
+    let (mut layer, mut one_of) = (None, None);
     let mut rest = name;
     let mut pattern = rule.from;
     while let Some(open) = pattern.find('{') {
@@ -438,8 +489,10 @@ pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let number: u64 = rest[..digits].parse().ok()?;
         let place = &pattern[open..open + 3];
-        match STACKED.iter().find(|(of, ..)| *of == place) {
-            Some((_, word, count)) => stacked = Some(Stacked { number, word, count: count(sizes) }),
+        match SEVERAL.iter().find(|several| several.place == place) {
+            Some(&Several { word, count, stacked, .. }) => {
+                one_of = Some(OneOf { number, word, count: count(sizes), stacked })
+            }
             None => layer = Some(number),
         }
         (rest, pattern) = (&rest[digits..], &pattern[open + 3..]);
@@ -449,7 +502,7 @@ pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
     if let Some(layer) = layer {
         to = to.replace("{L}", &layer.to_string());
     }
-    Some(Match { to: to + suffix, layer, stacked })
+    Some(Match { to: to + suffix, layer, one_of })
 }
 
 #[cfg(test)]
@@ -461,14 +514,14 @@ mod tests {
         let row = rule("model.layers.{L}.mlp.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain);
         let sizes = Sizes { experts: 9, heads: 4, ..Sizes::default() };
         let found = matches(&row, &sizes, "model.layers.12.mlp.experts.7.up_proj.weight").unwrap();
-        let expert = Stacked { number: 7, word: "expert", count: 9 };
+        let expert = OneOf { number: 7, word: "expert", count: Some(9), stacked: true };
         assert_eq!(
-            (found.to.as_str(), found.layer, found.stacked),
+            (found.to.as_str(), found.layer, found.one_of),
             ("blk.12.ffn_up_exps.weight", Some(12), Some(expert))
         );
         let norms = rule("layers.{L}.norms.{Q}", "blk.{L}.attn_q_norm", plain);
-        let head = matches(&norms, &sizes, "layers.0.norms.3.weight").unwrap().stacked;
-        assert_eq!(head, Some(Stacked { number: 3, word: "head", count: 4 }));
+        let head = matches(&norms, &sizes, "layers.0.norms.3.weight").unwrap().one_of;
+        assert_eq!(head, Some(OneOf { number: 3, word: "head", count: Some(4), stacked: true }));
         for other in [
             "model.layers.mlp.experts.7.up_proj.weight",
             "model.layers.1.mlp.experts.7.up_proj.weights",

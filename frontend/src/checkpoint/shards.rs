@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};
 
 use ixc_ir::derived::{Element, Extent, ScaleKind, Scales};
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use super::array::Array;
 use super::config::{self, Config};
 use super::error::{CheckpointError, HeaderFault};
 use super::safetensors::{self, Entry};
-use crate::gguf::{GgufError, ShardFile};
+use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
 
 /// The list of a checkpoint of several files.
 const INDEX: &str = "model.safetensors.index.json";
@@ -98,8 +98,8 @@ fn key(path: &Path, key: &str, found: impl Into<Box<str>>, expected: &str) -> Ch
 }
 
 /// `weight_map` of an index: tensors and the names of their files.
-fn weight_map(index: &Path, value: &Value) -> Result<HashMap<Box<str>, Box<str>>, CheckpointError> {
-    let map = value.get("weight_map").and_then(Value::as_object);
+fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>, CheckpointError> {
+    let map = value.get("weight_map").and_then(Json::as_object);
     let map = map.ok_or_else(|| key(index, "weight_map", "missing, or no object", "an object of names of files"))?;
     map.iter()
         .map(|(tensor, shard)| {
@@ -175,9 +175,58 @@ const PACKED: &str = "_packed";
 /// Ends of names of what only says how activations are quantised, which they are not here.
 const OF_ACTIVATIONS: [&str; 4] = [".input_scale", ".activation_scale", ".k_scale", ".v_scale"];
 
-/// Weights with their scales: stored tensors by the names that they have without quantisation.
-pub(super) fn weights(shards: &Shards, of: &Quantisation) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
+/// Numbers of machines that matrices were quantised on, each its rows: those that were published, and one.
+const RANKS: [u64; 3] = [8, 4, 1];
+/// Most integers that are taken for a key.
+const MAX_NUMBERS: u64 = 1 << 16;
+
+/// Integers of a tensor whose name ends so, where there is one.
+///
+/// # Errors
+/// When they are no vector of integers of eight bytes.
+pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, CheckpointError> {
+    let Some((name, (file, entry))) = shards.tensors.iter().find(|(name, _)| name.ends_with(end)) else {
+        return Ok(None);
+    };
+    let bytes = shards.files[*file as usize].data().get(entry.offset as usize..).and_then(|rest| {
+        let count = entry.shape.first().copied().filter(|count| entry.shape.len() == 1 && *count <= MAX_NUMBERS)?;
+        rest.get(..8 * count as usize).filter(|_| entry.dtype.name == "I64")
+    });
+    let bytes = bytes.ok_or_else(|| {
+        let expected = format!("a vector of I64, of at most {MAX_NUMBERS}");
+        shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected)
+    })?;
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(Some(Value::Array(Integers::I64(words.iter().map(|word| i64::from_le_bytes(*word)).collect()))))
+}
+
+/// Of FP8 matrices whose names end so, which machines quantised row by row of theirs, on how many: so many that their scales fit, or else 1.
+fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
+    let Some([block, _]) = of.block else { return 1 };
+    let of_ends = shards.tensors.iter().filter(|(name, _)| ends.iter().any(|end| name.ends_with(end)));
+    let shapes: Vec<[u64; 2]> = of_ends
+        .filter_map(|(name, (_, entry))| {
+            let (_, scales) = shards.tensors.get(&*format!("{name}_scale_inv"))?;
+            Some([*entry.shape.first()?, *scales.shape.first()?])
+        })
+        .collect();
+    let fits = |ranks: &u64| {
+        shapes.iter().all(|[rows, scales]| {
+            rows.is_multiple_of(*ranks) && (rows / ranks).div_ceil(block).checked_mul(*ranks) == Some(*scales)
+        })
+    };
+    RANKS.into_iter().find(|ranks| !shapes.is_empty() && fits(ranks)).unwrap_or(1)
+}
+
+/// Weights with their scales: stored tensors by the names that they have without quantisation. Those whose names end as `by_rank` says and that several
+/// machines quantised are several, of which `weight.0` is the first.
+pub(super) fn weights(
+    shards: &Shards,
+    of: &Quantisation,
+    by_rank: &[&str],
+) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
     let mut weights = BTreeMap::new();
+    let ranks = ranks(shards, of, by_rank);
     let scales_of = |name: &str| {
         let beside = name.strip_suffix(".weight").map(|base| format!("{base}.scale"));
         let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
@@ -217,6 +266,13 @@ pub(super) fn weights(shards: &Shards, of: &Quantisation) -> Result<BTreeMap<Box
             continue;
         };
         let mut array = Array::whole(extent, element, &entry.shape).ok_or_else(unreadable)?;
+        if element == Element::F8E4m3 && ranks > 1 && by_rank.iter().any(|end| name.ends_with(end)) {
+            for rank in 0..ranks {
+                let part = of_rank(shards, name, (*file, entry), of, [rank, ranks])?;
+                weights.insert(format!("{name}.{rank}").into(), part);
+            }
+            continue;
+        }
         if element == Element::F8E4m3 {
             let (scale_name, (file, found)) = scales_of(name).ok_or_else(|| {
                 shards.wrong(name, "F8_E4M3 without scales".to_owned(), format!("{name}_scale_inv or {name}_scale"))
@@ -226,6 +282,31 @@ pub(super) fn weights(shards: &Shards, of: &Quantisation) -> Result<BTreeMap<Box
         weights.insert(name.clone(), array);
     }
     Ok(weights)
+}
+
+/// The rows of one of so many machines, with their scales: each has as many rows, and scales of its own.
+fn of_rank(
+    shards: &Shards,
+    name: &str,
+    (file, entry): (u32, &Entry),
+    of: &Quantisation,
+    [rank, ranks]: [u64; 2],
+) -> Result<Array, CheckpointError> {
+    let scale_name = format!("{name}_scale_inv");
+    let cut = |entry: &Entry| {
+        let bytes = entry.bytes / ranks;
+        let rows = entry.shape.first().map_or(0, |rows| rows / ranks);
+        let shape = std::iter::once(rows).chain(entry.shape.iter().skip(1).copied()).collect();
+        Entry { offset: entry.offset + rank * bytes, bytes, shape, ..entry.clone() }
+    };
+    let missing = || shards.wrong(name, "F8_E4M3 without scales".to_owned(), &*scale_name);
+    let (scale_file, scale_entry) = shards.tensors.get(&*scale_name).ok_or_else(missing)?;
+    let (own, own_scales) = (cut(entry), cut(scale_entry));
+    let extent = Extent { file, offset: own.offset, bytes: own.bytes };
+    let array = Array::whole(extent, Element::F8E4m3, &own.shape);
+    let mut array = array.ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))?;
+    array.set_scales(scales(shards, name, &own.shape, &scale_name, *scale_file, &own_scales, of)?);
+    Ok(array)
 }
 
 /// Scales of an FP8 matrix, or of several of the same shape, by blocks, by rows, or one.

@@ -95,4 +95,88 @@ def chatglm(config, tensors):
     return own, made
 
 
-HUB = {"deepseek": deepseek, "minicpm": minicpm, "internlm2": internlm2, "chatglm": chatglm}
+STEP35 = {
+    "mlp.gate.weight": "moe.gate.weight",
+    "mlp.gate.e_score_correction_bias": "moe.router_bias",
+    "mlp.experts.down_proj": "moe.down_proj.weight",
+    **{f"mlp.shared_experts.{part}_proj.weight": f"share_expert.{part}_proj.weight" for part in ["gate", "up", "down"]},
+}
+
+
+def step35(config, tensors):
+    """Step-3.5 Flash: numbers of RoPE by layer, layers with experts in one text, and lists that go on behind the layers."""
+    kinds, ropes = config["layer_types"], config["rope_parameters"]
+    own = {
+        "model_type": "step3p5",
+        "architectures": ["Step3p5ForCausalLM"],
+        **{key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "head_dim", "rms_norm_eps"]},
+        **{key: config[key] for key in ["max_position_embeddings", "num_attention_heads", "sliding_window", "moe_intermediate_size", "share_expert_dim"]},
+        "tie_word_embeddings": False,
+        "num_attention_groups": config["num_key_value_heads"],
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "num_attention_heads": config["num_sliding_attention_heads"],
+            "num_attention_groups": config["num_key_value_heads"],
+            "head_dim": config["head_dim"],
+        },
+        "moe_num_experts": config["n_routed_experts"],
+        "moe_top_k": config["num_experts_per_tok"],
+        "moe_layers_enum": ",".join(str(layer) for layer, kind in enumerate(config["mlp_layer_types"]) if kind == "sparse"),
+        "moe_router_activation": "sigmoid",
+        "moe_router_scaling_factor": config["moe_router_scaling_factor"],
+        "norm_expert_weight": True,
+        "zero_centered": True,
+        "layer_types": [*kinds, "full_attention"],
+        "rope_theta": [ropes[kind]["rope_theta"] for kind in [*kinds, "full_attention"]],
+        "partial_rotary_factors": [ropes[kind]["partial_rotary_factor"] for kind in [*kinds, "full_attention"]],
+        "rope_scaling": {key: value for key, value in ropes["full_attention"].items() if key not in ("rope_theta", "partial_rotary_factor")},
+        "swiglu_limits": [limit or None for limit in [*config["swiglu_limits"], 0.0]],
+        "swiglu_limits_shared": [limit or None for limit in [*config["swiglu_limits_shared"], 0.0]],
+    }
+    made = {}
+    for name, tensor in tensors.items():
+        stem, both, _ = name.partition("mlp.experts.gate_up_proj")
+        if both:
+            gate, up = tensor.chunk(2, dim=1)
+            made |= {f"{stem}moe.gate_proj.weight": gate, f"{stem}moe.up_proj.weight": up}
+            continue
+        for part, other in STEP35.items():
+            name = name.replace(part, other)
+        made[name] = tensor
+    return own, made
+
+
+def glm5_next(config, tensors):
+    """GLM-5.3-Flash: sizes of linear attention in an object, convolutions and experts apart."""
+    text = config | {
+        "layer_types": ["full_attention" if kind == "indexed_attention" else kind for kind in config["layer_types"]],
+        "mla_use_nope": True,
+        "first_k_dense_replace": config["mlp_layer_types"].count("dense"),
+        "linear_attn_config": {
+            "head_dim": config["linear_head_dim"],
+            "num_heads": config["linear_num_heads"],
+            "short_conv_kernel_size": config["linear_conv_kernel_dim"],
+            "gate_lower_bound": config["linear_lower_bound"],
+        },
+    }
+    own = {"model_type": "glm5_next", "architectures": ["Glm5NextForConditionalGeneration"], "tie_word_embeddings": False, "text_config": text}
+    made = {}
+    for name, tensor in tensors.items():
+        for part, other in [("forget_gate.", ""), ("attn_hc.", "hc_attn_"), ("ffn_hc.", "hc_ffn_")]:
+            name = name.replace(part, other)
+        stem, part, _ = name.partition("conv1d.weight")
+        if part:
+            made |= {f"{stem}{letter}_conv1d.weight": own for letter, own in zip("qkv", tensor.chunk(3))}
+        elif name.endswith("experts.gate_up_proj"):
+            for expert, both in enumerate(tensor):
+                gate, up = both.chunk(2)
+                stem = name.replace("gate_up_proj", str(expert))
+                made |= {f"{stem}.gate_proj.weight": gate, f"{stem}.up_proj.weight": up}
+        elif name.endswith("experts.down_proj"):
+            made |= {name.replace("down_proj", f"{expert}.down_proj.weight"): down for expert, down in enumerate(tensor)}
+        else:
+            made[name] = tensor
+    return own, made
+
+
+HUB = {"step35": step35, "glm5-next": glm5_next, "deepseek": deepseek, "minicpm": minicpm, "internlm2": internlm2, "chatglm": chatglm}

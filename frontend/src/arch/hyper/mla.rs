@@ -3,6 +3,7 @@
 use ixc_ir::graph::attrs::RopeScaling;
 
 use super::keys::Keys;
+use super::rope::stated_magnitude;
 use super::{Defaults, Layer, MAX_WIDTH, Mla, Rope, Rotates};
 use crate::gguf::{Gguf, GgufError};
 
@@ -62,14 +63,20 @@ impl Mla {
     }
 
     /// The factor on scores. What YaRN would multiply rotated elements by is in it, squared and with a weight of its own, and they stay as they
-    /// are (DeepSeek-V3; llama.cpp stores a tenth of `mscale_all_dim`).
+    /// are (DeepSeek-V3; llama.cpp stores a tenth of `mscale_all_dim`). Without such a weight, scores have no such factor, and rotated elements theirs, as in
+    /// transformers; llama.cpp multiplies both then.
     pub(super) fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
         let scale = 1.0 / (self.key_length as f64).sqrt();
         let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
         if rope.scaling != RopeScaling::Yarn {
             return Ok(scale);
         }
-        rope.attn_factor /= 1.0 + 0.1 * rope.factor.ln();
+        let usual = 1.0 + 0.1 * rope.factor.ln();
+        match stated_magnitude(keys)? {
+            Some(stated) => rope.attn_factor *= stated / usual,
+            None if weight > 0.0 => rope.attn_factor /= usual,
+            None => {}
+        }
         Ok(scale * (1.0 + weight * rope.factor.ln()).powi(2))
     }
 }

@@ -56,15 +56,28 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
     })
 }
 
-/// What rotated elements are multiplied by, where `yarn_log_multiplier` has a part in it (`mscale_all_dim`): the ratio of what it makes of the factor
-/// and of what 1 does, where files have one for both.
+/// What rotated elements are multiplied by: what the file states, or where `yarn_log_multiplier` has a part in it (`mscale_all_dim`) the ratio of what it makes of
+/// the factor and of what 1 does, where files have one for both.
 pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), GgufError> {
     let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    let stated = stated_magnitude(keys)?;
     match rope.scaling {
-        RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor /= 1.0 + 0.1 * weight * rope.factor.ln(),
         RopeScaling::None | RopeScaling::Linear => {}
+        // Compressed entries have their own.
+        RopeScaling::Yarn | RopeScaling::YarnUntruncated if keys.defaults.compressed => {}
+        RopeScaling::Yarn | RopeScaling::YarnUntruncated => match stated {
+            Some(stated) => rope.attn_factor *= stated / (1.0 + 0.1 * rope.factor.ln()),
+            None => rope.attn_factor /= 1.0 + 0.1 * weight * rope.factor.ln(),
+        },
     }
     Ok(())
+}
+
+/// What rotated elements are multiplied by in place of what follows from the factor, where the file states it: `attention_factor` of configurations, which
+/// llama.cpp's converter writes, and llama.cpp itself does not use (its `llama-context.cpp` computes it anew).
+pub(super) fn stated_magnitude(keys: &Keys<'_>) -> Result<Option<f64>, GgufError> {
+    let stated = keys.float("rope.scaling.yarn_attn_factor", 0.0, |_| true, "a number")?;
+    Ok(Some(stated).filter(|stated| *stated > 0.0))
 }
 
 /// Whether pairs are shared out among dimensions of positions (M-RoPE): the first two have some.

@@ -1,9 +1,11 @@
 //! Models with experts that are no other model's kin.
 
+use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    POST_ATTENTION, Rule, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one, rule, transposed,
+    POST_ATTENTION, Rule, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one,
+    query_key_value_of_layer, rule, transposed,
 };
 use super::dense::ERNIE;
 use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
@@ -188,7 +190,8 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["mimo_v2_flash", "mimo_v2"],
         architecture: "mimo2",
         keys: mimo_2,
-        tensors: &[&[rule("model.layers.{L}.self_attn.attention_sink_bias", "blk.{L}.attn_sinks.weight", plain)]],
+        tensors: &[MIMO_2],
+        by_rank: &["self_attn.qkv_proj.weight"],
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128,
             "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.334},
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.334}}, "sliding_window": 129,
@@ -196,6 +199,42 @@ pub(super) static ROWS: &[Family] = &[
             "norm_topk_prob": true, "attention_value_scale": 0.707}"#,
         ..USUAL
     },
+    Family {
+        model_types: &["step3p5", "step3p7"],
+        architecture: "step35",
+        keys: step_3_5,
+        tensors: &[STEP_3_5],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 11264, "num_hidden_layers": 45, "num_attention_heads": 64,
+            "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-5,
+            "num_experts_per_tok": 8, "n_routed_experts": 288, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+            "moe_router_scaling_factor": 1.0}"#,
+        ..USUAL
+    },
+];
+
+/// MiMo-V2, and V2.5 with one matrix of queries, keys and values.
+static MIMO_2: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.attention_sink_bias", "blk.{L}.attn_sinks.weight", plain),
+    rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_{P}", query_key_value_of_layer),
+    rule("model.layers.{L}.self_attn.qkv_proj.weight.{R}", "blk.{L}.attn_{P}.weight", query_key_value_of_layer),
+];
+
+/// Step-3.5 and 3.7 Flash, as they were published: norms multiply by one more, and experts are one behind another.
+static STEP_3_5: &[Rule] = &[
+    rule("model.norm", "output_norm", plus_one),
+    rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
+    rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plus_one),
+    rule("model.layers.{L}.self_attn.q_norm", "blk.{L}.attn_q_norm", plus_one),
+    rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", plus_one),
+    rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.moe.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.moe.router_bias", "blk.{L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.moe.gate_proj", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.moe.up_proj", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.moe.down_proj", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.share_expert.gate_proj", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.share_expert.up_proj", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.share_expert.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
 /// Hy3.
@@ -441,4 +480,93 @@ fn mimo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.default("expert_gating_func", SIGMOID);
     keys.number("rope.freq_base_swa", &["swa_rope_theta"])?;
     keys.rotated_part(0.334)
+}
+
+fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let layers = config.require(&["num_hidden_layers"])? as usize;
+    // Files as they were published list layers that draft, too, behind the others.
+    let windowed: Vec<bool> = match config.texts("layer_types")? {
+        Some(kinds) => kinds.into_iter().map(|kind| kind == "sliding_attention").take(layers).collect(),
+        None => vec![false; layers],
+    };
+    if windowed.len() != layers {
+        let found = format!("an array of {}", windowed.len());
+        return Err(config.wrong("layer_types", found, format!("{layers} layers, as num_hidden_layers")));
+    }
+    let other = config.object("attention_other_setting")?;
+    let of_windowed = |key: &str, usual: u32| match &other {
+        Some(other) => Ok::<_, CheckpointError>(other.count(&[key])?.unwrap_or(usual)),
+        None => Ok(usual),
+    };
+    let heads = config.require(&["num_attention_heads"])?;
+    let kv_heads = match config.count(&["num_attention_groups"])? {
+        Some(groups) => groups,
+        None => config.require(&["num_key_value_heads"])?,
+    };
+    let local = match config.count(&["num_sliding_attention_heads"])? {
+        Some(heads) => heads,
+        None => of_windowed("num_attention_heads", heads)?,
+    };
+    let length = config.require(&["head_dim"])?;
+    let local_length = of_windowed("head_dim", length)?;
+    if local_length != length {
+        return Err(config.wrong(
+            "attention_other_setting",
+            local_length.to_string(),
+            format!("{length}, as head_dim"),
+        ));
+    }
+    for (key, [of_local, of_full]) in [
+        ("attention.head_count", [local, heads]),
+        ("attention.head_count_kv", [of_windowed("num_attention_groups", kv_heads)?, kv_heads]),
+    ] {
+        let of_layer = windowed.iter().map(|windowed| if *windowed { of_local } else { of_full });
+        keys.put(key, of_layer.collect::<Vec<u32>>());
+    }
+    if windowed.contains(&true) {
+        keys.count("attention.sliding_window", &["sliding_window"])?;
+        keys.flags("attention.sliding_window_pattern", windowed.into_iter());
+    }
+    // Graphs turn half of a head in layers without a window, and all of it in the others.
+    for (found, expected) in
+        [(keys.rope_number("partial_rotary_factor")?, 0.5), (keys.local_rope_number("partial_rotary_factor")?, 1.0)]
+    {
+        if let Some(found) = found.filter(|found| *found != expected) {
+            return Err(config.wrong(
+                "partial_rotary_factors",
+                found.to_string(),
+                format!("{expected} in such layers"),
+            ));
+        }
+    }
+    keys.count("expert_count", &["moe_num_experts"])?;
+    keys.count("expert_used_count", &["moe_top_k"])?;
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+    keys.count("expert_shared_feed_forward_length", &["share_expert_dim", "share_expert_dims"])?;
+    keys.put("leading_dense_block_count", first_sparse(config)?);
+    keys.number("expert_weights_scale", &["moe_router_scaling_factor"])?;
+    keys.put("expert_weights_norm", config.flag(&["norm_expert_weight"])?.unwrap_or(true));
+    keys.default("expert_gating_func", SIGMOID);
+    keys.refuse("moe_router_activation", |value| value.as_str() != Some("sigmoid"), "sigmoid")?;
+    keys.refuse("zero_centered", |value| value.as_bool() != Some(true), "true")?;
+    keys.refuse(
+        "query_pre_attn_scalar",
+        |value| value.as_f64() != Some(length.into()),
+        &format!("{length}, as head_dim"),
+    )?;
+    keys.limits("swiglu_clamp_exp", "swiglu_limits")?;
+    keys.limits("swiglu_clamp_shexp", "swiglu_limits_shared")
+}
+
+/// The first layer with experts: by kinds of layers, or by a list of those that have some, in one text.
+fn first_sparse(config: &Config) -> Result<u32, CheckpointError> {
+    const LIST: &str = "moe_layers_enum";
+    if let Some(dense) = leading_dense(config)? {
+        return Ok(dense);
+    }
+    let Some(list) = config.text(&[LIST])? else { return Ok(3) };
+    let layers = list.split(',').map(|layer| layer.trim().parse().ok()).collect::<Option<Vec<u32>>>();
+    let first = layers.and_then(|layers| layers.into_iter().min());
+    first.ok_or_else(|| config.wrong(LIST, "no such text", "numbers of layers with commas between them"))
 }

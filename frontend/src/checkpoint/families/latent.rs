@@ -177,7 +177,7 @@ pub(super) static LATENT: &[Rule] = &[
 ];
 
 /// What chooses the positions of attention.
-static INDEX: &[Rule] = &[
+pub(super) static INDEX: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.k_norm", "blk.{L}.indexer.k_norm", plain),
     rule("model.layers.{L}.self_attn.indexer.weights_proj", "blk.{L}.indexer.proj", plain),
     rule("model.layers.{L}.self_attn.indexer.wk", "blk.{L}.indexer.attn_k", plain),
@@ -222,12 +222,12 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     if let Some(yarn) = keys.yarn()? {
         // Scores have their factor: what turns is multiplied by nothing else than this.
-        keys.put("rope.scaling.attn_factor", yarn.magnitude as f32);
+        keys.put("rope.scaling.yarn_attn_factor", yarn.magnitude as f32);
     }
     Ok(())
 }
 
-fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     latent(keys)?;
     keys.count("attention.indexer.head_count", &["index_n_heads"])?;
     keys.count("attention.indexer.key_length", &["index_head_dim"])?;
@@ -236,10 +236,6 @@ fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 fn deepseek_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
-    // What is scaled is the RoPE of layers with compressed entries, without what sines and cosines are multiplied by elsewhere.
-    if keys.yarn()?.is_some() {
-        keys.put("rope.scaling.attn_factor", 1f32);
-    }
     for (key, from) in [
         ("rope.dimension_count", "qk_rope_head_dim"),
         ("attention.q_lora_rank", "q_lora_rank"),

@@ -24,6 +24,9 @@ const SINGLE: [&str; 4] =
     ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
 /// With what an index weighs its heads by.
 const INDEXED: [&str; 2] = ["ffn_gate_inp.weight", "indexer.proj.weight"];
+/// With the convolutions of linear attention whose queries, keys and values have one each.
+const CONVOLVED: [&str; 4] =
+    ["ffn_gate_inp.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"];
 
 /// A row.
 #[derive(Clone, Copy)]
@@ -38,6 +41,10 @@ pub(super) struct Family {
     pub tensors: &'static [&'static [Rule]],
     /// Ends of names of matrices that are f32 whatever they are stored as: small, and what is chosen by them is sensitive.
     pub single: &'static [&'static str],
+    /// Ends of names of tensors of integers that are keys of GGUF files, and those keys.
+    pub numbers: &'static [(&'static str, &'static str)],
+    /// Ends of names of matrices that several machines may have quantised, each its part: equal parts of queries, keys and values one behind another.
+    pub by_rank: &'static [&'static str],
     /// Whether heads are as long as the width by their number, whatever `head_dim` says.
     pub ignores_head_dim: bool,
     /// Values of `hidden_act` that are what the graph does.
@@ -73,6 +80,8 @@ const USUAL: Family = Family {
     keys: |_| Ok(()),
     tensors: &[],
     single: &SINGLE,
+    numbers: &[],
+    by_rank: &[],
     ignores_head_dim: false,
     activations: &["silu", "swish"],
     window: false,

@@ -3,8 +3,8 @@
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    Rule, by_key_head, decay, down_either, gate_up_either, plain, plus_one, rule, taps, turned_columns, turned_decay,
-    turned_heads, turned_taps, turned_values, values_in_turns,
+    Rule, by_key_head, decay, down_either, gate_up_either, index_query_key, plain, plus_one, rule, skip, taps,
+    turned_columns, turned_decay, turned_heads, turned_taps, turned_values, values_in_turns,
 };
 use super::{Family, USUAL};
 
@@ -72,6 +72,25 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["qwen4_exp_text", "qwen4_exp"],
+        architecture: "qwen4exp",
+        keys: qwen_4_exp,
+        tensors: &[QWEN_4_EXP, QWEN_3_5],
+        single: &["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "ple_conv1d.weight"],
+        numbers: &[
+            ("ple_embedding.layer_multipliers", "ple.layer_multipliers"),
+            ("ple_embedding.ngram_heads_offsets", "ple.head_offsets"),
+            ("ple_embedding.ngram_heads_vocab_sizes", "ple.head_vocab_sizes"),
+        ],
+        defaults: r#"{"hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2,
+            "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_experts": 512, "num_experts_per_tok": 10,
+            "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "norm_topk_prob": true,
+            "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+            "linear_num_key_heads": 16, "linear_num_value_heads": 32, "hc_count": 4, "hc_lowrank": 320, "ple_conv_kernel_size": 4,
+            "ngram_size": 3, "heads_per_ngram": 8, "split_ngram_parts": 512}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["qwen3_vl", "qwen3_vl_text"],
         architecture: "qwen3vl",
         keys: vision,
@@ -128,6 +147,35 @@ static QWEN_3_5: &[Rule] = &[
     rule("model.layers.{L}.linear_attn.out_proj", "blk.{L}.ssm_out", turned_columns),
 ];
 
+/// Qwen3.8-Flash-Next: norms of streams, rows that tokens name, and an index; all norms multiply by one more.
+static QWEN_4_EXP: &[Rule] = &[
+    rule("model.hyper_connection_mixer.hc_norm", "output_hc_norm", plus_one),
+    rule("model.hyper_connection_mixer.input_mix_weight_down", "output_hc_down", plain),
+    rule("model.hyper_connection_mixer.input_mix_weight_up", "output_hc_up", plain),
+    rule("model.layers.{L}.attn_hyper_connection.hc_norm", "blk.{L}.hc_attn_norm", plus_one),
+    rule("model.layers.{L}.attn_hyper_connection.input_mix_weight_down", "blk.{L}.hc_attn_down", plain),
+    rule("model.layers.{L}.attn_hyper_connection.input_mix_weight_up", "blk.{L}.hc_attn_up", plain),
+    rule("model.layers.{L}.attn_hyper_connection.block_inject_weight", "blk.{L}.hc_attn_inject", plain),
+    rule("model.layers.{L}.mlp_hyper_connection.hc_norm", "blk.{L}.hc_ffn_norm", plus_one),
+    rule("model.layers.{L}.mlp_hyper_connection.input_mix_weight_down", "blk.{L}.hc_ffn_down", plain),
+    rule("model.layers.{L}.mlp_hyper_connection.input_mix_weight_up", "blk.{L}.hc_ffn_up", plain),
+    rule("model.layers.{L}.mlp_hyper_connection.block_inject_weight", "blk.{L}.hc_ffn_inject", plain),
+    rule("model.layers.{L}.ple.key_proj", "blk.{L}.ple_key", plain),
+    rule("model.layers.{L}.ple.value_proj", "blk.{L}.ple_value", plain),
+    rule("model.layers.{L}.ple.norm_key", "blk.{L}.ple_norm_key", plus_one),
+    rule("model.layers.{L}.ple.norm_query", "blk.{L}.ple_norm_query", plus_one),
+    rule("model.layers.{L}.ple.norm_conv", "blk.{L}.ple_norm_conv", plus_one),
+    rule("model.layers.{L}.ple.conv1d", "blk.{L}.ple_conv1d", taps),
+    rule("model.layers.{L}.ple.ple_embedding.ngram_embedding.shard_{S}", "per_layer_token_embd", plain),
+    rule("model.layers.{L}.ple.ple_embedding.ngram_embedding", "per_layer_token_embd", plain),
+    rule("model.layers.{L}.ple.ple_embedding.layer_multipliers", "", skip),
+    rule("model.layers.{L}.ple.ple_embedding.ngram_heads_offsets", "", skip),
+    rule("model.layers.{L}.ple.ple_embedding.ngram_heads_vocab_sizes", "", skip),
+    rule("model.layers.{L}.self_attn.indexer.index_qk_proj.weight", "blk.{L}.indexer.{P}_proj.weight", index_query_key),
+    rule("model.layers.{L}.self_attn.indexer.q_layernorm", "blk.{L}.indexer.q_norm", plus_one),
+    rule("model.layers.{L}.self_attn.indexer.k_layernorm", "blk.{L}.indexer.k_norm", plus_one),
+];
+
 /// Qwen3-VL with experts: their matrices are transposed, mostly.
 static QWEN_3_VL_MOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", gate_up_either),
@@ -165,4 +213,57 @@ fn linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         None => keys.put("full_attention_interval", keys.config.count(&["full_attention_interval"])?.unwrap_or(4)),
     }
     keys.rotated_part(0.25)
+}
+
+fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    linear(keys)?;
+    keys.normalise(&["norm_topk_prob"])?;
+    // What transformers takes where none is stated is another one.
+    if config.text(&["output_gate_type"])? != Some("sigmoid") {
+        let found =
+            config.text(&["output_gate_type"])?.map_or_else(|| "missing".to_owned(), |found| format!("\"{found}\""));
+        return Err(config.wrong("output_gate_type", found, "\"sigmoid\": nothing else is supported"));
+    }
+    for (key, from) in [
+        ("hyper_connection.count", "hc_count"),
+        ("hyper_connection.low_rank", "hc_lowrank"),
+        ("attention.indexer.head_count", "indexer_n_heads"),
+        ("attention.indexer.key_length", "indexer_head_dim"),
+        ("attention.indexer.top_k", "indexer_budget"),
+    ] {
+        keys.count(key, &[from])?;
+    }
+    if let (Some(ratio), Some(kinds)) = (config.count(&["indexer_compress_ratio"])?, config.texts("layer_types")?) {
+        let of_layer = kinds.iter().map(|kind| if *kind == "linear_attention" { 0 } else { ratio });
+        keys.put("attention.compress_ratios", of_layer.collect::<Vec<u32>>());
+    }
+    let named = config.counts("ple_layer_ids")?.unwrap_or_default();
+    if named.is_empty() {
+        return Ok(());
+    }
+    // They count from 1.
+    let layers = named.iter().map(|layer| layer.checked_sub(1)).collect::<Option<Vec<u32>>>();
+    let layers =
+        layers.ok_or_else(|| config.wrong("ple_layer_ids", format!("{named:?}"), "numbers of layers, from 1"))?;
+    keys.put("ple.layers", layers);
+    keys.count("ple.ngram_size", &["ngram_size"])?;
+    keys.count("ple.heads_per_ngram", &["heads_per_ngram"])?;
+    keys.count("ple.conv_kernel", &["ple_conv_kernel_size"])?;
+    let (tokens, of_each) = (config.require(&["ngram_size"])?, config.require(&["heads_per_ngram"])?);
+    let heads = tokens.saturating_sub(1).saturating_mul(of_each);
+    let width = config.require(&["ple_embed_dim", "hidden_size"])?;
+    let length = width.checked_div(heads).filter(|length| length.checked_mul(heads) == Some(width));
+    let length = length.ok_or_else(|| {
+        config.wrong("ple_embed_dim", width.to_string(), format!("a multiple of {heads}, the rows of a token"))
+    })?;
+    keys.put("embedding_length_per_layer_input", length);
+    let end = match config.value("eos_token_id").and_then(|ends| ends.as_array()) {
+        Some(_) => config.counts("eos_token_id")?.unwrap_or_default().first().copied(),
+        None => config.count(&["eos_token_id"])?,
+    };
+    let end =
+        end.ok_or_else(|| config.wrong("eos_token_id", "missing", "a token: rows of a text are named from it on"))?;
+    keys.put("ple.eos_token_id", end);
+    Ok(())
 }

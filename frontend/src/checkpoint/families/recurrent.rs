@@ -4,11 +4,12 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    Rule, by_group, decay, decay_of_heads, embedding, gate_up, gates, into_states, key, keys_of_attention, logits,
-    of_attention, out_of_attention, out_of_network, out_of_states, plain, query, rule, taps,
+    Rule, by_group, decay, decay_of_heads, embedding, gate_up, gates, gates_of_layer, into_states, key,
+    keys_of_attention, latent_keys_values, logits, of_attention, out_of_attention, out_of_network, out_of_states,
+    plain, query, rate_of_heads, rule, taps,
 };
-use super::latent::{LATENT, latent};
-use super::{Family, SIGMOID, USUAL, WITHOUT_ROPE};
+use super::latent::{INDEX, LATENT, indexed, latent};
+use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE};
 
 const NEMOTRON: &str = r#"{"hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 8,
     "head_dim": 128, "layer_norm_epsilon": 1e-5, "ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
@@ -78,14 +79,56 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["kimi_linear"],
         architecture: "kimi-linear",
         keys: kimi_linear,
-        tensors: &[LATENT, KIMI_LINEAR],
-        single: &["ffn_gate_inp.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"],
+        tensors: &[LATENT, KDA, KIMI_LINEAR],
+        single: &CONVOLVED,
         ignores_head_dim: true,
         defaults: r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 27, "num_attention_heads": 32,
             "model_max_length": 1048576, "rms_norm_eps": 1e-5, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
             "qk_nope_head_dim": 128, "v_head_dim": 128, "moe_intermediate_size": 1024, "num_experts": 256, "num_experts_per_token": 8,
             "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": true, "routed_scaling_factor": 2.446,
             "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["glm5_next_text", "glm5_next"],
+        architecture: "glm5-next",
+        keys: glm_5_next,
+        tensors: &[LATENT, INDEX, KDA, GLM_5_NEXT],
+        single: &[
+            "ffn_gate_inp.weight",
+            "ssm_conv1d_q.weight",
+            "ssm_conv1d_k.weight",
+            "ssm_conv1d_v.weight",
+            "indexer.proj.weight",
+            "indexer_compressor_ape.weight",
+            "indexer_compressor_gate.weight",
+            "_fn.weight",
+            "_base.weight",
+            "_scale.weight",
+        ],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 45,
+            "num_attention_heads": 64, "n_shared_experts": 1, "n_routed_experts": 288, "routed_scaling_factor": 2.5, "kv_lora_rank": 512,
+            "q_lora_rank": 1536, "qk_rope_head_dim": 0, "v_head_dim": 256, "qk_nope_head_dim": 256, "n_group": 1, "topk_group": 1,
+            "num_experts_per_tok": 8, "norm_topk_prob": true, "max_position_embeddings": 1048576, "rms_norm_eps": 1e-5,
+            "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32, "index_kpool": 16, "swiglu_limit": 10.0,
+            "linear_head_dim": 128, "linear_num_heads": 64, "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0,
+            "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["bailing_hybrid", "bailing_moe_v3"],
+        architecture: "bailingmoe3",
+        keys: ling_3,
+        tensors: &[LING_3],
+        single: &CONVOLVED,
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 2560, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 42,
+            "num_attention_heads": 32, "num_shared_experts": 1, "routed_scaling_factor": 2.5, "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128, "n_group": 8, "topk_group": 4,
+            "num_experts_per_tok": 8, "num_experts": 512, "first_k_dense_replace": 2, "norm_topk_prob": true,
+            "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_theta": 6000000.0, "head_dim": 128,
+            "short_conv_kernel_size": 4, "layer_group_size": 6, "kda_lower_bound": -5.0}"#,
         ..USUAL
     },
     Family {
@@ -123,8 +166,8 @@ static FALCON_H1: &[Rule] = &[
     rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", out_of_states),
 ];
 
-/// Kimi Linear: layers with a decay for each element of a key between others of latent attention. The dense network is called experts by transformers.
-static KIMI_LINEAR: &[Rule] = &[
+/// Linear attention with a decay for each element of a key.
+static KDA: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_conv1d", "blk.{L}.ssm_conv1d_q", taps),
     rule("model.layers.{L}.self_attn.k_conv1d", "blk.{L}.ssm_conv1d_k", taps),
     rule("model.layers.{L}.self_attn.v_conv1d", "blk.{L}.ssm_conv1d_v", taps),
@@ -136,6 +179,51 @@ static KIMI_LINEAR: &[Rule] = &[
     rule("model.layers.{L}.self_attn.g_a_proj", "blk.{L}.ssm_g_a", plain),
     rule("model.layers.{L}.self_attn.g_b_proj", "blk.{L}.ssm_g_b", plain),
     rule("model.layers.{L}.self_attn.o_norm", "blk.{L}.ssm_norm", plain),
+];
+
+/// GLM-5.3-Flash: streams, and keys of an index that positions share.
+static GLM_5_NEXT: &[Rule] = &[
+    rule("model.layers.{L}.hc_attn_fn", "blk.{L}.hc_attn_fn.weight", plain),
+    rule("model.layers.{L}.hc_attn_base", "blk.{L}.hc_attn_base.weight", plain),
+    rule("model.layers.{L}.hc_attn_scale", "blk.{L}.hc_attn_scale.weight", plain),
+    rule("model.layers.{L}.hc_ffn_fn", "blk.{L}.hc_ffn_fn.weight", plain),
+    rule("model.layers.{L}.hc_ffn_base", "blk.{L}.hc_ffn_base.weight", plain),
+    rule("model.layers.{L}.hc_ffn_scale", "blk.{L}.hc_ffn_scale.weight", plain),
+    rule(
+        "model.layers.{L}.self_attn.indexer.index_kpool_compress_gate",
+        "blk.{L}.indexer_compressor_gate.weight",
+        plain,
+    ),
+    rule("model.layers.{L}.self_attn.indexer.index_kpool_compress_ape", "blk.{L}.indexer_compressor_ape.weight", plain),
+];
+
+/// Ling 3: gates of linear attention are one matrix each, and attention's parts have other names.
+static LING_3: &[Rule] = &[
+    rule("model.word_embeddings", "token_embd", plain),
+    rule("model.layers.{L}.attention.q_proj", "blk.{L}.attn_q", plain),
+    rule("model.layers.{L}.attention.k_proj", "blk.{L}.attn_k", plain),
+    rule("model.layers.{L}.attention.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.layers.{L}.attention.dense", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.attention.q_a_proj", "blk.{L}.attn_q_a", plain),
+    rule("model.layers.{L}.attention.q_a_layernorm", "blk.{L}.attn_q_a_norm", plain),
+    rule("model.layers.{L}.attention.q_b_proj", "blk.{L}.attn_q_b", plain),
+    rule("model.layers.{L}.attention.kv_a_proj_with_mqa", "blk.{L}.attn_kv_a_mqa", plain),
+    rule("model.layers.{L}.attention.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.attention.kv_b_proj.weight", "blk.{L}.attn_{P}.weight", latent_keys_values),
+    rule("model.layers.{L}.attention.q_conv1d", "blk.{L}.ssm_conv1d_q", taps),
+    rule("model.layers.{L}.attention.k_conv1d", "blk.{L}.ssm_conv1d_k", taps),
+    rule("model.layers.{L}.attention.v_conv1d", "blk.{L}.ssm_conv1d_v", taps),
+    rule("model.layers.{L}.attention.A_log", "blk.{L}.ssm_a", rate_of_heads),
+    rule("model.layers.{L}.attention.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.attention.b_proj", "blk.{L}.ssm_beta", plain),
+    rule("model.layers.{L}.attention.f_proj", "blk.{L}.ssm_f_a", plain),
+    rule("model.layers.{L}.attention.g_proj", "blk.{L}.{P}", gates_of_layer),
+    rule("model.layers.{L}.attention.o_norm", "blk.{L}.ssm_norm", plain),
+    rule("model.layers.{L}.mlp.gate.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
+];
+
+/// Kimi Linear: such layers between others of latent attention. The dense network is called experts by transformers.
+static KIMI_LINEAR: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.gate_proj", "blk.{L}.ffn_gate", plain),
     rule("model.layers.{L}.block_sparse_moe.up_proj", "blk.{L}.ffn_up", plain),
     rule("model.layers.{L}.block_sparse_moe.down_proj", "blk.{L}.ffn_down", plain),
@@ -214,7 +302,7 @@ pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
         |key: &str, found: &str| config.wrong(key, format!("of \"{found}\""), "kinds of layers that are known");
     let of_word = |key: &str, word: &str| match word {
         "mamba" | "linear_attention" | "conv" | "M" => Ok(Kind::Recurrent),
-        "attention" | "full_attention" | "*" => Ok(Kind::Attention),
+        "attention" | "full_attention" | "indexed_attention" | "*" => Ok(Kind::Attention),
         "mlp" | "-" => Ok(Kind::Network),
         "moe" | "E" => Ok(Kind::Experts),
         other => Err(unknown(key, other)),
@@ -326,11 +414,11 @@ fn lfm_2_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.normalise(&["norm_topk_prob"])
 }
 
-fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+/// Linear attention with a decay for each element of a key: its sizes, by what configurations call them or where these have an object for them, by what
+/// they are called there.
+fn delta_attention(keys: &mut Keys<'_>, nested: Option<&Config>) -> Result<(), CheckpointError> {
     let config = keys.config;
-    latent(keys)?;
-    let nested = config.object("linear_attn_config")?;
-    let of = |inner: &str, outer: &str| match &nested {
+    let of = |inner: &str, outer: &str| match nested {
         Some(nested) => nested.require(&[inner]),
         None => config.require(&[outer]),
     };
@@ -340,6 +428,21 @@ fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if heads != all {
         return Err(config.wrong("num_heads", heads.to_string(), format!("{all}, as num_attention_heads")));
     }
+    keys.default("expert_gating_func", SIGMOID);
+    Ok(())
+}
+
+/// The row that is kept of a position in layers that attend; nothing in others.
+fn kept_rows(keys: &mut Keys<'_>, kinds: &[Kind]) {
+    let kept = kinds.iter().map(|kind| u32::from(*kind == Kind::Attention));
+    keys.put("attention.head_count_kv", kept.collect::<Vec<u32>>());
+}
+
+fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    latent(keys)?;
+    let nested = config.object("linear_attn_config")?;
+    delta_attention(keys, nested.as_ref())?;
     let kinds = match &nested {
         Some(nested) => {
             // They count from 1.
@@ -349,13 +452,103 @@ fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         }
         None => kinds(config)?,
     };
-    let kept = kinds.iter().map(|kind| u32::from(*kind == Kind::Attention));
-    keys.put("attention.head_count_kv", kept.collect::<Vec<u32>>());
+    kept_rows(keys, &kinds);
     keys.count("expert_shared_count", &["num_shared_experts"])?;
     keys.count("expert_group_count", &["num_expert_group"])?;
-    keys.default("expert_gating_func", SIGMOID);
     keys.normalise(&["moe_renormalize"])?;
     keys.refuse("mla_use_nope", |value| value.as_bool() != Some(true), "true")
+}
+
+fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    indexed(keys)?;
+    let nested = config.object("linear_attn_config")?;
+    delta_attention(keys, nested.as_ref())?;
+    let bound = match &nested {
+        Some(nested) => nested.number(&["gate_lower_bound"])?.or(Some(-5.0)),
+        None => config.number(&["linear_lower_bound"])?,
+    };
+    if let Some(bound) = bound {
+        keys.put("kda.gate_lower_bound", bound as f32);
+    }
+    let kinds = match config.has("layer_types") {
+        true => kinds(config)?,
+        // Every fourth layer attends.
+        false => every(config.require(&["num_hidden_layers"])?, 4),
+    };
+    kept_rows(keys, &kinds);
+    // Added to the variance in the norm of the index's keys.
+    keys.put("attention.layer_norm_epsilon", 1e-6f32);
+    if let Some(own) = own_indexes(config)? {
+        keys.flags("attention.indexer.types", own.into_iter());
+    }
+    keys.count("attention.indexer.kpool", &["index_kpool"])?;
+    if let Some(tail) = config.flag(&["index_kpool_always_select_tail"])? {
+        keys.put("attention.indexer.kpool_select_tail", tail);
+    }
+    keys.count("hyper_connection.count", &["hc_mult"])?;
+    keys.count("hyper_connection.sinkhorn_iterations", &["hc_sinkhorn_iters"])?;
+    keys.number("hyper_connection.epsilon", &["hc_eps"])?;
+    if let Some(limit) = config.number(&["swiglu_limit"])? {
+        for key in ["swiglu_clamp_exp", "swiglu_clamp_shexp"] {
+            keys.put(key, vec![limit as f32; kinds.len()]);
+        }
+    }
+    for key in ["mhc", "mla_use_nope"] {
+        keys.refuse(key, |value| value.as_bool() != Some(true), "true")?;
+    }
+    Ok(())
+}
+
+/// Layers with an index of their own: listed, or by letters, or every so many from one on.
+fn own_indexes(config: &Config) -> Result<Option<Vec<bool>>, CheckpointError> {
+    if let Some(kinds) = config.texts("indexer_types")? {
+        return Ok(Some(kinds.iter().map(|kind| *kind == "full").collect()));
+    }
+    if let Some(letters) = config.text(&["index_topk_pattern"])? {
+        return Ok(Some(letters.bytes().map(|letter| letter == b'F').collect()));
+    }
+    let Some(period) = config.count(&["index_topk_freq"])? else { return Ok(None) };
+    let before = config.count(&["index_skip_topk_offset"])?.unwrap_or(2);
+    let layers = 0..config.require(&["num_hidden_layers"])?;
+    Ok(Some(layers.map(|layer| (layer + 1).saturating_sub(before).is_multiple_of(period.max(1))).collect()))
+}
+
+/// Layers of which every so many attend, the last of them.
+fn every(layers: u32, period: u32) -> Vec<Kind> {
+    let attends = |layer: u32| (layer + 1).is_multiple_of(period.max(1));
+    (0..layers).map(|layer| if attends(layer) { Kind::Attention } else { Kind::Recurrent }).collect()
+}
+
+fn ling_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    latent(keys)?;
+    keys.count("ssm.conv_kernel", &["short_conv_kernel_size"])?;
+    // Of files that transformers writes, `head_dim` is the part that turns.
+    keys.count("kda.head_dim", &["linear_head_dim", "head_dim"])?;
+    keys.put("kda.safe_gate", config.flag(&["kda_safe_gate"])?.unwrap_or(true));
+    keys.number("kda.gate_lower_bound", &["kda_lower_bound"])?;
+    let kinds = match config.has("layer_types") {
+        true => kinds(config)?,
+        false => {
+            // What is behind the last whole group attends, too.
+            let (layers, group) =
+                (config.require(&["num_hidden_layers"])?, config.require(&["layer_group_size"])?.max(1));
+            let mut kinds = every(layers, group);
+            kinds.iter_mut().skip((layers / group * group) as usize).for_each(|kind| *kind = Kind::Attention);
+            kinds
+        }
+    };
+    kept_rows(keys, &kinds);
+    keys.count("expert_shared_count", &["num_shared_experts", "n_shared_experts"])?;
+    keys.count("expert_shared_feed_forward_length", &["moe_shared_expert_intermediate_size"])?;
+    keys.count("expert_group_count", &["num_expert_group", "n_group"])?;
+    keys.normalise(&["moe_renormalize", "norm_topk_prob"])?;
+    keys.default("expert_gating_func", SIGMOID);
+    keys.limits("swiglu_clamp_exp", "expert_swiglu_limit_list")?;
+    keys.limits("swiglu_clamp_shexp", "share_expert_swiglu_limit_list")?;
+    keys.refuse("gated_attention_proj_granularity_type", |value| value.as_str() != Some("head_wise"), "head_wise")?;
+    keys.refuse("no_kda_lora", |value| value.as_bool() != Some(true), "true")
 }
 
 fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
