@@ -16,8 +16,9 @@ use ixc_testing::nmse::nmse;
 /// The models in `../shared/golden/expect` that are supported must be at least these many.
 const MODELS: usize = 34;
 
-/// Models whose exact logits were computed with a ramp of YaRN that begins and ends at whole pairs, as llama.cpp has it: gpt-oss was trained without that
-/// (`truncate: false`), which files do not say. One of the repository has logits without it; these are held against the interpreter.
+/// Models whose exact logits were computed with a ramp of YaRN that begins and ends at whole pairs, as llama.cpp has it. gpt-oss was trained without that
+/// (`truncate: false` in its configuration), which files have no key for; the graph is as the model was trained, and as transformers computes it. The
+/// repository's model has such logits; these are held against the interpreter.
 const TRUNCATED: [&str; 1] = ["models/gpt-oss-mxfp4.gguf"];
 
 /// The exact logits at the last positions.

@@ -471,6 +471,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         groups: count(&["n_groups", "mamba_n_groups"])?,
         state: count(&["mamba_d_state"])?,
         inner: keys.number_of("ssm.inner_size").unwrap_or(0),
+        streams: count(&["hc_count"])?,
         index: count(&["indexer_n_heads"])?.saturating_mul(count(&["indexer_head_dim"])?),
         table_parts: count(&["split_ngram_parts"])?,
         factors: factors(config)?,

@@ -32,6 +32,8 @@ pub(super) struct Sizes {
     pub groups: u64,
     pub state: u64,
     pub inner: u64,
+    /// Streams of a residual, where it is several.
+    pub streams: u64,
     /// An index: elements of all its queries.
     pub index: u64,
     /// Parts that a table of rows is stored in.
@@ -214,9 +216,9 @@ pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>>
     let parts_of_all = all.checked_div(x.len(0)).filter(|parts| parts * x.len(0) == all)?;
     let mut from = 0;
     let mut part = |rows: Option<u64>| {
-        let len = rows? / parts_of_all;
-        from += len;
-        x.clone().slice(0, from - len, len)
+        let rows = rows.filter(|rows| rows.is_multiple_of(parts_of_all))?;
+        from += rows / parts_of_all;
+        x.clone().slice(0, from - rows / parts_of_all, rows / parts_of_all)
     };
     parts([("q", part(q)), ("k", part(k)), ("v", part(v))])
 }
@@ -304,18 +306,28 @@ pub(super) fn index_query_key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([("q", x.clone().slice(0, 0, s.index)), ("k", x.slice(0, s.index, rest))])
 }
 
-/// The rate of a decay whose logarithm is stored: a row of one for each head.
-pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<Made>> {
-    let heads = x.len(0);
-    one(x.split(0, &[heads, 1])?.changed(Change::Exp))
+/// The weight of a norm of streams side by side, which multiplies by one more: a row for each.
+pub(super) fn plus_one_by_stream(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let length = x.len(0).checked_div(s.streams)?;
+    one(x.split(0, &[s.streams, length])?.changed(Change::PlusOne))
 }
 
-/// The decay of states whose logarithm is stored, of a number for each head that may have other dimensions of length 1.
-pub(super) fn decay_of_heads(s: &Sizes, mut x: Array) -> Option<Vec<Made>> {
+/// A number for each head, that may have other dimensions of length 1.
+fn of_heads(mut x: Array) -> Option<Array> {
     while let Some(dim) = (0..x.rank()).find(|dim| x.len(*dim) == 1).filter(|_| x.rank() > 1) {
         x = x.squeeze(dim)?;
     }
-    decay(s, x)
+    Some(x)
+}
+
+/// The decay of states whose logarithm is stored, of a number for each head.
+pub(super) fn decay_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    decay(s, of_heads(x)?)
+}
+
+/// The same, where files have its magnitude.
+pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(of_heads(x)?.changed(Change::Exp))
 }
 
 /// The decay of states whose logarithm is stored.

@@ -6,11 +6,13 @@ a head that is rotated. Every kind of layer is there, and not only at the end.
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Callable
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from transformers import (
     Dots1Config,
     Dots1ForCausalLM,
@@ -184,11 +186,17 @@ class TextModel(torch.nn.Module):
 
     def __init__(self, config):
         super().__init__()
+        self.config = config
         self.model = self.layers(config)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def set_experts_implementation(self, name):
         self.model.set_experts_implementation(name)
+
+    def save_pretrained(self, folder):
+        """Parameters under the names that they have here: those of the hub are in `tests/checkpoints/make/hub.py`."""
+        self.config.save_pretrained(folder)
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, Path(folder) / "model.safetensors", {"format": "pt"})
 
     def forward(self, input_ids):
         hidden = self.model(input_ids=input_ids, use_cache=False).last_hidden_state
@@ -711,6 +719,48 @@ INDEXED = dict(
     pad_token_id=None,
 )
 
+# Ends of texts are among the prompt's tokens; rows of the table have two and three tokens each.
+QWEN4EXP = dict(
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=4,
+    layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    linear_conv_kernel_dim=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=24,
+    num_experts=6,
+    num_experts_per_tok=2,
+    norm_topk_prob=True,
+    output_gate_type="sigmoid",
+    hc_count=4,
+    hc_lowrank=12,
+    ple_layer_ids=[2],
+    ple_embed_dim=32,
+    ple_conv_kernel_size=4,
+    ngram_size=3,
+    heads_per_ngram=2,
+    ngram_vocab_size_base=200,
+    make_ngram_vocab_size_divisible_by=16,
+    split_ngram_parts=2,
+    indexer_n_heads=2,
+    indexer_kv_heads=1,
+    indexer_head_dim=16,
+    indexer_budget=256,
+    indexer_compress_ratio=4,
+    max_position_embeddings=512,
+    rope_parameters=SECTIONS | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
+    bos_token_id=None,
+    eos_token_id=5,
+    pad_token_id=None,
+)
+
 MODELS = {
     "granite": (
         GraniteConfig(**SMALL, embedding_multiplier=3.0, logits_scaling=2.5, residual_multiplier=0.4, attention_multiplier=0.15),
@@ -1010,6 +1060,13 @@ MODELS = {
     # A context that is longer than the one of training, and so is the prompt; not all of a head is rotated.
     "phi3-longrope": (
         Phi3Config(**SMALL | {"rope_parameters": longrope(12, 64) | {"partial_rotary_factor": 0.75}}),
+        Phi3ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # The context, and the prompt, have room for more positions than there were before.
+    "phi3-longrope-far": (
+        Phi3Config(**SMALL | {"rope_parameters": longrope(12, 64) | {"partial_rotary_factor": 0.75}}, original_max_position_embeddings=64),
         Phi3ForCausalLM,
         ROUNDED,
         None,
@@ -1571,50 +1628,7 @@ MODELS = {
         ROUNDED,
         ByHand(bailingmoe3_keys, bailingmoe3_tensors, single=["ssm_conv1d", "ssm_a"]),
     ),
-    # Ends of texts are among the prompt's tokens; rows of the table have two and three tokens each.
-    "qwen4exp": (
-        Qwen4ExpTextConfig(
-            vocab_size=64,
-            hidden_size=32,
-            num_hidden_layers=4,
-            layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-            linear_conv_kernel_dim=4,
-            linear_key_head_dim=16,
-            linear_value_head_dim=16,
-            linear_num_key_heads=2,
-            linear_num_value_heads=4,
-            moe_intermediate_size=16,
-            shared_expert_intermediate_size=24,
-            num_experts=6,
-            num_experts_per_tok=2,
-            norm_topk_prob=True,
-            output_gate_type="sigmoid",
-            hc_count=4,
-            hc_lowrank=12,
-            ple_layer_ids=[2],
-            ple_embed_dim=32,
-            ple_conv_kernel_size=4,
-            ngram_size=3,
-            heads_per_ngram=2,
-            ngram_vocab_size_base=200,
-            make_ngram_vocab_size_divisible_by=16,
-            split_ngram_parts=2,
-            indexer_n_heads=2,
-            indexer_kv_heads=1,
-            indexer_head_dim=16,
-            indexer_budget=256,
-            indexer_compress_ratio=4,
-            max_position_embeddings=512,
-            rope_parameters=SECTIONS | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
-            bos_token_id=None,
-            eos_token_id=5,
-            pad_token_id=None,
-        ),
-        Qwen4ExpForCausalLM,
-        ROUNDED,
-        None,
-    ),
+    # All positions are chosen; then most are behind those that are, by fours.
+    "qwen4exp": (Qwen4ExpTextConfig(**QWEN4EXP), Qwen4ExpForCausalLM, ROUNDED, None),
+    "qwen4exp-chosen": (Qwen4ExpTextConfig(**QWEN4EXP | {"indexer_budget": 32}), Qwen4ExpForCausalLM, CHOSEN, None),
 }

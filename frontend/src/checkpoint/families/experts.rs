@@ -559,14 +559,19 @@ fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.limits("swiglu_clamp_shexp", "swiglu_limits_shared")
 }
 
-/// The first layer with experts: by kinds of layers, or by a list of those that have some, in one text.
+/// The first layer with experts: by kinds of layers, or by a list of those that have some, which may be one text.
 fn first_sparse(config: &Config) -> Result<u32, CheckpointError> {
     const LIST: &str = "moe_layers_enum";
     if let Some(dense) = leading_dense(config)? {
         return Ok(dense);
     }
-    let Some(list) = config.text(&[LIST])? else { return Ok(3) };
-    let layers = list.split(',').map(|layer| layer.trim().parse().ok()).collect::<Option<Vec<u32>>>();
-    let first = layers.and_then(|layers| layers.into_iter().min());
-    first.ok_or_else(|| config.wrong(LIST, "no such text", "numbers of layers with commas between them"))
+    let layers = match config.value(LIST) {
+        None => return Ok(3),
+        Some(list) if list.is_array() => config.counts(LIST)?,
+        Some(_) => {
+            config.text(&[LIST])?.and_then(|list| list.split(',').map(|layer| layer.trim().parse().ok()).collect())
+        }
+    };
+    let first = layers.and_then(|layers: Vec<u32>| layers.into_iter().min());
+    first.ok_or_else(|| config.wrong(LIST, "no such list", "numbers of layers with commas between them"))
 }

@@ -3,8 +3,8 @@
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    Rule, by_key_head, decay, down_either, gate_up_either, index_query_key, plain, plus_one, rule, skip, taps,
-    turned_columns, turned_decay, turned_heads, turned_taps, turned_values, values_in_turns,
+    Rule, by_key_head, decay, down_either, gate_up_either, index_query_key, plain, plus_one, plus_one_by_stream, rule,
+    skip, taps, turned_columns, turned_decay, turned_heads, turned_taps, turned_values, values_in_turns,
 };
 use super::{Family, USUAL};
 
@@ -149,22 +149,22 @@ static QWEN_3_5: &[Rule] = &[
 
 /// Qwen3.8-Flash-Next: norms of streams, rows that tokens name, and an index; all norms multiply by one more.
 static QWEN_4_EXP: &[Rule] = &[
-    rule("model.hyper_connection_mixer.hc_norm", "output_hc_norm", plus_one),
+    rule("model.hyper_connection_mixer.hc_norm", "output_hc_norm", plus_one_by_stream),
     rule("model.hyper_connection_mixer.input_mix_weight_down", "output_hc_down", plain),
     rule("model.hyper_connection_mixer.input_mix_weight_up", "output_hc_up", plain),
-    rule("model.layers.{L}.attn_hyper_connection.hc_norm", "blk.{L}.hc_attn_norm", plus_one),
+    rule("model.layers.{L}.attn_hyper_connection.hc_norm", "blk.{L}.hc_attn_norm", plus_one_by_stream),
     rule("model.layers.{L}.attn_hyper_connection.input_mix_weight_down", "blk.{L}.hc_attn_down", plain),
     rule("model.layers.{L}.attn_hyper_connection.input_mix_weight_up", "blk.{L}.hc_attn_up", plain),
     rule("model.layers.{L}.attn_hyper_connection.block_inject_weight", "blk.{L}.hc_attn_inject", plain),
-    rule("model.layers.{L}.mlp_hyper_connection.hc_norm", "blk.{L}.hc_ffn_norm", plus_one),
+    rule("model.layers.{L}.mlp_hyper_connection.hc_norm", "blk.{L}.hc_ffn_norm", plus_one_by_stream),
     rule("model.layers.{L}.mlp_hyper_connection.input_mix_weight_down", "blk.{L}.hc_ffn_down", plain),
     rule("model.layers.{L}.mlp_hyper_connection.input_mix_weight_up", "blk.{L}.hc_ffn_up", plain),
     rule("model.layers.{L}.mlp_hyper_connection.block_inject_weight", "blk.{L}.hc_ffn_inject", plain),
     rule("model.layers.{L}.ple.key_proj", "blk.{L}.ple_key", plain),
     rule("model.layers.{L}.ple.value_proj", "blk.{L}.ple_value", plain),
-    rule("model.layers.{L}.ple.norm_key", "blk.{L}.ple_norm_key", plus_one),
-    rule("model.layers.{L}.ple.norm_query", "blk.{L}.ple_norm_query", plus_one),
-    rule("model.layers.{L}.ple.norm_conv", "blk.{L}.ple_norm_conv", plus_one),
+    rule("model.layers.{L}.ple.norm_key", "blk.{L}.ple_norm_key", plus_one_by_stream),
+    rule("model.layers.{L}.ple.norm_query", "blk.{L}.ple_norm_query", plus_one_by_stream),
+    rule("model.layers.{L}.ple.norm_conv", "blk.{L}.ple_norm_conv", plus_one_by_stream),
     rule("model.layers.{L}.ple.conv1d", "blk.{L}.ple_conv1d", taps),
     rule("model.layers.{L}.ple.ple_embedding.ngram_embedding.shard_{S}", "per_layer_token_embd", plain),
     rule("model.layers.{L}.ple.ple_embedding.ngram_embedding", "per_layer_token_embd", plain),
