@@ -28,5 +28,6 @@ use gguf::Gguf;
 /// # Errors
 /// When it is missing, malformed, or of no kind that is read.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
-    if checkpoint::is_checkpoint(path) { checkpoint::open(path) } else { Ok(arch::complete(Gguf::open(path)?)?) }
+    let model = if checkpoint::is_checkpoint(path) { checkpoint::open(path)? } else { Gguf::open(path)? };
+    Ok(arch::complete(model)?)
 }

@@ -903,7 +903,8 @@ fn keys_of_rows_by_the_last_tokens_are_checked() {
         all.fold(model, |model, (name, dims)| model.tensor(&name, 0, dims))
     };
     let model = with(&[]).build().unwrap();
-    assert_eq!(model.hyper.context_length, 64);
+    // Without a number of positions that share a key of the index, nothing is chosen.
+    assert_eq!((model.hyper.context_length, &model.hyper.indexer), (4096, &None));
     let rows: Vec<_> = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Ngram).collect();
     let of_rows: Vec<_> = rows.iter().map(|op| ["m0", "m1", "m2", "modulus"].map(|attr| op.attr(attr).int())).collect();
     assert_eq!(of_rows, [[3, 1 << 40, 0, 7], [3, 1 << 40, 0, 5]]);
@@ -939,6 +940,15 @@ fn keys_of_rows_by_the_last_tokens_are_checked() {
     ];
     for (key, expected) in cases {
         let text = with(&[key]).refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+    for (ratios, expected) in [
+        (vec![0u32, 3], "key \"qwen4exp.attention.compress_ratios\" is 3; must be a power of two up to 32"),
+        (vec![2, 4], "key \"qwen4exp.attention.compress_ratios\" is 4; must be 2 in all layers with an index"),
+        (vec![0, 64], "key \"qwen4exp.attention.compress_ratios\" is 64; must be from 0 to 32"),
+    ] {
+        let index = [("attention.indexer.head_count", 1u32.into()), ("attention.compress_ratios", ratios.into())];
+        let text = with(&index).refused();
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
     let text = with(&[]).without("qwen4exp.hyper_connection.low_rank").refused();

@@ -253,7 +253,7 @@ fn keys_and_tensors_are_the_converters() {
         }
         let ours = open(&at);
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/models/{name}.gguf"));
-        let theirs = Gguf::open(&golden).unwrap();
+        let theirs = ixc_frontend::open(&golden).unwrap();
         let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
             let of = |tensor: &ixc_frontend::gguf::Tensor| {
                 // Vectors may be written as matrices, and norms of streams as one.
@@ -265,7 +265,10 @@ fn keys_and_tensors_are_the_converters() {
                 let kind = if single { "F32".to_owned() } else { tensor.tensor_type().to_string() };
                 (tensor.name().to_owned(), dims, kind)
             };
-            let mut all: Vec<_> = model.tensors().map(of).collect();
+            // What graphs take that files need not have is made of others.
+            let made = ["indexer.mean.weight", "ple_conv1d.singles"];
+            let own = model.tensors().filter(|tensor| !made.iter().any(|end| tensor.name().ends_with(end)));
+            let mut all: Vec<_> = own.map(of).collect();
             all.sort();
             all
         };

@@ -183,6 +183,17 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
 
 /// What attention makes of rows: with its output matrix.
 pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    attention_to(b, layer, h, style, None)
+}
+
+/// The same over `chosen` positions, where there are any.
+pub(super) fn attention_to(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    style: &Style,
+    chosen: Option<ValueId>,
+) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let facts = b.hyper.layers[layer].clone();
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -239,7 +250,7 @@ pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style:
         Sinks::All => true,
         Sinks::Windowed => facts.window.is_some(),
     };
-    let y = b.attend(layer, q, sinks)?;
+    let y = b.attend_to(layer, q, sinks, chosen)?;
     let mut y = b.scale(y, b.hyper.scales.value)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;

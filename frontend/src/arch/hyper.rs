@@ -18,6 +18,7 @@ use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::Compressed;
 pub use indexer::Indexer;
+pub(super) use indexer::index_run;
 pub(super) use mla::latent_lengths;
 pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
@@ -317,8 +318,8 @@ pub(super) struct Defaults {
     pub windows: Option<Windows>,
     /// Whether layers may have compressed entries beside a window.
     pub compressed: bool,
-    /// Whether an index chooses blocks of positions, so many in sum as its `top_k` says.
-    pub blocks: bool,
+    /// Whether files say by layer how many positions share a key of an index (`attention.compress_ratios`).
+    pub runs_by_layer: bool,
     /// Whether limits of routed experts are those of shared ones, too, in files that have no others.
     pub one_limit: bool,
     /// Whether layers without a window rotate half of what `rope.dimension_count` says.
@@ -453,7 +454,7 @@ impl Defaults {
         logits_multiplied: false,
         windows: None,
         compressed: false,
-        blocks: false,
+        runs_by_layer: false,
         one_limit: false,
         half_rotated: false,
         parts: Parts::All,

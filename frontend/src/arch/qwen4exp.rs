@@ -9,8 +9,13 @@
 //! One layer takes of a token rows of a table, which it and those before it name (`ngram`), before its mixer: of each stream a gate says how much of their value it gets,
 //! and a convolution of what all streams get is added.
 //!
-//! Attention is to blocks of positions that an index chooses, by tensors called `indexer`. As long as it chooses all, that is as it is here. So the context
-//! is cut to as many positions.
+//! Attention is to runs of positions that an index chooses, and to those behind the last whole run. Of a run its key is the mean of those of its positions, normalised and
+//! turned by the first of them; queries of all heads count alike.
+//!
+//! ```text
+//! k = rope(rms_norm(mean of indexer.k_proj h)),  q = rope(rms_norm(indexer.q_proj h))
+//! attention over index.top_k(q, 1 for each head, k)
+//! ```
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
@@ -19,27 +24,28 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use super::Architecture;
 use super::builder::{Bias, Builder};
-use super::decoder::{HeadNorm, OutputGate, Style, attention_of, networks};
+use super::decoder::{HeadNorm, OutputGate, Style, attention_to, networks};
 use super::error::ArchError;
-use super::hyper::{Defaults, Ngrams};
+use super::hyper::{Defaults, Indexer, Ngrams, index_run};
 use super::{delta_net, streams};
-use crate::gguf::{Gguf, GgufError, Made};
+use crate::gguf::{Gguf, GgufError, Made, Tensor};
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::Heads, output_gate: OutputGate::WithQueries, gated_shared: true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen4exp",
-    doc: "Qwen3.8-Flash-Next (up to as many positions as its index chooses)",
-    defaults: Defaults {
-        blocks: true,
-        reads: &["embedding_length_per_layer_input"],
-        made: taps_in_singles,
-        ..Defaults::USUAL
-    },
+    doc: "Qwen3.8-Flash-Next",
+    defaults: Defaults { runs_by_layer: true, reads: &["embedding_length_per_layer_input"], made, ..Defaults::USUAL },
     build,
 };
 
+/// What weights of a run's positions begin with: zeros, which no file has.
+const MEAN: &str = "mean";
+/// The norm of an index's keys, which they are as long as.
+const KEY_NORM: &str = "indexer.k_norm.weight";
+/// What they are made of where that norm is not in a file as it is.
+const EMBEDDING: &str = "token_embd.weight";
 /// The table of rows that tokens name.
 const TABLE: &str = "per_layer_token_embd.weight";
 /// The taps of the convolution behind them, and these as singles where a file has halves.
@@ -58,18 +64,47 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = around(b, &format!("blk.{layer}.hc_attn"), x, (count, rank), |b, h| {
             match b.hyper.layers[layer].recurrent {
                 true => delta_net::mixer_of(b, layer, h, KeyHeads::Interleaved, Unary::Sigmoid),
-                false => attention_of(b, layer, h, &STYLE),
+                false => {
+                    let chosen = chosen(b, layer, h)?;
+                    attention_to(b, layer, h, &STYLE, chosen)
+                }
             }
         })?;
         x = around(b, &format!("blk.{layer}.hc_ffn"), x, (count, rank), |b, h| networks(b, layer, h, &STYLE))?;
-        // What chooses: nothing, while it chooses all.
-        for part in ["q_proj", "k_proj", "q_norm", "k_norm"] {
-            b.leave_out(&format!("blk.{layer}.indexer.{part}.weight"));
-        }
     }
     let x = b.wanted(x)?;
     let (_, x) = input(b, "output_hc", x, (count, rank))?;
     b.output(x)
+}
+
+/// The positions that a layer attends to, by its normalised rows; `None` where it has no index.
+fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueId>, ArchError> {
+    let name = |part: &str| format!("blk.{layer}.indexer.{part}");
+    let Some(Indexer { heads, key_length, top_k, run, .. }) = b.hyper.indexer.clone().filter(|index| index.own[layer])
+    else {
+        // Files may have what nobody reads.
+        for part in ["q_proj", "k_proj", "q_norm", "k_norm", MEAN] {
+            b.leave_out(&name(&format!("{part}.weight")));
+        }
+        return Ok(None);
+    };
+    let (width, rope) = (b.hyper.embedding_length, b.hyper.rope.clone());
+    let q = b.linear(h, &name("q_proj"), width, heads * key_length, Bias::Optional)?;
+    // One number for all heads changes no choice.
+    let w = b.slice(q, 0, heads)?;
+    let w = b.scale(w, 0.0)?;
+    let w = b.sigmoid(w)?;
+    let q = b.split_heads(q, heads)?;
+    let q = b.rms_norm(q, &name("q_norm.weight"), key_length)?;
+    let q = b.rope_by(q, &rope, STYLE.pairs, (1, false))?;
+    let k = b.linear(h, &name("k_proj"), width, key_length, Bias::Optional)?;
+    // Weights that are all the same: a mean.
+    let gate = b.scale(k, 0.0)?;
+    let k = b.compress(layer, [k, gate], &name(&format!("{MEAN}.weight")), [run, key_length], false)?;
+    let k = b.rms_norm(k, &name("k_norm.weight"), key_length)?;
+    let k = b.split_heads(k, 1)?;
+    let k = b.rope_by(k, &rope, STYLE.pairs, (run, false))?;
+    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run)).map(Some)
 }
 
 /// The streams `x`, side by side, behind a block.
@@ -151,8 +186,46 @@ fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64)
     b.add(y, x)
 }
 
+/// What files lack.
+fn made(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    let mut made = taps_in_singles(gguf)?;
+    made.extend(zeros(gguf, architecture)?);
+    Ok(made)
+}
+
+/// Zeros for each position of a run, of layers with an index: elements that some tensor has, times 0.
+fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    let mut made = Vec::new();
+    let Some(run) = index_run(gguf, architecture) else { return Ok(made) };
+    for norm in gguf.tensors() {
+        let Some(layer) = norm.name().strip_suffix(KEY_NORM) else { continue };
+        let length = norm.dims().first().copied().unwrap_or(0);
+        // Of a folder the norm is made of another, and of that nothing can be made.
+        let is_source = |tensor: &&Tensor| {
+            let plain =
+                tensor.tensor_type().format().map(Element::of).is_some_and(|of| !matches!(of, Element::Block(_)));
+            plain && tensor.file() < gguf.files().len() && tensor.dims().iter().product::<u64>() >= length
+        };
+        let sources = std::iter::once(norm).chain(gguf.tensor(EMBEDDING)).chain(gguf.tensors());
+        let Some(source) = { sources }.find(is_source) else { continue };
+        let axis = |len, stride| Axis { len, stride };
+        let piece = Piece {
+            extent: Extent { file: source.file() as u32, offset: source.offset(), bytes: source.bytes() },
+            element: Element::of(gguf.require_format(source)?),
+            first: 0,
+            rows: vec![axis(run, 0)],
+            columns: vec![axis(length, 1)],
+            scales: None,
+            change: Change::Times([0.0; 2]),
+        };
+        let derived = Derived { format: Format::F32, columns: length, pieces: vec![piece] };
+        made.push(Made { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
+    }
+    Ok(made)
+}
+
 /// Taps as singles, where a file has them as halves: converters take them for a matrix.
-fn taps_in_singles(gguf: &Gguf, _architecture: &str) -> Result<Vec<Made>, GgufError> {
+fn taps_in_singles(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {
         let Some(layer) = tensor.name().strip_suffix(TAPS) else { continue };

@@ -7,17 +7,21 @@
 //! glm-dsa.attention.indexer.types      = [true, true, true, false, …]   // layers with one of their own
 //! minimax-m3.attention.indexer.block_size = 128  // it chooses blocks of so many positions
 //! glm5-next.attention.indexer.kpool       = 4    // it chooses runs of so many, by a key for each, and those behind the last whole one
+//! qwen4exp.attention.compress_ratios      = [0, 4, 0, 4]     // the same, by layer: 0 where a layer has none
 //! ```
 
 use super::keys::Keys;
 use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
-use crate::gguf::GgufError;
+use crate::gguf::{Gguf, GgufError, Value};
 
 /// Files of GLM-5.2 without `types` are known by this context.
 const LONG_CONTEXT: u64 = 1 << 20;
 
 /// Most positions that share a key: those of a word of bits.
 const MAX_RUN: u64 = 32;
+/// Positions that share a key, in one number or by layer.
+const RUN: &str = "attention.indexer.kpool";
+const RATIOS: &str = "attention.compress_ratios";
 
 /// An index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +45,17 @@ impl Indexer {
             return Ok(None);
         }
         let Some(heads) = keys.optional("attention.indexer.head_count", 1, MAX_COUNT)? else { return Ok(None) };
-        const RUN: &str = "attention.indexer.kpool";
         const TOP_K: &str = "attention.indexer.top_k";
-        let run = keys.optional(RUN, 1, MAX_RUN)?;
+        let (key, run, own_by_run) = match keys.defaults.runs_by_layer {
+            true => {
+                let Some((run, own)) = runs_by_layer(keys, layers)? else { return Ok(None) };
+                (RATIOS, Some(run), Some(own))
+            }
+            false => (RUN, keys.optional(RUN, 1, MAX_RUN)?, None),
+        };
         if run.is_some_and(|run| !run.is_power_of_two()) {
             let limit = format!("a power of two up to {MAX_RUN}");
-            return Err(keys.metadata.bad_value(&keys.name(RUN), run.unwrap_or(1), limit));
+            return Err(keys.metadata.bad_value(&keys.name(key), run.unwrap_or(1), limit));
         }
         // What is behind the last whole run is chosen, too.
         keys.is_true("attention.indexer.kpool_select_tail")?;
@@ -61,16 +70,38 @@ impl Indexer {
             top_k,
             run: run.unwrap_or(1),
             // Files with runs say which layers share.
-            own: own(keys, layers, if run.is_some() { 0 } else { context })?,
+            own: match own_by_run {
+                Some(own) => own,
+                None => own(keys, layers, if run.is_some() { 0 } else { context })?,
+            },
         }))
     }
 }
 
+/// Positions that share a key of the file's index, where files say that by layer; what is wrong with it is said when its keys are read.
+pub(in crate::arch) fn index_run(gguf: &Gguf, architecture: &str) -> Option<u64> {
+    let name = format!("{architecture}.{RATIOS}");
+    let Some(Value::Array(ratios)) = gguf.metadata().get(&name) else { return None };
+    let run = (0..ratios.len()).filter_map(|layer| ratios.integer(layer)).find(|run| *run > 0);
+    run.and_then(|run| u64::try_from(run).ok()).filter(|run| *run <= MAX_RUN)
+}
+
+/// Positions that share a key, and which layers have an index, of files that say the former by layer; none where no layer has one.
+fn runs_by_layer(keys: &Keys<'_>, layers: usize) -> Result<Option<(u64, Vec<bool>)>, GgufError> {
+    if keys.metadata.get(&keys.name(RATIOS)).is_none() {
+        return Ok(None);
+    }
+    let runs = keys.first_per_layer(RATIOS, layers, 0, MAX_RUN)?;
+    let Some(run) = runs.iter().copied().find(|run| *run > 0) else { return Ok(None) };
+    if let Some(other) = runs.iter().find(|other| ![0, run].contains(other)) {
+        let limit = format!("{run} in all layers with an index, as in the first");
+        return Err(keys.metadata.bad_value(&keys.name(RATIOS), other, limit));
+    }
+    Ok(Some((run, runs.into_iter().map(|run| run > 0).collect())))
+}
+
 /// Of an index of blocks, the context in which it chooses all of them.
 pub(super) fn all_blocks(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
-    if keys.defaults.blocks {
-        return keys.required("attention.indexer.top_k", 1, MAX_CONTEXT).map(Some);
-    }
     let Some(block) = keys.optional("attention.indexer.block_size", 1, MAX_CONTEXT)? else { return Ok(None) };
     Ok(Some(block.saturating_mul(keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?)))
 }
