@@ -25,7 +25,9 @@ fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBu
         header.insert((*name).into(), json!({"dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes]}));
         end += bytes;
     }
-    let header = serde_json::to_vec(&header).unwrap();
+    // As files are written: numbers begin at multiples of eight.
+    let mut header = serde_json::to_vec(&header).unwrap();
+    header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header);
     file.resize(file.len() + end as usize, 0);
