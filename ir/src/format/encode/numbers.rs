@@ -56,14 +56,6 @@ impl Numbers {
         }
     }
 
-    #[inline]
-    fn near(&self, x: f32) -> f32 {
-        match &self.nearest {
-            None => rounded(x.clamp(self.least, self.most)),
-            Some(_) => self.of[usize::from(self.code(x))],
-        }
-    }
-
     /// The scale with which the numbers are nearest to `x`, each difference's square times `w`.
     pub fn fit(&self, x: &[f32], w: &[f32]) -> f32 {
         let extreme = x.iter().fold(0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
@@ -73,16 +65,14 @@ impl Numbers {
         // Bytes are as near as it matters.
         let steps = if self.of.len() == 256 { 0 } else { STEPS };
         let bounds = if self.least == -self.most { &[self.most][..] } else { &[self.least, self.most] };
+        let tried = bounds
+            .iter()
+            .flat_map(|bound| (-steps..=steps).map(move |step| bound + step as f32 * STEP * self.distance));
+        let inverses: Vec<f32> = tried.map(|number| number / extreme).collect();
         let (mut best, mut most_gained) = (extreme / bounds[0], f32::NEG_INFINITY);
-        for &bound in bounds {
-            for step in -steps..=steps {
-                let inverse = (bound + step as f32 * STEP * self.distance) / extreme;
-                let (mut with_x, mut squares) = (0f32, 0f32);
-                for (&x, &w) in x.iter().zip(w) {
-                    let number = self.near(x * inverse);
-                    with_x += w * x * number;
-                    squares += w * number * number;
-                }
+        for inverses in inverses.chunks(LANES) {
+            let sums = self.sums(x, w, 0.0, inverses);
+            for (with_x, squares) in sums.with_x.into_iter().zip(sums.squares).take(inverses.len()) {
                 // The sum of squares of the differences, with the best scale for these codes, is that of x less this.
                 let gained = with_x * with_x / squares;
                 if gained > most_gained {
@@ -101,19 +91,21 @@ impl Numbers {
             return (0.0, if least.is_finite() { least } else { 0.0 });
         }
         let (mut best, mut least_lost) = (((most - least) / self.most, least), f32::INFINITY);
-        for step in STEPS_WITH_MINIMUM {
-            let inverse = (self.most + step as f32 * STEP) / (most - least);
-            // Sums of w, of w times the number, its square, x, and both.
-            let (mut sw, mut sq, mut sqq, mut sx, mut sxq, mut sxx) = (0f32, 0f32, 0f32, 0f32, 0f32, 0f32);
-            for (&x, &w) in x.iter().zip(w) {
-                let number = self.near((x - least) * inverse);
-                sw += w;
-                sq += w * number;
-                sqq += w * number * number;
-                sx += w * x;
-                sxq += w * x * number;
-                sxx += w * x * x;
-            }
+        // Of w, of w times x, and its square.
+        let (mut sw, mut sx, mut sxx) = (0f32, 0f32, 0f32);
+        for (&x, &w) in x.iter().zip(w) {
+            sw += w;
+            sx += w * x;
+            sxx += w * x * x;
+        }
+        let tried = STEPS_WITH_MINIMUM.map(|step| (self.most + step as f32 * STEP) / (most - least));
+        let inverses: Vec<f32> = tried.collect();
+        let sums = inverses.chunks(LANES).flat_map(|inverses| {
+            let Sums { numbers, squares, with_x } = self.sums(x, w, least, inverses);
+            let all = numbers.into_iter().zip(squares).zip(with_x);
+            all.take(inverses.len())
+        });
+        for ((sq, sqq), sxq) in sums {
             let determinant = sw * sqq - sq * sq;
             if determinant <= 0.0 {
                 continue;
@@ -131,6 +123,46 @@ impl Numbers {
         }
         best
     }
+}
+
+impl Numbers {
+    /// The sums with each of some scales, of which the inverses are given: of the numbers nearest to `x` less `least`.
+    fn sums(&self, x: &[f32], w: &[f32], least: f32, inverses: &[f32]) -> Sums {
+        match &self.nearest {
+            None => sums(x, w, least, inverses, |x| rounded(x.clamp(self.least, self.most))),
+            Some(_) => sums(x, w, least, inverses, |x| self.of[usize::from(self.code(x))]),
+        }
+    }
+}
+
+/// Scales whose sums are made side by side: each alone is a chain of additions, which wait for each other.
+const LANES: usize = 8;
+
+/// Sums of each scale.
+#[derive(Default)]
+struct Sums {
+    /// Of w times the number.
+    numbers: [f32; LANES],
+    /// Of w times its square.
+    squares: [f32; LANES],
+    /// Of w times x and the number.
+    with_x: [f32; LANES],
+}
+
+#[inline]
+fn sums(x: &[f32], w: &[f32], least: f32, inverses: &[f32], near: impl Fn(f32) -> f32) -> Sums {
+    let (mut sums, mut scales) = (Sums::default(), [0f32; LANES]);
+    scales[..inverses.len()].copy_from_slice(inverses);
+    for (&x, &w) in x.iter().zip(w) {
+        let (from_least, with_w) = (x - least, w * x);
+        for lane in 0..LANES {
+            let number = near(from_least * scales[lane]);
+            sums.numbers[lane] += w * number;
+            sums.squares[lane] += w * number * number;
+            sums.with_x[lane] += with_w * number;
+        }
+    }
+    sums
 }
 
 /// The nearest integer, of two as near the even one, of numbers below 2^22: an instruction of its own is not on every x86-64, and a call for each number
