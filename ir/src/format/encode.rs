@@ -396,6 +396,10 @@ impl<'a> Encoder<'a> {
                 both.for_each(|(i, (scale, _))| out[at + i] = *scale as i8 as u8);
             }
         }
+        if self.format.has_field("s") {
+            let sum: f32 = codes.iter().map(|&code| self.numbers.of[usize::from(code)]).sum();
+            Number::Half.put(scaled.d * sum, &mut out[field("s")..]);
+        }
         let mut float = |name: &str, x: f32| self.quants.number(name).put(x, &mut out[self.format.field(name)..]);
         match self.quants.minimum {
             Minimum::None => {}

@@ -43,7 +43,9 @@ fn every_format_of_files_that_is_made_is_near() {
     let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
     for format in made() {
         let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
-        let bits = format.block_bytes() as f64 * 8.0 / format.block_len() as f64;
+        // What follows from the others brings nothing nearer.
+        let redundant = if format.has_field("s") { Number::Half.bytes() } else { 0 };
+        let bits = (format.block_bytes() - redundant) as f64 * 8.0 / format.block_len() as f64;
         let found = lost(&x, &y, |_| 1.0);
         println!("{format} {bits:.3} bits: {found:.5}");
         // Rate distortion theory's least for normal numbers is 4^-bits; blocks with scales come within 5 of it, which is a bit and a bit more,
@@ -53,7 +55,7 @@ fn every_format_of_files_that_is_made_is_near() {
         assert!(found < most || bits >= 16.0, "{format}: {found}");
         assert!(found < 1e-5 || bits < 16.0);
     }
-    assert!(made().filter(|format| grid(*format)).count() == GRIDS.len() && made().count() >= 28);
+    assert!(made().filter(|format| grid(*format)).count() == GRIDS.len() && made().count() >= 29);
 }
 
 /// What is near already stays: blocks of a format give themselves, or what is as near.
