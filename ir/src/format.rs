@@ -222,6 +222,9 @@ format_table! {
         /// ggml `block_q5_1`: `x = d * q + m`, with fifth bits as in `q5_0`.
         Q5_1 "q5_1" gguf 7, 32 => 24, { d @ 0, 2; m @ 2, 2; high @ 4, 4; quants @ 8, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 1)).plus_m()), activation A8Small, packed Q5_1R16 "q5_1_r16";
+        /// ggml `block_q8_1`: `q8_0`, and `s`, which is `d` times the sum of all `q`: products of llama.cpp take activations in it, and files may have it.
+        Q8_1 "q8_1" gguf 9, 32 => 36, { d @ 0, 2; s @ 2, 2; quants @ 4, 32 },
+            Codec::Quants(Quants::new(Plane::new("quants", 8, 32), Values::Signed)), activation A8Small, packed Q8_1R16 "q8_1_r16";
         /// ggml `block_iq4_nl`: `x = d * table[q]`.
         Iq4Nl "iq4_nl" gguf 20, 32 => 18, { d @ 0, 2; quants @ 2, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL))), activation A8Small, packed Iq4NlR16 "iq4_nl_r16";

@@ -145,12 +145,19 @@ impl Args {
         };
         let plan = plan(&model, &options).map_err(quantise_error)?;
         if let Some(importance) = &importance {
-            let known = |name: &str| matches!(importance.of(name, 0, 0), Ok(Some(_)) | Err(_));
+            let known = |name: &str| importance.knows(name);
             let unknown = plan.tensors.iter().filter(|planned| planned.to.is_some() && !known(planned.tensor.name()));
             let unknown = unknown.count() as u64;
             if unknown > 0 {
                 note!("ixc: the importance matrix says nothing of {}", counted(unknown, "tensor"));
             }
+        }
+        let blind = plan.without_importance() as u64;
+        if blind > 0 {
+            note!(
+                "ixc: {} of so few bits without importance: llama-quantize refuses, and predictions suffer (`ixc eval --imatrix FILE` makes an importance matrix)",
+                counted(blind, "tensor")
+            );
         }
         let bytes_before: u64 = model.tensors().map(|tensor| tensor.bytes()).sum();
         let threads = self

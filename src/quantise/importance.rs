@@ -156,6 +156,11 @@ impl Importance {
         self.means.is_empty()
     }
 
+    /// Whether it says anything of a tensor.
+    pub fn knows(&self, tensor: &str) -> bool {
+        self.means.contains_key(tensor)
+    }
+
     /// The mean squares of a tensor of so many matrices, `[matrices, columns]`, where they are known. Older files have one row for all.
     ///
     /// # Errors

@@ -48,6 +48,8 @@ const NAMES: [(&str, Part); 9] = [
     ("ffn_down", Part::Down),
 ];
 
+/// The last product.
+const HEAD: &str = "output.weight";
 /// The embeddings.
 const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
 
@@ -71,7 +73,7 @@ const KEPT: [&str; 13] = [
 impl Part {
     /// The part of a tensor; `tied` where the embedding is the last product, too.
     pub fn of(name: &str, tied: bool) -> Part {
-        if name == "output.weight" || (tied && EMBEDDINGS.contains(&name)) {
+        if name == HEAD || (tied && EMBEDDINGS.contains(&name)) {
             return Part::Head;
         }
         if EMBEDDINGS.contains(&name) {
@@ -107,6 +109,14 @@ pub enum When {
     Experts,
     /// In models of eight experts, whose attention is small beside them.
     FewExperts,
+    /// The first of so many equal parts of the layers, and in models of eight experts those with more bits, too.
+    FirstOrFewExperts(usize),
+    /// Where four query heads or more share a key, or there are four experts or more.
+    GroupedOrExperts,
+    /// Without an importance matrix.
+    Without,
+    /// In all but the first and the last eighth of the layers.
+    Inner,
 }
 
 /// What is known of a tensor's place.
@@ -124,6 +134,8 @@ pub struct Place {
     pub importance: bool,
     /// Whether it is a matrix for each expert.
     pub of_experts: bool,
+    /// Elements of its rows.
+    pub columns: u64,
 }
 
 impl When {
@@ -131,10 +143,8 @@ impl When {
         let &Place { layer, layers, .. } = place;
         match self {
             When::Always => true,
-            When::MoreBits => {
-                let eighth = layers / 8;
-                layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
-            }
+            When::MoreBits => !When::Inner.holds(place) || (layer - layers / 8) % 3 == 2,
+            When::Inner => layer >= layers / 8 && layer < 7 * layers / 8,
             When::First(parts) => layer < layers / parts,
             When::FirstWithout(parts) => layer < layers / parts && !place.importance,
             When::FirstWith(parts) => layer < layers / parts && place.importance,
@@ -142,6 +152,11 @@ impl When {
             When::Grouped => place.heads_of_key >= 4,
             When::Experts => place.of_experts,
             When::FewExperts => place.experts == FEW_EXPERTS,
+            When::FirstOrFewExperts(parts) => {
+                When::First(parts).holds(place) || When::FewExperts.holds(place) && When::MoreBits.holds(place)
+            }
+            When::GroupedOrExperts => When::Grouped.holds(place) || place.experts >= SOME_EXPERTS,
+            When::Without => !place.importance,
         }
     }
 }
@@ -167,10 +182,17 @@ pub struct Mix {
     head: Format,
     /// What differs.
     rules: &'static [Rule],
+    /// Whether keys and values of large models, and of eight experts, get the bits that they do in most mixes.
+    more_for_keys: bool,
 }
 
 const fn mix(name: &'static str, file_type: u32, format: Format, head: Format, rules: &'static [Rule]) -> Mix {
-    Mix { name, file_type, format, head, rules }
+    Mix { name, file_type, format, head, rules, more_for_keys: true }
+}
+
+/// A mix of so few bits that its rules say all about keys and values.
+const fn low(name: &'static str, file_type: u32, format: Format, rules: &'static [Rule]) -> Mix {
+    Mix { name, file_type, format, head: Q5K, rules, more_for_keys: false }
 }
 
 /// A mix of one format, but for the last product.
@@ -183,11 +205,29 @@ const fn rule(part: Part, when: When, to: Format) -> Rule {
 }
 
 use Format::{
-    Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Tq1_0,
-    Tq2_0,
+    Bf16, F16, F32, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Q1_0, Q2_0, Q2K, Q3K, Q4_0,
+    Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Tq1_0, Tq2_0,
 };
-use Part::{Down, Embedding, Output, Value};
-use When::{Always, Experts, FewExperts, First, FirstWith, FirstWithout, Grouped, Layers, MoreBits};
+use Part::{Down, Embedding, Gate, Key, Output, Query, Up, Value};
+use When::{
+    Always, Experts, FewExperts, First, FirstOrFewExperts, FirstWith, FirstWithout, Grouped, GroupedOrExperts, Inner,
+    Layers, MoreBits, Without,
+};
+
+/// Rules of the mixes of two bits and fewer, which have `few` where others have the fewest bits, and those of attention's output.
+macro_rules! low_rules {
+    ($embedding:expr, $few:expr $(, $output:expr)?) => {
+        &[
+            rule(Embedding, Always, $embedding),
+            rule(Value, GroupedOrExperts, Q4K),
+            rule(Value, Always, $few),
+            rule(Key, FewExperts, Q4K),
+            rule(Down, First(8), $few),
+            rule(Output, FewExperts, Q5K),
+            $(rule(Output, Always, $output),)?
+        ]
+    };
+}
 
 /// All mixes.
 pub static MIXES: &[Mix] = &[
@@ -235,7 +275,7 @@ pub static MIXES: &[Mix] = &[
         38,
         Q8_0,
         Q8_0,
-        &[rule(Part::Gate, Experts, Mxfp4), rule(Part::Up, Experts, Mxfp4), rule(Down, Experts, Mxfp4)],
+        &[rule(Gate, Experts, Mxfp4), rule(Up, Experts, Mxfp4), rule(Down, Experts, Mxfp4)],
     ),
     mix(
         "Q3_K_L",
@@ -273,6 +313,56 @@ pub static MIXES: &[Mix] = &[
         ],
     ),
     mix("Q2_K_S", 21, Q2K, Q6K, &[rule(Value, Grouped, Q4K), rule(Down, First(8), Q4K)]),
+    mix(
+        "IQ3_M",
+        27,
+        Iq3S,
+        Q6K,
+        &[
+            rule(Value, Always, Q4K),
+            rule(Down, FirstOrFewExperts(8), Q4K),
+            rule(Output, FewExperts, Q5K),
+            rule(Output, Always, Q4K),
+        ],
+    ),
+    mix("IQ3_S", 26, Iq3S, Q6K, &[rule(Value, Grouped, Q4K), rule(Output, FewExperts, Q5K)]),
+    mix(
+        "IQ3_XS",
+        22,
+        Iq3S,
+        Q6K,
+        &[
+            rule(Value, Grouped, Q4K),
+            rule(Key, Always, Iq3Xxs),
+            rule(Query, Always, Iq3Xxs),
+            rule(Gate, Inner, Iq3Xxs),
+            rule(Up, Inner, Iq3Xxs),
+            rule(Output, FewExperts, Q5K),
+        ],
+    ),
+    mix(
+        "IQ3_XXS",
+        23,
+        Iq3Xxs,
+        Q5K,
+        &[
+            rule(Embedding, Always, Iq3S),
+            rule(Value, Grouped, Q4K),
+            rule(Value, Without, Iq3S),
+            rule(Key, Always, Iq2S),
+            rule(Query, Always, Iq2S),
+            rule(Down, FirstWithout(8), Q4K),
+            rule(Down, Without, Q3K),
+            rule(Output, FewExperts, Q5K),
+            rule(Output, Always, Iq3S),
+        ],
+    ),
+    low("IQ2_M", 29, Iq2S, low_rules!(Iq3S, Iq3S, Iq3S)),
+    low("IQ2_S", 28, Iq2Xs, low_rules!(Iq3S, Iq3S, Iq3S)),
+    low("IQ2_XS", 20, Iq2Xs, low_rules!(Q2K, Q2K)),
+    low("IQ2_XXS", 19, Iq2Xxs, low_rules!(Q2K, Q2K)),
+    low("IQ1_M", 31, Iq1M, low_rules!(Q2K, Q2K, Iq2Xxs)),
+    low("IQ1_S", 24, Iq1S, low_rules!(Q2K, Q2K, Iq2Xxs)),
     mix("Q2_0", 41, Q2_0, Q6K, &[rule(Embedding, Always, Q4K)]),
     plain("Q1_0", 40, Q1_0, Q6K),
     mix("TQ2_0", 37, Tq2_0, Q6K, &[rule(Embedding, Always, Q4K)]),
@@ -281,6 +371,8 @@ pub static MIXES: &[Mix] = &[
 
 /// Of so many experts attention is a small part of the model: its keys and values get more bits.
 const FEW_EXPERTS: u64 = 8;
+/// Of as many, or more, values are a small part of it already.
+const SOME_EXPERTS: u64 = 4;
 /// Models of so many layers share keys between many heads (Llama 2 and 3 of 70 B): their values are small, and get more bits.
 const LARGE_LAYERS: usize = 80;
 
@@ -293,24 +385,33 @@ impl Mix {
     /// The format of a tensor.
     pub fn format_of(&self, part: Part, place: &Place) -> Format {
         if part == Part::Head {
-            return self.head;
+            // Of rows that are no whole blocks of the others' format the last product has bytes.
+            let fits = self.format.row_bytes(place.columns).is_some();
+            return if fits || !self.format.is_quantised() { self.head } else { Q8_0 };
         }
         if !self.format.is_quantised() {
             return self.format;
         }
-        if place.experts == FEW_EXPERTS && matches!(part, Part::Key | Part::Value) {
+        if self.more_for_keys && place.experts == FEW_EXPERTS && matches!(part, Key | Value) {
             return Q8_0;
         }
         let rule = self.rules.iter().find(|rule| rule.part == part && rule.when.holds(place));
         let format = rule.map_or(self.format, |rule| rule.to);
-        let large = part == Part::Value && place.layers == LARGE_LAYERS && place.heads_of_key > 1;
-        if large && [Q3K, Q4K].contains(&format) { Q5K } else { format }
+        let large = part == Value && place.layers == LARGE_LAYERS && place.heads_of_key > 1;
+        if large && self.more_for_keys && [Q3K, Q4K].contains(&format) { Q5K } else { format }
     }
 }
 
 /// Formats for rows that are no whole blocks of another, which fit shorter blocks and have as many bits or more.
-const SHORTER: [(Format, Format); 9] = [
+const SHORTER: [(Format, Format); 16] = [
     (Iq4Xs, Iq4Nl),
+    (Iq3S, Iq4Nl),
+    (Iq3Xxs, Iq4Nl),
+    (Iq2S, Iq4Nl),
+    (Iq2Xs, Iq4Nl),
+    (Iq2Xxs, Iq4Nl),
+    (Iq1M, Iq4Nl),
+    (Iq1S, Iq4Nl),
     (Q2_0, Q4_0),
     (Q2K, Q4_0),
     (Q3K, Q4_0),
@@ -329,4 +430,73 @@ pub fn for_rows(format: Format, len: u64) -> Format {
     }
     let shorter = SHORTER.iter().find(|(long, _)| *long == format).map(|(_, short)| *short);
     shorter.filter(|short| fits(*short)).unwrap_or(F16)
+}
+
+/// Formats of so few bits that llama-quantize makes them with an importance matrix only, but of embeddings and the last product.
+const BY_IMPORTANCE: [Format; 6] = [Iq3Xxs, Iq2S, Iq2Xs, Iq2Xxs, Iq1M, Iq1S];
+
+/// Whether a tensor of this name has so few bits in a format that it should have importance.
+pub fn needs_importance(name: &str, format: Format) -> bool {
+    BY_IMPORTANCE.contains(&format) && name != HEAD && !EMBEDDINGS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What llama-quantize's rules of mixes by grids say of models that the demo is not like.
+    #[test]
+    fn places_make_the_difference() {
+        let dense = Place {
+            layer: 9,
+            layers: 32,
+            heads_of_key: 1,
+            experts: 0,
+            importance: true,
+            of_experts: false,
+            columns: 4096,
+        };
+        let grouped = Place { heads_of_key: 8, ..dense };
+        let first = Place { layer: 3, ..dense };
+        let blind = Place { importance: false, ..dense };
+        let eight = Place { experts: 8, of_experts: true, ..dense };
+        let large = Place { layers: 80, layer: 20, ..grouped };
+        for (name, part, place, format) in [
+            ("IQ2_XXS", Value, dense, Q2K),
+            ("IQ2_M", Value, dense, Iq3S),
+            ("IQ2_S", Value, grouped, Q4K),
+            ("IQ1_S", Value, eight, Q4K),
+            ("IQ1_S", Value, large, Q4K),
+            ("IQ2_XS", Key, eight, Q4K),
+            ("IQ2_XS", Key, dense, Iq2Xs),
+            ("IQ1_M", Down, first, Q2K),
+            ("IQ2_M", Down, first, Iq3S),
+            ("IQ2_M", Down, dense, Iq2S),
+            ("IQ1_M", Output, eight, Q5K),
+            ("IQ3_XXS", Value, dense, Iq3Xxs),
+            ("IQ3_XXS", Value, blind, Iq3S),
+            ("IQ3_XXS", Value, large, Q5K),
+            ("IQ3_XXS", Value, eight, Q8_0),
+            ("IQ3_XXS", Down, dense, Iq3Xxs),
+            ("IQ3_XXS", Down, blind, Q3K),
+            ("IQ3_XXS", Down, Place { layer: 3, ..blind }, Q4K),
+            ("IQ3_XXS", Key, dense, Iq2S),
+            ("IQ3_XXS", Output, eight, Q5K),
+            ("IQ3_XS", Gate, first, Iq3S),
+            ("IQ3_XS", Gate, dense, Iq3Xxs),
+            ("IQ3_XS", Up, Place { layer: 28, ..dense }, Iq3S),
+            ("IQ3_XS", Key, dense, Iq3Xxs),
+            ("IQ3_XS", Key, eight, Q8_0),
+            ("IQ3_M", Down, first, Q4K),
+            ("IQ3_M", Down, dense, Iq3S),
+            ("IQ3_M", Down, eight, Q4K),
+            ("IQ3_M", Down, Place { layer: 8, ..eight }, Iq3S),
+            ("IQ1_S", Part::Head, dense, Q5K),
+            ("IQ1_S", Part::Head, Place { columns: 96, ..dense }, Q8_0),
+            ("Q4_K_M", Part::Head, Place { columns: 96, ..dense }, Q8_0),
+        ] {
+            let mix = Mix::named(name).unwrap();
+            assert_eq!(mix.format_of(part, &place), format, "{name}: {part:?} {place:?}");
+        }
+    }
 }

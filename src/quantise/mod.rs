@@ -25,7 +25,7 @@ use ixc_ir::format::Format;
 use ixc_passes::options::matches;
 
 use importance::{Importance, ImportanceError};
-use mix::{Mix, Part, Place, for_rows, is_quantised};
+use mix::{Mix, Part, Place, for_rows, is_quantised, needs_importance};
 
 /// Numbers that are in memory as f32 at once.
 const NUMBERS: usize = 16 << 20;
@@ -135,6 +135,13 @@ impl Plan<'_> {
         self.tensors.iter().filter(|planned| planned.to.is_some()).count()
     }
 
+    /// Tensors that get so few bits that they should have importance, of which nothing is known.
+    pub fn without_importance(&self) -> usize {
+        let known = |name: &str| self.importance.is_some_and(|importance| importance.knows(name));
+        let made = self.tensors.iter().filter_map(|planned| Some((planned.tensor.name(), planned.to?)));
+        made.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
+    }
+
     /// Bytes of all tensors then.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(Planned::bytes).sum()
@@ -181,6 +188,7 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
                 experts,
                 importance: options.importance.is_some(),
                 of_experts: matrices > 1,
+                columns,
             };
             let wanted = match said {
                 Some((_, format)) => *format,

@@ -43,7 +43,7 @@ type Four = [&'static str; 4];
 
 /// What each mix makes, by the rules of ggml-org/llama.cpp: of attention's values and of the experts' last product in layers 0 to 3; of the output, the
 /// embedding, queries and attention's output. (ik_llama.cpp's llama-quantize makes the same of dense models; of eight experts *and more* it makes others.)
-const MIXES: [(&str, [Four; 3]); 9] = [
+const MIXES: [(&str, [Four; 3]); 19] = [
     // The demo has four layers: an eighth is none of them, seven eighths are the last alone, and every third from 2 on is the third.
     ("Q4_K_M", [["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q4_K_S", [["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
@@ -54,6 +54,18 @@ const MIXES: [(&str, [Four; 3]); 9] = [
     ("Q4_0", [["Q4_0"; 4], ["Q4_0"; 4], ["Q6_K", "Q4_0", "Q4_0", "Q4_0"]]),
     ("Q8_0", [["Q8_0"; 4], ["Q8_0"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]]),
     ("MXFP4_MOE", [["Q8_0"; 4], ["MXFP4"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]]),
+    ("IQ3_M", [["Q4_K"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_S", "Q4_K"]]),
+    ("IQ3_S", [["IQ3_S"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_S", "IQ3_S"]]),
+    ("IQ3_XS", [["IQ3_S"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_XXS", "IQ3_S"]]),
+    // Without an importance matrix.
+    ("IQ3_XXS", [["IQ3_S"; 4], ["Q3_K"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),
+    // Of four experts or more values are Q4_K.
+    ("IQ2_M", [["Q4_K"; 4], ["IQ2_S"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),
+    ("IQ2_S", [["Q4_K"; 4], ["IQ2_XS"; 4], ["Q5_K", "IQ3_S", "IQ2_XS", "IQ3_S"]]),
+    ("IQ2_XS", [["Q4_K"; 4], ["IQ2_XS"; 4], ["Q5_K", "Q2_K", "IQ2_XS", "IQ2_XS"]]),
+    ("IQ2_XXS", [["Q4_K"; 4], ["IQ2_XXS"; 4], ["Q5_K", "Q2_K", "IQ2_XXS", "IQ2_XXS"]]),
+    ("IQ1_M", [["Q4_K"; 4], ["IQ1_M"; 4], ["Q5_K", "Q2_K", "IQ1_M", "IQ2_XXS"]]),
+    ("IQ1_S", [["Q4_K"; 4], ["IQ1_S"; 4], ["Q5_K", "Q2_K", "IQ1_S", "IQ2_XXS"]]),
 ];
 
 #[test]
@@ -116,13 +128,50 @@ fn more_bits_are_nearer() {
     assert!(found[0].1.0 < 5e-3 && found[2].1.0 < 0.05 && found[4].1.0 < 1.0, "{found:?}");
 }
 
+/// Mixes by grids, with importance of the demo's own predictions: what they make runs, and predicts.
+#[test]
+fn mixes_of_few_bits_run() {
+    let imatrix = scratch("quantise_few_bits").join("imatrix.gguf");
+    let (path, exact) = (imatrix.to_str().unwrap(), exact().to_str().unwrap());
+    let text = ["eval", exact, "--text", TEXT, "--ctx", "128", "--pieces", "8", "--target", "portable"];
+    stdout(ixc([&text[..], &["--imatrix", path]].concat()));
+    // Experts of one layer, which take their time.
+    let fewer = ["--tensor", "blk.1.*_exps*=q4_0", "--tensor", "blk.2.*_exps*=q4_0", "--tensor", "blk.3.*_exps*=q4_0"];
+    let arguments = [&["--imatrix", path], &fewer[..]].concat();
+    let found = FEW_BITS.map(|mix| (mix, divergence(mix, &arguments)));
+    println!("{found:?}");
+    for (mix, (divergence, _)) in found {
+        // A model that predicts nothing of the other's is several nats away.
+        assert!(divergence.is_finite() && divergence < 3.0, "{mix}: {found:?}");
+    }
+    // Formats of one, two and three bits.
+    let [three, two, one] = ["IQ3_M", "IQ2_M", "IQ1_S"].map(|mix| found.iter().find(|row| row.0 == mix).unwrap().1);
+    assert!(three.0 < two.0 && two.0 < one.0, "{found:?}");
+    assert!(three.1 > two.1 && two.1 > one.1, "{found:?}");
+}
+
+/// The mixes by grids.
+const FEW_BITS: [&str; 10] =
+    ["IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
+
+#[test]
+fn so_few_bits_without_importance_are_told() {
+    for (mix, told) in [("IQ2_XXS", true), ("IQ3_S", false)] {
+        let output = ixc(["quantise", exact().to_str().unwrap(), mix, "--dry-run"]).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(said.contains("of so few bits without importance"), told, "{mix}: {said}");
+    }
+}
+
 #[test]
 fn threads_change_nothing_and_one_tensor_can_be_another() {
     let folder = scratch("quantise_threads");
     let paths = ["1", "3"].map(|threads| {
         let path = folder.join(format!("{threads}.gguf"));
         // The pattern fits a vector, too.
+        let more = ["--tensor", "blk.1.attn_q.weight=iq2_xxs", "--tensor", "blk.2.attn_q.weight=iq1_m"];
         let arguments = ["-t", threads, "--tensor", "blk.0.attn_k*=q5_1", "-o", path.to_str().unwrap()];
+        let arguments = [&arguments[..], &more].concat();
         let found = formats(&quantise(exact(), "Q4_K_M", &arguments));
         for (name, format) in [("blk.0.attn_k.weight", "Q5_1"), ("blk.0.attn_k_norm.weight", "F32")] {
             assert!(found.contains(&(name.into(), format.into())), "{found:?}");

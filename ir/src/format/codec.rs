@@ -6,7 +6,7 @@
 //! x = d [* scale] * (value - zero) [+ m | - dmin * min]
 //! ```
 //!
-//! The fields `d`, `dmin` and `m` are found by these names; `dmin` and `m` are half-precision numbers, and so is `d` unless the codec says otherwise
+//! The fields `d`, `dmin` and `m` are found by these names (and `s`, the sum of the numbers, which follows from them: it is written and not read); `dmin` and `m` are half-precision numbers, and so is `d` unless the codec says otherwise
 //! ([`Number`]). A scale `d` of a whole row is an f32 behind its blocks, which the integer `scale * (value - zero)` is multiplied with. Everything else that computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
 //!
 //! ```text

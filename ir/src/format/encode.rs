@@ -7,23 +7,23 @@
 //! The search follows what ggml's quantisers do, for every format the same: scales are tried around the one that the extreme number fits, a step of a tenth
 //! of the distance of two codes each; of each the codes follow, and of these the best scale by least squares (and the best minimum, where there is one). Where
 //! scales are integers themselves, they are rounded, `d` and `dmin` are fitted once more to what all codes of the block are then, and the better
-//! of both is kept.
+//! of both is kept. Where codes are those of a grid, a table's nearest entries are looked for in place of each element's nearest code ([`entries`]).
 //!
 //! How much a number matters is `importance * sqrt(2 mean(x^2) + x^2)`, importance being the mean square of the activations that its column is
 //! multiplied with (an importance matrix), or 1: large weights matter more than their square alone says, which ggml found by trying.
 
+mod entries;
+mod numbers;
+
 use half::{bf16, f16};
 
-use super::codec::{Codes, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Values};
+use super::codec::{Codes, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales};
 use super::digits::Digits;
 use super::{Codec, FORMATS, Format};
 
-/// Steps that are tried below and above the scale that fits.
-const STEPS: i32 = 9;
-/// The same with a minimum, below and above.
-const STEPS_WITH_MINIMUM: std::ops::RangeInclusive<i32> = -5..=15;
-/// A step, in distances of two codes.
-const STEP: f32 = 0.1;
+use entries::Entries;
+use numbers::Numbers;
+
 /// Rounds of fitting `d` and `dmin` to codes, and codes to these.
 const ROUNDS: usize = 2;
 
@@ -53,196 +53,84 @@ impl Format {
         assert!(importance.is_none_or(|importance| importance.len() == x.len()), "importance of other columns");
         let length = self.block_len();
         let ones = vec![1.0; length];
+        let encoder = self.quants().map(|quants| Encoder::new(self, quants));
         for (index, (x, out)) in x.chunks_exact(length).zip(out.chunks_exact_mut(self.block_bytes())).enumerate() {
-            match self.codec() {
-                Codec::Float(float) => match float {
-                    Float::F32 => out.copy_from_slice(&x[0].to_le_bytes()),
-                    Float::F16 => out.copy_from_slice(&f16::from_f32(x[0]).to_le_bytes()),
-                    Float::Bf16 => out.copy_from_slice(&bf16::from_f32(x[0]).to_le_bytes()),
-                },
-                Codec::Quants(quants) => {
+            match (self.codec(), &encoder) {
+                (Codec::Float(Float::F32), _) => out.copy_from_slice(&x[0].to_le_bytes()),
+                (Codec::Float(Float::F16), _) => out.copy_from_slice(&f16::from_f32(x[0]).to_le_bytes()),
+                (Codec::Float(Float::Bf16), _) => out.copy_from_slice(&bf16::from_f32(x[0]).to_le_bytes()),
+                (_, Some(encoder)) => {
                     let importance = importance.map_or(&ones[..], |all| &all[index * length..][..length]);
-                    Encoder { format: self, quants, numbers: Numbers::of(quants) }.block(x, importance, out);
+                    encoder.block(x, importance, out);
                 }
-                Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("checked above"),
+                (_, None) => unreachable!("checked above"),
             }
         }
     }
 }
 
 impl ScaleCodes {
-    /// What is subtracted from a code, where that is what makes a scale of it.
-    fn zero(&self) -> Option<u8> {
+    /// The code of a scale that there is.
+    fn code(&self, scale: f32) -> u16 {
         match self.number {
-            ScaleNumber::Less(zero) => Some(zero),
-            ScaleNumber::Odd => None,
+            ScaleNumber::Less(zero) => (scale as i16 + i16::from(zero)) as u16,
+            ScaleNumber::Odd => scale as u16 / 2,
         }
+    }
+
+    /// All scales: the least, the largest, and from one to the next.
+    fn range(&self) -> ScaleRange {
+        let codes = (1u32 << self.bits.width()) as f32;
+        match self.number {
+            ScaleNumber::Less(zero) => {
+                ScaleRange { least: -f32::from(zero), most: codes - 1.0 - f32::from(zero), step: 1.0 }
+            }
+            ScaleNumber::Odd => ScaleRange { least: 1.0, most: 2.0 * codes - 1.0, step: 2.0 },
+        }
+    }
+}
+
+/// The integers that a scale can be.
+#[derive(Clone, Copy)]
+struct ScaleRange {
+    least: f32,
+    most: f32,
+    step: f32,
+}
+
+impl ScaleRange {
+    const fn of(least: f32, most: f32) -> ScaleRange {
+        ScaleRange { least, most, step: 1.0 }
+    }
+
+    /// The nearest.
+    fn near(&self, scale: f32) -> f32 {
+        // Of steps of 2 the odd ones.
+        let odd = self.step - 1.0;
+        (((scale - odd) / self.step).round_ties_even() * self.step + odd).clamp(self.least, self.most)
     }
 }
 
 impl Quants {
     fn encodes(&self) -> bool {
-        let scales = match self.scales {
-            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 => true,
-            Scales::Coded(codes) => codes.zero().is_some(),
+        match self.scales {
+            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => true,
             // Of rows, not of blocks: `requantise` makes them.
             Scales::Row | Scales::Multiples { .. } => false,
-        };
-        let codes = match self.codes {
-            Codes::Planes | Codes::Digits(_) => true,
-            // The nearest entry of a grid is another search.
-            Codes::Grid(_) => false,
-        };
-        scales && codes
+        }
     }
 
     /// The integers that a scale can be; `None` where `d` is the scale.
-    fn scale_range(&self) -> Option<(f32, f32)> {
+    fn scale_range(&self) -> Option<ScaleRange> {
         match self.scales {
             Scales::None | Scales::Row => None,
-            Scales::SixBits => Some((0.0, 63.0)),
-            Scales::Nibbles16 => Some((0.0, 15.0)),
-            Scales::Signed16 => Some((-128.0, 127.0)),
-            Scales::Coded(codes) => {
-                let bits = codes.bits.width();
-                let zero = f32::from(codes.zero().unwrap_or(0));
-                Some((-zero, ((1u32 << bits) - 1) as f32 - zero))
-            }
+            Scales::SixBits => Some(ScaleRange::of(0.0, 63.0)),
+            Scales::Nibbles16 => Some(ScaleRange::of(0.0, 15.0)),
+            Scales::Signed16 => Some(ScaleRange::of(-128.0, 127.0)),
+            Scales::Coded(codes) => Some(codes.range()),
             Scales::Multiples { .. } => None,
         }
     }
-}
-
-/// The numbers that codes stand for.
-struct Numbers {
-    /// Of each code.
-    of: Vec<f32>,
-    least: f32,
-    most: f32,
-    /// The mean distance of two beside each other.
-    distance: f32,
-    /// The nearest code of each integer from -128 on, where numbers are no sequence of integers.
-    nearest: Option<Box<[u8; 256]>>,
-}
-
-impl Numbers {
-    fn of(quants: &Quants) -> Numbers {
-        let codes = quants.count() as u16;
-        let zero = f32::from(quants.zero());
-        let of: Vec<f32> = (0..codes).map(|code| f32::from(quants.byte(code as u8)) - zero).collect();
-        // The least byte has no counterpart, and no kernel of llama.cpp makes one.
-        let signed = quants.values == Values::Signed;
-        let least = if signed { -127.0 } else { of.iter().copied().fold(f32::INFINITY, f32::min) };
-        let most = of.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let nearest = match quants.values {
-            Values::Linear { .. } | Values::Signed => None,
-            Values::Codebook(_) => {
-                let near = |x: f32| {
-                    let distance = |code: &u8| (of[usize::from(*code)] - x).abs();
-                    (0..codes as u8).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0)
-                };
-                Some(Box::new(std::array::from_fn(|i| near(i as f32 - 128.0))))
-            }
-        };
-        let distance = (most - least) / f32::from(codes - 1);
-        Numbers { of, least, most, distance, nearest }
-    }
-
-    /// The code whose number is nearest to `x`.
-    #[inline]
-    fn code(&self, x: f32) -> u8 {
-        let whole = rounded(x.clamp(self.least, self.most));
-        match &self.nearest {
-            // The first code is the least number's, of bytes in two's complement too.
-            None if self.of[0] == self.least => (whole - self.least) as u8,
-            None => whole as i8 as u8,
-            Some(nearest) => nearest[(whole + 128.0) as usize],
-        }
-    }
-
-    #[inline]
-    fn near(&self, x: f32) -> f32 {
-        match &self.nearest {
-            None => rounded(x.clamp(self.least, self.most)),
-            Some(_) => self.of[usize::from(self.code(x))],
-        }
-    }
-
-    /// The scale with which the numbers are nearest to `x`, each difference's square times `w`.
-    fn fit(&self, x: &[f32], w: &[f32]) -> f32 {
-        let extreme = x.iter().fold(0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
-        if extreme == 0.0 || !extreme.is_finite() {
-            return 0.0;
-        }
-        // Bytes are as near as it matters.
-        let steps = if self.of.len() == 256 { 0 } else { STEPS };
-        let bounds = if self.least == -self.most { &[self.most][..] } else { &[self.least, self.most] };
-        let (mut best, mut most_gained) = (extreme / bounds[0], f32::NEG_INFINITY);
-        for &bound in bounds {
-            for step in -steps..=steps {
-                let inverse = (bound + step as f32 * STEP * self.distance) / extreme;
-                let (mut with_x, mut squares) = (0f32, 0f32);
-                for (&x, &w) in x.iter().zip(w) {
-                    let number = self.near(x * inverse);
-                    with_x += w * x * number;
-                    squares += w * number * number;
-                }
-                // The sum of squares of the differences, with the best scale for these codes, is that of x less this.
-                let gained = with_x * with_x / squares;
-                if gained > most_gained {
-                    (best, most_gained) = (with_x / squares, gained);
-                }
-            }
-        }
-        best
-    }
-
-    /// The same with something that is added; `negative` if that is at most 0.
-    fn fit_with_minimum(&self, x: &[f32], w: &[f32], negative: bool) -> (f32, f32) {
-        let least = x.iter().copied().fold(if negative { 0.0 } else { f32::INFINITY }, f32::min);
-        let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        if !(most > least && (most - least).is_finite()) {
-            return (0.0, if least.is_finite() { least } else { 0.0 });
-        }
-        let (mut best, mut least_lost) = (((most - least) / self.most, least), f32::INFINITY);
-        for step in STEPS_WITH_MINIMUM {
-            let inverse = (self.most + step as f32 * STEP) / (most - least);
-            // Sums of w, of w times the number, its square, x, and both.
-            let (mut sw, mut sq, mut sqq, mut sx, mut sxq, mut sxx) = (0f32, 0f32, 0f32, 0f32, 0f32, 0f32);
-            for (&x, &w) in x.iter().zip(w) {
-                let number = self.near((x - least) * inverse);
-                sw += w;
-                sq += w * number;
-                sqq += w * number * number;
-                sx += w * x;
-                sxq += w * x * number;
-                sxx += w * x * x;
-            }
-            let determinant = sw * sqq - sq * sq;
-            if determinant <= 0.0 {
-                continue;
-            }
-            let mut scale = (sw * sxq - sx * sq) / determinant;
-            let mut minimum = (sqq * sx - sq * sxq) / determinant;
-            if negative && minimum > 0.0 {
-                (scale, minimum) = (sxq / sqq, 0.0);
-            }
-            let lost = sxx + scale * scale * sqq + minimum * minimum * sw
-                - 2.0 * (scale * sxq + minimum * sx - scale * minimum * sq);
-            if lost < least_lost {
-                (best, least_lost) = ((scale, minimum), lost);
-            }
-        }
-        best
-    }
-}
-
-/// The nearest integer, of two as near the even one, of numbers below 2^22: an instruction of its own is not on every x86-64, and a call for each number
-/// took most of the time.
-#[inline]
-fn rounded(x: f32) -> f32 {
-    const BEHIND_THE_POINT: f32 = 12_582_912.0;
-    x + BEHIND_THE_POINT - BEHIND_THE_POINT
 }
 
 /// What encodes blocks of a format.
@@ -250,6 +138,18 @@ struct Encoder<'a> {
     format: Format,
     quants: &'a Quants,
     numbers: Numbers,
+    /// Where codes are those of a grid.
+    entries: Option<Entries>,
+}
+
+/// What is nearest to the numbers of a group.
+#[derive(Clone, Copy, Default)]
+struct Fit {
+    scale: f32,
+    minimum: f32,
+    /// The sum of the squares of its codes' numbers, each times its weight: with these codes, what another scale adds to the error is the square of
+    /// its distance times this.
+    squares: f32,
 }
 
 /// Scales and minimums of a block's groups: integers, where `d` and `dmin` are their units, or as many ones.
@@ -261,7 +161,13 @@ struct Scaled {
     minimums: Vec<f32>,
 }
 
-impl Encoder<'_> {
+impl<'a> Encoder<'a> {
+    fn new(format: Format, quants: &'a Quants) -> Encoder<'a> {
+        let numbers = Numbers::of(quants);
+        let entries = quants.grid().map(|grid| Entries::of(grid, &numbers));
+        Encoder { format, quants, numbers, entries }
+    }
+
     fn block(&self, x: &[f32], importance: &[f32], out: &mut [u8]) {
         // Elements with another `d` are others' alone.
         let columns = self.format.d_columns();
@@ -283,18 +189,21 @@ impl Encoder<'_> {
         let w = if w.iter().all(|&w| w == 0.0) { vec![1.0; w.len()] } else { w };
         let group = self.quants.scaled().unwrap_or(x.len());
         let negative = self.quants.minimum == Minimum::Scaled;
-        let fits: Vec<(f32, f32)> = x
-            .chunks_exact(group)
-            .zip(w.chunks_exact(group))
-            .map(|(x, w)| match self.quants.minimum {
-                Minimum::None => (self.numbers.fit(x, w), 0.0),
-                Minimum::Half | Minimum::Scaled => self.numbers.fit_with_minimum(x, w, negative),
+        let groups = x.chunks_exact(group).zip(w.chunks_exact(group));
+        let fits: Vec<Fit> = groups
+            .map(|(x, w)| match (&self.entries, self.quants.minimum) {
+                (Some(entries), _) => entries.fit(x, w),
+                (None, Minimum::None) => Fit { scale: self.numbers.fit(x, w), ..Fit::default() },
+                (None, Minimum::Half | Minimum::Scaled) => {
+                    let (scale, minimum) = self.numbers.fit_with_minimum(x, w, negative);
+                    Fit { scale, minimum, ..Fit::default() }
+                }
             })
             .collect();
         let (mut best, mut least_lost) = (None, f32::INFINITY);
         for mut scaled in self.stored(self.rounded(&fits)) {
             for round in 0..=ROUNDS {
-                let codes = self.codes(x, &scaled, group);
+                let codes = self.codes(x, &w, &scaled, group);
                 let lost = self.lost(x, &w, &codes, &scaled, group);
                 let fitted = (round < ROUNDS).then(|| self.fitted(x, &w, &codes, &scaled, group));
                 // What is no number is lost whatever is kept.
@@ -311,25 +220,26 @@ impl Encoder<'_> {
     }
 
     /// Integers for the scales and minimums of groups, with their units.
-    fn rounded(&self, fits: &[(f32, f32)]) -> Scaled {
-        let Some((least, most)) = self.quants.scale_range() else {
-            let (d, minimum) = fits[0];
+    fn rounded(&self, fits: &[Fit]) -> Scaled {
+        let Some(range) = self.quants.scale_range() else {
+            let Fit { scale: d, minimum, .. } = fits[0];
             return Scaled { d, minimum, scales: vec![1.0], minimums: vec![1.0] };
         };
-        let extreme = fits.iter().fold(0f32, |a, (b, _)| if b.abs() > a.abs() { *b } else { a });
+        let extreme = fits.iter().fold(0f32, |a, b| if b.scale.abs() > a.abs() { b.scale } else { a });
         // The extreme gets the integer that has no counterpart, where there is one.
-        let d = extreme / if least < 0.0 { least } else { most };
-        let lowest = fits.iter().fold(0f32, |a, (_, b)| a.min(*b));
-        let minimum = -lowest / most;
-        let over = |value: f32, unit: f32, least: f32| match unit {
-            0.0 => 0.0,
-            unit => (value / unit).round_ties_even().clamp(least, most),
+        let d = extreme / if range.least < 0.0 { range.least } else { range.most };
+        let d = if self.entries.is_some() { unit(fits, range, d) } else { d };
+        let lowest = fits.iter().fold(0f32, |a, b| a.min(b.minimum));
+        let minimum = -lowest / range.most;
+        let minimums = ScaleRange::of(0.0, range.most);
+        let over = |value: f32, unit: f32, range: ScaleRange| {
+            if unit == 0.0 { range.near(0.0) } else { range.near(value / unit) }
         };
         Scaled {
             d,
             minimum,
-            scales: fits.iter().map(|(scale, _)| over(*scale, d, least)).collect(),
-            minimums: fits.iter().map(|(_, lowest)| over(-lowest, minimum, 0.0)).collect(),
+            scales: fits.iter().map(|fit| over(fit.scale, d, range)).collect(),
+            minimums: fits.iter().map(|fit| over(-fit.minimum, minimum, minimums)).collect(),
         }
     }
 
@@ -358,7 +268,11 @@ impl Encoder<'_> {
         (scaled.d * scaled.scales[group], addend)
     }
 
-    fn codes(&self, x: &[f32], scaled: &Scaled, group: usize) -> Vec<u8> {
+    fn codes(&self, x: &[f32], w: &[f32], scaled: &Scaled, group: usize) -> Vec<u8> {
+        if let Some(entries) = &self.entries {
+            let groups = x.chunks_exact(group).zip(w.chunks_exact(group)).enumerate();
+            return groups.flat_map(|(index, (x, w))| entries.codes(self.of_group(scaled, index).0, x, w)).collect();
+        }
         let groups = x.chunks_exact(group).enumerate();
         let codes = groups.flat_map(|(index, x)| {
             let (scale, addend) = self.of_group(scaled, index);
@@ -438,10 +352,12 @@ impl Encoder<'_> {
             }
             Codes::Digits(_) | Codes::Grid(_) => {}
         }
+        if let Some(entries) = &self.entries {
+            entries.write(codes, |field, byte, bits| out[self.format.field(field) + byte] |= bits);
+        }
         if let Scales::Coded(codes) = &self.quants.scales {
-            let zero = i16::from(codes.zero().unwrap_or(0));
             for (i, &scale) in scaled.scales.iter().enumerate() {
-                let mut code = (scale as i16 + zero) as u16;
+                let mut code = codes.code(scale);
                 for (field, byte, shift, width) in codes.bits.parts(i) {
                     let bits = (code & ((1 << width) - 1)) << shift;
                     let own = &mut out[self.format.field(field) + byte..];
@@ -480,6 +396,10 @@ impl Encoder<'_> {
                 both.for_each(|(i, (scale, _))| out[at + i] = *scale as i8 as u8);
             }
         }
+        if self.format.has_field("s") {
+            let sum: f32 = codes.iter().map(|&code| self.numbers.of[usize::from(code)]).sum();
+            Number::Half.put(scaled.d * sum, &mut out[field("s")..]);
+        }
         let mut float = |name: &str, x: f32| self.quants.number(name).put(x, &mut out[self.format.field(name)..]);
         match self.quants.minimum {
             Minimum::None => {}
@@ -487,6 +407,31 @@ impl Encoder<'_> {
             Minimum::Scaled => float("dmin", scaled.minimum),
         }
     }
+}
+
+/// The unit of scales with which these are least far from what they are rounded to: the largest gets any of the upper half of the integers.
+fn unit(fits: &[Fit], range: ScaleRange, first: f32) -> f32 {
+    let (mut best, mut least_lost) = (first, f32::INFINITY);
+    let largest = fits.iter().fold(0f32, |a, b| a.max(b.scale));
+    let mut top = range.most + range.step;
+    while 2.0 * top > range.most {
+        let tried = largest / top;
+        // The best unit for the integers that follow from the one that is tried.
+        let (mut with_scale, mut squares) = (0f32, 0f32);
+        for fit in fits {
+            let integer = range.near(fit.scale / tried);
+            with_scale += fit.squares * integer * fit.scale;
+            squares += fit.squares * integer * integer;
+        }
+        let found = with_scale / squares;
+        let lost = fits.iter().map(|fit| fit.squares * (range.near(fit.scale / found) * found - fit.scale).powi(2));
+        let lost = lost.sum::<f32>();
+        if lost < least_lost {
+            (best, least_lost) = (found, lost);
+        }
+        top -= range.step / 2.0;
+    }
+    best
 }
 
 /// As [`six_bits`](super::codec::six_bits) reads them.
@@ -502,113 +447,4 @@ fn put_six_bits(scales: &mut [u8], s: usize, scale: u8, minimum: u8) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::random::Random;
-
-    fn normal(random: &mut Random, len: usize) -> Vec<f32> {
-        (0..len).map(|_| (0..6).map(|_| random.signed()).sum::<f32>() / 60.0).collect()
-    }
-
-    fn encoded(format: Format, x: &[f32], importance: Option<&[f32]>) -> Vec<u8> {
-        let mut out = vec![0xa5; format.row_bytes(x.len() as u64).unwrap() as usize];
-        format.encode_row(x, importance, &mut out);
-        out
-    }
-
-    fn lost(x: &[f32], y: &[f32], w: impl Fn(usize) -> f64) -> f64 {
-        let square = |x: f32| f64::from(x) * f64::from(x);
-        let lost: f64 = x.iter().zip(y).enumerate().map(|(i, (x, y))| w(i) * square(x - y)).sum();
-        lost / x.iter().enumerate().map(|(i, x)| w(i) * square(*x)).sum::<f64>()
-    }
-
-    fn made() -> impl Iterator<Item = Format> {
-        Format::encoded()
-    }
-
-    #[test]
-    fn every_format_of_files_that_is_made_is_near() {
-        let mut random = Random::new(3);
-        // Of a size at which bytes of E4M3 have all their bits; to others it makes no difference.
-        let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
-        for format in made() {
-            let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
-            let bits = format.block_bytes() as f64 * 8.0 / format.block_len() as f64;
-            let found = lost(&x, &y, |_| 1.0);
-            println!("{format} {bits:.3} bits: {found:.5}");
-            // Rate distortion theory's least for normal numbers is 4^-bits; blocks with scales come within 5 of it, which is a bit and a bit more,
-            // those whose scales are powers of two within 6.
-            assert!(found < 6.0 * 4f64.powf(-bits) || bits >= 16.0, "{format}: {found}");
-            assert!(found < 1e-5 || bits < 16.0);
-        }
-        assert!(made().count() >= 15, "{}", made().count());
-    }
-
-    /// What is near already stays: blocks of a format give themselves, or what is as near.
-    #[test]
-    fn numbers_that_a_format_has_are_kept() {
-        let mut random = Random::new(4);
-        for format in made() {
-            let x = normal(&mut random, 2048);
-            let once = format.dequantise_rows(&encoded(format, &x, None), x.len());
-            let twice = format.dequantise_rows(&encoded(format, &once, None), x.len());
-            let (first, second) = (lost(&x, &once, |_| 1.0), lost(&once, &twice, |_| 1.0));
-            assert!(second <= 0.35 * first, "{format}: {first} and then {second}");
-        }
-    }
-
-    #[test]
-    fn columns_of_importance_are_nearer() {
-        let mut random = Random::new(5);
-        let x = normal(&mut random, 4096);
-        let importance: Vec<f32> = (0..x.len()).map(|i| if i % 4 == 0 { 100.0 } else { 1.0 }).collect();
-        for format in made().filter(|format| format.is_quantised()) {
-            let of = |importance| format.dequantise_rows(&encoded(format, &x, importance), x.len());
-            let w = |i: usize| f64::from(importance[i]);
-            let (with, without) = (lost(&x, &of(Some(&importance)), w), lost(&x, &of(None), w));
-            // Bytes are as near as it matters, and powers of two and few codes leave little to choose.
-            let alike = [Format::Q8_0, Format::Mxfp4, Format::Tq1_0, Format::Q1_0];
-            let gain = if alike.contains(&format) { 1.0 } else { 0.97 };
-            assert!(with <= gain * without, "{format}: {with} with importance, {without} without");
-        }
-    }
-
-    #[test]
-    fn what_is_no_ordinary_block_is_made_all_the_same() {
-        type Numbers = fn(usize) -> f32;
-        let special: [(&str, Numbers); 7] = [
-            ("zeros", |_| 0.0),
-            ("equal", |_| 0.5),
-            ("negative", |i| -1.0 - (i % 7) as f32),
-            ("one", |i| if i == 17 { 3.0 } else { 0.0 }),
-            ("tiny", |i| (i % 5) as f32 * 1e-38),
-            ("huge", |i| (i as f32 - 100.0) * 1e36),
-            ("no numbers", |i| if i % 3 == 0 { f32::NAN } else { f32::INFINITY }),
-        ];
-        for format in made() {
-            // Between 0 and the largest there is nothing where codes are three, and no 0 where they are two.
-            let most = match format.quants().map(Quants::count) {
-                Some(2) => 0.3,
-                Some(3) => 0.2,
-                _ => 0.06,
-            };
-            for (name, of) in special {
-                let x: Vec<f32> = (0..512).map(of).collect();
-                let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
-                match name {
-                    "zeros" => assert!(y.iter().all(|&y| y == 0.0), "{format} {name}"),
-                    "equal" | "negative" => assert!(lost(&x, &y, |_| 1.0) < most, "{format} {name}: {:?}", &y[..32]),
-                    "one" if most < 0.3 => {
-                        assert!(y.iter().enumerate().all(|(i, &y)| (y - x[i]).abs() < 0.3), "{format} {name}")
-                    }
-                    _ => {}
-                }
-            }
-            // A column that nothing is multiplied with.
-            let nothing = vec![0.0; 512];
-            let x: Vec<f32> = (0..512).map(|i| i as f32).collect();
-            let y = format.dequantise_rows(&encoded(format, &x, Some(&nothing)), x.len());
-            assert!(lost(&x, &y, |_| 1.0) < most, "{format}");
-        }
-    }
-}
+mod tests;

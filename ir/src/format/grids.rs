@@ -221,6 +221,69 @@ impl Grid {
         }
     }
 
+    /// The places of each entry's elements, the first lowest.
+    pub(super) fn entries(&self) -> impl Iterator<Item = u16> {
+        let [low, high] = [0, 1].map(|half| BYTE_TABLES[2 * self.table + half]);
+        low.iter().zip(high).map(|(low, high)| u16::from_le_bytes([*low, *high]))
+    }
+
+    /// How many neighbours' signs say each other's, from the first of as many on; 1 where each is its own.
+    pub(super) const fn span(&self) -> usize {
+        match self.signs {
+            Signs::Bits { .. } => 1,
+            Signs::Words { .. } | Signs::AboveIndex => 8,
+            Signs::Common { apart: 0, .. } => SUB,
+            Signs::Common { .. } => self.len,
+        }
+    }
+
+    /// Patterns of signs that are worth a try for the elements of a [span](Grid::span), a bit for each negative one. Where an even number is, and
+    /// another number of `x`, so many of those that matter least are tried the other way.
+    pub(super) fn patterns(&self, x: &[f32], w: &[f32], flipped: usize) -> Vec<u32> {
+        let negative = x.iter().rev().fold(0u32, |all, x| all << 1 | u32::from(*x < 0.0));
+        match self.signs {
+            Signs::Common { .. } => vec![0, u32::MAX],
+            Signs::Words { .. } | Signs::AboveIndex if !negative.count_ones().is_multiple_of(2) => {
+                let mut order: Vec<usize> = (0..x.len()).collect();
+                order.sort_by(|&a, &b| (w[a] * x[a].abs()).total_cmp(&(w[b] * x[b].abs())));
+                order.into_iter().take(flipped).map(|i| negative ^ 1 << i).collect()
+            }
+            Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => vec![negative],
+        }
+    }
+
+    /// Writes an index of a sub-block, to a block of zeros: `put` gets a field, a byte of it, and the bits that are set there.
+    pub(super) fn put_index(&self, sub: usize, number: usize, index: usize, put: &mut impl FnMut(&str, usize, u8)) {
+        let low = self.vector(number / 4);
+        put(low.field, sub * low.stride + low.first + number % 4 * low.step, index as u8);
+        let above = index >> 8;
+        match self.index {
+            Index::Bytes { high: None, .. } => {}
+            Index::Bytes { high: Some(bits), .. } => put_high(sub, bits.bytes, above << (bits.apart * number), put),
+            Index::Words { field } => put(field, sub * self.words_stride() + 2 * number + 1, above as u8),
+        }
+    }
+
+    /// Writes the signs of eight elements of a sub-block, likewise.
+    pub(super) fn put_signs(&self, sub: usize, eight: usize, signs: u8, put: &mut impl FnMut(&str, usize, u8)) {
+        match self.signs {
+            Signs::Bits { field } => put(field, sub * (SUB / 8) + eight, signs),
+            Signs::Words { field, stride, at } => {
+                let word = u32::from(signs & 127) << (7 * eight);
+                let bytes = word.to_le_bytes().into_iter().enumerate();
+                bytes.for_each(|(byte, bits)| put(field, sub * stride + at + byte, bits));
+            }
+            Signs::AboveIndex => {
+                let high = self.vector(self.index_vectors());
+                put(high.field, sub * high.stride + high.first + eight * high.step, signs << 1);
+            }
+            Signs::Common { first, apart } => {
+                let bytes = self.high().map_or(0, |high| high.bytes);
+                put_high(sub, bytes, usize::from(signs & 1) << (first + apart * eight), put);
+            }
+        }
+    }
+
     /// The code of element `i`, of a block whose fields `field` gives.
     pub(super) fn code<'a>(&self, field: impl Fn(&str) -> &'a [u8], i: usize) -> u8 {
         let sub = i / SUB;
@@ -256,4 +319,9 @@ impl Grid {
         let place = TABLES[self.table][usize::from(low) | usize::from(above) << 8] >> at(i % self.len);
         place as u8 & ((1 << self.bits) - 1) | (signs >> (i % 8) & 1) << self.bits
     }
+}
+
+/// Writes bits of the field `high` of a sub-block.
+fn put_high(sub: usize, bytes: usize, bits: usize, put: &mut impl FnMut(&str, usize, u8)) {
+    (0..bytes).for_each(|byte| put("high", sub * bytes + byte, (bits >> (8 * byte)) as u8));
 }

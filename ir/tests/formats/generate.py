@@ -19,8 +19,10 @@ HALVES = {
     "IQ4_NL": [0], "IQ4_XS": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ1_S": [0],
     "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "NVFP4": [], "IQ1_M": [],
 }
-# Formats that the package does not know: id, bytes of a block, and its numbers (ggml's `dequantize_row_q1_0`, `dequantize_row_q2_0`).
+# Formats that the package does not know: id, bytes of a block, and its numbers behind two bytes (ggml's `dequantize_row_q1_0`, `dequantize_row_q2_0`,
+# `quantize_row_q8_1_ref`).
 OTHERS = {
+    "Q8_1": (9, 36, lambda codes: codes[:, 2:].copy().view(np.int8)),
     "Q1_0": (41, 18, lambda codes: 2.0 * np.unpackbits(codes, axis=1, bitorder="little") - 1.0),
     "Q2_0": (42, 18, lambda codes: (codes[:, :, None] >> np.array([0, 2, 4, 6]) & 3).reshape(BLOCKS, -1) - 1.0),
 }
