@@ -43,7 +43,7 @@ use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::saved::SavedError;
 
 use crate::Error;
-use crate::prompt_cache::{self, LEAST_GAIN, PromptCache};
+use crate::prompt_cache::{self, LEAST_GAIN, Match, PromptCache};
 use crate::session::{ContextShift, End, Session};
 
 /// Most tokens of prompts in a step that others' tokens wait for: what they wait grows with it, and so does what is read of weights for nothing.
@@ -323,7 +323,7 @@ impl Scheduler {
             }
             return events;
         }
-        let mut output = 0;
+        let (mut output, mut shifted) = (0, Vec::new());
         for &(number, count) in &rows {
             let slot = &mut self.slots[number];
             let Some(active) = &mut slot.active else { continue };
@@ -348,12 +348,8 @@ impl Scheduler {
                     let context = self.session.engine.context() as usize;
                     let is_full = active.job.tokens.len() > context;
                     if let Some(shift) = self.shift.filter(|_| is_full) {
-                        // What is left is a prompt again, of which the beginning is there.
-                        let left = shift.kept(&active.job.tokens, context);
-                        active.job.tokens = left;
-                        let common = slot.cached.iter().zip(&active.job.tokens).take_while(|(a, b)| a == b).count();
-                        let left = self.session.engine.truncate_sequence(slot.sequence, common as u32);
-                        slot.cached.truncate(left.map_or(0, |left| left as usize));
+                        active.job.tokens = shift.kept(&active.job.tokens, context);
+                        shifted.push(number);
                     }
                     let endless = self.shift.is_some() && active.job.limit.is_none() && active.made >= context;
                     match active.job.limit == Some(active.made) || endless {
@@ -367,7 +363,20 @@ impl Scheduler {
                 slot.active = None;
             }
         }
+        // When all logits were read. What is left is a prompt again, of which the beginning is there.
+        for number in shifted {
+            self.cut_to_job(number);
+        }
         events
+    }
+
+    /// Cuts a sequence to what it has in common with its request's tokens.
+    fn cut_to_job(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        let Some(active) = &slot.active else { return };
+        let common = slot.cached.iter().zip(&active.job.tokens).take_while(|(a, b)| a == b).count();
+        let left = self.session.engine.truncate_sequence(slot.sequence, common as u32);
+        slot.cached.truncate(left.map_or(0, |left| left as usize));
     }
 
     /// Makes a slot ready for a request: the free one that holds most of its tokens, or, where one that is worked on holds more, a copy of that; then
@@ -390,18 +399,21 @@ impl Scheduler {
         let oldest = numbered().filter(free).min_by_key(|(_, slot)| slot.used)?.0;
         let most = other.map_or(held, |(_, held)| held);
         let id = self.slots[oldest].sequence;
-        let kept = self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.session.engine, id, wanted));
-        if let Some(found) = kept.filter(|found| found.position as usize >= most + LEAST_GAIN) {
+        let is_more = |found: &Match| found.position as usize >= most + LEAST_GAIN;
+        if self.find_kept(id, wanted).is_some_and(|found| is_more(&found)) {
             self.keep(oldest);
-            let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.session.engine, id, &found));
-            self.slots[oldest].cached.clear();
-            if !loaded {
-                // What cannot be had is forgotten: the next best.
-                let _ = self.session.engine.truncate_sequence(id, 0);
-                return self.choose(tokens);
+            // What is kept now may have taken the place of what was found.
+            if let Some(found) = self.find_kept(id, wanted).filter(is_more) {
+                let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.session.engine, id, &found));
+                self.slots[oldest].cached.clear();
+                if !loaded {
+                    // What cannot be had is forgotten: the next best.
+                    let _ = self.session.engine.truncate_sequence(id, 0);
+                    return self.choose(tokens);
+                }
+                self.slots[oldest].cached.extend_from_slice(&wanted[..found.position as usize]);
+                return Some(oldest);
             }
-            self.slots[oldest].cached.extend_from_slice(&wanted[..found.position as usize]);
-            return Some(oldest);
         }
         // What the best holds stays, if there is one that holds less.
         let (number, stays) = other.map_or((best, held), |_| (oldest, 0));
@@ -419,6 +431,11 @@ impl Scheduler {
         slot.cached.clear();
         slot.cached.extend_from_slice(&wanted[..left.map_or(0, |left| left as usize).min(wanted.len())]);
         Some(number)
+    }
+
+    /// What was kept of a prompt.
+    fn find_kept(&self, id: SequenceId, wanted: &[u32]) -> Option<Match> {
+        self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.session.engine, id, wanted))
     }
 
     /// Which slots have rows in the next step, and how many.

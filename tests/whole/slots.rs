@@ -143,7 +143,19 @@ fn requests_go_on_where_a_context_is_full_if_they_are_to() {
     let server = Server::start(&arguments);
     let answer = ask(&server, "The borrow checker", 100);
     assert_eq!(answer["truncated"], true, "{answer}");
-    let server = Server::start(&[&arguments[..], &["--context-shift"]].concat());
+    // Two at once are as each alone.
+    let server = Server::start(&["--parallel", "2", "-c", "64", "--context-shift"]);
+    std::thread::scope(|scope| {
+        let both = [60, 100].map(|tokens| {
+            scope.spawn({
+                let server = &server;
+                move || ask(server, "The borrow checker", tokens)
+            })
+        });
+        for (answer, tokens) in both.into_iter().zip([60, 100]) {
+            assert_eq!(answer.join().unwrap()["tokens_predicted"], json!(tokens));
+        }
+    });
     let answer = ask(&server, "The borrow checker", 100);
     assert_eq!((&answer["truncated"], &answer["tokens_predicted"]), (&json!(false), &json!(100)), "{answer}");
     let alone = |more: &[&str]| {
