@@ -40,7 +40,7 @@ use crate::Error;
 use crate::session::{Session, with_bos};
 
 /// The role of what the user says.
-const USER: &str = "user";
+pub(crate) const USER: &str = "user";
 /// The role of what the model answers.
 const ASSISTANT: &str = "assistant";
 /// The role of what is said before all else.
@@ -251,7 +251,7 @@ pub(crate) fn render<'t>(
 
 /// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where nothing does. Fewer turns take no more
 /// tokens, so halving finds it: rendering may start a process.
-fn fewest_dropped<T, E>(
+pub(crate) fn fewest_dropped<T, E>(
     turns: usize,
     mut render: impl FnMut(usize) -> Result<T, E>,
     fits: impl Fn(&T) -> bool,

@@ -31,6 +31,7 @@ use ixc_runtime::file::FileError;
 use ixc_runtime::file::decode::DecodeError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
+use ixc_runtime::saved::SavedError;
 use ixc_runtime::stream::StreamError;
 
 use crate::quantise::QuantiseError;
@@ -197,6 +198,22 @@ pub enum Error {
     PlanTokenizer {
         /// Why.
         source: DecodeError,
+    },
+    /// A state that cannot be saved, or not be gone on with.
+    #[error("{}: {source}", path.display())]
+    Saved {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: Box<SavedError>,
+    },
+    /// A sequence that there is not, or that a request is computed in.
+    #[error("there is no free slot {number}; slots go from 0 to {}", slots.saturating_sub(1))]
+    NoSlot {
+        /// Its number.
+        number: usize,
+        /// How many there are.
+        slots: usize,
     },
     /// A text that cannot be read.
     #[error(transparent)]
@@ -393,6 +410,10 @@ impl Error {
                 Class::Failed
             }
             Error::Drive { .. } => Class::Io,
+            Error::Saved { source, .. } => match &**source {
+                SavedError::Io { source } => io_class(source),
+                _ => Class::Data,
+            },
             // The system refused it; what a template did to its renderer is the template's.
             Error::Template(TemplateError::Start { .. }) => Class::Io,
             Error::Load(
@@ -449,6 +470,7 @@ impl Error {
             | Error::Interpret(_)
             | Error::Token { .. }
             | Error::NoTokens
+            | Error::NoSlot { .. }
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }

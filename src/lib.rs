@@ -22,6 +22,7 @@
 //! | [`timing`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | `cache_file` | small files in the user's cache folder |
+//! | [`prompt_cache`] | what prompts began with, for later ones |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
 //! | [`scheduler`] | many requests at once in one engine |
 //! | `serving` | a session behind a server (feature `serve`) |
@@ -51,6 +52,7 @@ pub mod machine;
 pub mod model;
 pub mod npy;
 pub mod place;
+pub mod prompt_cache;
 pub mod quantise;
 pub mod scheduler;
 #[cfg(feature = "serve")]

@@ -34,13 +34,17 @@
 //! whose states round by these.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
+use ixc_files::{Output, open_regular};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_runtime::engine::{Addition, FIRST, SequenceId, StepError};
 use ixc_runtime::sample::{Sampler, Settings};
+use ixc_runtime::saved::SavedError;
 
 use crate::Error;
-use crate::session::{End, Session};
+use crate::prompt_cache::{self, LEAST_GAIN, Match, PromptCache};
+use crate::session::{ContextShift, End, Session};
 
 /// Most tokens of prompts in a step that others' tokens wait for: what they wait grows with it, and so does what is read of weights for nothing.
 const PROMPT_ROWS: usize = 256;
@@ -107,6 +111,10 @@ pub struct Scheduler {
     session: Session,
     slots: Vec<Slot>,
     waiting: VecDeque<(RequestId, Job, Sampler)>,
+    /// What prompts began with that no sequence holds any more.
+    cache: Option<PromptCache>,
+    /// What goes on where a context is full.
+    shift: Option<ContextShift>,
     ends: Vec<u32>,
     /// Requests so far.
     count: u64,
@@ -129,12 +137,109 @@ impl Scheduler {
             slots.push(slot(session.engine.add_sequence()?));
         }
         let ends = session.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
-        Ok(Scheduler { session, slots, waiting: VecDeque::new(), ends, count: 0, steps: 0, last_rows: (0, 0) })
+        Ok(Scheduler {
+            session,
+            slots,
+            waiting: VecDeque::new(),
+            cache: None,
+            shift: None,
+            ends,
+            count: 0,
+            steps: 0,
+            last_rows: (0, 0),
+        })
     }
 
     /// The session: its tokenizer, and what is known of the model.
     pub fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// Keeps what sequences hold when they are given to others, for prompts that begin alike.
+    ///
+    /// # Errors
+    /// When the folder cannot be had.
+    pub fn keep_prompts(&mut self, options: prompt_cache::Options) -> Result<(), Error> {
+        self.cache = Some(PromptCache::new(options, &self.session.engine)?);
+        Ok(())
+    }
+
+    /// Has requests go on where their context is full: see [`ContextShift`]. A request without a limit ends at as many tokens as the context has.
+    pub fn shift_contexts(&mut self, shift: ContextShift) {
+        self.shift = Some(shift);
+    }
+
+    /// What is kept of prompts.
+    pub fn kept(&self) -> prompt_cache::Tally {
+        self.cache.as_ref().map(PromptCache::tally).unwrap_or_default()
+    }
+
+    /// Keeps what all sequences hold, and waits until it is in the folder.
+    pub fn finish(&mut self) {
+        for number in 0..self.slots.len() {
+            self.keep(number);
+        }
+        self.cache.iter_mut().for_each(PromptCache::finish);
+    }
+
+    /// Keeps what a sequence holds.
+    fn keep(&mut self, number: usize) {
+        if let (Some(cache), Some(slot)) = (&mut self.cache, self.slots.get(number)) {
+            cache.keep(&self.session.engine, slot.sequence, &slot.cached);
+        }
+    }
+
+    /// Writes what a sequence holds; gives how many tokens, and bytes.
+    ///
+    /// # Errors
+    /// When there is no such sequence, it holds nothing, or it cannot be written.
+    pub fn save_slot(&self, number: usize, output: Output) -> Result<(usize, u64), Error> {
+        let slot = self.slots.get(number).ok_or(Error::NoSlot { number, slots: self.slots.len() })?;
+        let bytes = self.session.save(slot.sequence, &slot.cached, None, output)?;
+        Ok((slot.cached.len(), bytes))
+    }
+
+    /// Makes a sequence that no request is computed in what was written by [`Scheduler::save_slot`]; gives how many tokens, and bytes.
+    ///
+    /// # Errors
+    /// When there is no such sequence, or the file is none of this model's; the sequence is empty then.
+    pub fn restore_slot(&mut self, number: usize, path: &Path) -> Result<(usize, u64), Error> {
+        let slots = self.slots.len();
+        let file = open_regular(path).map_err(Error::io(path, "open"))?;
+        let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
+        self.keep(number);
+        let slot = self.free_slot(number).ok_or(Error::NoSlot { number, slots })?;
+        slot.cached.clear();
+        let id = slot.sequence;
+        let mut input = std::io::BufReader::with_capacity(1 << 20, file);
+        let loaded = self.session.engine.load_state(id, &mut input, bytes);
+        let loaded = loaded.map_err(|source: SavedError| {
+            let _ = self.session.engine.truncate_sequence(id, 0);
+            Error::Saved { path: path.to_owned(), source: Box::new(source) }
+        })?;
+        let held = self.session.engine.sequence(id).map_or(0, |sequence| sequence.position()) as usize;
+        let slot = &mut self.slots[number];
+        slot.cached.extend_from_slice(&loaded.tokens[..held]);
+        // It is not the first to be given away.
+        slot.used = self.steps;
+        Ok((held, bytes))
+    }
+
+    /// Empties a sequence that no request is computed in; gives how many tokens it held.
+    ///
+    /// # Errors
+    /// When there is no such sequence.
+    pub fn erase_slot(&mut self, number: usize) -> Result<usize, Error> {
+        let slots = self.slots.len();
+        let slot = self.free_slot(number).ok_or(Error::NoSlot { number, slots })?;
+        let (id, held) = (slot.sequence, slot.cached.len());
+        slot.cached.clear();
+        self.session.engine.truncate_sequence(id, 0)?;
+        Ok(held)
+    }
+
+    fn free_slot(&mut self, number: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(number).filter(|slot| slot.active.is_none())
     }
 
     /// Takes a request.
@@ -218,7 +323,7 @@ impl Scheduler {
             }
             return events;
         }
-        let mut output = 0;
+        let (mut output, mut shifted) = (0, Vec::new());
         for &(number, count) in &rows {
             let slot = &mut self.slots[number];
             let Some(active) = &mut slot.active else { continue };
@@ -240,10 +345,16 @@ impl Scheduler {
                     events.push((id, Event::Token(token)));
                     active.made += 1;
                     active.job.tokens.push(token);
-                    let is_full = active.job.tokens.len() > self.session.engine.context() as usize;
-                    match active.job.limit == Some(active.made) {
+                    let context = self.session.engine.context() as usize;
+                    let is_full = active.job.tokens.len() > context;
+                    if let Some(shift) = self.shift.filter(|_| is_full) {
+                        active.job.tokens = shift.kept(&active.job.tokens, context);
+                        shifted.push(number);
+                    }
+                    let endless = self.shift.is_some() && active.job.limit.is_none() && active.made >= context;
+                    match active.job.limit == Some(active.made) || endless {
                         true => Some(Event::Ended(End::Limit)),
-                        false => is_full.then_some(Event::Ended(End::Context)),
+                        false => (is_full && self.shift.is_none()).then_some(Event::Ended(End::Context)),
                     }
                 }
             };
@@ -252,11 +363,25 @@ impl Scheduler {
                 slot.active = None;
             }
         }
+        // When all logits were read. What is left is a prompt again, of which the beginning is there.
+        for number in shifted {
+            self.cut_to_job(number);
+        }
         events
     }
 
+    /// Cuts a sequence to what it has in common with its request's tokens.
+    fn cut_to_job(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        let Some(active) = &slot.active else { return };
+        let common = slot.cached.iter().zip(&active.job.tokens).take_while(|(a, b)| a == b).count();
+        let left = self.session.engine.truncate_sequence(slot.sequence, common as u32);
+        slot.cached.truncate(left.map_or(0, |left| left as usize));
+    }
+
     /// Makes a slot ready for a request: the free one that holds most of its tokens, or, where one that is worked on holds more, a copy of that; then
-    /// it is cut to what the two have in common. `None` where none is free.
+    /// it is cut to what the two have in common. Where more of it was kept, that is put into the one that was not used for the longest time. `None` where
+    /// none is free.
     fn choose(&mut self, tokens: &[u32]) -> Option<usize> {
         // The last token is always computed: its logits are wanted.
         let wanted = &tokens[..tokens.len() - 1];
@@ -270,20 +395,47 @@ impl Scheduler {
         let best = numbered().filter(free).max_by_key(|(_, slot)| (common(slot), std::cmp::Reverse(slot.used)))?.0;
         let held = common(&self.slots[best]);
         let other = numbered().max_by_key(|(_, slot)| common(slot)).filter(|(_, slot)| common(slot) > held);
-        let (number, left) = match other.map(|(number, _)| number) {
-            // What the best holds stays, if there is one that holds less.
-            Some(other) => {
-                let oldest = numbered().filter(free).min_by_key(|(_, slot)| slot.used)?.0;
-                let (from, to) = (self.slots[other].sequence, self.slots[oldest].sequence);
-                let most = common(&self.slots[other]) as u32;
-                (oldest, self.session.engine.copy_sequence(from, to, most))
+        let other = other.map(|(number, slot)| (number, common(slot)));
+        let oldest = numbered().filter(free).min_by_key(|(_, slot)| slot.used)?.0;
+        let most = other.map_or(held, |(_, held)| held);
+        let id = self.slots[oldest].sequence;
+        let is_more = |found: &Match| found.position as usize >= most + LEAST_GAIN;
+        if self.find_kept(id, wanted).is_some_and(|found| is_more(&found)) {
+            self.keep(oldest);
+            // What is kept now may have taken the place of what was found.
+            if let Some(found) = self.find_kept(id, wanted).filter(is_more) {
+                let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.session.engine, id, &found));
+                self.slots[oldest].cached.clear();
+                if !loaded {
+                    // What cannot be had is forgotten: the next best.
+                    let _ = self.session.engine.truncate_sequence(id, 0);
+                    return self.choose(tokens);
+                }
+                self.slots[oldest].cached.extend_from_slice(&wanted[..found.position as usize]);
+                return Some(oldest);
             }
-            None => (best, self.session.engine.truncate_sequence(self.slots[best].sequence, held as u32)),
+        }
+        // What the best holds stays, if there is one that holds less.
+        let (number, stays) = other.map_or((best, held), |_| (oldest, 0));
+        if self.slots[number].cached.len() >= stays + LEAST_GAIN {
+            self.keep(number);
+        }
+        let engine = &mut self.session.engine;
+        let left = match other {
+            Some((other, most)) => {
+                engine.copy_sequence(self.slots[other].sequence, self.slots[number].sequence, most as u32)
+            }
+            None => engine.truncate_sequence(self.slots[number].sequence, held as u32),
         };
         let slot = &mut self.slots[number];
         slot.cached.clear();
         slot.cached.extend_from_slice(&wanted[..left.map_or(0, |left| left as usize).min(wanted.len())]);
         Some(number)
+    }
+
+    /// What was kept of a prompt.
+    fn find_kept(&self, id: SequenceId, wanted: &[u32]) -> Option<Match> {
+        self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.session.engine, id, wanted))
     }
 
     /// Which slots have rows in the next step, and how many.

@@ -19,19 +19,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ixc_files::{Guard, Output};
 use ixc_frontend::chat::{Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
+use ixc_runtime::saved;
 use ixc_server::Model;
-use ixc_server::model::{self, Facts, Prompt, Refusal, Slot, Status};
+use ixc_server::model::{self, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
+use crate::prompt_cache;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
-use crate::session::{self, End, Session, StopStrings};
+use crate::session::{self, ContextShift, End, Session, StopStrings};
 use crate::{Error, build, chat};
 
 /// How often the thread says that it is there while there is nothing to do.
 const BEAT: Duration = Duration::from_secs(1);
+/// Turns are left out where less than this part of the context is left for an answer.
+const ROOM: usize = 4;
 /// After so long without a sign the thread counts as stuck. A step of a prompt on a slow machine takes seconds.
 const STUCK: Duration = Duration::from_secs(300);
 
@@ -46,6 +52,27 @@ pub struct Options {
     pub template: Option<ChatTemplate>,
     /// The program in which templates are rendered; see [`chat::Options::renderer`].
     pub renderer: Option<PathBuf>,
+    /// The folder where sequences are saved when somebody asks for it; nobody may where there is none.
+    pub slot_folder: Option<PathBuf>,
+    /// Where what prompts begin with is kept; nowhere where there is neither memory nor a folder for it.
+    pub prompts: Option<prompt_cache::Options>,
+    /// How a request goes on where its context is full.
+    pub shift: Option<ContextShift>,
+    /// Whether the oldest turns of a conversation are left out where it is too long.
+    pub drops_turns: bool,
+}
+
+/// What comes to the thread.
+enum Message {
+    Request(Submission),
+    Slot(SlotWish),
+}
+
+/// What somebody wants done with a sequence.
+struct SlotWish {
+    number: usize,
+    action: SlotAction,
+    done: oneshot::Sender<Result<SlotDone, Refusal>>,
 }
 
 /// A request on its way to the thread.
@@ -69,9 +96,9 @@ pub struct Host {
     tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
     options: Options,
-    submissions: Sender<Submission>,
+    submissions: Sender<Message>,
     shared: Arc<Shared>,
-    thread: JoinHandle<()>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Host {
@@ -100,17 +127,35 @@ impl Host {
             status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
             waiting: AtomicUsize::new(0),
         });
-        let scheduler = Scheduler::new(session)?;
+        let mut scheduler = Scheduler::new(session)?;
+        if let Some(prompts) = &options.prompts {
+            scheduler.keep_prompts(prompts.clone())?;
+        }
+        options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
         let (submissions, incoming) = channel();
-        let (told, decoder) = (Arc::clone(&shared), tokenizer.clone());
-        let work = move || Worker::new(scheduler, decoder.as_deref(), &told).run(&incoming);
+        let (told, decoder, folder) = (Arc::clone(&shared), tokenizer.clone(), options.slot_folder.clone());
+        let work = move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
-        let thread = thread.map_err(Error::io(Path::new("a thread"), "start"))?;
+        let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
         Ok(Host { facts, tokenizer, template, options, submissions, shared, thread })
     }
 
     fn tokenizer(&self) -> Result<&Tokenizer, Refusal> {
         self.tokenizer.as_deref().ok_or_else(|| invalid("the model has no tokenizer that is supported"))
+    }
+
+    /// What the template makes of a conversation.
+    fn rendered(&self, conversation: &Conversation) -> Result<Prompt, Refusal> {
+        let (tokenizer, template) =
+            (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(Error::NoTemplate))?);
+        let renderer = self.options.renderer.as_deref();
+        let (text, values) = chat::render(tokenizer, template, renderer, conversation.clone()).map_err(invalid)?;
+        let Facts { context, trained_context, .. } = self.facts;
+        session::check_prompt(tokenizer, context, trained_context, &text).map_err(invalid)?;
+        let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
+        let format = format_of(template.source());
+        let parser = format.has_markers().then(|| Parser::new(format, &text));
+        Ok(Prompt { tokens, text, parser })
     }
 }
 
@@ -136,16 +181,25 @@ impl Model for Host {
     }
 
     fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal> {
-        let (tokenizer, template) =
-            (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(Error::NoTemplate))?);
-        let renderer = self.options.renderer.as_deref();
-        let (text, values) = chat::render(tokenizer, template, renderer, conversation.clone()).map_err(invalid)?;
-        let Facts { context, trained_context, .. } = self.facts;
-        session::check_prompt(tokenizer, context, trained_context, &text).map_err(invalid)?;
-        let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
-        let format = format_of(template.source());
-        let parser = format.has_markers().then(|| Parser::new(format, &text));
-        Ok(Prompt { tokens, text, parser })
+        if !self.options.drops_turns {
+            return self.rendered(conversation);
+        }
+        let said = conversation.messages.iter().enumerate();
+        let turns: Vec<usize> = said.filter(|(_, message)| message.role == chat::USER).map(|(at, _)| at).collect();
+        let first = turns.first().copied().unwrap_or(0);
+        let most = self.facts.context - self.facts.context / ROOM;
+        let without = |dropped: usize| {
+            let from = turns.get(dropped).copied().unwrap_or(first);
+            let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
+            match self.rendered(&Conversation { messages, ..conversation.clone() }) {
+                // Too long to be looked at; with fewer turns it may not be.
+                Err(error @ Refusal::Invalid { .. }) if dropped + 1 < turns.len() => Ok(Err(error)),
+                other => other.map(Ok),
+            }
+        };
+        let fits = |rest: &Result<Prompt, Refusal>| rest.as_ref().is_ok_and(|prompt| prompt.tokens.len() <= most);
+        let (_, prompt) = chat::fewest_dropped(turns.len(), without, fits)?;
+        prompt
     }
 
     fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
@@ -159,7 +213,7 @@ impl Model for Host {
         let refused = if waiting >= self.options.queue.saturating_add(free) {
             Some(Refusal::Busy { waiting })
         } else {
-            self.submissions.send(Submission { request, events }).is_err().then_some(Refusal::Ending)
+            self.submissions.send(Message::Request(Submission { request, events })).is_err().then_some(Refusal::Ending)
         };
         match refused {
             None => Ok(()),
@@ -170,10 +224,36 @@ impl Model for Host {
         }
     }
 
+    fn slot(
+        &self,
+        number: usize,
+        action: SlotAction,
+        done: oneshot::Sender<Result<SlotDone, Refusal>>,
+    ) -> Result<(), Refusal> {
+        if self.options.slot_folder.is_none() {
+            let message = "sequences are not saved here; start the server with --slot-save-path".to_owned();
+            return Err(Refusal::Unsupported { message });
+        }
+        self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
+    }
+
     fn status(&self) -> Status {
         let (status, beat) = &*self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
-        let alive = !self.thread.is_finished() && beat.elapsed() < STUCK;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive = thread.as_ref().is_some_and(|thread| !thread.is_finished()) && beat.elapsed() < STUCK;
         Status { alive, waiting: self.shared.waiting.load(Ordering::Relaxed), ..status.clone() }
+    }
+}
+
+impl Host {
+    /// Lets what is computed end, and waits until what prompts began with is kept.
+    fn end(self) {
+        let Host { submissions, thread, .. } = self;
+        drop(submissions);
+        let thread = thread.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the engine's thread has failed");
+        }
     }
 }
 
@@ -187,7 +267,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end.
+/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end, and keeps prompts.
 ///
 /// # Errors
 /// When the system refuses threads.
@@ -199,7 +279,9 @@ pub fn serve(
 ) -> io::Result<()> {
     // Requests are parsed and answers written by two threads; the engine has its own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async move {
+    let host = Arc::new(host);
+    let served = Arc::clone(&host);
+    let result = runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let end = async move {
             tokio::select! {
@@ -207,9 +289,15 @@ pub fn serve(
                 () = terminated() => {}
             }
         };
-        ixc_server::serve(listener, Arc::new(host), options, end).await;
+        ixc_server::serve(listener, served, options, end).await;
         Ok(())
-    })
+    });
+    // With it go connections that did not end in time, and their hold on the host.
+    drop(runtime);
+    if let Some(host) = Arc::into_inner(host) {
+        host.end();
+    }
+    result
 }
 
 /// SIGTERM comes; never, where the system cannot tell.
@@ -264,36 +352,81 @@ struct Worker<'t> {
     clients: HashMap<RequestId, Client<'t>>,
     status: Status,
     shared: &'t Shared,
+    /// Where sequences are saved, and what waits for one that is free.
+    folder: Option<PathBuf>,
+    wishes: Vec<SlotWish>,
 }
 
 impl<'t> Worker<'t> {
-    fn new(scheduler: Scheduler, tokenizer: Option<&'t Tokenizer>, shared: &'t Shared) -> Worker<'t> {
+    fn new(
+        scheduler: Scheduler,
+        tokenizer: Option<&'t Tokenizer>,
+        shared: &'t Shared,
+        folder: Option<PathBuf>,
+    ) -> Worker<'t> {
         let ends = tokenizer.map(Tokenizer::end_of_generation).unwrap_or_default();
-        Worker { scheduler, tokenizer, ends, clients: HashMap::new(), status: Status::default(), shared }
+        let (clients, status) = (HashMap::new(), Status::default());
+        Worker { scheduler, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new() }
     }
 
     /// Works until nobody can submit any more and all that was has ended.
-    fn run(mut self, incoming: &Receiver<Submission>) {
+    fn run(mut self, incoming: &Receiver<Message>) {
         let mut open = true;
         while open || !self.scheduler.is_idle() {
             self.publish();
             if self.scheduler.is_idle() {
                 match incoming.recv_timeout(BEAT) {
-                    Ok(submission) => self.submit(submission),
+                    Ok(message) => self.take(message),
                     Err(RecvTimeoutError::Timeout) => continue,
                     Err(RecvTimeoutError::Disconnected) => open = false,
                 }
             }
-            while let Ok(submission) = incoming.try_recv() {
-                self.submit(submission);
+            while let Ok(message) = incoming.try_recv() {
+                self.take(message);
             }
             let gone = self.clients.iter().filter(|(_, client)| client.events.is_closed()).map(|(&id, _)| id);
             for id in gone.collect::<Vec<_>>() {
                 self.forget(id);
                 self.status.cancelled += 1;
             }
+            self.grant();
             self.step();
         }
+        self.scheduler.finish();
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Request(submission) => self.submit(submission),
+            Message::Slot(wish) => self.wishes.push(wish),
+        }
+    }
+
+    /// Does what is wanted with sequences in which no request is computed.
+    fn grant(&mut self) {
+        let busy: Vec<bool> = self.scheduler.slots().map(|(_, active)| active).collect();
+        let is_busy = |wish: &SlotWish| busy.get(wish.number).copied().unwrap_or(false);
+        let (later, now) = std::mem::take(&mut self.wishes).into_iter().partition(is_busy);
+        self.wishes = later;
+        for SlotWish { number, action, done } in now {
+            let result = self.act(number, &action).map_err(invalid);
+            self.publish();
+            let _ = done.send(result);
+        }
+    }
+
+    fn act(&mut self, number: usize, action: &SlotAction) -> Result<SlotDone, Error> {
+        let folder = self.folder.clone().unwrap_or_default();
+        let (tokens, bytes) = match action {
+            SlotAction::Save(name) => {
+                // Files of other kinds that are there stay.
+                let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
+                self.scheduler.save_slot(number, Output::open(&folder.join(name), &guard)?)?
+            }
+            SlotAction::Restore(name) => self.scheduler.restore_slot(number, &folder.join(name))?,
+            SlotAction::Erase => (self.scheduler.erase_slot(number)?, 0),
+        };
+        Ok(SlotDone { tokens, bytes })
     }
 
     fn submit(&mut self, Submission { request, events }: Submission) {
@@ -389,6 +522,8 @@ impl<'t> Worker<'t> {
     /// Says how it is.
     fn publish(&mut self) {
         self.status.active = self.scheduler.active();
+        let kept = self.scheduler.kept();
+        (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
         self.status.slots = self.scheduler.slots().map(|(cached, active)| Slot { cached, active }).collect();
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = (self.status.clone(), Instant::now());
     }

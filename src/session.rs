@@ -18,16 +18,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_codegen::module::CodegenError;
+use ixc_files::{Output, open_regular};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{MAX_OUTPUTS, Plan, WeightFile};
-use ixc_runtime::engine::{self, Engine, ExpertStore};
+use ixc_runtime::engine::{self, Engine, ExpertStore, FIRST, SequenceId};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
 use ixc_runtime::memory_estimate;
-use ixc_runtime::sample::{Sampler, Settings};
+use ixc_runtime::sample::{Sampler, SamplerState, Settings};
+use ixc_runtime::saved::SavedError;
 use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::predict::{Choice, Strategy};
@@ -40,6 +42,7 @@ use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::timing::Meter;
 pub use crate::timing::Phase;
+pub use ixc_runtime::saved::Loaded;
 
 /// What a plan says, whatever options say: [`Error::PlanSays`].
 pub const DEFERRED: &str = "which experts are deferred";
@@ -116,6 +119,24 @@ pub struct Request<'r> {
     pub sampling: Settings,
 }
 
+/// How a text goes on where the context is full: its first tokens stay, for attention leans on them (StreamingLLM, Xiao et al., 2023), and the later half of
+/// the others; those between are forgotten. What is left is computed again, so that it is what a text without them has, in every model: keys that were
+/// rotated for their old places, recurrent states and what later layers made of what is forgotten are none of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextShift {
+    /// Tokens at the beginning that stay.
+    pub keep: usize,
+}
+
+impl ContextShift {
+    /// What is left of a text for a context of so many positions: at most that many tokens, half of which are free where the first ones leave as much.
+    pub fn kept(self, tokens: &[u32], context: usize) -> Vec<u32> {
+        let first = self.keep.min(context / 2).min(tokens.len());
+        let rest = ((context - first) / 2).max(1).min(tokens.len() - first);
+        [&tokens[..first], &tokens[tokens.len() - rest..]].concat()
+    }
+}
+
 /// What has happened meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -145,6 +166,8 @@ pub struct Generation {
     pub tokens: Vec<u32>,
     /// Why they end.
     pub end: End,
+    /// How often the context was full, and tokens were forgotten.
+    pub shifts: usize,
     /// Tokens of the prompt that were not in the KV cache before.
     pub prefill: Phase,
     /// Tokens computed one by one: those made, but for the last, which nothing follows.
@@ -168,6 +191,13 @@ pub struct Session {
     pub(crate) engine: Engine,
     /// What is in the KV cache.
     cached: Vec<u32>,
+    /// The last text, what was made of it included, and where its sampler is.
+    text: Vec<u32>,
+    sampler: Option<SamplerState>,
+    /// Where the next text's sampler begins.
+    resumed: Option<SamplerState>,
+    /// What goes on where the context is full.
+    shift: Option<ContextShift>,
     tokenizer: Result<Arc<Tokenizer>, TokenizerError>,
     /// Its chat template's source.
     chat_template: Option<String>,
@@ -283,6 +313,10 @@ impl Session {
         Ok(Session {
             engine,
             cached: Vec::new(),
+            text: Vec::new(),
+            sampler: None,
+            resumed: None,
+            shift: None,
             tokenizer,
             chat_template: spec.chat_template,
             facts,
@@ -374,6 +408,15 @@ impl Session {
         Ok(with_bos(tokenizer, tokenizer.encode(prompt, true)?))
     }
 
+    /// A text as tokens that go on after others: without BOS. Names of special tokens are those tokens.
+    ///
+    /// # Errors
+    /// As for [`Session::encode_prompt`].
+    pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.check_prompt(text)?;
+        Ok(self.tokenizer()?.encode(text, true)?)
+    }
+
     /// Refuses a text that does not fit into the context however few tokens it may be, before any time or memory goes into it.
     pub(crate) fn check_prompt(&self, prompt: &str) -> Result<(), Error> {
         check_prompt(self.tokenizer()?, self.context(), self.facts.context, prompt)
@@ -390,12 +433,16 @@ impl Session {
         mut progress: impl FnMut(Progress) -> Result<ControlFlow<()>, E>,
     ) -> Result<Generation, E> {
         let mut sampler = Sampler::new(request.sampling.clone()).map_err(Error::from)?;
+        if let Some(state) = self.resumed.take() {
+            sampler.resume(&state);
+        }
         let ends: Vec<u32> = self.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
         self.check(request.tokens)?;
         request.tokens.iter().for_each(|&token| sampler.accept(token));
         let mut generation = Generation {
             tokens: Vec::new(),
             end: End::Limit,
+            shifts: 0,
             prefill: Phase::default(),
             decode: Phase::default(),
             spent: Spent::default(),
@@ -413,12 +460,15 @@ impl Session {
             if progress(Progress::Prefilled(self.cached.len()))?.is_break() {
                 generation.end = End::Stopped;
                 generation.spent.prefill = self.engine.take_stats();
+                (self.text, self.sampler) = (request.tokens.to_vec(), Some(sampler.state()));
                 return Ok(generation);
             }
         }
         generation.spent.prefill = self.engine.take_stats();
 
         let meter = Meter::new(&self.engine);
+        // What the context is of: all tokens, until it is full.
+        let mut window = request.tokens.to_vec();
         while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
             let token = sampler.sample(self.engine.logits(0), &self.engine).map_err(Error::from)?;
             if ends.contains(&token) {
@@ -426,22 +476,108 @@ impl Session {
                 break;
             }
             generation.tokens.push(token);
+            window.push(token);
             if progress(Progress::Token(token))?.is_break() {
                 generation.end = End::Stopped;
                 break;
             }
             if generation.tokens.len() < request.limit.unwrap_or(usize::MAX) {
                 if self.cached.len() == self.context() {
-                    generation.end = End::Context;
-                    break;
+                    let Some(shift) = self.shift else {
+                        generation.end = End::Context;
+                        break;
+                    };
+                    window = shift.kept(&window, self.context());
+                    generation.shifts += 1;
                 }
-                self.feed(&[token])?;
-                generation.decode.tokens += 1;
+                // One token, or all that is left of a text whose beginning was forgotten.
+                let there = self.keep(&window[..window.len() - 1]);
+                for part in window[there..].chunks(self.max_tokens()) {
+                    self.feed(part)?;
+                    generation.decode.tokens += part.len();
+                }
             }
             generation.decode = meter.phase(generation.decode.tokens, &self.engine);
         }
         generation.spent.decode = self.engine.take_stats();
+        self.text = window;
+        self.sampler = Some(sampler.state());
         Ok(generation)
+    }
+
+    /// Whether there was a text, so that there is a state to save.
+    pub fn has_text(&self) -> bool {
+        !self.text.is_empty() && self.engine.position() > 0
+    }
+
+    /// Writes where the last text ended: what its states hold, its tokens, and its sampler; gives how many bytes it took. See
+    /// [`Session::load_state`].
+    ///
+    /// # Errors
+    /// When there was no text, or it cannot be written.
+    pub fn save_state(&self, output: Output) -> Result<u64, Error> {
+        self.save(FIRST, &self.text, self.sampler.as_ref(), output)
+    }
+
+    /// Writes what a sequence of the engine holds, whose tokens these are.
+    pub(crate) fn save(
+        &self,
+        id: SequenceId,
+        tokens: &[u32],
+        sampler: Option<&SamplerState>,
+        output: Output,
+    ) -> Result<u64, Error> {
+        let path = output.named().to_owned();
+        let saved = |source| Error::Saved { path: path.clone(), source: Box::new(source) };
+        // What the output refuses is its own error, and says so.
+        let mut failed = None;
+        let written = output.write(|mut out| {
+            let state = self.engine.save_state(id, tokens, sampler, &mut out);
+            state.map(drop).map_err(|error| match error {
+                SavedError::Io { source } => source,
+                error => {
+                    failed = Some(error);
+                    std::io::ErrorKind::InvalidData.into()
+                }
+            })
+        });
+        match failed {
+            Some(error) => Err(saved(error)),
+            None => Ok(written?),
+        }
+    }
+
+    /// Goes on from a state that [`Session::save_state`] wrote; gives the tokens of its text. A request that begins with these computes only what follows
+    /// them, and has the bits that it would have had.
+    ///
+    /// # Errors
+    /// When it cannot be read, is of another model, or is damaged.
+    pub fn load_state(&mut self, path: &Path) -> Result<Loaded, Error> {
+        let file = open_regular(path).map_err(Error::io(path, "open"))?;
+        let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
+        self.cached.clear();
+        let mut input = std::io::BufReader::with_capacity(1 << 20, file);
+        let loaded = self.engine.load_state(FIRST, &mut input, bytes);
+        let position = self.engine.position() as usize;
+        let loaded = loaded.map_err(|source| {
+            // What was there before may be there still, and nobody knows its tokens any more.
+            self.engine.reset();
+            Error::Saved { path: path.to_owned(), source: Box::new(source) }
+        })?;
+        self.cached.extend_from_slice(&loaded.tokens[..position]);
+        self.text.clone_from(&loaded.tokens);
+        self.sampler.clone_from(&loaded.sampler);
+        Ok(loaded)
+    }
+
+    /// Has texts go on where the context is full, or end there.
+    pub fn set_context_shift(&mut self, shift: Option<ContextShift>) {
+        self.shift = shift;
+    }
+
+    /// Has the next text's sampler go on where another one was.
+    pub fn resume_sampler(&mut self, state: SamplerState) {
+        self.resumed = Some(state);
     }
 
     /// Logits at every position, `[tokens, vocabulary]`, from an empty KV cache.

@@ -41,6 +41,22 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// A folder of this user's that others do not write to, for what this user alone may know; it is made where it is not there.
+///
+/// # Errors
+/// [`NotOurs`] inside of an [`io::Error`] where it is another user's, or others can write to it; what the system says.
+pub fn private_folder(path: &Path) -> io::Result<()> {
+    create_folder(path)?;
+    let there = fs::metadata(path)?;
+    if there.uid() != geteuid().as_raw() {
+        return Err(not_ours(NotOurs::Owner { owner: there.uid() }));
+    }
+    match there.mode() & 0o022 {
+        0 => Ok(()),
+        _ => Err(not_ours(NotOurs::Shared { mode: there.mode() & 0o7777 })),
+    }
+}
+
 /// Why a file is not gone on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOurs {
@@ -218,6 +234,19 @@ mod tests {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(secret_in(&folder).unwrap(), None);
         assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+
+    #[test]
+    fn a_private_folder_is_nobody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        private_folder(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        private_folder(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o720)).unwrap();
+        assert!(private_folder(&path).unwrap_err().to_string().contains("others can write to it"));
+        fs::write(path.join("file"), "").unwrap();
+        assert!(private_folder(&path.join("file")).is_err());
     }
 
     #[test]

@@ -30,7 +30,7 @@
 //! | [`error`] | what goes wrong in loading, and in a step |
 //! | `plan_check` | the check of a whole plan, without its files |
 //! | `executor` | a step: [`execute`], [`states`], [`stats`], experts and [`page_cache_hints`] |
-//! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`memory_estimate`], [`sample`] |
+//! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`memory_estimate`], [`sample`], [`saved`] |
 //!
 //! Invariant: a plan is hostile until checked. What depends on the step is checked for every item just before its kernel
 //! runs, so that a wrong plan gives an error and never a stray access.
@@ -56,7 +56,8 @@ pub mod stream;
 pub mod trace;
 
 pub(crate) use engine::model_files;
-pub use engine::{file, load, memory_estimate, options, sample};
+pub use engine::{file, load, memory_estimate, options, sample, saved};
+pub(crate) use executor::sliding;
 pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, page_cache_hints, states, stats};
 pub use storage::{blocks, memory, pages};

@@ -95,6 +95,7 @@ impl From<Refusal> for HttpError {
         let error = HttpError::invalid(None, refusal.to_string());
         match refusal {
             Refusal::Invalid { .. } => error,
+            Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
             Refusal::TooLong { .. } => HttpError { code: Some("context_length_exceeded"), ..error },
             Refusal::Busy { .. } | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")

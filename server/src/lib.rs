@@ -8,6 +8,7 @@
 //! | `openai` | `/v1/...` |
 //! | `anthropic` | `/v1/messages` |
 //! | `native` | llama-server's endpoints, `/health`, `/metrics` |
+//! | `slots` | `/slots`: what sequences hold, saved and restored |
 //! | `answer` | an answer as it is made |
 //! | `fields` | the fields of requests, and their ranges |
 //! | `error` | how requests fail |
@@ -27,6 +28,7 @@ mod fields;
 pub mod model;
 mod native;
 mod openai;
+mod slots;
 
 use std::error::Error;
 use std::future::Future;
@@ -86,7 +88,8 @@ fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<boo
         .route("/detokenize", post(native::detokenize::<M>))
         .route("/apply-template", post(native::apply_template::<M>))
         .route("/props", get(native::props::<M>))
-        .route("/slots", get(native::slots::<M>))
+        .route("/slots", get(slots::slots::<M>))
+        .route("/slots/{id}", post(slots::act::<M>))
         .route("/metrics", get(native::metrics::<M>))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)

@@ -4,6 +4,7 @@ use ixc_frontend::chat::Parser;
 use ixc_frontend::template::Conversation;
 use ixc_runtime::sample::Settings;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 /// What makes tokens. Its methods are called by many threads at once, and none waits for tokens.
 pub trait Model: Send + Sync + 'static {
@@ -35,8 +36,39 @@ pub trait Model: Send + Sync + 'static {
     /// See [`Refusal`]; then nothing is sent.
     fn start(&self, request: Request, events: UnboundedSender<Event>) -> Result<(), Refusal>;
 
+    /// Saves, restores or erases what a sequence holds, as soon as no request is computed in it. What came of it is sent.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] where there is no folder for it; then nothing is sent.
+    fn slot(
+        &self,
+        number: usize,
+        action: SlotAction,
+        done: oneshot::Sender<Result<SlotDone, Refusal>>,
+    ) -> Result<(), Refusal>;
+
     /// How it is.
     fn status(&self) -> Status;
+}
+
+/// What can be done with what a sequence holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotAction {
+    /// It is written to the file of this name.
+    Save(String),
+    /// It becomes what is in the file of this name.
+    Restore(String),
+    /// It is emptied.
+    Erase,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotDone {
+    /// Tokens that were written, read or erased.
+    pub tokens: usize,
+    /// Bytes of the file.
+    pub bytes: u64,
 }
 
 /// What is known of a model.
@@ -143,6 +175,12 @@ pub enum Refusal {
         /// How, for people.
         message: String,
     },
+    /// It can be done, and was not allowed when the server was started.
+    #[error("{message}")]
+    Unsupported {
+        /// What would allow it, for people.
+        message: String,
+    },
     /// The prompt is longer than the context.
     #[error("the prompt has {tokens} tokens, and the context {context}")]
     TooLong {
@@ -193,6 +231,10 @@ pub struct Status {
     pub cancelled: u64,
     /// What each sequence holds: tokens, and whether a request is worked on.
     pub slots: Vec<Slot>,
+    /// Bytes in memory that are kept of prompts.
+    pub kept_memory: u64,
+    /// Bytes of files.
+    pub kept_folder: u64,
 }
 
 /// A sequence.

@@ -1,4 +1,4 @@
-//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/slots`, `/health`; and `/metrics` for Prometheus.
+//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/health`; and `/metrics` for Prometheus.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -47,14 +47,6 @@ pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Valu
             },
         },
     }))
-}
-
-/// What each sequence holds.
-pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
-    let context = app.model.facts().context;
-    let slots = app.model.status().slots;
-    let slot = |(id, slot): (usize, crate::model::Slot)| json!({"id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached});
-    Json(slots.into_iter().enumerate().map(slot).collect())
 }
 
 /// A text as tokens.
@@ -199,6 +191,8 @@ const METRICS: &[Metric] = &[
     metric("kv_cache_tokens", "gauge", "Tokens that sequences hold.", |s| {
         s.slots.iter().map(|slot| slot.cached as f64).sum()
     }),
+    metric("prompt_cache_memory_bytes", "gauge", "What is kept of prompts in memory.", |s| s.kept_memory as f64),
+    metric("prompt_cache_folder_bytes", "gauge", "What is kept of prompts in the folder.", |s| s.kept_folder as f64),
 ];
 
 /// What Prometheus reads.

@@ -33,6 +33,7 @@ mod quantise;
 mod run;
 mod sampling;
 mod serve;
+mod shift;
 mod simulate;
 mod size;
 mod spelling;

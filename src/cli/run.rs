@@ -12,6 +12,7 @@ use ixc::frontend::template::{ChatTemplate, own_program};
 use ixc::ir::plan::State;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
+use ixc::runtime::saved;
 use ixc::runtime::trace::{self, Recorder};
 use ixc::session::{Session, SessionOptions};
 
@@ -21,6 +22,7 @@ use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
 use super::output::{Bytes, Watch, counted, note};
 use super::sampling::SamplingArgs;
+use super::shift::ShiftChoice;
 use super::template::TemplateChoice;
 use super::writer::{Wanted, Writer};
 use super::{BadInput, streaming, tokenize};
@@ -40,6 +42,8 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
   ixc run --target amx --emulate -p Hello -n 4   code for another CPU
+  ixc run model.gguf -f book.txt -n 1 --save-state book.ixs
+  ixc run model.gguf --load-state book.ixs -p \"In short,\"
 
 The prompt is PROMPT, -p, -f or standard input; without any of them, on a terminal, a conversation begins. \
 One newline at the end of a file or of standard input is no part of the prompt. \
@@ -84,6 +88,15 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
+    shift: ShiftChoice,
+    /// Write where the text ended: another run goes on there with --load-state, and computes nothing again.
+    #[arg(long, value_name = "FILE")]
+    save_state: Option<PathBuf>,
+    /// Go on where a text ended, whose state --save-state wrote: the prompt follows it, and none is needed. A conversation computes less where it
+    /// begins as that one did.
+    #[arg(long, value_name = "FILE")]
+    load_state: Option<PathBuf>,
+    #[command(flatten)]
     force: Force,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -92,7 +105,8 @@ pub struct Args {
 impl Args {
     /// Files that are named here and read.
     fn inputs(&self) -> Vec<&Path> {
-        self.model.files().chain(self.file.as_deref()).chain(self.template.file()).collect()
+        let files = self.model.files().chain(self.file.as_deref()).chain(self.template.file());
+        files.chain(self.load_state.as_deref()).collect()
     }
 
     /// Runs the command.
@@ -103,6 +117,8 @@ impl Args {
         // Before the run, which would be lost.
         let output = self.trace.as_ref().map(|path| self.force.open(path, &trace::KIND, &inputs));
         let mut output = output.transpose()?;
+        let state = self.save_state.as_ref().map(|path| self.force.open(path, &saved::KIND, &inputs));
+        let mut state = state.transpose()?;
         let trace = output.is_some().then(|| Arc::new(Recorder::new()));
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
@@ -121,10 +137,10 @@ impl Args {
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
-        if let Some(output) = &mut output {
+        for output in output.iter_mut().chain(&mut state) {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }
-        let result = self.converse_or_write(session, template, gauge, begin, out);
+        let result = self.converse_or_write(session, template, gauge, begin, state, out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
@@ -134,12 +150,23 @@ impl Args {
 
     fn converse_or_write(
         &self,
-        session: Session,
+        mut session: Session,
         template: Option<ChatTemplate>,
         gauge: Arc<Gauge>,
         begin: Instant,
+        state: Option<Output>,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
+        session.set_context_shift(self.shift.shift());
+        let before = self.load_state.as_ref().map(|path| session.load_state(path)).transpose()?;
+        let before = before.map(|saved::Loaded { tokens, sampler }| {
+            // Who names a seed wants other draws.
+            sampler
+                .filter(|_| !self.sampling.has_seed())
+                .into_iter()
+                .for_each(|sampler| session.resume_sampler(sampler));
+            tokens
+        });
         let mut writer = Writer {
             own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,
@@ -171,10 +198,26 @@ impl Args {
             let (bytes, context) = (Bytes(bytes), writer.session.context());
             note!("states    {bytes} for {context} positions{}", cached(states));
         }
+        let result = self.text(&mut writer, template, before);
+        let ended = result.as_ref().err().is_none_or(|error| error.is::<Interrupted>());
+        if let Some(state) = state.filter(|_| ended && writer.session.has_text()) {
+            let bytes = writer.session.save_state(state)?;
+            note!("ixc: the state is saved: {}", Bytes(bytes));
+        }
+        result
+    }
+
+    /// Writes a text or begins a conversation; `before` are the tokens of what is gone on with.
+    fn text(
+        &self,
+        writer: &mut Writer<'_>,
+        template: Option<ChatTemplate>,
+        before: Option<Vec<u32>>,
+    ) -> anyhow::Result<()> {
         let prompt = match (self.prompt.as_ref().or(self.words.as_ref()), &self.file) {
             (Some(prompt), _) => Some(prompt.clone()),
             (None, Some(file)) => Some(read_prompt(file)?),
-            (None, None) if io::stdin().is_terminal() => None,
+            (None, None) if io::stdin().is_terminal() => (before.is_some() && !self.chats()).then(String::new),
             (None, None) => Some(read_prompt("-".as_ref())?),
         };
         match prompt {
@@ -187,7 +230,13 @@ impl Args {
                 writer.answer(&mut chat)
             }
             Some(prompt) => {
-                let tokens = writer.session.encode_prompt(&prompt)?;
+                let tokens = match before {
+                    Some(mut before) => {
+                        before.extend(writer.session.encode_more(&prompt)?);
+                        before
+                    }
+                    None => writer.session.encode_prompt(&prompt)?,
+                };
                 if tokens.is_empty() {
                     return Err(no_prompt());
                 }

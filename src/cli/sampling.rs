@@ -52,6 +52,11 @@ impl SamplingArgs {
         u64::try_from(self.seed).unwrap_or_else(|_| clock() >> 8 & 0xffff_ffff)
     }
 
+    /// Whether a seed was named.
+    pub fn has_seed(&self) -> bool {
+        self.seed >= 0
+    }
+
     /// Whether a sampler takes these.
     pub fn check(&self) -> Result<(), ixc::Error> {
         Sampler::new(self.settings(0, &[]))?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc::frontend::template::own_program;
+use ixc::prompt_cache;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::serving::{self, Host, serve};
@@ -15,11 +16,16 @@ use ixc_files::{ReadError, read_argument};
 
 use super::choose::{ModelChoice, RunChoice};
 use super::output::{Watch, counted, note};
+use super::shift::ShiftChoice;
+use super::size::Size;
 use super::template::TemplateChoice;
 use super::{BadInput, Usage, interrupt};
 
 /// Most bytes of a file of keys.
 const MOST_KEY_BYTES: u64 = 1 << 20;
+/// Bytes of the folder for prompts, and of memory where there is a folder, where nothing is said.
+const FOLDER_BYTES: u64 = 16 << 30;
+const MEMORY_BYTES: u64 = 1 << 30;
 /// Requests that may wait for each that is worked on.
 const QUEUE: usize = 16;
 
@@ -30,6 +36,7 @@ const QUEUE: usize = 16;
   ixc serve model.gguf                     on http://127.0.0.1:8080
   ixc serve model.gguf --parallel 8 -c 8192
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
 Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
@@ -67,6 +74,25 @@ pub struct Args {
     /// Give each request the bits that it has alone also where tiles multiply (target amx), which takes longer. On other targets it has them anyway.
     #[arg(long)]
     exact_batch: bool,
+    /// Keep what prompts begin with in this folder, so that it is not computed again, also after a restart. It must be yours alone: whoever reads it can
+    /// read what was asked.
+    #[arg(long, value_name = "DIR")]
+    prompt_cache: Option<PathBuf>,
+    /// Most bytes of that folder; what was not used for the longest time goes first [default: 16GiB].
+    #[arg(long, value_name = "SIZE", requires = "prompt_cache")]
+    prompt_cache_size: Option<Size>,
+    /// Keep what prompts begin with in so much memory, beside what sequences take [default: 1GiB with --prompt-cache, otherwise nothing].
+    #[arg(long, value_name = "SIZE")]
+    prompt_cache_memory: Option<Size>,
+    /// Let requests save sequences to this folder and restore them (POST /slots/N?action=save).
+    #[arg(long, value_name = "DIR")]
+    slot_save_path: Option<PathBuf>,
+    #[command(flatten)]
+    shift: ShiftChoice,
+    /// Leave the oldest turns out of a conversation that is too long for three quarters of the context; the system message stays. Otherwise what is longer than
+    /// the context is refused.
+    #[arg(long)]
+    drop_turns: bool,
     #[command(flatten)]
     template: TemplateChoice,
     #[command(flatten)]
@@ -83,6 +109,12 @@ impl Args {
             return Err(Usage(wrong).into());
         }
         let template = self.template.template()?;
+        if let Some(folder) = &self.slot_save_path {
+            let there = std::fs::metadata(folder).map_err(ixc::Error::io(folder, "save sequences in"))?;
+            if !there.is_dir() {
+                return Err(BadInput(format!("{} is no folder", folder.display())).into());
+            }
+        }
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
         let options = SessionOptions {
@@ -108,8 +140,18 @@ impl Args {
         let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);
         let (threads, context) = (session.threads() as u64, session.context());
-        let host =
-            Host::new(session, serving::Options { name: name.clone(), queue, template, renderer: Some(renderer) })?;
+        let (slot_folder, prompts) = (self.slot_save_path.clone(), self.prompts());
+        let of = serving::Options {
+            name: name.clone(),
+            queue,
+            template,
+            renderer: Some(renderer),
+            slot_folder,
+            prompts,
+            shift: self.shift.shift(),
+            drops_turns: self.drop_turns,
+        };
+        let host = Host::new(session, of)?;
         let local = listener.local_addr().map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
         note!(
             "ixc: {name} on http://{local}, {} at once in contexts of {context}, {}",
@@ -124,6 +166,15 @@ impl Args {
         });
         serve(host, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
         Ok(())
+    }
+
+    /// Where what prompts begin with is kept.
+    fn prompts(&self) -> Option<prompt_cache::Options> {
+        let memory = self.prompt_cache_memory.map(|Size(bytes)| bytes);
+        let folder = self.prompt_cache.clone();
+        let memory = memory.unwrap_or(if folder.is_some() { MEMORY_BYTES } else { 0 });
+        let folder_bytes = self.prompt_cache_size.map_or(FOLDER_BYTES, |Size(bytes)| bytes);
+        (folder.is_some() || memory > 0).then_some(prompt_cache::Options { folder, folder_bytes, memory })
     }
 
     /// All keys.

@@ -157,6 +157,10 @@ impl Writer<'_> {
             writeln!(out)?;
             out.flush()?;
         }
+        if generation.shifts > 0 {
+            let (context, times) = (self.session.context(), counted(generation.shifts as u64, "time"));
+            note!("ixc: the context of {context} tokens was full {times}: tokens after the first ones were forgotten");
+        }
         if generation.end == End::Context {
             let (context, model) = (self.session.context(), self.session.facts().context);
             let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };

@@ -36,9 +36,11 @@ mod recurrent;
 mod reference;
 mod requantised;
 mod run;
+mod saved;
 mod scaled;
 mod serve;
 mod simulate;
+mod slots;
 mod support;
 mod terminal;
 #[allow(dead_code, reason = "the runtime's tests use the rest of it")]

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use crate::support::{ixc, stdout};
 
 /// A server, which is ended with this.
-struct Server {
-    child: Child,
+pub struct Server {
+    pub child: Child,
     address: String,
 }
 
 impl Server {
     /// Serves the demo model, with these arguments besides.
-    fn start(arguments: &[&str]) -> Server {
+    pub fn start(arguments: &[&str]) -> Server {
         let mut child =
             ixc(["serve", "demo", "--port", "0", "-t", "2"]).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// Begins a request.
-    fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+    pub fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
@@ -53,24 +53,24 @@ impl Server {
         answer(self.begin(method, path, headers, body))
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub fn get(&self, path: &str) -> (u16, String) {
         self.ask("GET", path, "", "")
     }
 
-    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let (status, text) = self.ask("POST", path, "", &body.to_string());
         (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
     }
 
     /// A figure of its metrics.
-    fn metric(&self, name: &str) -> f64 {
+    pub fn metric(&self, name: &str) -> f64 {
         let (_, text) = self.get("/metrics");
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("ixc:{name} ")));
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
 
     /// Waits until something is so.
-    fn until(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
+    pub fn until(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
         let begin = Instant::now();
         while !is_so(self) {
             assert!(begin.elapsed() < Duration::from_secs(120), "{what} does not come");

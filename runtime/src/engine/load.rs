@@ -6,7 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use ixc_codegen::module::Module;
 use ixc_ir::derived::Indexed;
@@ -31,6 +31,8 @@ use crate::plan_check::{checked, target};
 use crate::pool::{Pool, processors};
 use crate::processors::{Pin, Unpinned, allowed};
 use crate::program::{MAX_CONTEXT, Program};
+use crate::saved::identity::{self, Sample};
+use crate::saved::{Digest, Identity};
 use crate::stats::{Clock, Stats};
 use crate::stored::{Makers, Stored};
 use crate::stream::store::Config;
@@ -70,9 +72,19 @@ pub(crate) struct Loaded {
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
+    /// What saved states are of: the plan, where to look at its weights, and what stands there, once somebody asked.
+    plan_digest: Digest,
+    samples: Vec<Sample>,
+    weights_digest: OnceLock<Digest>,
 }
 
 impl Loaded {
+    /// What saved states are of.
+    pub(crate) fn identity(&self) -> Identity {
+        let weights = || identity::of_weights(&self.samples, &self.store.files);
+        Identity { plan: self.plan_digest, weights: *self.weights_digest.get_or_init(weights) }
+    }
+
     /// Lets threads run on any processor again that were bound because nobody else wanted one.
     pub(crate) fn let_go(&mut self) {
         if self.pin == Pin::Auto && self.pinned.is_ok() {
@@ -96,6 +108,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     if context == 0 || context > most {
         return Err(LoadError::Context { found: context, most });
     }
+    let (plan_digest, samples) = (identity::of_plan(&plan, context), identity::samples(&plan));
     // No larger than MAX_CONTEXT, which is a multiple.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
     // Before threads are bound, and whatever becomes of the caller's later.
@@ -197,6 +210,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         architecture: plan.architecture,
         target,
         tokenizer: plan.tokenizer,
+        plan_digest,
+        samples,
+        weights_digest: OnceLock::new(),
     })
 }
 

@@ -9,6 +9,7 @@
 //! | [`memory_estimate`] | what a plan takes of memory, before it is loaded |
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
 //! | [`sample`] | the next token from logits |
+//! | [`saved`] | sequences as bytes, and back |
 
 pub mod file;
 pub mod load;
@@ -16,6 +17,7 @@ pub mod memory_estimate;
 pub(crate) mod model_files;
 pub mod options;
 pub mod sample;
+pub mod saved;
 pub mod sequence;
 
 pub use crate::executor::sequences::Sequence;

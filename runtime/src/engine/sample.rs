@@ -18,6 +18,11 @@ use std::collections::VecDeque;
 
 use crate::engine::{Softmax, StepError};
 
+mod resume;
+
+pub(crate) use resume::MAX_RECENT;
+pub use resume::SamplerState;
+
 /// Temperatures below this are greedy: a gap of 0.1 between logits is a factor of e^100.
 pub const LOWEST_TEMPERATURE: f32 = 1e-3;
 /// What stands for a logit of minus infinity: its exponential is 0 beside every other.
@@ -335,7 +340,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Softmax in f64.
-    struct Exact;
+    pub(super) struct Exact;
 
     impl Softmax for Exact {
         fn probabilities(&self, logits: &[f32], inverse: f32, out: &mut [f32]) -> Result<(), StepError> {

@@ -148,7 +148,7 @@ pub trait Softmax {
 
 /// The number of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId(u32);
+pub struct SequenceId(pub(crate) u32);
 
 /// The sequence that an engine always has.
 pub const FIRST: SequenceId = SequenceId(0);
@@ -173,7 +173,7 @@ pub struct Addition<'t> {
 /// A loaded plan and its sequences.
 #[derive(Debug)]
 pub struct Engine {
-    loaded: Loaded,
+    pub(crate) loaded: Loaded,
     /// Outputs of the last step.
     outputs: usize,
 }
@@ -453,6 +453,11 @@ impl Engine {
         // (the program's check); every pattern of bits is a float. Kernels write to the arena only in `step`, which borrows
         // the engine exclusively.
         unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), (bytes / 4) as usize) }
+    }
+
+    /// What logits there are is none of a sequence that becomes another.
+    pub(crate) fn forget_logits(&mut self) {
+        self.outputs = 0;
     }
 
     /// Logits of one of the last step's wanted rows; empty where there is none.

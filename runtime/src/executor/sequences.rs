@@ -12,6 +12,7 @@ use ixc_ir::plan::State;
 
 use crate::memory::MemoryError;
 use crate::states::States;
+use crate::states::parts::Stand;
 
 /// A sequence: its states, and where they are.
 #[derive(Debug)]
@@ -80,6 +81,22 @@ impl Sequence {
             self.states.back_to(position, self.used);
         }
         (self.position, self.used) = (position, position);
+    }
+
+    /// Forgets all, and makes place for positions that are put here ([`States::write_places`]).
+    pub(crate) fn stand_at(&mut self, stand: &Stand) {
+        self.go_back(0);
+        self.states.stand_at(stand);
+        (self.position, self.used) = (stand.used, stand.used);
+    }
+
+    /// Goes back to a position of those that were put here, at which what has no positions is `whole`.
+    pub(crate) fn go_back_with(&mut self, position: u32, whole: Option<Vec<u8>>) {
+        self.go_back(position);
+        if let Some(whole) = whole {
+            self.states.write_whole(&whole);
+            self.states.add_copy(position, whole);
+        }
     }
 
     /// Becomes a copy of another of the same plan, and is then cut to `tokens`, or as far before that as states reach; gives how many it has.

@@ -63,8 +63,13 @@ impl Sliding {
         self.held
     }
 
+    /// Whether it drops positions: where it does not, [`Sliding::base`] stays 0.
+    pub fn slides(&self) -> bool {
+        self.every == 1
+    }
+
     /// The first position that the token at a position needs.
-    fn first(&self, position: u32) -> u32 {
+    pub fn first(&self, position: u32) -> u32 {
         match self.chunked {
             true => position / self.window.max(1) * self.window,
             false => position.saturating_add(1).saturating_sub(self.window),

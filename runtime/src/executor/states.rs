@@ -21,6 +21,8 @@ use std::collections::VecDeque;
 use ixc_ir::plan::{ATTENTION_BLOCK, State, StateField};
 use ixc_ir::state::Rollback;
 
+pub(crate) mod parts;
+
 use super::sliding::Sliding;
 use crate::memory::{Layout, Memory, MemoryError, Region, part};
 
@@ -108,6 +110,8 @@ pub struct States {
     sliding: Vec<Option<Sliding>>,
     /// In rising order of positions.
     snapshots: VecDeque<Snapshot>,
+    /// Whether bytes were put here that no kernel wrote ([`parts`]).
+    foreign: bool,
 }
 
 impl States {
@@ -141,7 +145,7 @@ impl States {
             slides.then(|| Sliding::new(window, state.every, held, max_tokens)).transpose()
         });
         let sliding = sliding.collect::<Result<_, _>>()?;
-        Ok(States { memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new() })
+        Ok(States { memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new(), foreign: false })
     }
 
     /// What they are.
@@ -211,12 +215,16 @@ impl States {
                 Some(sliding) => sliding.back_to(position, used),
                 None => (position, used),
             };
+            // In whole blocks, where nothing stays.
+            let used = if position == 0 { used.next_multiple_of(ATTENTION_BLOCK) } else { used };
             for (columns, row) in fields.iter().zip(state.kind.row().fields) {
-                if row.cleared && columns.field.positions && columns.can_be_infinite() {
+                let can_be_infinite = columns.can_be_infinite() || self.foreign && position == 0;
+                if row.cleared && columns.field.positions && can_be_infinite {
                     columns.clear(position, used);
                 }
             }
         }
+        self.foreign &= position > 0;
         self.snapshots.retain(|snapshot| snapshot.position <= position);
         let kept = self.snapshots.back().filter(|snapshot| snapshot.position == position);
         let mut bytes = kept.map(|snapshot| &snapshot.bytes[..]);
@@ -270,6 +278,7 @@ impl States {
             }
         }
         self.snapshots.clone_from(&from.snapshots);
+        self.foreign = from.foreign;
     }
 
     /// The states of one value: name, elements of a row, and what they have.

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Time to the first token of prompts with a common beginning: computed, kept by a running server, and found again after a restart.
+
+    bench/prompt-cache.py MODEL [--ixc target/release/ixc] [--tokens 8000] [--least 20] [-- OPTIONS OF ixc serve]
+
+Two prompts begin with the same --tokens tokens and end otherwise, in a few. The server has one sequence, which another prompt takes between them, so
+that what is common comes from the prompt cache and not from the sequence itself. Exits with 1 where it is not --least times as soon.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TAIL = 16
+
+
+class Server:
+    """`ixc serve` on a free port."""
+
+    def __init__(self, ixc, model, folder, tokens, more):
+        command = [ixc, "serve", model, "--port", "0", "--parallel", "1", "-c", str(tokens + 64),
+                   "--prompt-cache", folder, *more]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            found = re.search(r"http://([\d.]+):(\d+)", line)
+            if found:
+                self.address = found[1], int(found[2])
+                return
+        sys.exit("the server has ended")
+
+    def ask(self, prompt):
+        """Seconds to the first token of an answer, and how many tokens of the prompt were not computed."""
+        body = json.dumps({"prompt": prompt, "n_predict": 1, "temperature": 0})
+        connection = http.client.HTTPConnection(*self.address)
+        begin = time.monotonic()
+        connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+        seconds = time.monotonic() - begin
+        if answer.status != 200:
+            sys.exit(text.decode())
+        return seconds, json.loads(text)["tokens_cached"]
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        for _ in self.process.stderr:
+            pass
+        self.process.wait()
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("model")
+    arguments.add_argument("--ixc", default="target/release/ixc")
+    arguments.add_argument("--tokens", type=int, default=8000)
+    arguments.add_argument("--least", type=float, default=20)
+    given, more = arguments.parse_known_args()
+    more = [argument for argument in more if argument != "--"]
+    draw = random.Random(1)
+    # Numbers below any vocabulary, behind those of control tokens.
+    tokens = lambda count: [draw.randrange(300, 1000) for _ in range(count)]
+    common = tokens(given.tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        folder += "/prompts"
+        server = Server(given.ixc, given.model, folder, given.tokens, more)
+        # Weights are packed and paged in.
+        server.ask(tokens(600))
+        first, _ = server.ask(common + tokens(TAIL))
+        server.ask(tokens(600))
+        second, held = server.ask(common + tokens(TAIL))
+        server.end()
+        server = Server(given.ixc, given.model, folder, given.tokens, more)
+        server.ask(tokens(600))
+        third, found = server.ask(common + tokens(TAIL))
+        server.end()
+    print(f"{'':24} {'seconds':>8} {'not computed':>13} {'times as soon':>14}")
+    rows = [("new", first, 0), ("kept", second, held), ("after a restart", third, found)]
+    for name, seconds, cached in rows:
+        print(f"{name:24} {seconds:8.3f} {cached:13} {first / seconds:14.1f}")
+    if min(first / second, first / third) < given.least:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

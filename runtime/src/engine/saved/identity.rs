@@ -1,0 +1,111 @@
+//! Which plan and which weights a state is of: whoever goes on with it must compute as who saved it did.
+//!
+//! A plan is known by what it computes: target, states, rotary tables, kernels and steps. Where its files lie is none of that. Weights are known
+//! by some bytes of each, from its middle: two models of one architecture differ in nearly all of them.
+
+use std::fmt;
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, WeightFile};
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+
+use crate::memory::Mapped;
+use crate::stored::Stored;
+
+/// Bytes of a weight that are looked at.
+const SAMPLE_BYTES: u64 = 1024;
+
+/// Sixteen bytes that stand for something longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 16]);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What a state is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The plan.
+    pub plan: Digest,
+    /// Its weights.
+    pub weights: Digest,
+}
+
+impl Digest {
+    fn of(hasher: &SipHasher13) -> Digest {
+        Digest(hasher.finish128().as_bytes())
+    }
+
+    /// Of this and tokens behind it.
+    #[must_use]
+    pub fn with(self, tokens: &[u32]) -> Digest {
+        let mut hasher = SipHasher13::new();
+        hasher.write(&self.0);
+        tokens.iter().for_each(|token| hasher.write(&token.to_le_bytes()));
+        Digest::of(&hasher)
+    }
+}
+
+/// Where bytes of weights are looked at: the file, in the order of the mapped ones, and its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    file: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+/// What a plan computes in a context of so many positions; where it does not encode, nothing that another one has.
+pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
+    let mut hasher = SipHasher13::new();
+    let mut add = |bytes: Result<Vec<u8>, postcard::Error>| {
+        let bytes = bytes.unwrap_or_default();
+        hasher.write(&(bytes.len() as u64).to_le_bytes());
+        hasher.write(&bytes);
+    };
+    let Plan { architecture, target, max_tokens, vocabulary, states, buffers, kernels, steps, .. } = plan;
+    add(postcard::to_allocvec(&(architecture, target, max_tokens, vocabulary, states, buffers)));
+    plan.ropes.iter().for_each(|table| add(postcard::to_allocvec(&table.within(context))));
+    plan.weights.iter().for_each(|weight| add(postcard::to_allocvec(&(&weight.name, weight.format, &weight.shape))));
+    kernels.iter().for_each(|kernel| add(postcard::to_allocvec(kernel)));
+    steps.iter().for_each(|step| add(postcard::to_allocvec(step)));
+    Digest::of(&hasher)
+}
+
+/// Where to look at the weights of a plan.
+pub(crate) fn samples(plan: &Plan<Kernel>) -> Vec<Sample> {
+    let sample = |file: usize, offset: u64, bytes: u64| {
+        let some = bytes.min(SAMPLE_BYTES);
+        Sample { file, offset: offset.saturating_add((bytes - some) / 2), bytes: some }
+    };
+    let of_weight = |weight: &ixc_ir::plan::PlanWeight| match weight.file {
+        WeightFile::Source(file) => Some(sample(file as usize, weight.offset, weight.bytes)),
+        WeightFile::Plan => Some(sample(plan.files.len(), weight.offset, weight.bytes)),
+        // Blocks are as long as their weights at least.
+        WeightFile::Blocks { .. } => Some(sample(plan.files.len(), weight.offset, weight.bytes)),
+        WeightFile::Derived(number) => {
+            let pieces = &plan.derived.get(number as usize)?.pieces;
+            let extent = pieces.get(pieces.len() / 2)?.extent;
+            Some(sample(extent.file as usize, extent.offset, extent.bytes))
+        }
+    };
+    plan.weights.iter().filter_map(of_weight).collect()
+}
+
+/// What stands at those places of the files.
+pub(crate) fn of_weights(samples: &[Sample], files: &[Mapped]) -> Digest {
+    let mut hasher = SipHasher13::new();
+    let mut bytes = [0; SAMPLE_BYTES as usize];
+    for Sample { file, offset, bytes: some } in samples {
+        let place = files.get(*file).and_then(|file| file.region().part(*offset, *some));
+        let out = &mut bytes[..*some as usize];
+        // SAFETY: the region lies in a mapped file.
+        let read = place.is_some_and(|place| unsafe { Stored::Mapped(place).read(0, out) });
+        hasher.write(&[u8::from(read)]);
+        hasher.write(out);
+    }
+    Digest::of(&hasher)
+}

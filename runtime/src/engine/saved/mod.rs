@@ -1,0 +1,524 @@
+//! What a sequence is, as bytes that another run goes on with: its states, its tokens, its sampler.
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 0..8 | `IXSTATE` and a newline |
+//! | 8..12 | version, little-endian as all numbers are |
+//! | 12..16 | CRC-32 of bytes 16..112 |
+//! | 16..32 | the plan ([`Identity`]) |
+//! | 32..48 | its weights |
+//! | 48..64 | the [`Digest`] of all tokens before, 0 where there are none |
+//! | 64..72 | its positions: the first, and the one behind the last |
+//! | 72..76 | tokens that follow, from the first position on: one for each position at least |
+//! | 76..80 | states whose places follow, 0 where none do |
+//! | 80..84 | copies of what has no positions that follow |
+//! | 84..88 | the last tokens of the sampler that follow, 2^32 - 1 where no sampler does |
+//! | 88..92 | CRC-32 of what follows before the places |
+//! | 92..112 | 0 |
+//! | 112.. | tokens; of each state the first place that is there; positions of the copies; the sampler's generator and tokens |
+//! | | of each state its places, column by column ([`parts`](crate::states::parts)), and their CRC-32 |
+//! | | each copy, and its CRC-32 |
+//!
+//! It is as long as the positions that are used, in whole blocks of 32, and the same whatever context and however many threads. A *whole* one has
+//! position 0 on and, where there is something without positions, a copy of that at its end. A *page* has the places of some positions of a sequence, a *point*
+//! a copy at one position and no places: of pages and a point a sequence is put together again ([`Engine::load_pages`]).
+//!
+//! Invariant: what is read is hostile until checked: no length is believed before it is compared with the plan's states and the bytes that are there,
+//! and nothing of a part is gone on with unless its checksum is right. A sequence whose loading fails is empty.
+
+mod error;
+pub(crate) mod identity;
+mod pages;
+
+use std::io::{Read, Write};
+use std::ops::Range;
+
+use ixc_files::Kind;
+use ixc_ir::plan::{ATTENTION_BLOCK, State};
+
+use crate::engine::sample::{MAX_RECENT, SamplerState};
+use crate::engine::{Engine, SequenceId};
+use crate::executor::sequences::Sequence;
+use crate::states::SNAPSHOTS;
+use crate::states::parts::{Stand, copy_bytes, has_copies, place_bytes, places};
+
+pub use error::SavedError;
+pub use identity::{Digest, Identity};
+
+/// First bytes of a saved state.
+pub const MAGIC: [u8; 8] = *b"IXSTATE\n";
+/// A saved state.
+pub const KIND: Kind = Kind { name: "saved state", is: |head| head.starts_with(&MAGIC), streams: false };
+/// Version of the encoding; others are refused.
+pub const VERSION: u32 = 1;
+/// Bytes before the tokens.
+pub const HEADER_BYTES: usize = 112;
+/// Bytes of a checksum.
+const CRC_BYTES: u64 = 4;
+/// What stands for no sampler.
+const NO_SAMPLER: u32 = u32::MAX;
+/// Tokens that may follow those that the states are behind: the last one that was drawn, or a prompt's.
+const MAX_PENDING: u32 = 1 << 20;
+
+/// What a saved state says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What it is of.
+    pub identity: Identity,
+    /// What stands for all tokens before [`Facts::positions`].
+    pub before: Digest,
+    /// Its positions.
+    pub positions: Range<u32>,
+    /// Tokens from the first position on.
+    pub tokens: Vec<u32>,
+    /// Of each state, the first place that is there; empty where no places are.
+    firsts: Vec<u32>,
+    /// Positions of the copies.
+    copies: Vec<u32>,
+    /// Where the sampler was.
+    pub sampler: Option<SamplerState>,
+}
+
+/// The numbers of a header that say what follows.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    identity: Identity,
+    before: Digest,
+    from: u32,
+    to: u32,
+    tokens: u32,
+    states: u32,
+    copies: u32,
+    recent: u32,
+    facts_crc: u32,
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(8, &VERSION.to_le_bytes());
+        put(16, &self.identity.plan.0);
+        put(32, &self.identity.weights.0);
+        put(48, &self.before.0);
+        let numbers = [self.from, self.to, self.tokens, self.states, self.copies, self.recent, self.facts_crc];
+        (64..).step_by(4).zip(numbers).for_each(|(at, number)| put(at, &number.to_le_bytes()));
+        let crc = crc32fast::hash(&bytes[16..]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, SavedError> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let digest = |at: usize| Digest(std::array::from_fn(|i| bytes[at + i]));
+        let magic = std::array::from_fn(|i| bytes[i]);
+        if magic != MAGIC {
+            return Err(SavedError::Magic { found: magic, expected: MAGIC });
+        }
+        if word(8) != VERSION {
+            return Err(SavedError::Version { found: word(8) });
+        }
+        compare_crc("its header", crc32fast::hash(&bytes[16..]), word(12))?;
+        Ok(Header {
+            identity: Identity { plan: digest(16), weights: digest(32) },
+            before: digest(48),
+            from: word(64),
+            to: word(68),
+            tokens: word(72),
+            states: word(76),
+            copies: word(80),
+            recent: word(84),
+            facts_crc: word(88),
+        })
+    }
+
+    /// Whether it is of this plan and these weights.
+    fn is_of(&self, identity: &Identity) -> Result<(), SavedError> {
+        let (found, expected) = (self.identity, identity);
+        if found.plan != expected.plan {
+            return Err(SavedError::OtherPlan { found: found.plan.to_string(), expected: expected.plan.to_string() });
+        }
+        if found.weights != expected.weights {
+            let (found, expected) = (found.weights.to_string(), expected.weights.to_string());
+            return Err(SavedError::OtherModel { found, expected });
+        }
+        Ok(())
+    }
+
+    /// Refuses numbers that no sequence of these states has.
+    fn check(&self, of: &Of<'_>) -> Result<(), SavedError> {
+        let &Header { from, to, tokens, states, copies, recent, .. } = self;
+        let number = |what: &str, found: u32, expected: String| {
+            Err(SavedError::Number { what: what.to_owned(), found: found.into(), expected })
+        };
+        if to > of.context {
+            return Err(SavedError::Positions { found: to, context: of.context });
+        }
+        if from >= to || !from.is_multiple_of(ATTENTION_BLOCK) {
+            return number("first position", from, format!("a multiple of {ATTENTION_BLOCK} below {to}"));
+        }
+        let most = (to - from).saturating_add(MAX_PENDING);
+        if !(to - from..=most).contains(&tokens) {
+            return number("tokens", tokens, format!("from {} to {most}", to - from));
+        }
+        if states != 0 && states as usize != of.states.len() {
+            return number("states", states, of.states.len().to_string());
+        }
+        if copies as usize > SNAPSHOTS + 1 {
+            return number("copies", copies, format!("at most {}", SNAPSHOTS + 1));
+        }
+        if recent != NO_SAMPLER && recent > MAX_RECENT {
+            return number("tokens of the sampler", recent, format!("at most {MAX_RECENT}"));
+        }
+        Ok(())
+    }
+
+    /// Bytes between the header and the places.
+    fn facts_bytes(&self) -> u64 {
+        let sampler = if self.recent == NO_SAMPLER { 0 } else { 32 + 4 * u64::from(self.recent) };
+        4 * (u64::from(self.tokens) + u64::from(self.states) + u64::from(self.copies)) + sampler
+    }
+}
+
+/// What saved states are compared with.
+#[derive(Clone, Copy, Debug)]
+struct Of<'e> {
+    states: &'e [State],
+    context: u32,
+    vocabulary: u32,
+}
+
+fn compare_crc(part: &str, found: u32, expected: u32) -> Result<(), SavedError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(SavedError::Checksum { part: part.to_owned(), found, expected }),
+    }
+}
+
+impl Facts {
+    fn header(&self, facts_crc: u32) -> Header {
+        // All were counted when they were made or checked.
+        let [tokens, states, copies] = [self.tokens.len(), self.firsts.len(), self.copies.len()].map(|n| n as u32);
+        let recent = self.sampler.as_ref().map_or(NO_SAMPLER, |sampler| sampler.recent.len() as u32);
+        let &Facts { identity, before, positions: Range { start: from, end: to }, .. } = self;
+        Header { identity, before, from, to, tokens, states, copies, recent, facts_crc }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let words = self.tokens.iter().chain(&self.firsts).chain(&self.copies);
+        let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+        if let Some(SamplerState { random, recent }) = &self.sampler {
+            bytes.extend(random.iter().flat_map(|word| word.to_le_bytes()));
+            bytes.extend(recent.iter().flat_map(|token| token.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// Reads them from the beginning of a saved state of so many bytes.
+    fn read(input: &mut dyn Read, bytes: u64, identity: &Identity, of: &Of<'_>) -> Result<Facts, SavedError> {
+        if bytes < HEADER_BYTES as u64 {
+            let mut found = Vec::new();
+            input.take(bytes).read_to_end(&mut found)?;
+            if !MAGIC.starts_with(&found[..found.len().min(MAGIC.len())]) {
+                let magic = std::array::from_fn(|i| found.get(i).copied().unwrap_or(0));
+                return Err(SavedError::Magic { found: magic, expected: MAGIC });
+            }
+            return Err(SavedError::Length { found: bytes, expected: HEADER_BYTES as u64 });
+        }
+        let mut header = [0; HEADER_BYTES];
+        input.read_exact(&mut header)?;
+        let header = Header::decode(&header)?;
+        header.is_of(identity)?;
+        header.check(of)?;
+        let behind = HEADER_BYTES as u64 + header.facts_bytes();
+        if bytes < behind {
+            return Err(SavedError::Length { found: bytes, expected: behind });
+        }
+        // As many bytes are there.
+        let mut facts = vec![0; header.facts_bytes() as usize];
+        input.read_exact(&mut facts)?;
+        compare_crc("its tokens", crc32fast::hash(&facts), header.facts_crc)?;
+        let facts = Facts::decode(&header, &facts);
+        facts.check(of)?;
+        let expected = facts.bytes(of.states);
+        match expected == Some(bytes) {
+            true => Ok(facts),
+            false => Err(SavedError::Length { found: bytes, expected: expected.unwrap_or(u64::MAX) }),
+        }
+    }
+
+    /// From bytes of the length that the header says.
+    fn decode(header: &Header, bytes: &[u8]) -> Facts {
+        let mut words = bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        let mut take = |count: u32| words.by_ref().take(count as usize).collect::<Vec<u32>>();
+        let (tokens, firsts, copies) = (take(header.tokens), take(header.states), take(header.copies));
+        let sampler = (header.recent != NO_SAMPLER).then(|| {
+            let halves = take(8);
+            let random = std::array::from_fn(|i| u64::from(halves[2 * i]) | u64::from(halves[2 * i + 1]) << 32);
+            SamplerState { random, recent: take(header.recent) }
+        });
+        let &Header { identity, before, from, to, .. } = header;
+        Facts { identity, before, positions: from..to, tokens, firsts, copies, sampler }
+    }
+
+    /// Refuses what no sequence of these states has.
+    fn check(&self, of: &Of<'_>) -> Result<(), SavedError> {
+        let drawn = self.sampler.iter().flat_map(|sampler| &sampler.recent);
+        for (index, &id) in self.tokens.iter().chain(drawn).enumerate() {
+            if id >= of.vocabulary {
+                return Err(SavedError::Token { index, id, vocabulary: of.vocabulary });
+            }
+        }
+        for (state, &first) in of.states.iter().zip(&self.firsts) {
+            let Range { start, end } = places(state, &self.positions);
+            // What has a window may have lost some.
+            let last = if state.window.is_some() { end } else { start };
+            if !(start..=last).contains(&first) || !first.is_multiple_of(ATTENTION_BLOCK) {
+                let what = format!("first place of {}", state.name);
+                let expected = format!("a multiple of {ATTENTION_BLOCK} from {start} to {last}");
+                return Err(SavedError::Number { what, found: first.into(), expected });
+            }
+        }
+        let mut before = self.positions.start;
+        for &position in &self.copies {
+            if position <= before || position > self.positions.end {
+                let expected = format!("above {before} and at most {}", self.positions.end);
+                return Err(SavedError::Number { what: "a copy at".into(), found: position.into(), expected });
+            }
+            before = position;
+        }
+        Ok(())
+    }
+
+    /// The places of a state that are there.
+    fn places(&self, number: usize, state: &State) -> Option<Range<u32>> {
+        Some(*self.firsts.get(number)?..places(state, &self.positions).end)
+    }
+
+    /// Bytes of all; `None` where they do not fit.
+    fn bytes(&self, states: &[State]) -> Option<u64> {
+        let mut bytes = HEADER_BYTES as u64 + self.header(0).facts_bytes();
+        for (number, state) in states.iter().enumerate() {
+            let Some(places) = self.places(number, state) else { continue };
+            bytes = bytes.checked_add(place_bytes(state, places.end - places.start)?)?.checked_add(CRC_BYTES)?;
+        }
+        for &position in &self.copies {
+            bytes = bytes.checked_add(self.copy_bytes(states, position)?)?.checked_add(CRC_BYTES)?;
+        }
+        Some(bytes)
+    }
+
+    /// Bytes of a copy: at the end there is all, before what can be put back from copies.
+    fn copy_bytes(&self, states: &[State], position: u32) -> Option<u64> {
+        copy_bytes(states, position == self.positions.end)
+    }
+
+    /// The position of a point.
+    pub fn point(&self) -> Option<u32> {
+        self.copies.last().copied().filter(|_| self.firsts.is_empty())
+    }
+}
+
+/// Writes what a sequence has of these facts.
+fn write(facts: &Facts, sequence: &Sequence, out: &mut dyn Write) -> Result<(), SavedError> {
+    let encoded = facts.encode();
+    out.write_all(&facts.header(crc32fast::hash(&encoded)).encode())?;
+    out.write_all(&encoded)?;
+    let states = &sequence.states;
+    for (number, state) in states.declared().iter().enumerate() {
+        let Some(places) = facts.places(number, state) else { continue };
+        let mut crc = crc32fast::Hasher::new();
+        states.read_places(number, &places, &mut |bytes| {
+            crc.update(bytes);
+            out.write_all(bytes)
+        })?;
+        out.write_all(&crc.finalize().to_le_bytes())?;
+    }
+    for &position in &facts.copies {
+        let mut crc = crc32fast::Hasher::new();
+        let mut put = |bytes: &[u8]| {
+            crc.update(bytes);
+            out.write_all(bytes)
+        };
+        match states.copies().find(|(at, _)| *at == position && position != sequence.position()) {
+            Some((_, copy)) => put(copy)?,
+            None => states.read_whole(&mut put)?,
+        }
+        out.write_all(&crc.finalize().to_le_bytes())?;
+    }
+    Ok(())
+}
+
+/// Reads the places of a saved state, whose facts were read, into a sequence that stands for them.
+fn read_places(facts: &Facts, sequence: &mut Sequence, input: &mut dyn Read) -> Result<(), SavedError> {
+    let declared = sequence.states.declared().to_vec();
+    for (number, state) in declared.iter().enumerate() {
+        let Some(places) = facts.places(number, state) else { continue };
+        let mut crc = crc32fast::Hasher::new();
+        sequence.states.write_places(number, &places, &mut |bytes| {
+            input.read_exact(bytes)?;
+            crc.update(bytes);
+            Ok(())
+        })?;
+        let mut expected = [0; CRC_BYTES as usize];
+        input.read_exact(&mut expected)?;
+        compare_crc(&format!("state {}", state.name), crc.finalize(), u32::from_le_bytes(expected))?;
+    }
+    Ok(())
+}
+
+/// Reads the copies of a saved state, whose places were read.
+fn read_copies(facts: &Facts, states: &[State], input: &mut dyn Read) -> Result<Vec<(u32, Vec<u8>)>, SavedError> {
+    let mut copies = Vec::new();
+    for &position in &facts.copies {
+        // They were counted when the facts were read.
+        let mut bytes = vec![0; facts.copy_bytes(states, position).unwrap_or(0) as usize];
+        input.read_exact(&mut bytes)?;
+        let mut expected = [0; CRC_BYTES as usize];
+        input.read_exact(&mut expected)?;
+        let part = format!("the copy at position {position}");
+        compare_crc(&part, crc32fast::hash(&bytes), u32::from_le_bytes(expected))?;
+        copies.push((position, bytes));
+    }
+    Ok(copies)
+}
+
+/// What was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// All tokens, of which those behind the sequence's position are to be computed.
+    pub tokens: Vec<u32>,
+    /// Where the sampler was, where it was saved.
+    pub sampler: Option<SamplerState>,
+}
+
+impl Engine {
+    /// Which plan and weights saved states are of. Some bytes of each weight are read when it is first asked for.
+    pub fn identity(&self) -> Identity {
+        self.loaded.identity()
+    }
+
+    fn of(&self) -> Of<'_> {
+        let (states, _) = self.states();
+        Of { states, context: self.context(), vocabulary: self.vocabulary() }
+    }
+
+    fn saved_sequence(&self, id: SequenceId) -> Result<&Sequence, SavedError> {
+        self.sequence(id).ok_or(SavedError::NoSequence { id })
+    }
+
+    /// Writes all that a sequence is. `tokens` are those that it holds and those that are to follow, such as one that was drawn; gives how many bytes
+    /// it took.
+    ///
+    /// # Errors
+    /// When there is no such sequence, it is empty, there are fewer tokens than it holds, or `out` refuses.
+    pub fn save_state(
+        &self,
+        id: SequenceId,
+        tokens: &[u32],
+        sampler: Option<&SamplerState>,
+        out: &mut dyn Write,
+    ) -> Result<u64, SavedError> {
+        let sequence = self.saved_sequence(id)?;
+        let held = sequence.position();
+        let most = held.saturating_add(MAX_PENDING);
+        if held == 0 || !(held as usize..=most as usize).contains(&tokens.len()) {
+            return Err(SavedError::Tokens { found: tokens.len(), held, most });
+        }
+        let states = &sequence.states;
+        let mut copies: Vec<u32> = states.copies().map(|(position, _)| position).filter(|&at| at < held).collect();
+        copies.extend(has_copies(states.declared()).then_some(held));
+        let facts = Facts {
+            identity: self.identity(),
+            before: Digest::default(),
+            positions: 0..held,
+            tokens: tokens.to_vec(),
+            firsts: states.firsts(&(0..held)),
+            copies,
+            sampler: sampler.cloned(),
+        };
+        write(&facts, sequence, out)?;
+        Ok(facts.bytes(states.declared()).unwrap_or(u64::MAX))
+    }
+
+    /// Makes a sequence what another one was when it was saved, of which `input` gives all `bytes` bytes.
+    ///
+    /// # Errors
+    /// See [`SavedError`]. The sequence is empty then, unless the saved state is of another model, or damaged before its places.
+    pub fn load_state(&mut self, id: SequenceId, input: &mut dyn Read, bytes: u64) -> Result<Loaded, SavedError> {
+        let facts = Facts::read(input, bytes, &self.identity(), &self.of())?;
+        if facts.positions.start != 0 {
+            return Err(SavedError::From { found: facts.positions.start, expected: 0 });
+        }
+        let Range { end, .. } = facts.positions;
+        let complete = facts.firsts.len() == self.of().states.len()
+            && (!has_copies(self.of().states) || facts.copies.last() == Some(&end));
+        if !complete {
+            let (what, found) = ("a copy at".to_owned(), facts.copies.last().copied().unwrap_or(0).into());
+            return Err(SavedError::Number {
+                what,
+                found,
+                expected: format!("{end}, behind the places of all states"),
+            });
+        }
+        self.forget_logits();
+        let stand = self.stand(&[&facts], end, id)?;
+        let sequence = self.loaded.store.sequences.get_mut(id.0).ok_or(SavedError::NoSequence { id })?;
+        sequence.stand_at(&stand);
+        let mut load = || {
+            read_places(&facts, sequence, input)?;
+            let declared = sequence.states.declared().to_vec();
+            for (position, bytes) in read_copies(&facts, &declared, input)? {
+                match position == end {
+                    true => sequence.states.write_whole(&bytes),
+                    false => sequence.states.add_copy(position, bytes),
+                }
+            }
+            Ok(())
+        };
+        let loaded = load();
+        if loaded.is_err() {
+            self.empty(id);
+        }
+        loaded.map(|()| Loaded { tokens: facts.tokens, sampler: facts.sampler })
+    }
+
+    fn empty(&mut self, id: SequenceId) {
+        self.loaded.store.sequences.get_mut(id.0).into_iter().for_each(|sequence| {
+            sequence.truncate(0);
+        });
+    }
+
+    /// Where the states of a sequence are to stand for these pages, of which positions up to `position` are wanted.
+    fn stand(&self, pages: &[&Facts], position: u32, id: SequenceId) -> Result<Stand, SavedError> {
+        let sequence = self.saved_sequence(id)?;
+        let used = pages.last().map_or(position, |page| page.positions.end);
+        let mut bases = Vec::new();
+        for (number, state) in sequence.states.declared().iter().enumerate() {
+            let Some(needed) = sequence.states.needed(number, position) else {
+                bases.push(0);
+                continue;
+            };
+            let room = sequence.states.room(number);
+            let base = first_held(pages, number).max(used.next_multiple_of(ATTENTION_BLOCK).saturating_sub(room));
+            if needed < base {
+                return Err(SavedError::NotHeld { position, state: state.name.clone() });
+            }
+            bases.push(base);
+        }
+        Ok(Stand { used, bases })
+    }
+}
+
+/// The first place of a state from which on pages have all.
+fn first_held(pages: &[&Facts], state: usize) -> u32 {
+    let mut first = u32::MAX;
+    for page in pages.iter().rev() {
+        first = page.firsts.get(state).copied().unwrap_or(first);
+        if first != page.positions.start {
+            break;
+        }
+    }
+    first
+}

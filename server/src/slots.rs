@@ -1,0 +1,108 @@
+//! What sequences hold: looked at, and, where there is a folder for it, saved, restored and erased, as llama-server has it.
+//!
+//! ```text
+//! POST /slots/1?action=save     {"filename": "one.ixs"}
+//! POST /slots/1?action=restore  {"filename": "one.ixs"}
+//! POST /slots/1?action=erase
+//! ```
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::app::App;
+use crate::error::HttpError;
+use crate::fields::Fields;
+use crate::model::{Model, SlotAction};
+
+/// Longest name of a file: what file systems take (`NAME_MAX`).
+const MAX_NAME: usize = 255;
+
+/// What each sequence holds.
+pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
+    let context = app.model.facts().context;
+    let slots = app.model.status().slots;
+    let slot = |(id, slot): (usize, crate::model::Slot)| json!({"id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached});
+    Json(slots.into_iter().enumerate().map(slot).collect())
+}
+
+/// Saves, restores or erases one.
+pub(crate) async fn act<M: Model>(
+    State(app): State<Arc<App<M>>>,
+    Path(id): Path<String>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Json<Value>, HttpError> {
+    let slots = app.model.facts().parallel;
+    let number = id.parse::<usize>().ok().filter(|number| *number < slots);
+    let number = number.ok_or_else(|| {
+        let wrong = format!("there is no slot {id:?}; slots go from 0 to {}", slots.saturating_sub(1));
+        HttpError::invalid(None, wrong).with_status(StatusCode::NOT_FOUND, "not_found_error")
+    })?;
+    let fields = || if body.is_empty() { Fields::of(b"{}") } else { Fields::of(&body) };
+    let wanted = uri.query().unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("action="));
+    let action = match wanted {
+        Some("save") => SlotAction::Save(file_name(&fields()?)?),
+        Some("restore") => SlotAction::Restore(file_name(&fields()?)?),
+        Some("erase") => SlotAction::Erase,
+        other => {
+            let wrong = format!("action is {:?}, must be save, restore or erase", other.unwrap_or_default());
+            return Err(HttpError::invalid(Some("action"), wrong));
+        }
+    };
+    let (send, done) = oneshot::channel();
+    let begin = Instant::now();
+    app.model.slot(number, action.clone(), send)?;
+    let done = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
+    let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
+    Ok(Json(match action {
+        SlotAction::Save(name) => json!({
+            "id_slot": number, "filename": name, "n_saved": done.tokens, "n_written": done.bytes,
+            "timings": {"save_ms": milliseconds},
+        }),
+        SlotAction::Restore(name) => json!({
+            "id_slot": number, "filename": name, "n_restored": done.tokens, "n_read": done.bytes,
+            "timings": {"restore_ms": milliseconds},
+        }),
+        SlotAction::Erase => json!({"id_slot": number, "n_erased": done.tokens}),
+    }))
+}
+
+/// The name of a file in the folder for slots: a name alone, which leads nowhere else.
+fn file_name(fields: &Fields) -> Result<String, HttpError> {
+    let name = fields.text("filename")?.unwrap_or_default();
+    let is_name = !name.is_empty()
+        && name.len() <= MAX_NAME
+        && !name.starts_with('.')
+        && !name.chars().any(|c| c.is_control() || matches!(c, '/' | '\\' | ':'));
+    match is_name {
+        true => Ok(name.to_owned()),
+        false => {
+            let expected = format!(
+                "filename must be a name of at most {MAX_NAME} bytes that begins with no dot and has no /, \\, : or control character"
+            );
+            Err(HttpError::invalid(Some("filename"), expected))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_nowhere() {
+        let of = |name: &str| file_name(&Fields::of(json!({"filename": name}).to_string().as_bytes()).unwrap());
+        assert_eq!(of("a b-1.ixs").unwrap(), "a b-1.ixs");
+        for name in ["", ".", "..", ".hidden", "a/b", "/etc/passwd", "..\\x", "c:x", "a\nb", "a\0", &"x".repeat(256)] {
+            assert!(of(name).is_err(), "{name:?}");
+        }
+        assert!(file_name(&Fields::of(b"{}").unwrap()).is_err());
+    }
+}

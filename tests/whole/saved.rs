@@ -1,0 +1,415 @@
+//! Saved states: what goes on from one has the bits of what was never interrupted, and what is none is refused.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::engines::{bits, native};
+use crate::support::{Golden, scratch, shared};
+use ixc::compile::{Options, compile};
+use ixc::ir::format::Format;
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::Plan;
+use ixc::ir::random::Random;
+use ixc::model::Model;
+use ixc::passes::manager;
+use ixc::passes::options::OptionSet;
+use ixc::prompt_cache::{self, PromptCache};
+use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId};
+use ixc::runtime::sample::{Sampler, Settings};
+use ixc::runtime::saved::{Digest, HEADER_BYTES, SavedError};
+use ixc::targets::Target;
+
+fn load(plan: Plan<Kernel>, context: Option<u32>) -> Engine {
+    let options = engine::Options {
+        threads: Some(2),
+        backend: native(Target::native()),
+        sequences: 3,
+        context,
+        ..engine::Options::default()
+    };
+    Engine::load(plan, Path::new(""), &options).unwrap()
+}
+
+fn own() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn goldens() -> Vec<Golden> {
+    [Some(own()), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder)).collect()
+}
+
+fn golden(name: &str) -> Golden {
+    Golden::read(&own().join("expect").join(name).with_extension("json"))
+}
+
+/// Models of each kind of state: attention to all positions, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries;
+/// delta-net, Mamba-2 with attention and alone, short convolutions, rows by the last tokens.
+const KINDS: [&str; 12] = [
+    "granite",
+    "gemma2",
+    "gpt-oss",
+    "llama4",
+    "deepseek2-kv_b",
+    "deepseek32",
+    "deepseek4",
+    "qwen3next-ssm_in",
+    "falcon-h1",
+    "mamba2",
+    "lfm2",
+    "qwen4exp",
+];
+
+fn plan(golden: &Golden, options: Options) -> Plan<Kernel> {
+    let options = Options { target: Some(Target::native()), ..options };
+    compile(&Model::open(&golden.model).unwrap(), &options).unwrap().plan
+}
+
+fn save(engine: &Engine, id: SequenceId, tokens: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let written = engine.save_state(id, tokens, None, &mut bytes).unwrap();
+    assert_eq!(written, bytes.len() as u64);
+    bytes
+}
+
+fn restore(engine: &mut Engine, id: SequenceId, bytes: &[u8]) -> Result<Vec<u32>, SavedError> {
+    engine.load_state(id, &mut &*bytes, bytes.len() as u64).map(|loaded| loaded.tokens)
+}
+
+/// Tokens of any length: the prompt's, over and over.
+fn long(golden: &Golden, count: usize) -> Vec<u32> {
+    golden.tokens("prompt_tokens").into_iter().cycle().take(count).collect()
+}
+
+/// Steps of a few tokens, from some on; the bits of each.
+fn go_on(engine: &mut Engine, id: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut random = Random::new(9);
+    let (mut rest, mut all) = (tokens, Vec::new());
+    while !rest.is_empty() {
+        let (part, after) = rest.split_at(rest.len().min(1 + random.index(9)));
+        let addition = Addition { sequence: id, tokens: part, outputs: &[part.len() as u32 - 1] };
+        all.push(bits(engine.step_batch(&[addition]).unwrap()));
+        rest = after;
+    }
+    all
+}
+
+/// Saves a sequence at several positions, and goes on from there in a used sequence of the same engine, and in another engine.
+fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Engine>, tokens: &[u32]) {
+    let used = engine.add_sequence().unwrap();
+    for at in [31, tokens.len() - 12] {
+        engine.reset();
+        let (before, after) = tokens.split_at(at);
+        let after = &after[..after.len().min(40)];
+        engine.prefill(&before[..at - 5]).unwrap();
+        go_on(engine, FIRST, &before[at - 5..]);
+        let bytes = save(engine, FIRST, before);
+        let expected = go_on(engine, FIRST, after);
+        engine.step_batch(&[Addition { sequence: used, tokens: &tokens[..20], outputs: &[] }]).unwrap();
+        let check = |engine: &mut Engine, id| {
+            assert_eq!(restore(engine, id, &bytes).unwrap(), before, "{name}");
+            assert_eq!(engine.sequence(id).unwrap().position() as usize, at);
+            assert!(save(engine, id, before) == bytes, "{name} at {at}: what was restored is saved otherwise");
+            assert!(go_on(engine, id, after) == expected, "{name} at {at}: other bits");
+        };
+        check(engine, used);
+        other.iter_mut().for_each(|engine| check(engine, FIRST));
+    }
+    engine.remove_sequence(used);
+}
+
+/// Every golden model: whole states, and pages and points.
+#[test]
+fn what_was_saved_of_any_model_goes_on_with_the_same_bits() {
+    let mut points = 0;
+    for golden in goldens() {
+        let mut engine = load(plan(&golden, Options::default()), None);
+        let tokens = long(&golden, 200.min(engine.context() as usize));
+        goes_on_as_it_was(golden.name(), &mut engine, None, &tokens[..70]);
+        points += pages_are_what_they_are_of(golden.name(), &mut engine, &tokens);
+    }
+    assert!(points > 0);
+}
+
+/// Of each kind of state, also with keys and values in blocks, in another engine, and longer than windows.
+#[test]
+fn every_kind_of_state_goes_on_in_another_engine() {
+    let mut tried = 0;
+    for name in KINDS {
+        let golden = golden(name);
+        for formats in [[Format::F16; 2], [Format::Q8_0, Format::Q4_0]] {
+            let mut passes = OptionSet::default();
+            for (field, format) in ["keys", "values"].into_iter().zip(formats) {
+                manager::set(&mut passes, &format!("cache.{field}={}", format.name())).unwrap();
+            }
+            let options = Options { target: Some(Target::native()), passes, ..Options::default() };
+            let compiled = compile(&Model::open(&golden.model).unwrap(), &options);
+            // Heads of some have no whole blocks.
+            let Ok(compiled) = compiled else { continue };
+            tried += 1;
+            let (mut engine, mut other) = (load(compiled.plan.clone(), None), load(compiled.plan, None));
+            let tokens = long(&golden, 300.min(engine.context() as usize));
+            goes_on_as_it_was(&format!("{name} in {formats:?}"), &mut engine, Some(&mut other), &tokens);
+            if formats[0] == Format::F16 {
+                pages_are_what_they_are_of(name, &mut engine, &tokens);
+            }
+        }
+    }
+    assert!(tried > KINDS.len(), "{tried}");
+}
+
+/// Whole pages and a point, or pages and a part of the last one, are the sequence again.
+fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -> usize {
+    const PAGE: usize = 64;
+    let mut points = 0;
+    engine.reset();
+    let ends = [PAGE + 7, 2 * PAGE, tokens.len() - 20];
+    let other = engine.add_sequence().unwrap();
+    // A prompt in three parts: each end of a part can be gone back to.
+    let mut begin = 0;
+    for end in ends {
+        let outputs = [(end - begin) as u32 - 1];
+        engine.step(&tokens[begin..end], &outputs).unwrap();
+        begin = end;
+    }
+    let (mut pages, mut before) = (Vec::new(), Digest::default());
+    for (number, page) in tokens[..begin].chunks(PAGE).enumerate() {
+        pages.push(engine.save_page(FIRST, before, (number * PAGE) as u32, page).unwrap());
+        before = before.with(page);
+    }
+    let wanted = if engine.needs_points() { ends.to_vec() } else { vec![1, PAGE - 1, PAGE, 2 * PAGE + 3, begin] };
+    for at in wanted {
+        let first = (at - 1) / PAGE * PAGE;
+        let point = engine.save_point(FIRST, Digest::default(), first as u32, &tokens[first..at]).unwrap();
+        assert_eq!(point.is_some(), engine.needs_points(), "{name} at {at}");
+        points += usize::from(point.is_some());
+        let chosen = &pages[..at.div_ceil(PAGE)];
+        let facts: Vec<_> = chosen.iter().map(|(facts, _)| facts).collect();
+        if !engine.can_load_pages(other, &facts, at as u32) {
+            // Of a short window the first positions are gone.
+            assert!(engine.reach(at as u32) < at as u32, "{name} at {at}");
+            continue;
+        }
+        let bytes: Vec<&[u8]> = chosen.iter().map(|(_, bytes)| &**bytes).collect();
+        let point = point.as_ref().map(|(_, bytes)| &**bytes);
+        engine.load_pages(other, &bytes, point, at as u32).unwrap();
+        assert_eq!(engine.sequence(other).unwrap().position() as usize, at);
+        let found = go_on(engine, other, &tokens[at..(at + 20).min(tokens.len())]);
+        let third = engine.add_sequence().unwrap();
+        assert_eq!(engine.copy_sequence(FIRST, third, at as u32).unwrap() as usize, at);
+        let expected = go_on(engine, third, &tokens[at..(at + 20).min(tokens.len())]);
+        engine.remove_sequence(third);
+        assert!(found == expected, "{name} at {at}: other bits");
+    }
+    if engine.needs_points() {
+        let bytes: Vec<&[u8]> = pages.iter().map(|(_, bytes)| &**bytes).collect();
+        let error = engine.load_pages(other, &bytes, None, begin as u32).unwrap_err();
+        assert!(matches!(error, SavedError::Number { .. }), "{error}");
+        assert_eq!(engine.sequence(other).unwrap().position(), 0);
+    }
+    engine.remove_sequence(other);
+    points
+}
+
+/// The sampler goes on, too.
+#[test]
+fn draws_go_on_where_they_were() {
+    let golden = golden("granite");
+    let plan = plan(&golden, Options::default());
+    let (mut engine, mut other) = (load(plan.clone(), None), load(plan, None));
+    let settings = Settings { temperature: 1.5, presence_penalty: 0.3, seed: 4, ..Settings::default() };
+    let mut tokens = golden.tokens("prompt_tokens")[..20].to_vec();
+    let write = |engine: &mut Engine, sampler: &mut Sampler, tokens: &mut Vec<u32>| {
+        for _ in 0..15 {
+            let position = engine.position() as usize;
+            engine.prefill(&tokens[position..]).unwrap();
+            tokens.push(sampler.sample(engine.logits(0), engine).unwrap());
+        }
+    };
+    let mut sampler = Sampler::new(settings.clone()).unwrap();
+    write(&mut engine, &mut sampler, &mut tokens);
+    let mut bytes = Vec::new();
+    engine.save_state(FIRST, &tokens, Some(&sampler.state()), &mut bytes).unwrap();
+    write(&mut engine, &mut sampler, &mut tokens);
+    let loaded = other.load_state(FIRST, &mut &*bytes, bytes.len() as u64).unwrap();
+    let (mut again, mut goes_on) = (loaded.tokens, Sampler::new(settings).unwrap());
+    assert_eq!(again, tokens[..35]);
+    goes_on.resume(&loaded.sampler.unwrap());
+    write(&mut other, &mut goes_on, &mut again);
+    assert_eq!(again, tokens);
+}
+
+#[test]
+fn what_is_no_saved_state_of_this_model_is_refused() {
+    let (golden, hybrid) = (&golden("granite"), &golden("qwen3next-ssm_in"));
+    let mut engine = load(plan(golden, Options::default()), None);
+    let tokens = long(golden, 50);
+    engine.step(&tokens, &[]).unwrap();
+    let bytes = save(&engine, FIRST, &tokens);
+    // Only what is used: half the tokens take half of the bytes, in whole blocks.
+    engine.truncate(20);
+    let short = save(&engine, FIRST, &tokens[..20]);
+    assert!(short.len() * 2 < bytes.len() + 4096 && short.len() < bytes.len(), "{} {}", short.len(), bytes.len());
+    let refused = |engine: &mut Engine, bytes: &[u8]| restore(engine, FIRST, bytes).unwrap_err();
+    // No byte can be changed, and none left out or added.
+    let mut random = Random::new(3);
+    let at = (0..HEADER_BYTES + 300).chain((0..200).map(|_| random.index(bytes.len()))).collect::<Vec<_>>();
+    for at in at {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+        let error = refused(&mut engine, &damaged);
+        assert!(!matches!(error, SavedError::Io { .. }), "byte {at}: {error}");
+    }
+    for length in (0..HEADER_BYTES + 300).chain([bytes.len() - 1, bytes.len() / 2]) {
+        let error = refused(&mut engine, &bytes[..length]);
+        assert!(matches!(error, SavedError::Length { .. } | SavedError::Magic { .. }), "{length}: {error}");
+    }
+    let error = refused(&mut engine, &[&*bytes, b"x"].concat());
+    assert!(matches!(error, SavedError::Length { .. }), "{error}");
+    assert_eq!(engine.position(), 0, "a sequence whose loading fails is empty");
+    // Another context has room for it, or not.
+    let mut small = load(plan(golden, Options::default()), Some(40));
+    assert!(matches!(refused(&mut small, &bytes), SavedError::Positions { found: 50, context: 40 }));
+    assert!(restore(&mut small, FIRST, &short).is_ok());
+    // Another model, the same one with other keys, and the same one on another target.
+    let mut foreign = load(plan(hybrid, Options::default()), None);
+    assert!(matches!(refused(&mut foreign, &bytes), SavedError::OtherPlan { .. }));
+    let target = Some(Target::PORTABLE);
+    let compiled = compile(&Model::open(&golden.model).unwrap(), &Options { target, ..Options::default() }).unwrap();
+    let mut portable = load(compiled.plan, None);
+    assert!(matches!(refused(&mut portable, &bytes), SavedError::OtherPlan { .. }));
+    let mut weights = std::fs::read(&golden.model).unwrap();
+    // Its last weights, in which nothing is metadata.
+    let end = weights.len();
+    weights[end - 60_000..].iter_mut().for_each(|byte| *byte ^= 1);
+    let path = scratch("saved-other").join("other.gguf");
+    std::fs::write(&path, weights).unwrap();
+    let options = Options { target: Some(Target::native()), ..Options::default() };
+    let mut changed = load(compile(&Model::open(&path).unwrap(), &options).unwrap().plan, None);
+    let error = refused(&mut changed, &bytes);
+    assert!(matches!(error, SavedError::OtherModel { .. }), "{error}");
+    insta::assert_snapshot!(
+        [refused(&mut small, &bytes), refused(&mut engine, b"GGUF"), refused(&mut engine, &bytes[..70])]
+            .map(|error| error.to_string())
+            .join("\n")
+    );
+}
+
+/// Numbers whose checksums are right, and that no sequence has.
+#[test]
+fn forged_numbers_are_refused() {
+    let golden = &golden("gemma2");
+    let mut engine = load(plan(golden, Options::default()), None);
+    let tokens = long(golden, 50);
+    engine.step(&tokens, &[]).unwrap();
+    let bytes = save(&engine, FIRST, &tokens);
+    let forge = |at: usize, number: u32| {
+        let mut forged = bytes.clone();
+        forged[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        let facts = crc32fast::hash(&forged[HEADER_BYTES..facts_end(&bytes)]);
+        forged[88..92].copy_from_slice(&facts.to_le_bytes());
+        let header = crc32fast::hash(&forged[16..HEADER_BYTES]);
+        forged[12..16].copy_from_slice(&header.to_le_bytes());
+        forged
+    };
+    let firsts = HEADER_BYTES + 4 * tokens.len();
+    let numbers = [(64, "from"), (68, "to"), (72, "tokens"), (76, "states"), (80, "copies"), (84, "recent")];
+    let inside = [(HEADER_BYTES, "a token"), (firsts, "a first place")];
+    for (at, what) in numbers.into_iter().chain(inside) {
+        // As many blocks as there are: 33 positions and 17 tokens that follow would do.
+        for number in [1, 32, 64, 1000, 1 << 20, 1 << 24, 1 << 31, u32::MAX - 1, u32::MAX] {
+            let forged = forge(at, number);
+            if forged == bytes || what == "a token" && number < engine.vocabulary() {
+                continue;
+            }
+            let error = restore(&mut engine, FIRST, &forged).expect_err(what);
+            assert!(!matches!(error, SavedError::Io { .. }), "{what} {number}: {error}");
+        }
+    }
+    restore(&mut engine, FIRST, &forge(HEADER_BYTES, 1)).unwrap();
+}
+
+/// Where the places begin, in a state without a sampler.
+fn facts_end(bytes: &[u8]) -> usize {
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    HEADER_BYTES + 4 * (word(72) + word(76) + word(80))
+}
+
+/// Prompts that share their first 300 tokens: what was kept of one is where another goes on, as far as states allow, in memory, and from a folder.
+#[test]
+fn what_is_kept_of_prompts_is_found_as_far_as_states_allow() {
+    let mut found_points = 0;
+    for name in KINDS {
+        let golden = golden(name);
+        let mut engine = load(plan(&golden, Options::default()), None);
+        let other = engine.add_sequence().unwrap();
+        let length = 420.min(engine.context() as usize);
+        let first = long(&golden, length);
+        let shared = length * 3 / 4;
+        let mut second = first.clone();
+        second[shared..].iter_mut().for_each(|token| *token = (*token + 1) % engine.vocabulary());
+        for part in first.chunks(100) {
+            engine.step(part, &[]).unwrap();
+        }
+        let path = scratch(&format!("kept-{name}"));
+        let options = prompt_cache::Options { folder: Some(path), folder_bytes: u64::MAX, memory: u64::MAX };
+        let mut cache = PromptCache::new(options.clone(), &engine).unwrap();
+        assert_eq!(cache.find_prefix(&engine, other, &first), None);
+        cache.keep(&engine, FIRST, &first);
+        let tally = cache.tally();
+        cache.keep(&engine, FIRST, &first);
+        assert_eq!(cache.tally(), tally, "{name}: what is there is not kept twice");
+        let expected = engine.reach(shared as u32);
+        let found = cache.find_prefix(&engine, other, &second).map_or(0, |found| found.position);
+        assert_eq!(found, expected, "{name}: found, and what the sequence itself gets back to");
+        assert_eq!(cache.find_prefix(&engine, other, &second[shared..]).map_or(0, |found| found.position), 0);
+        cache.finish();
+
+        let mut again = PromptCache::new(options, &engine).unwrap();
+        assert_eq!((again.tally().folder, again.tally().memory), (tally.memory, 0), "{name}");
+        let matched = again.find_prefix(&engine, other, &second);
+        assert_eq!(matched.as_ref().map_or(0, |found| found.position), expected, "{name}: after a restart");
+        let Some(matched) = matched else { continue };
+        found_points += usize::from(engine.needs_points());
+        assert!(again.load(&mut engine, other, &matched), "{name} from {expected} on");
+        let third = engine.add_sequence().unwrap();
+        assert_eq!(engine.copy_sequence(FIRST, third, expected).unwrap(), expected);
+        let rest = &second[expected as usize..];
+        assert!(go_on(&mut engine, other, rest) == go_on(&mut engine, third, rest), "{name}: other bits");
+        // A second text shares the pages of the first; points are its own.
+        again.keep(&engine, other, &second);
+        assert!(engine.needs_points() || again.tally().memory < 2 * tally.memory, "{name}");
+    }
+    assert!(found_points > 0);
+}
+
+/// Without a folder what was used least recently goes when memory is full, the end of a text before its beginning.
+#[test]
+fn memory_for_prompts_has_a_limit() {
+    let golden = &golden("granite");
+    let mut engine = load(plan(golden, Options::default()), None);
+    let length = 600.min(engine.context() as usize);
+    let texts: Vec<Vec<u32>> = (0..3)
+        .map(|text| long(golden, length).iter().map(|token| (token + text) % engine.vocabulary()).collect())
+        .collect();
+    let keep = |engine: &mut Engine, cache: &mut PromptCache, text: &[u32]| {
+        engine.reset();
+        text.chunks(200).for_each(|part| assert!(engine.step(part, &[]).unwrap().is_empty()));
+        cache.keep(engine, FIRST, text);
+    };
+    let unlimited = prompt_cache::Options { memory: u64::MAX, ..prompt_cache::Options::default() };
+    let mut cache = PromptCache::new(unlimited, &engine).unwrap();
+    keep(&mut engine, &mut cache, &texts[0]);
+    let one = cache.tally().memory;
+    let limited = prompt_cache::Options { memory: one * 2, ..prompt_cache::Options::default() };
+    let mut cache = PromptCache::new(limited, &engine).unwrap();
+    let found = |engine: &Engine, cache: &PromptCache, text: &[u32]| {
+        cache.find_prefix(engine, FIRST, text).map_or(0, |found| found.position as usize)
+    };
+    for text in &texts[..2] {
+        keep(&mut engine, &mut cache, text);
+    }
+    assert_eq!([0, 1].map(|text| found(&engine, &cache, &texts[text])), [length; 2]);
+    keep(&mut engine, &mut cache, &texts[2]);
+    let left: Vec<usize> = texts.iter().map(|text| found(&engine, &cache, text)).collect();
+    assert!(left[0] == 0 && left[1] == length && left[2] == length, "{left:?}");
+    assert!(cache.tally().memory <= one * 2);
+}

@@ -1,0 +1,211 @@
+//! What a server keeps of sequences: slots that are saved and restored, prompts that outlast a restart, contexts that are full.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::serve::Server;
+use crate::support::{ixc, scratch, stderr, stdout};
+
+/// Longer than two pages of the prompt cache.
+fn long(topic: &str) -> String {
+    format!("{topic} {}", "A borrow checker looks at each reference, and at what it refers to. ".repeat(60))
+}
+
+fn ask(server: &Server, prompt: &str, tokens: usize) -> Value {
+    let request = json!({"prompt": prompt, "n_predict": tokens, "temperature": 0});
+    let (status, answer) = server.post("/completion", &request);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+/// Ends a server as the system does, and waits until it has.
+fn end(mut server: Server) {
+    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
+    assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(server.child.id()).unwrap(), libc::SIGTERM) }, 0);
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_slot_that_is_restored_holds_what_was_saved() {
+    let folder = scratch("slots-saved");
+    let path = folder.to_str().unwrap();
+    let arguments = ["--parallel", "2", "-c", "2048", "--slot-save-path", path];
+    let server = Server::start(&arguments);
+    let first = ask(&server, &long("One."), 8);
+    let slots = server.get("/slots").1;
+    let slots: Value = serde_json::from_str(&slots).unwrap();
+    let held = |slot: &Value| slot["n_cached"].as_u64().unwrap();
+    let number = slots.as_array().unwrap().iter().position(|slot| held(slot) > 0).unwrap();
+    let save = |number: usize, action: &str, name: &str| {
+        server.post(&format!("/slots/{number}?action={action}"), &json!({"filename": name}))
+    };
+    let (status, saved) = save(number, "save", "one.ixs");
+    assert_eq!((status, &saved["id_slot"], &saved["filename"]), (200, &json!(number), &json!("one.ixs")), "{saved}");
+    assert_eq!(saved["n_saved"].as_u64(), Some(held(&slots[number])));
+    let bytes = std::fs::metadata(folder.join("one.ixs")).unwrap().len();
+    assert_eq!(saved["n_written"].as_u64(), Some(bytes));
+    let (_, erased) = save(number, "erase", "");
+    assert_eq!(erased["n_erased"], saved["n_saved"]);
+    let (_, restored) = save(1 - number, "restore", "one.ixs");
+    assert_eq!((&restored["n_restored"], &restored["n_read"]), (&saved["n_saved"], &saved["n_written"]), "{restored}");
+    // All but the last token of the prompt was restored.
+    let again = ask(&server, &long("One."), 8);
+    assert_eq!(again["content"], first["content"]);
+    assert_eq!(again["tokens_cached"].as_u64().unwrap() + 1, again["tokens_evaluated"].as_u64().unwrap());
+
+    for (number, action, name, status) in [
+        (0, "save", "../one.ixs", 400),
+        (0, "save", "a/b", 400),
+        (0, "save", "", 400),
+        (0, "restore", "two.ixs", 400),
+        (0, "double", "one.ixs", 400),
+        (7, "save", "one.ixs", 404),
+    ] {
+        let (found, answer) = save(number, action, name);
+        assert_eq!(found, status, "{action} {name}: {answer}");
+    }
+    // What is no state is neither read nor written over.
+    std::fs::write(folder.join("note"), "text").unwrap();
+    assert_eq!([save(0, "restore", "note").0, save(1 - number, "save", "note").0], [400, 400]);
+    assert_eq!(std::fs::read_to_string(folder.join("note")).unwrap(), "text");
+    let without = Server::start(&[]);
+    assert_eq!(without.post("/slots/0?action=save", &json!({"filename": "x"})).0, 501);
+}
+
+/// Tokens of prompts that were not computed again.
+fn cached(server: &Server) -> u64 {
+    server.metric("prompt_tokens_cached_total") as u64
+}
+
+#[test]
+fn what_prompts_begin_with_outlasts_other_requests_and_a_restart() {
+    let folder = scratch("slots-prompts");
+    let path = folder.join("prompts");
+    let arguments = ["--parallel", "1", "-c", "2048", "--prompt-cache", path.to_str().unwrap()];
+    let server = Server::start(&arguments);
+    let first = ask(&server, &long("One."), 8);
+    let tokens = first["tokens_evaluated"].as_u64().unwrap();
+    assert!(tokens > 600, "{tokens}");
+    // Another one takes the only sequence.
+    ask(&server, &long("Two."), 1);
+    assert!(cached(&server) < 32);
+    let again = ask(&server, &long("One."), 8);
+    assert_eq!(again["content"], first["content"]);
+    assert_eq!(again["tokens_cached"].as_u64(), Some(tokens - 1), "{again}");
+    // Another end: what is alike is not computed.
+    let other = ask(&server, &(long("One.") + "Why?"), 1);
+    assert!(other["tokens_cached"].as_u64().unwrap() >= tokens - 2, "{other}");
+    end(server);
+    let files = |path: &Path| std::fs::read_dir(path).unwrap().count();
+    assert!(files(&path) >= 4, "{}", files(&path));
+
+    let server = Server::start(&arguments);
+    for (topic, content) in [("Two.", None), ("One.", Some(&first["content"]))] {
+        let again = ask(&server, &long(topic), 8);
+        assert_eq!(
+            again["tokens_cached"].as_u64().unwrap() + 1,
+            again["tokens_evaluated"].as_u64().unwrap(),
+            "{again}"
+        );
+        assert!(content.is_none_or(|content| *content == again["content"]));
+    }
+    assert!(server.metric("prompt_cache_folder_bytes") > 0.0);
+    end(server);
+
+    // Damage is found, and computed again.
+    for entry in std::fs::read_dir(&path).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2 + 4000;
+        bytes[middle] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let server = Server::start(&arguments);
+    assert_eq!(ask(&server, &long("One."), 8)["content"], first["content"]);
+    end(server);
+
+    // There is never more than the limit.
+    let small = [&arguments[..], &["--prompt-cache-size", "100KiB", "--prompt-cache-memory", "100KiB"]].concat();
+    let server = Server::start(&small);
+    assert_eq!(ask(&server, &long("One."), 8)["content"], first["content"]);
+    ask(&server, &long("Two."), 1);
+    let kept = ["memory", "folder"].map(|place| server.metric(&format!("prompt_cache_{place}_bytes")));
+    assert!(kept.iter().all(|bytes| *bytes <= 102_400.0), "{kept:?}");
+    end(server);
+    let bytes: u64 = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert!(bytes <= 102_400, "{bytes}");
+}
+
+#[test]
+fn requests_go_on_where_a_context_is_full_if_they_are_to() {
+    let arguments = ["--parallel", "1", "-c", "64"];
+    let server = Server::start(&arguments);
+    let answer = ask(&server, "The borrow checker", 100);
+    assert_eq!(answer["truncated"], true, "{answer}");
+    // Two at once are as each alone.
+    let server = Server::start(&["--parallel", "2", "-c", "64", "--context-shift"]);
+    std::thread::scope(|scope| {
+        let both = [60, 100].map(|tokens| {
+            scope.spawn({
+                let server = &server;
+                move || ask(server, "The borrow checker", tokens)
+            })
+        });
+        for (answer, tokens) in both.into_iter().zip([60, 100]) {
+            assert_eq!(answer.join().unwrap()["tokens_predicted"], json!(tokens));
+        }
+    });
+    let answer = ask(&server, "The borrow checker", 100);
+    assert_eq!((&answer["truncated"], &answer["tokens_predicted"]), (&json!(false), &json!(100)), "{answer}");
+    let alone = |more: &[&str]| {
+        let all =
+            [&["run", "demo", "-p", "The borrow checker", "-n", "100", "--temp", "0", "-t", "2", "-c", "64"], more];
+        stdout(ixc(all.concat()))
+    };
+    assert_eq!(alone(&["--context-shift"]).trim_end(), answer["content"].as_str().unwrap().trim_end());
+    assert!(alone(&[]).len() < alone(&["--context-shift"]).len());
+}
+
+#[test]
+fn the_oldest_turns_are_left_out_where_that_is_asked_for() {
+    let arguments = ["--parallel", "1", "-c", "128", "--chat-template", "chatml"];
+    let turn = |role: &str| json!({"role": role, "content": "What is a trait, and what is it good for in a language?"});
+    let mut messages = vec![json!({"role": "system", "content": "Be brief."})];
+    (0..8).for_each(|_| messages.extend([turn("user"), turn("assistant")]));
+    messages.push(turn("user"));
+    let request = json!({"messages": messages, "max_tokens": 4});
+    assert_eq!(Server::start(&arguments).post("/v1/chat/completions", &request).0, 400);
+    let server = Server::start(&[&arguments[..], &["--drop-turns"]].concat());
+    let (status, answer) = server.post("/v1/chat/completions", &request);
+    assert_eq!(status, 200, "{answer}");
+    assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() <= 96, "{answer}");
+    let prompt = server.post("/apply-template", &request).1["prompt"].to_string();
+    assert!(prompt.contains("Be brief.") && prompt.matches("user").count() < 9, "{prompt}");
+}
+
+/// A text in two runs is the text of one, drawn as it would have been.
+#[test]
+fn a_run_goes_on_where_another_one_ended() {
+    let folder = scratch("slots-run");
+    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (state, later) = (at("state"), at("later"));
+    let run = |arguments: &[&str]| stdout(ixc([&["run", "demo", "-t", "2"], arguments].concat()));
+    let whole = run(&["-p", "The borrow checker", "-n", "24", "--seed", "5", "--temp", "1.2"]);
+    let first = run(&["-p", "The borrow checker", "-n", "10", "--seed", "5", "--temp", "1.2", "--save-state", &state]);
+    let rest = run(&["-n", "14", "--temp", "1.2", "--load-state", &state, "--save-state", &later]);
+    assert_eq!(first.trim_end_matches('\n').to_owned() + rest.trim_end_matches('\n'), whole.trim_end_matches('\n'));
+    assert!(!run(&["-p", " and", "-n", "4", "--load-state", &later]).is_empty());
+    // An output is no input, and no file of another kind.
+    let note = at("note");
+    std::fs::write(&note, "text").unwrap();
+    let says = |arguments: &[&str]| {
+        stderr(&ixc([&["run", "demo", "-t", "2", "-n", "1"], arguments].concat()).output().unwrap())
+    };
+    assert!(says(&["--load-state", &state, "--save-state", &state]).contains("which is read"));
+    assert!(says(&["-p", "x", "--save-state", &note]).contains("is no saved state"));
+    assert!(says(&["-p", "x", "--load-state", &note]).contains("is no saved state"));
+    assert!(says(&["-p", "x", "--load-state", &at("nothing")]).contains("cannot open"));
+    assert!(says(&["-p", "x", "--load-state", &state, "-c", "8"]).contains("and the context 8"));
+    assert!(says(&["-p", "x", "--load-state", &state, "--kv", "q8_0"]).contains("another plan"));
+}
