@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ixc_frontend::template::Conversation;
+use ixc_grammar::Matcher;
 use tokio::sync::watch;
 
 use crate::error::HttpError;
-use crate::model::{Model, Prompt};
+use crate::model::{Constraint, Model, Prompt, Refusal};
 
 /// How it serves.
 #[derive(Clone, Debug)]
@@ -74,9 +75,34 @@ impl<M> App<M> {
 impl<M: Model> App<M> {
     /// A conversation as a prompt. That may start a process, so threads of connections do not do it.
     pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompt, HttpError> {
+        Ok(self.blocking(move |model| model.prompt(&conversation)).await??)
+    }
+
+    /// A conversation as a prompt, and what the answer must be.
+    pub(crate) async fn constrained_prompt(
+        &self,
+        conversation: Conversation,
+        constraint: Option<Constraint>,
+    ) -> Result<(Prompt, Option<Matcher>), HttpError> {
+        let both = move |model: &M| -> Result<_, Refusal> {
+            let prompt = model.prompt(&conversation)?;
+            let grammar = constraint.map(|constraint| model.constrain(&constraint, Some(&prompt))).transpose()?;
+            Ok((prompt, grammar))
+        };
+        Ok(self.blocking(both).await??)
+    }
+
+    /// What a text must be.
+    pub(crate) async fn constrain(&self, constraint: Option<Constraint>) -> Result<Option<Matcher>, HttpError> {
+        let Some(constraint) = constraint else { return Ok(None) };
+        Ok(Some(self.blocking(move |model| model.constrain(&constraint, None)).await??))
+    }
+
+    /// What takes long, on a thread that nobody waits for.
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, HttpError> {
         let model = self.model.clone();
-        let prompt = tokio::task::spawn_blocking(move || model.prompt(&conversation)).await;
-        Ok(prompt.map_err(|error| HttpError::failed(error.to_string()))??)
+        let done = tokio::task::spawn_blocking(move || work(&model)).await;
+        done.map_err(|error| HttpError::failed(error.to_string()))
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `anthropic` | `/v1/messages` |
 //! | `native` | llama-server's endpoints, `/health`, `/metrics` |
 //! | `answer` | an answer as it is made |
+//! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
 //! | `error` | how requests fail |
 //!
@@ -27,6 +28,7 @@ mod fields;
 pub mod model;
 mod native;
 mod openai;
+mod wanted;
 
 use std::future::Future;
 use std::sync::Arc;

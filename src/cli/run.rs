@@ -10,6 +10,7 @@ use ixc::chat::{self, Chat};
 use ixc::compile;
 use ixc::files::Output;
 use ixc::frontend::template::{ChatTemplate, own_program};
+use ixc::grammar::Matcher;
 use ixc::ir::plan::State;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
@@ -18,6 +19,7 @@ use ixc::session::{Session, SessionOptions};
 
 use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
+use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
 use super::output::{Bytes, Watch, counted, note};
@@ -40,6 +42,7 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
+  ixc run -p "A user as JSON: " -j '{\"type\": \"object\"}'
   ixc run --target amx --emulate -p Hello -n 4   code for another CPU
 
 The prompt is PROMPT, -p, -f or standard input; without any of them, on a terminal, a conversation begins. \
@@ -104,12 +107,14 @@ pub struct Args {
     force: Force,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarChoice,
 }
 
 impl Args {
     /// Files that are named here and read.
     fn inputs(&self) -> Vec<&Path> {
-        self.model.files().chain(self.file.as_deref()).chain(self.template.file()).collect()
+        self.model.files().chain(self.file.as_deref()).chain(self.template.file()).chain(self.grammar.files()).collect()
     }
 
     /// Runs the command.
@@ -142,13 +147,15 @@ impl Args {
         };
         // Before the model is opened, which takes longer.
         let template = self.template.template()?;
+        let grammar = self.grammar.source()?;
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
         if let Some(output) = &mut output {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }
-        let result = self.converse_or_write(session, template, gauge, begin, out);
+        let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &session)).transpose()?;
+        let result = self.converse_or_write(session, template, grammar, gauge, begin, out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
@@ -160,6 +167,7 @@ impl Args {
         &self,
         session: Session,
         template: Option<ChatTemplate>,
+        grammar: Option<Matcher>,
         gauge: Arc<Gauge>,
         begin: Instant,
         out: &mut dyn Write,
@@ -171,6 +179,7 @@ impl Args {
                 model: &self.model,
                 streaming: &self.streaming,
                 sampling: &self.sampling,
+                grammar,
                 inputs: self.inputs(),
                 limit: self.limit(None),
                 stats: self.stats,

@@ -21,6 +21,7 @@ mod faults;
 mod foreign_files;
 mod golden;
 mod help;
+mod grammar;
 mod hostile_plans;
 mod kernel_command;
 mod kernel_replay;
