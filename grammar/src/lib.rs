@@ -2,7 +2,8 @@
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `source` | what can be asked for, and what it may cost |
+//! | `source` | what can be asked for |
+//! | `error` | why a grammar is not followed, and what one may cost |
 //! | `gbnf` | llama.cpp's grammars: read, and written as Lark |
 //! | `gbnf/lexemes` | which parts of one can be lexemes without changing what it takes |
 //! | `vocabulary` | a model's tokens as the matcher takes them |
@@ -20,16 +21,18 @@
 //! The masks are llguidance's (<https://github.com/guidance-ai/llguidance>). Nothing is fast-forwarded: where a grammar leaves one text, the model still
 //! chooses how it is cut into tokens, as it would have without a grammar.
 //!
-//! Invariant: a grammar that others wrote costs bounded time and memory, and cannot end the process: [`Source`] has the bounds.
+//! Invariant: a grammar that others wrote costs bounded time and memory, and cannot end the process.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod error;
 mod gbnf;
 mod matcher;
 mod source;
 mod vocabulary;
 
+pub use error::{GrammarError, MAX_BYTES, MAX_DEPTH};
 pub use gbnf::to_lark;
 pub use matcher::Matcher;
-pub use source::{GrammarError, MAX_BYTES, MAX_DEPTH, Source, json_literal};
+pub use source::{Source, json_literal};
 pub use vocabulary::Vocabulary;

@@ -1,11 +1,9 @@
-//! What can be asked for, and what it may cost.
+//! What can be asked for.
 
 use serde_json::{Value, json};
 
-/// Longest source, in bytes: schemas of whole interfaces have 100 kB.
-pub const MAX_BYTES: usize = 256 << 10;
-/// How deep brackets and rules may nest. Compilers of grammars recurse.
-pub const MAX_DEPTH: usize = 256;
+use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH};
+
 /// White space between the parts of JSON: some, as people indent it. Without a bound models that are not sure write nothing else.
 const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
 
@@ -20,49 +18,6 @@ pub enum Source {
     Lark(String),
     /// llama.cpp's grammars: <https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>.
     Gbnf(String),
-}
-
-/// Why a grammar is not followed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GrammarError {
-    /// It is too long.
-    #[error("the grammar has {bytes} bytes; at most {MAX_BYTES} are taken")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// It nests too deep.
-    #[error("the grammar nests {depth} deep; at most {MAX_DEPTH} are taken")]
-    TooDeep {
-        /// How deep.
-        depth: usize,
-    },
-    /// It is no GBNF.
-    #[error("line {line} of the grammar: {message}")]
-    Gbnf {
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// It cannot be compiled.
-    #[error("the grammar cannot be followed: {message}")]
-    Compile {
-        /// Why.
-        message: String,
-    },
-    /// It cannot be followed further.
-    #[error("the answer left the grammar: {message}")]
-    Step {
-        /// Why.
-        message: String,
-    },
-    /// The vocabulary has no form that masks can be made for.
-    #[error("no grammar can be followed with this vocabulary: {message}")]
-    Vocabulary {
-        /// Why.
-        message: String,
-    },
 }
 
 impl Source {

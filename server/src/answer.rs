@@ -1,5 +1,7 @@
 //! An answer as it is made: text taken apart, and how it ends. The interfaces differ in how they say it.
 
+use std::time::{Duration, Instant};
+
 use ixc_frontend::chat::{Delta, Parser, TextParameters};
 use ixc_frontend::template::{Conversation, Json};
 use ixc_runtime::sample::Settings;
@@ -53,13 +55,16 @@ pub(crate) struct Answer {
     /// How it ended, once that has come and what was held back before is to be said first.
     end: Option<End>,
     pub(crate) usage: Usage,
+    /// When it was asked for, and when its first token was made.
+    begun: Instant,
+    first: Option<Instant>,
     /// How likely tokens were whose text has not been said.
     likely: Vec<(Likely, Vec<Likely>)>,
 }
 
 impl Answer {
     pub(crate) fn new(events: UnboundedReceiver<Event>, parser: Option<Parser>, prompt: usize) -> Answer {
-        Answer { events, parser, end: None, usage: Usage { prompt, ..Usage::default() }, likely: Vec::new() }
+        Answer { events, parser, end: None, usage: Usage { prompt, ..Usage::default() }, begun: Instant::now(), first: None, likely: Vec::new() }
     }
 
     /// Begins those to a conversation.
@@ -118,6 +123,7 @@ impl Answer {
                 }
                 Some(Event::Text { text, made }) => {
                     self.usage.made = made;
+                    self.first.get_or_insert_with(Instant::now);
                     match &mut self.parser {
                         Some(parser) => parser.push(&text),
                         None => vec![Delta::Content(text)],
@@ -168,6 +174,12 @@ impl Answers {
     /// See [`Answer::take_likely`].
     pub(crate) fn take_likely(&mut self, number: usize) -> Vec<(Likely, Vec<Likely>)> {
         self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.likely)).unwrap_or_default()
+    }
+
+    /// How long the first one's prompt took, with waiting, and what came behind.
+    pub(crate) fn times(&self) -> (Duration, Duration) {
+        let Some(Answer { begun, first, .. }) = self.list.first() else { return Default::default() };
+        first.map_or_else(|| (begun.elapsed(), Duration::ZERO), |first| (first - *begun, first.elapsed()))
     }
 
     /// How many there are.

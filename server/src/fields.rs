@@ -62,6 +62,11 @@ impl Fields {
         }
     }
 
+    /// Of an object.
+    pub(crate) fn new(fields: Map<String, Value>) -> Fields {
+        Fields(fields)
+    }
+
     /// A field, unless it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Next, Usage};
+use crate::answer::{Answer, Answers, Next, Usage};
 use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::Fields;
@@ -121,7 +121,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
             }
         }
         let end = last.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
-        return Ok(Json(with_likely(last_object(&name, answers.usage(), &text, &end), &likely)).into_response());
+        return Ok(Json(with_likely(last_object(&name, &answers, &text, &end), &likely)).into_response());
     }
     let events = futures_util::stream::unfold((answers, name, false), |(mut answers, name, done)| async move {
         if done {
@@ -135,7 +135,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
                 let text: String = deltas.into_iter().map(text_of).collect();
                 (with_likely(json!({"content": text, "stop": false, "tokens_predicted": usage.made}), &likely), false)
             }
-            Ok(Some(Next::Ended(end))) => (with_likely(last_object(&name, usage, "", &end), &likely), true),
+            Ok(Some(Next::Ended(end))) => (with_likely(last_object(&name, &answers, "", &end), &likely), true),
             Err(error) => (error.body(), true),
         };
         Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, name, done)))
@@ -164,7 +164,8 @@ fn with_likely(mut object: Value, likely: &[(Likely, Vec<Likely>)]) -> Value {
 }
 
 /// What a completion ends with.
-fn last_object(name: &str, usage: Usage, text: &str, end: &End) -> Value {
+fn last_object(name: &str, answers: &Answers, text: &str, end: &End) -> Value {
+    let usage = answers.usage();
     let (kind, word) = match end {
         End::Model => ("eos", ""),
         End::Stop(word) => ("word", &**word),
@@ -173,7 +174,21 @@ fn last_object(name: &str, usage: Usage, text: &str, end: &End) -> Value {
     json!({
         "content": text, "stop": true, "stop_type": kind, "stopping_word": word, "model": name,
         "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
-        "truncated": *end == End::Context,
+        "truncated": *end == End::Context, "has_new_line": text.contains('\n'), "index": 0, "timings": timings(answers),
+    })
+}
+
+/// What an answer took, as llama-server says it.
+fn timings(answers: &Answers) -> Value {
+    let Usage { prompt, reused, made } = answers.usage();
+    let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times());
+    let (before, behind) = (before.as_secs_f64() * 1e3, behind.as_secs_f64() * 1e3);
+    let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
+    let rate = |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
+    json!({
+        "cache_n": reused, "prompt_n": computed, "prompt_ms": before, "prompt_per_token_ms": each(before, computed),
+        "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
+        "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
     })
 }
 
