@@ -27,8 +27,10 @@ pub fn of_answer(wanted: &Constraint, format: &Format, prompt: &str, tokenizer: 
         return Err(format!("an answer of a given form is not supported in the chat format {models}"));
     }
     let mut lark = String::new();
-    // A text takes whatever is written to it.
-    let mut rule = |name: &str, body: &str| drop(writeln!(lark, "{name}: {body}"));
+    let mut rule = |name: &str, body: &str| {
+        // A text takes whatever is written to it.
+        let _ = writeln!(lark, "{name}: {body}");
+    };
     let thinking = match format.thinking(prompt) {
         None => String::new(),
         Some(Thinking { begun, open, close }) => {

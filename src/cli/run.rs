@@ -42,7 +42,7 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
-  ixc run -p "A user as JSON: " -j '{\"type\": \"object\"}'
+  ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'
   ixc run --target amx --emulate -p Hello -n 4   code for another CPU
 
 The prompt is PROMPT, -p, -f or standard input; without any of them, on a terminal, a conversation begins. \
