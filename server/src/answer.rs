@@ -64,7 +64,15 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn new(events: UnboundedReceiver<Event>, parser: Option<Parser>, prompt: usize) -> Answer {
-        Answer { events, parser, end: None, usage: Usage { prompt, ..Usage::default() }, begun: Instant::now(), first: None, likely: Vec::new() }
+        Answer {
+            events,
+            parser,
+            end: None,
+            usage: Usage { prompt, ..Usage::default() },
+            begun: Instant::now(),
+            first: None,
+            likely: Vec::new(),
+        }
     }
 
     /// Begins those to a conversation.

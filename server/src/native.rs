@@ -184,7 +184,8 @@ fn timings(answers: &Answers) -> Value {
     let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times());
     let (before, behind) = (before.as_secs_f64() * 1e3, behind.as_secs_f64() * 1e3);
     let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
-    let rate = |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
+    let rate =
+        |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
     json!({
         "cache_n": reused, "prompt_n": computed, "prompt_ms": before, "prompt_per_token_ms": each(before, computed),
         "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,

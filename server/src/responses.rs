@@ -34,7 +34,11 @@ use crate::wanted::{constraint_of_chat, sampling};
 
 /// What is refused.
 const UNSUPPORTED: &[Unsupported] = &[
-    ("previous_response_id", |_| false, "previous_response_id: nothing is stored, so that input has to be the whole conversation,"),
+    (
+        "previous_response_id",
+        |_| false,
+        "previous_response_id: nothing is stored, so that input has to be the whole conversation,",
+    ),
     ("conversation", |_| false, "conversation: nothing is stored, so that input has to be the whole of it,"),
     ("background", |value| value == false, "background"),
     ("prompt", |_| false, "a stored prompt"),
@@ -105,7 +109,8 @@ fn chat_of(fields: &Fields) -> Result<Fields, HttpError> {
         let mut list = Vec::new();
         for (i, tool) in tools.iter().enumerate() {
             if tool["type"] != "function" || !tool["name"].is_string() {
-                let wrong = format!("tools[{i}] is no function with a name; tools of the server's own are not supported");
+                let wrong =
+                    format!("tools[{i}] is no function with a name; tools of the server's own are not supported");
                 return Err(HttpError::invalid(Some("tools"), wrong));
             }
             let members = ["name", "description", "parameters", "strict"].into_iter();
@@ -141,7 +146,8 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
     };
     match item["type"].as_str().unwrap_or("message") {
         "message" => {
-            let content = text_of(&item["content"]).ok_or(".content must be a text, or a list of parts that are texts")?;
+            let content =
+                text_of(&item["content"]).ok_or(".content must be a text, or a list of parts that are texts")?;
             match item["role"].as_str() {
                 Some("user") => messages.push(json!({"role": "user", "content": content})),
                 Some("system" | "developer") => messages.push(json!({"role": "system", "content": content})),
@@ -210,7 +216,9 @@ impl Kind {
 
     fn item(self, id: &str, content: Value, status: &str) -> Value {
         match self {
-            Kind::Reasoning => json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status}),
+            Kind::Reasoning => {
+                json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status})
+            }
             Kind::Message => {
                 json!({"id": id, "type": "message", "role": "assistant", "content": content, "status": status})
             }
@@ -250,7 +258,8 @@ impl Items {
         let (id, index) = (self.item_id(kind.prefix()), self.done.len());
         let at = |object: Value| {
             let mut object = object;
-            (object["item_id"], object["output_index"], object["content_index"]) = (id.clone().into(), index.into(), 0.into());
+            (object["item_id"], object["output_index"], object["content_index"]) =
+                (id.clone().into(), index.into(), 0.into());
             object
         };
         let (name, object) = match kind {
@@ -293,9 +302,7 @@ impl Items {
     fn call(&mut self, call: &ToolCall) {
         self.close();
         let (id, index) = (self.item_id("fc"), self.done.len());
-        let item = |arguments: &str, status: &str| {
-            json!({"id": id, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments, "status": status})
-        };
+        let item = |arguments: &str, status: &str| json!({"id": id, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments, "status": status});
         self.event("response.output_item.added", json!({"output_index": index, "item": item("", "in_progress")}));
         let delta = json!({"item_id": id, "output_index": index, "delta": call.arguments});
         self.event("response.function_call_arguments.delta", delta);

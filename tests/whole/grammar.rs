@@ -22,7 +22,16 @@ fn chance(random: &mut Random) -> bool {
 
 /// Any value of a few that stand in `enum` and `const`.
 fn value(random: &mut Random) -> Value {
-    let values = [json!(null), json!(true), json!(-3), json!(2.5), json!("a \"b\" \\ ü\n"), json!(""), json!([1, "x"]), json!({"k": []})];
+    let values = [
+        json!(null),
+        json!(true),
+        json!(-3),
+        json!(2.5),
+        json!("a \"b\" \\ ü\n"),
+        json!(""),
+        json!([1, "x"]),
+        json!({"k": []}),
+    ];
     values[below(random, values.len())].clone()
 }
 
@@ -145,9 +154,11 @@ fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
         ("required", Value::Object(members)) => {
             of.as_array().unwrap().iter().all(|name| members.contains_key(name.as_str().unwrap()))
         }
-        ("properties", Value::Object(members)) => {
-            of.as_object().unwrap().iter().all(|(name, schema)| members.get(name).is_none_or(|value| valid(value, schema)))
-        }
+        ("properties", Value::Object(members)) => of
+            .as_object()
+            .unwrap()
+            .iter()
+            .all(|(name, schema)| members.get(name).is_none_or(|value| valid(value, schema))),
         ("additionalProperties", Value::Object(members)) => {
             let known = schema.get("properties").and_then(Value::as_object);
             members.iter().all(|(name, value)| known.is_some_and(|known| known.contains_key(name)) || valid(value, of))
@@ -162,7 +173,8 @@ fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
 fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64) -> String {
     let tokenizer = session.tokenizer().unwrap();
     let ends = tokenizer.end_of_generation();
-    let mut matcher = vocabulary.matcher(&Source::Schema(schema.clone())).unwrap_or_else(|error| panic!("{error}: {schema}"));
+    let mut matcher =
+        vocabulary.matcher(&Source::Schema(schema.clone())).unwrap_or_else(|error| panic!("{error}: {schema}"));
     let settings = Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed, ..Settings::default() };
     let mut sampler = Sampler::new(settings).unwrap();
     let mut random = Random::new(seed);
@@ -194,12 +206,22 @@ fn answers_are_what_schemas_say() {
     let session = Session::open(None, &SessionOptions::default()).unwrap();
     let vocabulary = Vocabulary::new(session.tokenizer().unwrap()).unwrap();
     let count = std::env::var("IXC_SCHEMAS").map_or(SCHEMAS, |count| count.parse().unwrap());
+    let mut large = 0;
     for seed in 0..count {
         let schema = whole(seed);
         let text = answer(&session, &vocabulary, &schema, seed);
-        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}: {text}\n{schema}"));
+        let value: Value = match serde_json::from_str(&text) {
+            Ok(value) => value,
+            // JSON, of which not all parsers take all: 1e999.
+            Err(error) if error.to_string().starts_with("number out of range") => {
+                large += 1;
+                continue;
+            }
+            Err(error) => panic!("seed {seed}: {error}: {text}\n{schema}"),
+        };
         assert!(is_valid(&value, &schema, &schema), "seed {seed}: {value}\n{schema}");
     }
+    assert!(large * 20 < count, "{large} of {count} have a number that is too large to be read");
 }
 
 /// The test's own judge.
@@ -229,7 +251,8 @@ fn a_grammar_ends_a_text() {
     let mut text = |source: Source| {
         let grammar = Some(vocabulary.matcher(&source).unwrap());
         let request = Request { grammar, limit: Some(40), ..Request::new(&tokens, Settings::greedy()) };
-        let generation = session.generate(&request, |_: Progress| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
+        let generation =
+            session.generate(&request, |_: Progress| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
         (session.tokenizer().unwrap().decode(&generation.tokens).unwrap(), generation.end)
     };
     assert_eq!(text(Source::Gbnf("root ::= \" yes\"".into())), (" yes".to_owned(), End::Grammar));

@@ -522,7 +522,8 @@ mod tests {
     #[test]
     fn xtc_leaves_out_all_likely_tokens_but_the_last() {
         let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
-        let with = |xtc_probability, xtc_threshold| left(Settings { xtc_probability, xtc_threshold, ..plain() }, &logits);
+        let with =
+            |xtc_probability, xtc_threshold| left(Settings { xtc_probability, xtc_threshold, ..plain() }, &logits);
         assert_eq!(tokens(&with(1.0, 0.15)), [2, 3]);
         assert_eq!(tokens(&with(1.0, 0.25)), [1, 2, 3]);
         // One alone is left in.
@@ -648,7 +649,10 @@ mod tests {
             assert_eq!((Kind::named(row.name), Kind::lettered(row.letter)), (Some(row.kind), Some(row.kind)));
             assert_eq!(row.kind.row().name, row.name);
         }
-        assert_eq!((Kind::named("typical"), Kind::named("top"), Kind::lettered('z')), (Some(Kind::TypicalP), None, None));
+        assert_eq!(
+            (Kind::named("typical"), Kind::named("top"), Kind::lettered('z')),
+            (Some(Kind::TypicalP), None, None)
+        );
         assert_eq!(SAMPLERS.iter().map(|row| row.kind).collect::<Vec<_>>(), DEFAULT_SAMPLERS);
     }
 
