@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Answer, Answers, Next, Usage};
 use crate::app::App;
 use crate::error::HttpError;
-use crate::fields::Fields;
+use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Likely, Model, Request, Status};
 use crate::openai::{conversation, likely_object, prompt_tokens};
 use crate::wanted::{constraint_of_text, sampling};
@@ -93,10 +93,17 @@ pub(crate) async fn apply_template<M: Model>(
     Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
 }
 
+/// What is refused.
+const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
+    ("post_sampling_probs", |value| value == false, "post_sampling_probs: how likely tokens are is told before sampling, so that it"),
+    ("return_tokens", |value| value == false, "return_tokens"),
+];
+
 /// What follows a text, as llama-server says it.
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = Fields::of(&body)?;
     drop(body);
+    fields.refuse(COMPLETION_UNSUPPORTED)?;
     let limit = fields.number("n_predict")?.filter(|limit| *limit >= 0.0).map(|limit| limit as usize);
     let request = Request {
         tokens: prompt_tokens(&*app.model, fields.get("prompt"))?,
