@@ -16,7 +16,7 @@ fn main() -> Result<(), ixc::Error> {
     let mut text = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
 
     print!("{prompt}");
-    let request = Request { tokens: &tokens, limit: Some(48), sampling: Settings::greedy() };
+    let request = Request { limit: Some(48), ..Request::new(&tokens, Settings::greedy()) };
     let generation = session.generate(&request, |progress| -> Result<ControlFlow<()>, ixc::Error> {
         if let Progress::Token(id) = progress {
             print!("{}", text.push(id)?);

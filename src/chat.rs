@@ -20,7 +20,8 @@
 //! for question in ["What is a trait?", "And a lifetime?"] {
 //!     chat.say(question);
 //!     let tokens = chat.fit(&session, 8)?.tokens;
-//!     let request = Request { tokens: &tokens, limit: Some(8), sampling: ixc::runtime::sample::Settings::greedy() };
+//!     let greedy = ixc::runtime::sample::Settings::greedy();
+//!     let request = Request { limit: Some(8), ..Request::new(&tokens, greedy) };
 //!     let answer = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(())))?;
 //!     chat.answered(session.tokenizer()?.decode(&answer.tokens)?);
 //! }

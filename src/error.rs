@@ -21,6 +21,7 @@ use ixc_frontend::checkpoint::CheckpointError;
 use ixc_frontend::gguf::{ErrorClass, GgufError};
 use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
+use ixc_grammar::GrammarError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_ir::units::Bytes;
 use ixc_kernels::GenerateError;
@@ -148,6 +149,9 @@ pub enum Error {
     /// The sampler failed.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// A grammar is malformed, costs too much, or cannot be followed.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// The plan is for another target than was asked for.
     #[error("the plan is for target {plan}, not for {wanted}; compile the model again")]
     OtherTarget {
@@ -457,6 +461,7 @@ impl Error {
             | Error::Place(_)
             | Error::Generate(_)
             | Error::Sample(_)
+            | Error::Grammar(_)
             | Error::OtherTarget { .. }
             | Error::NoEarlyRouters
             | Error::NoGroups

@@ -8,6 +8,7 @@
 //! | [`build`] | which `ixc` this is: version and commit |
 //! | [`chat`] | a conversation: turns, and the prompt that a template makes of them |
 //! | [`compile`] | from a model to a plan, with every stage between |
+//! | `constraint` | the grammar of a whole answer of which a part is asked for (feature `serve`) |
 //! | [`demo`] | the model that is built in |
 //! | [`eval`] | perplexity of a text, and how far predictions are from another model's |
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
@@ -40,6 +41,8 @@ pub mod bytes_per_token;
 mod cache_file;
 pub mod chat;
 pub mod compile;
+#[cfg(feature = "serve")]
+mod constraint;
 pub mod demo;
 pub mod error;
 pub mod eval;
@@ -65,6 +68,6 @@ pub mod timing;
 pub use error::Error;
 pub use ixc_files as files;
 pub use {
-    ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_frontend as frontend, ixc_ir as ir, ixc_passes as passes,
-    ixc_runtime as runtime, ixc_targets as targets,
+    ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_frontend as frontend, ixc_grammar as grammar, ixc_ir as ir,
+    ixc_passes as passes, ixc_runtime as runtime, ixc_targets as targets,
 };

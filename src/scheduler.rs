@@ -19,11 +19,11 @@
 //! let mut scheduler = Scheduler::new(Session::open(None, &options)?)?; // The demo model.
 //! for prompt in ["The borrow checker", "A trait is"] {
 //!     let tokens = scheduler.session().encode_prompt(prompt)?;
-//!     scheduler.submit(Job { tokens, limit: Some(4), sampling: Settings::greedy() })?;
+//!     scheduler.submit(Job { limit: Some(4), ..Job::new(tokens, Settings::greedy()) })?;
 //! }
 //! let mut made = 0;
 //! while !scheduler.is_idle() {
-//!     made += scheduler.step().iter().filter(|(_, event)| matches!(event, Event::Token(_))).count();
+//!     made += scheduler.step().iter().filter(|(_, event)| matches!(event, Event::Token { .. })).count();
 //! }
 //! assert_eq!(made, 8);
 //! # Ok::<(), ixc::Error>(())
@@ -38,13 +38,14 @@ use std::path::Path;
 
 use ixc_files::{Output, open_regular};
 use ixc_frontend::tokenizer::Tokenizer;
+use ixc_grammar::Matcher;
 use ixc_runtime::engine::{Addition, FIRST, SequenceId, StepError};
-use ixc_runtime::sample::{Sampler, Settings};
+use ixc_runtime::sample::{Likely, Sampler, Settings, likely};
 use ixc_runtime::saved::SavedError;
 
 use crate::Error;
 use crate::prompt_cache::{self, LEAST_GAIN, Match, PromptCache};
-use crate::session::{ContextShift, End, Session};
+use crate::session::{self, ContextShift, End, Session};
 
 /// Most tokens of prompts in a step that others' tokens wait for: what they wait grows with it, and so does what is read of weights for nothing.
 const PROMPT_ROWS: usize = 256;
@@ -60,6 +61,17 @@ pub struct Job {
     pub limit: Option<usize>,
     /// How to choose them.
     pub sampling: Settings,
+    /// What they are to follow, at its beginning.
+    pub grammar: Option<Matcher>,
+    /// How many of the likeliest tokens are told with each, and how likely it was itself; neither where `None`.
+    pub likeliest: Option<usize>,
+}
+
+impl Job {
+    /// As many tokens as there is room for, without a grammar.
+    pub fn new(tokens: Vec<u32>, sampling: Settings) -> Job {
+        Job { tokens, limit: None, sampling, grammar: None, likeliest: None }
+    }
 }
 
 /// The number of a request.
@@ -77,7 +89,12 @@ pub enum Event {
         reused: usize,
     },
     /// A token was made.
-    Token(u32),
+    Token {
+        /// It.
+        token: u32,
+        /// How likely it was, and the likeliest, where that was asked for.
+        likely: Option<(Likely, Vec<Likely>)>,
+    },
     /// There are no more.
     Ended(End),
     /// It failed, and with it all that were computed in the same step.
@@ -333,16 +350,24 @@ impl Scheduler {
             if slot.cached.len() < active.job.tokens.len() {
                 continue;
             }
-            let sampled = active.sampler.sample(self.session.engine.logits(output), &self.session.engine);
+            let logits = self.session.engine.logits(output);
+            let sampled = session::choose(
+                &mut active.sampler,
+                active.job.grammar.as_mut(),
+                logits,
+                &self.session.engine,
+                &self.ends,
+            );
             output += 1;
             let id = active.id;
             let ended = match sampled {
-                Err(error) => Some(Event::Failed(error.into())),
+                Err(error) => Some(Event::Failed(error)),
                 Ok(token) if self.ends.contains(&token) => Some(Event::Ended(End::Token(token))),
                 // It was to make none.
                 Ok(_) if active.job.limit == Some(0) => Some(Event::Ended(End::Limit)),
                 Ok(token) => {
-                    events.push((id, Event::Token(token)));
+                    let likely = active.job.likeliest.map(|count| likely(logits, token, count));
+                    events.push((id, Event::Token { token, likely }));
                     active.made += 1;
                     active.job.tokens.push(token);
                     let context = self.session.engine.context() as usize;
@@ -352,9 +377,10 @@ impl Scheduler {
                         shifted.push(number);
                     }
                     let endless = self.shift.is_some() && active.job.limit.is_none() && active.made >= context;
-                    match active.job.limit == Some(active.made) || endless {
-                        true => Some(Event::Ended(End::Limit)),
-                        false => (is_full && self.shift.is_none()).then_some(Event::Ended(End::Context)),
+                    match &active.job {
+                        Job { grammar: Some(grammar), .. } if grammar.is_ended() => Some(Event::Ended(End::Grammar)),
+                        Job { limit, .. } if endless || *limit == Some(active.made) => Some(Event::Ended(End::Limit)),
+                        _ => (is_full && self.shift.is_none()).then_some(Event::Ended(End::Context)),
                     }
                 }
             };

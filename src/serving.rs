@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,9 +23,10 @@ use ixc_files::{Guard, Output};
 use ixc_frontend::chat::{Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
-use ixc_runtime::saved;
+use ixc_grammar::{GrammarError, Matcher, Vocabulary};
+use ixc_runtime::{sample, saved};
 use ixc_server::Model;
-use ixc_server::model::{self, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_server::model::{self, Constraint, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -96,6 +97,10 @@ pub struct Host {
     tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
     options: Options,
+    /// The tokens as grammars take them; made when a grammar first comes.
+    vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
+    /// What repetitions do not go over where nothing is said.
+    breakers: OnceLock<Vec<(u32, Vec<u32>)>>,
     submissions: Sender<Message>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -137,7 +142,8 @@ impl Host {
         let work = move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
         let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
-        Ok(Host { facts, tokenizer, template, options, submissions, shared, thread })
+        let (vocabulary, breakers) = (OnceLock::new(), OnceLock::new());
+        Ok(Host { facts, tokenizer, template, options, vocabulary, breakers, submissions, shared, thread })
     }
 
     fn tokenizer(&self) -> Result<&Tokenizer, Refusal> {
@@ -200,6 +206,26 @@ impl Model for Host {
         let fits = |rest: &Result<Prompt, Refusal>| rest.as_ref().is_ok_and(|prompt| prompt.tokens.len() <= most);
         let (_, prompt) = chat::fewest_dropped(turns.len(), without, fits)?;
         prompt
+    }
+
+    fn constrain(&self, constraint: &Constraint, prompt: Option<&Prompt>) -> Result<Matcher, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        let vocabulary = self.vocabulary.get_or_init(|| Vocabulary::new(tokenizer)).as_ref().map_err(invalid)?;
+        let format = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
+        let prompt = prompt.map_or("", |prompt| &prompt.text);
+        let source = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
+        vocabulary.matcher(&source).map_err(invalid)
+    }
+
+    fn breakers(&self, texts: Option<&[String]>) -> Result<Vec<(u32, Vec<u32>)>, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        match texts {
+            Some(texts) => session::breakers(tokenizer, texts).map_err(invalid),
+            None => {
+                let own = || session::breakers(tokenizer, &session::DRY_BREAKERS).unwrap_or_default();
+                Ok(self.breakers.get_or_init(own).clone())
+            }
+        }
     }
 
     fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
@@ -344,6 +370,13 @@ impl Client<'_> {
     }
 }
 
+/// A token, and how likely it was, as clients are told.
+fn told(tokenizer: Option<&Tokenizer>, likely: sample::Likely) -> model::Likely {
+    let sample::Likely { token, log_probability } = likely;
+    let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(token).ok()).unwrap_or_default().to_vec();
+    model::Likely { token, bytes, log_probability }
+}
+
 /// What the thread works with.
 struct Worker<'t> {
     scheduler: Scheduler,
@@ -430,11 +463,12 @@ impl<'t> Worker<'t> {
     }
 
     fn submit(&mut self, Submission { request, events }: Submission) {
-        let model::Request { tokens, limit, mut sampling, stop, ignore_end, show_special } = request;
+        let model::Request { tokens, limit, mut sampling, stop, ignore_end, show_special, grammar, likeliest } =
+            request;
         if ignore_end {
             sampling.never.extend_from_slice(&self.ends);
         }
-        match self.scheduler.submit(Job { tokens, limit, sampling }) {
+        match self.scheduler.submit(Job { tokens, limit, sampling, grammar, likeliest }) {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
@@ -478,10 +512,15 @@ impl<'t> Worker<'t> {
                         client.tell(model::Event::Begun { reused });
                     }
                 }
-                Event::Token(token) => {
+                Event::Token { token, likely } => {
                     self.status.made_tokens += 1;
                     let Some(client) = self.clients.get_mut(&id) else { continue };
                     client.made += 1;
+                    if let Some((token, likeliest)) = likely {
+                        let told = |one| told(self.tokenizer, one);
+                        let likeliest = likeliest.into_iter().map(told).collect();
+                        client.tell(model::Event::Likely { token: told(token), likeliest });
+                    }
                     let text = client.text.as_mut().filter(|_| !self.ends.contains(&token));
                     let text = text.and_then(|text| text.push(token).ok()).unwrap_or_default();
                     client.say(&text);
@@ -493,7 +532,7 @@ impl<'t> Worker<'t> {
                 Event::Ended(end) => self.end(
                     id,
                     match end {
-                        End::Token(_) | End::Stopped => model::End::Model,
+                        End::Token(_) | End::Stopped | End::Grammar => model::End::Model,
                         End::Limit => model::End::Limit,
                         End::Context => model::End::Context,
                     },

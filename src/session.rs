@@ -6,7 +6,8 @@
 //!
 //! let mut session = Session::open(None, &SessionOptions::default())?; // The demo model.
 //! let tokens = session.encode_prompt("The borrow checker")?;
-//! let request = Request { tokens: &tokens, limit: Some(4), sampling: ixc::runtime::sample::Settings::greedy() };
+//! let greedy = ixc::runtime::sample::Settings::greedy();
+//! let request = Request { limit: Some(4), ..Request::new(&tokens, greedy) };
 //! let generation = session.generate(&request, |_: Progress| Ok::<_, ixc::Error>(ControlFlow::Continue(())))?;
 //! assert_eq!(generation.tokens.len(), 4);
 //! # Ok::<(), ixc::Error>(())
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use ixc_codegen::module::CodegenError;
 use ixc_files::{Output, open_regular};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
+use ixc_grammar::Matcher;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{MAX_OUTPUTS, Plan, WeightFile};
@@ -117,6 +119,15 @@ pub struct Request<'r> {
     pub limit: Option<usize>,
     /// How to choose them.
     pub sampling: Settings,
+    /// What they are to follow, at its beginning.
+    pub grammar: Option<Matcher>,
+}
+
+impl<'r> Request<'r> {
+    /// As many tokens as there is room for, without a grammar.
+    pub fn new(tokens: &'r [u32], sampling: Settings) -> Request<'r> {
+        Request { tokens, limit: None, sampling, grammar: None }
+    }
 }
 
 /// How a text goes on where the context is full: its first tokens stay, for attention leans on them (StreamingLLM, Xiao et al., 2023), and the later half of
@@ -151,6 +162,8 @@ pub enum Progress {
 pub enum End {
     /// The model ended with this token, which is not among those given.
     Token(u32),
+    /// The grammar was followed to its end.
+    Grammar,
     /// As many were made as were asked for.
     Limit,
     /// The KV cache is full.
@@ -436,6 +449,7 @@ impl Session {
         if let Some(state) = self.resumed.take() {
             sampler.resume(&state);
         }
+        let mut grammar = request.grammar.clone();
         let ends: Vec<u32> = self.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
         self.check(request.tokens)?;
         request.tokens.iter().for_each(|&token| sampler.accept(token));
@@ -470,7 +484,7 @@ impl Session {
         // What the context is of: all tokens, until it is full.
         let mut window = request.tokens.to_vec();
         while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
-            let token = sampler.sample(self.engine.logits(0), &self.engine).map_err(Error::from)?;
+            let token = choose(&mut sampler, grammar.as_mut(), self.engine.logits(0), &self.engine, &ends)?;
             if ends.contains(&token) {
                 generation.end = End::Token(token);
                 break;
@@ -479,6 +493,10 @@ impl Session {
             window.push(token);
             if progress(Progress::Token(token))?.is_break() {
                 generation.end = End::Stopped;
+                break;
+            }
+            if grammar.as_ref().is_some_and(Matcher::is_ended) {
+                generation.end = End::Grammar;
                 break;
             }
             if generation.tokens.len() < request.limit.unwrap_or(usize::MAX) {
@@ -655,6 +673,53 @@ impl Session {
         self.gauge.add(tokens.len() as u64);
         Ok(())
     }
+}
+
+/// The texts that no repetition goes over, where nothing is said: llama.cpp's.
+pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+/// Most tokens behind the one that begins such a text.
+const MOST_BREAKER_TOKENS: usize = 20;
+
+/// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest.
+///
+/// # Errors
+/// When the tokenizer has no tokens for a rest.
+pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Vec<(u32, Vec<u32>)>, Error> {
+    let mut all = Vec::new();
+    for text in texts.iter().map(AsRef::as_ref).filter(|text| !text.is_empty()) {
+        for token in 0..tokenizer.token_count() as u32 {
+            let word = String::from_utf8_lossy(tokenizer.token_bytes(token)?);
+            if word.contains(text) {
+                all.push((token, Vec::new()));
+                continue;
+            }
+            // Where it ends as the text begins.
+            for begun in (1..text.len()).filter(|end| text.is_char_boundary(*end) && word.ends_with(&text[..*end])) {
+                let mut rest = tokenizer.encode(&text[begun..], false)?;
+                rest.truncate(MOST_BREAKER_TOKENS);
+                all.push((token, rest));
+            }
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+}
+
+/// The next token: of those that the grammar allows, which goes on by it unless it is one of those that end.
+pub(crate) fn choose(
+    sampler: &mut Sampler,
+    grammar: Option<&mut Matcher>,
+    logits: &[f32],
+    engine: &Engine,
+    ends: &[u32],
+) -> Result<u32, Error> {
+    let Some(grammar) = grammar else { return Ok(sampler.sample(logits, engine)?) };
+    let token = sampler.sample_allowed(logits, Some(grammar.allowed()?), engine)?;
+    if !ends.contains(&token) {
+        grammar.accept(token)?;
+    }
+    Ok(token)
 }
 
 /// Refuses a text that does not fit into the context of a model however few tokens it may be.

@@ -1,5 +1,7 @@
 //! An answer as it is made: text taken apart, and how it ends. The interfaces differ in how they say it.
 
+use std::time::{Duration, Instant};
+
 use ixc_frontend::chat::{Delta, Parser, TextParameters};
 use ixc_frontend::template::{Conversation, Json};
 use ixc_runtime::sample::Settings;
@@ -7,7 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::app::App;
 use crate::error::HttpError;
-use crate::model::{End, Event, Model, Request};
+use crate::model::{Constraint, End, Event, Likely, Model, Request};
 
 /// What comes next of an answer.
 #[derive(Debug)]
@@ -37,6 +39,12 @@ pub(crate) struct Wanted {
     pub(crate) stop: Vec<String>,
     /// Whether tokens that end an answer are never made.
     pub(crate) ignore_end: bool,
+    /// What the answer must be.
+    pub(crate) constraint: Option<Constraint>,
+    /// How many of the likeliest tokens are told with each.
+    pub(crate) likeliest: Option<usize>,
+    /// How many answers; each has a seed of its own.
+    pub(crate) count: u32,
 }
 
 /// An answer that is being made.
@@ -47,31 +55,62 @@ pub(crate) struct Answer {
     /// How it ended, once that has come and what was held back before is to be said first.
     end: Option<End>,
     pub(crate) usage: Usage,
+    /// When it was asked for, and when its first token was made.
+    begun: Instant,
+    first: Option<Instant>,
+    /// How likely tokens were whose text has not been said.
+    likely: Vec<(Likely, Vec<Likely>)>,
 }
 
 impl Answer {
     pub(crate) fn new(events: UnboundedReceiver<Event>, parser: Option<Parser>, prompt: usize) -> Answer {
-        Answer { events, parser, end: None, usage: Usage { prompt, ..Usage::default() } }
+        Answer {
+            events,
+            parser,
+            end: None,
+            usage: Usage { prompt, ..Usage::default() },
+            begun: Instant::now(),
+            first: None,
+            likely: Vec::new(),
+        }
     }
 
-    /// Begins one to a conversation.
+    /// Begins those to a conversation.
     pub(crate) async fn to_conversation<M: Model>(
         app: &App<M>,
         conversation: Conversation,
         wanted: Wanted,
-    ) -> Result<Answer, HttpError> {
+    ) -> Result<Answers, HttpError> {
         let calls = conversation.messages.iter().map(|message| message.tool_calls.len()).sum();
         let tools: Vec<&str> = conversation.tools.iter().map(Json::as_str).collect();
         let parameters = TextParameters::of_tools(&format!("[{}]", tools.join(",")));
-        let prompt = app.prompt(conversation).await?;
+        let Wanted { limit, sampling, stop, ignore_end, constraint, likeliest, count } = wanted;
+        let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
         let parser = prompt.parser.map(|parser| parser.numbered_from(calls).with_texts(parameters));
-        let Wanted { limit, sampling, stop, ignore_end } = wanted;
         // Markers are special tokens in some vocabularies.
         let show_special = parser.is_some();
-        let count = prompt.tokens.len();
-        let (send, events) = unbounded_channel();
-        app.model.start(Request { tokens: prompt.tokens, limit, sampling, stop, ignore_end, show_special }, send)?;
-        Ok(Answer::new(events, parser, count))
+        let tokens = prompt.tokens;
+        let request = Request { tokens, limit, sampling, stop, ignore_end, show_special, grammar, likeliest };
+        Answer::several(&*app.model, &request, parser.as_ref(), count)
+    }
+
+    /// Begins so many of a request.
+    pub(crate) fn several(
+        model: &impl Model,
+        request: &Request,
+        parser: Option<&Parser>,
+        count: u32,
+    ) -> Result<Answers, HttpError> {
+        let one = |number: u32| {
+            let mut request = request.clone();
+            request.sampling.seed = request.sampling.seed.wrapping_add(number.into());
+            let prompt = request.tokens.len();
+            let (send, events) = unbounded_channel();
+            model.start(request, send)?;
+            Ok(Answer::new(events, parser.cloned(), prompt))
+        };
+        let list = (0..count.max(1)).map(one).collect::<Result<Vec<_>, HttpError>>()?;
+        Ok(Answers { ended: vec![false; list.len()], list })
     }
 
     /// What comes next; nothing behind the end.
@@ -86,8 +125,13 @@ impl Answer {
                     self.usage.reused = reused;
                     continue;
                 }
+                Some(Event::Likely { token, likeliest }) => {
+                    self.likely.push((token, likeliest));
+                    continue;
+                }
                 Some(Event::Text { text, made }) => {
                     self.usage.made = made;
+                    self.first.get_or_insert_with(Instant::now);
                     match &mut self.parser {
                         Some(parser) => parser.push(&text),
                         None => vec![Delta::Content(text)],
@@ -106,6 +150,55 @@ impl Answer {
                 return Ok(Some(Next::Deltas(deltas)));
             }
         }
+    }
+}
+
+/// Answers to one request that are being made, one at least.
+pub(crate) struct Answers {
+    list: Vec<Answer>,
+    ended: Vec<bool>,
+}
+
+impl Answers {
+    /// What comes next, and of which; nothing behind the ends of all.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Next, HttpError>)> {
+        let open: Vec<usize> = (0..self.list.len()).filter(|number| !self.ended[*number]).collect();
+        if open.is_empty() {
+            return None;
+        }
+        // Nothing is lost of those that are not taken: an answer waits in one place, before it has anything.
+        let numbered = self.list.iter_mut().enumerate().filter(|(number, _)| open.contains(number));
+        let (next, of, _) = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next()))).await;
+        let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));
+        self.ended[open[of]] = !matches!(next, Ok(Next::Deltas(_)));
+        Some((open[of], next))
+    }
+
+    /// Only one is made.
+    pub(crate) async fn next_of_one(&mut self) -> Result<Option<Next>, HttpError> {
+        self.next().await.map(|(_, next)| next).transpose()
+    }
+
+    /// See [`Answer::take_likely`].
+    pub(crate) fn take_likely(&mut self, number: usize) -> Vec<(Likely, Vec<Likely>)> {
+        self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.likely)).unwrap_or_default()
+    }
+
+    /// How long the first one's prompt took, with waiting, and what came behind.
+    pub(crate) fn times(&self) -> (Duration, Duration) {
+        let Some(Answer { begun, first, .. }) = self.list.first() else { return Default::default() };
+        first.map_or_else(|| (begun.elapsed(), Duration::ZERO), |first| (first - *begun, first.elapsed()))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Tokens of all; the prompt is one.
+    pub(crate) fn usage(&self) -> Usage {
+        let made = self.list.iter().map(|answer| answer.usage.made).sum();
+        Usage { made, ..self.list.first().map(|answer| answer.usage).unwrap_or_default() }
     }
 }
 

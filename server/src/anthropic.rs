@@ -25,12 +25,13 @@ use ixc_frontend::chat::{Delta, ToolCall};
 use ixc_frontend::template::{Conversation, Message};
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Next, Usage, Wanted};
+use crate::answer::{Answer, Answers, Next, Usage, Wanted};
 use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Model};
-use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, json_text, sampling};
+use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, json_text};
+use crate::wanted::{anthropic_calls, sampling};
 
 /// What is refused.
 const UNSUPPORTED: &[Unsupported] = &[
@@ -47,22 +48,26 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     let fields = Fields::of(&body)?;
     drop(body);
     fields.refuse(UNSUPPORTED)?;
-    let conversation = conversation(&fields)?;
+    let (constraint, tells) = anthropic_calls(&fields)?;
+    let conversation = conversation(&fields, tells)?;
     let limit = fields.number("max_tokens")?.filter(|limit| *limit >= 1.0);
     let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be 1 at least"))?;
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let wanted = Wanted {
         limit: Some(limit as usize),
-        sampling: sampling(&fields)?,
+        sampling: sampling(&*app.model, &fields)?,
         stop: fields.stop("stop_sequences")?,
         ignore_end: false,
+        constraint,
+        likeliest: None,
+        count: 1,
     };
     drop(fields);
-    let answer = Answer::to_conversation(&app, conversation, wanted).await?;
+    let answers = Answer::to_conversation(&app, conversation, wanted).await?;
     let (id, model) = (format!("msg_{}", app.next_id()), app.model.facts().name.clone());
     match streamed {
-        true => Ok(stream(&id, &model, answer)),
-        false => whole(&id, &model, answer).await.map(|object| Json(object).into_response()),
+        true => Ok(stream(&id, &model, answers)),
+        false => whole(&id, &model, answers).await.map(|object| Json(object).into_response()),
     }
 }
 
@@ -71,12 +76,14 @@ pub(crate) async fn count_tokens<M: Model>(
     State(app): State<Arc<App<M>>>,
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
-    let prompt = app.prompt(conversation(&Fields::of(&body)?)?).await?;
+    let fields = Fields::of(&body)?;
+    let (_, tells) = anthropic_calls(&fields)?;
+    let prompt = app.prompt(conversation(&fields, tells)?).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
 /// The conversation of a request.
-fn conversation(fields: &Fields) -> Result<Conversation, HttpError> {
+fn conversation(fields: &Fields, tells: bool) -> Result<Conversation, HttpError> {
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
     };
@@ -108,7 +115,8 @@ fn conversation(fields: &Fields) -> Result<Conversation, HttpError> {
         Some(kind) if kind == "disabled" => vec![("enable_thinking".to_owned(), json_text(&json!(false))?)],
         _ => Vec::new(),
     };
-    let tools = tools(fields)?;
+    // They are checked also where the model is not told of them.
+    let tools = Some(tools(fields)?).filter(|_| tells).unwrap_or_default();
     Ok(Conversation { messages, add_generation_prompt: true, tools, variables, ..Conversation::default() })
 }
 
@@ -176,11 +184,6 @@ fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Me
 
 /// The tools of a request, as templates know them.
 fn tools(fields: &Fields) -> Result<Vec<ixc_frontend::template::Json>, HttpError> {
-    let choice = fields.get("tool_choice").map(|choice| choice["type"].as_str().unwrap_or_default().to_owned());
-    match choice.as_deref() {
-        None | Some("auto" | "none") => {}
-        Some(_) => return Err(HttpError::unsupported("tool_choice", "a tool_choice other than auto and none")),
-    }
     let list = match fields.get("tools") {
         None => return Ok(Vec::new()),
         Some(Value::Array(list)) if list.len() <= MOST_TOOLS => list,
@@ -202,8 +205,7 @@ fn tools(fields: &Fields) -> Result<Vec<ixc_frontend::template::Json>, HttpError
         }
         json_text(&json!({"type": "function", "function": function}))
     };
-    let tools = list.iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
-    Ok(if choice.as_deref() == Some("none") { Vec::new() } else { tools })
+    list.iter().enumerate().map(tool).collect()
 }
 
 /// Tokens that were read from what a sequence held are counted apart.
@@ -238,9 +240,9 @@ fn call_block(call: &ToolCall, input: Value) -> Value {
 }
 
 /// The whole answer.
-async fn whole(id: &str, model: &str, mut answer: Answer) -> Result<Value, HttpError> {
+async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, HttpError> {
     let (mut said, mut end) = (ixc_frontend::chat::Answer::default(), None);
-    while let Some(next) = answer.next().await? {
+    while let Some(next) = answers.next_of_one().await? {
         match next {
             Next::Deltas(deltas) => said.extend(deltas),
             Next::Ended(why) => end = Some(why),
@@ -258,7 +260,7 @@ async fn whole(id: &str, model: &str, mut answer: Answer) -> Result<Value, HttpE
         let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
         content.push(call_block(call, input));
     }
-    let mut object = message_object(id, model, content, answer.usage);
+    let mut object = message_object(id, model, content, answers.usage());
     let (reason, text) = stop_reason(&end, !said.calls.is_empty());
     (object["stop_reason"], object["stop_sequence"]) = (reason.into(), text.into());
     Ok(object)
@@ -345,20 +347,20 @@ impl Blocks {
 }
 
 /// The answer in parts, as it is made.
-fn stream(id: &str, model: &str, answer: Answer) -> Response {
-    let start = event("message_start", json!({"message": message_object(id, model, Vec::new(), answer.usage)}));
+fn stream(id: &str, model: &str, answers: Answers) -> Response {
+    let start = event("message_start", json!({"message": message_object(id, model, Vec::new(), answers.usage())}));
     let blocks = Blocks { open: None, count: 0, calls: 0, ready: VecDeque::from([start]) };
     let events =
-        futures_util::stream::unfold((blocks, answer, false), |(mut blocks, mut answer, mut done)| async move {
+        futures_util::stream::unfold((blocks, answers, false), |(mut blocks, mut answers, mut done)| async move {
             while blocks.ready.is_empty() {
                 if done {
                     return None;
                 }
-                let next = answer.next().await;
+                let next = answers.next_of_one().await;
                 match next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished"))) {
                     Ok(Next::Deltas(deltas)) => deltas.into_iter().for_each(|delta| blocks.add(delta)),
                     Ok(Next::Ended(end)) => {
-                        blocks.end(&end, answer.usage);
+                        blocks.end(&end, answers.usage());
                         done = true;
                     }
                     Err(error) => {
@@ -368,7 +370,7 @@ fn stream(id: &str, model: &str, answer: Answer) -> Response {
                 }
             }
             let (name, object) = blocks.ready.pop_front()?;
-            Some((Ok::<_, Infallible>(Sse::default().event(name).data(object.to_string())), (blocks, answer, done)))
+            Some((Ok::<_, Infallible>(Sse::default().event(name).data(object.to_string())), (blocks, answers, done)))
         });
     axum::response::sse::Sse::new(events).keep_alive(KeepAlive::new().interval(PING)).into_response()
 }

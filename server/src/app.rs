@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ixc_frontend::template::Conversation;
+use ixc_grammar::Matcher;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::error::HttpError;
-use crate::model::{Model, Prompt};
+use crate::model::{Constraint, Model, Prompt, Refusal};
 
 /// Bodies up to so many bytes wait for no others: of as many as there are connections all fit.
 pub(crate) const SMALL_BODY: u64 = 64 << 10;
@@ -102,16 +103,45 @@ impl<M> App<M> {
 impl<M: Model> App<M> {
     /// A conversation as a prompt. That may start a process, so threads of connections do not do it.
     pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompt, HttpError> {
-        let failed = |error: &dyn std::fmt::Display| HttpError::failed(error.to_string());
-        let turn = self.prompts.clone().acquire_owned().await.map_err(|error| failed(&error))?;
-        let model = self.model.clone();
-        let prompt = tokio::task::spawn_blocking(move || {
-            // It is made to its end, also where the client goes away.
+        Ok(self.in_turn(move |model| model.prompt(&conversation)).await??)
+    }
+
+    /// A conversation as a prompt, and what the answer must be.
+    pub(crate) async fn constrained_prompt(
+        &self,
+        conversation: Conversation,
+        constraint: Option<Constraint>,
+    ) -> Result<(Prompt, Option<Matcher>), HttpError> {
+        let both = move |model: &M| -> Result<_, Refusal> {
+            let prompt = model.prompt(&conversation)?;
+            let grammar = constraint.map(|constraint| model.constrain(&constraint, Some(&prompt))).transpose()?;
+            Ok((prompt, grammar))
+        };
+        Ok(self.in_turn(both).await??)
+    }
+
+    /// What a text must be.
+    pub(crate) async fn constrain(&self, constraint: Option<Constraint>) -> Result<Option<Matcher>, HttpError> {
+        let Some(constraint) = constraint else { return Ok(None) };
+        Ok(Some(self.blocking(move |model| model.constrain(&constraint, None)).await??))
+    }
+
+    /// What makes a prompt of a conversation, when few others are made. It goes on to its end, also where the client goes away.
+    async fn in_turn<T: Send + 'static>(&self, work: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, HttpError> {
+        let turn = self.prompts.clone().acquire_owned().await;
+        let turn = turn.map_err(|error| HttpError::failed(error.to_string()))?;
+        self.blocking(move |model| {
             let _turn = turn;
-            model.prompt(&conversation)
-        });
-        let prompt = prompt.await;
-        Ok(prompt.map_err(|error| failed(&error))??)
+            work(model)
+        })
+        .await
+    }
+
+    /// What takes long, on a thread that nobody waits for.
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, HttpError> {
+        let model = self.model.clone();
+        let done = tokio::task::spawn_blocking(move || work(&model)).await;
+        done.map_err(|error| HttpError::failed(error.to_string()))
     }
 }
 
@@ -128,10 +158,11 @@ pub(crate) fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Event, Facts, Refusal, Request, Status};
+    use crate::model::{Event, Facts, Refusal, Request, SlotAction, SlotDone, Status};
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::mpsc::UnboundedSender;
+    use tokio::sync::oneshot;
 
     /// Tells of every prompt that it begins, and ends it when it is told to.
     struct Slow {
@@ -158,7 +189,19 @@ mod tests {
             Ok(Prompt { tokens: vec![1], text: String::new(), parser: None })
         }
 
+        fn constrain(&self, _: &Constraint, _: Option<&Prompt>) -> Result<Matcher, Refusal> {
+            unreachable!()
+        }
+
+        fn breakers(&self, _: Option<&[String]>) -> Result<Vec<(u32, Vec<u32>)>, Refusal> {
+            unreachable!()
+        }
+
         fn start(&self, _: Request, _: UnboundedSender<Event>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
             unreachable!()
         }
 

@@ -1,10 +1,12 @@
 //! The fields of requests: each number's name and range stands in one table, and what is none of its kind is refused by name.
 
+use ixc_runtime::sample;
 use serde_json::{Map, Value};
 
 use crate::error::HttpError;
 
 /// A field that is a number.
+#[derive(Clone, Copy)]
 struct Number {
     name: &'static str,
     least: f64,
@@ -17,29 +19,26 @@ const fn whole(name: &'static str, least: f64, most: f64) -> Number {
     Number { name, least, most, whole: true }
 }
 
-const fn real(name: &'static str, least: f64, most: f64) -> Number {
-    Number { name, least, most, whole: false }
-}
-
 /// Most tokens that can be asked for: more than any context.
 const MOST_TOKENS: f64 = (1 << 24) as f64;
-/// All numbers of requests.
+/// All numbers of requests that are no settings of the sampler, whose names and ranges are its own.
 const NUMBERS: &[Number] = &[
     whole("max_tokens", 0.0, MOST_TOKENS),
     whole("max_completion_tokens", 0.0, MOST_TOKENS),
     // -1 is as many as there is room for.
     whole("n_predict", -1.0, MOST_TOKENS),
-    whole("n", 1.0, 1.0),
-    whole("top_k", 0.0, MOST_TOKENS),
+    whole("max_output_tokens", 1.0, MOST_TOKENS),
+    whole("n", 1.0, 128.0),
+    whole("best_of", 1.0, 128.0),
+    whole("top_logprobs", 0.0, MOST_LIKELY),
+    // Of completions; of chats it is true or false.
+    whole("logprobs", 0.0, MOST_LIKELY),
+    whole("n_probs", 0.0, MOST_LIKELY),
+    whole("min_keep", 0.0, 0.0),
     whole("seed", -1.0, 9_007_199_254_740_991.0),
-    whole("repeat_last_n", 0.0, 1_048_576.0),
-    real("temperature", 0.0, 1000.0),
-    real("top_p", 0.0, 1.0),
-    real("min_p", 0.0, 1.0),
-    real("repeat_penalty", 0.01, 100.0),
-    real("presence_penalty", -2.0, 2.0),
-    real("frequency_penalty", -2.0, 2.0),
 ];
+/// Most of the likeliest tokens that are told with each.
+const MOST_LIKELY: f64 = 100.0;
 /// Most texts to stop at, and most bytes of each.
 const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1024;
@@ -70,6 +69,11 @@ impl Fields {
         }
     }
 
+    /// Of an object.
+    pub(crate) fn new(fields: Map<String, Value>) -> Fields {
+        Fields(fields)
+    }
+
     /// A field, unless it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
@@ -88,13 +92,20 @@ impl Fields {
     /// A number of the table.
     pub(crate) fn number(&self, name: &'static str) -> Result<Option<f64>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let range = NUMBERS.iter().find(|number| number.name == name);
-        let range = range.unwrap_or(&Number { name: "", least: f64::MIN, most: f64::MAX, whole: false });
+        let settings = sample::NUMBERS.iter().map(|&sample::Number { name, least, most, whole, .. }| Number {
+            name,
+            least,
+            most,
+            whole,
+        });
+        let mut all = NUMBERS.iter().copied().chain(settings);
+        let range = all.find(|number| number.name == name);
+        let range = range.unwrap_or(Number { name: "", least: f64::MIN, most: f64::MAX, whole: false });
         let found = value
             .as_f64()
             .filter(|found| (range.least..=range.most).contains(found) && (!range.whole || found.fract() == 0.0));
         let expected = || {
-            let (kind, Number { least, most, .. }) = (if range.whole { "a whole number" } else { "a number" }, range);
+            let (kind, Number { least, most, .. }) = (if range.whole { "a whole number" } else { "a number" }, &range);
             match least == most {
                 true => format!("{name} is {}, must be {least}", shown(value)),
                 false => format!("{name} is {}, must be {kind} from {least} to {most}", shown(value)),

@@ -5,11 +5,13 @@
 //! | [`model`] | what a server stands before |
 //! | `app` | what every request sees |
 //! | `connection` | connections: how many, and how long they may be silent |
-//! | `openai` | `/v1/...` |
+//! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
+//! | `responses` | `/v1/responses` |
 //! | `anthropic` | `/v1/messages` |
 //! | `native` | llama-server's endpoints, `/health`, `/metrics` |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
 //! | `answer` | an answer as it is made |
+//! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
 //! | `error` | how requests fail |
 //!
@@ -28,7 +30,9 @@ mod fields;
 pub mod model;
 mod native;
 mod openai;
+mod responses;
 mod slots;
+mod wanted;
 
 use std::error::Error;
 use std::future::Future;
@@ -80,6 +84,8 @@ fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<boo
         .route("/v1/models/{name}", get(openai::model::<M>))
         .route("/v1/chat/completions", post(openai::chat::<M>))
         .route("/chat/completions", post(openai::chat::<M>))
+        .route("/v1/responses", post(responses::responses::<M>))
+        .route("/responses", post(responses::responses::<M>))
         .route("/v1/completions", post(openai::completion::<M>))
         .route("/v1/messages", post(anthropic::messages::<M>))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))

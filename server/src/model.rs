@@ -2,7 +2,9 @@
 
 use ixc_frontend::chat::Parser;
 use ixc_frontend::template::Conversation;
+use ixc_grammar::{Matcher, Source};
 use ixc_runtime::sample::Settings;
+use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -28,6 +30,19 @@ pub trait Model: Send + Sync + 'static {
     /// # Errors
     /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
     fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal>;
+
+    /// What an answer must be, at its beginning; to a prompt, where it is to a conversation. May take tenths of a second.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] where there is no tokenizer, the grammar is none, or the model's format has no such answers.
+    fn constrain(&self, constraint: &Constraint, prompt: Option<&Prompt>) -> Result<Matcher, Refusal>;
+
+    /// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest. Where
+    /// none are given, llama.cpp's.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] where there is no tokenizer.
+    fn breakers(&self, texts: Option<&[String]>) -> Result<Vec<(u32, Vec<u32>)>, Refusal>;
 
     /// Begins to make tokens. What happens is sent; the last is [`Event::Ended`] or [`Event::Failed`]. Where nobody receives any more, it ends within a
     /// step.
@@ -107,6 +122,22 @@ pub struct Prompt {
     pub parser: Option<Parser>,
 }
 
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constraint {
+    /// All of it.
+    Text(Source),
+    /// JSON that a schema describes, behind reasoning.
+    Json(Value),
+    /// One call at least of these tools, each with the schema of its parameters.
+    Calls {
+        /// Names and schemas.
+        tools: Vec<(String, Value)>,
+        /// Whether there may be more than one.
+        several: bool,
+    },
+}
+
 /// What to generate.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -122,10 +153,25 @@ pub struct Request {
     pub ignore_end: bool,
     /// Whether the names of special tokens are a part of the text.
     pub show_special: bool,
+    /// What the answer is to follow.
+    pub grammar: Option<Matcher>,
+    /// How many of the likeliest tokens are told with each token, and how likely it was; neither where `None`.
+    pub likeliest: Option<usize>,
+}
+
+/// A token, and how likely it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likely {
+    /// The token.
+    pub token: u32,
+    /// Its text, which need not be whole characters.
+    pub bytes: Vec<u8>,
+    /// The logarithm of its probability.
+    pub log_probability: f32,
 }
 
 /// What has happened to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// It is worked on: how many of its prompt's tokens did not have to be computed again.
     Begun {
@@ -138,6 +184,13 @@ pub enum Event {
         text: String,
         /// Tokens.
         made: usize,
+    },
+    /// How likely a token was that was made, and the likeliest, where that was asked for. Its text comes behind it.
+    Likely {
+        /// The token.
+        token: Likely,
+        /// The likeliest.
+        likeliest: Vec<Likely>,
     },
     /// There is no more.
     Ended {

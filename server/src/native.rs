@@ -11,15 +11,15 @@ use axum::http::{StatusCode, header};
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
-use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Next};
+use crate::answer::{Answer, Answers, Next, Usage};
 use crate::app::App;
 use crate::error::HttpError;
-use crate::fields::Fields;
-use crate::model::{End, Model, Request, Status};
-use crate::openai::{conversation, prompt_tokens, sampling};
+use crate::fields::{Fields, Unsupported};
+use crate::model::{End, Likely, Model, Request, Status};
+use crate::openai::{conversation, likely_object, prompt_tokens};
+use crate::wanted::{constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
 pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
@@ -35,16 +35,16 @@ pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response
 pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
     let facts = app.model.facts();
     let settings = ixc_runtime::sample::Settings::default();
+    let numbers = ixc_runtime::sample::NUMBERS.iter();
+    let mut params: Map<String, Value> =
+        numbers.map(|number| (number.name.to_owned(), (number.get)(&settings).into())).collect();
+    params.insert("samplers".to_owned(), settings.samplers.iter().map(|kind| kind.name()).collect());
     Json(json!({
         "model_alias": facts.name, "model_path": facts.name, "total_slots": facts.parallel, "build_info": facts.build,
         "chat_template": facts.template.as_deref().unwrap_or_default(),
         "default_generation_settings": {
             "n_ctx": facts.context,
-            "params": {
-                "temperature": settings.temperature, "top_k": settings.top_k, "top_p": settings.top_p,
-                "min_p": settings.min_p, "repeat_penalty": settings.repeat_penalty,
-                "repeat_last_n": settings.repeat_window,
-            },
+            "params": params,
         },
     }))
 }
@@ -85,55 +85,64 @@ pub(crate) async fn apply_template<M: Model>(
     Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
 }
 
+/// What is refused.
+const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
+    (
+        "post_sampling_probs",
+        |value| value == false,
+        "post_sampling_probs: how likely tokens are is told before sampling, so that it",
+    ),
+    ("return_tokens", |value| value == false, "return_tokens"),
+];
+
 /// What follows a text, as llama-server says it.
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = Fields::of(&body)?;
     drop(body);
-    for name in ["grammar", "json_schema", "n_probs", "samplers"] {
-        if fields.get(name).is_some_and(|value| *value != "" && *value != 0) {
-            return Err(HttpError::unsupported(name, name));
-        }
-    }
+    fields.refuse(COMPLETION_UNSUPPORTED)?;
     let limit = fields.number("n_predict")?.filter(|limit| *limit >= 0.0).map(|limit| limit as usize);
     let request = Request {
         tokens: prompt_tokens(&*app.model, fields.get("prompt"))?,
         limit,
-        sampling: sampling(&fields)?,
+        sampling: sampling(&*app.model, &fields)?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
+        grammar: app.constrain(constraint_of_text(&fields)?).await?,
+        likeliest: fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize),
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
     drop(fields);
     let name = app.model.facts().name.clone();
-    let (count, (send, events)) = (request.tokens.len(), mpsc::unbounded_channel());
-    app.model.start(request, send)?;
-    let mut answer = Answer::new(events, None, count);
+    let mut answers = Answer::several(&*app.model, &request, None, 1)?;
     if !streamed {
-        let (mut text, mut last) = (String::new(), None);
-        while let Some(next) = answer.next().await? {
+        let (mut text, mut last, mut likely) = (String::new(), None, Vec::new());
+        while let Some(next) = answers.next_of_one().await? {
+            likely.extend(answers.take_likely(0));
             match next {
                 Next::Deltas(deltas) => deltas.into_iter().for_each(|delta| text.push_str(&text_of(delta))),
                 Next::Ended(end) => last = Some(end),
             }
         }
         let end = last.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
-        return Ok(Json(last_object(&name, &answer, &text, &end)).into_response());
+        return Ok(Json(with_likely(last_object(&name, &answers, &text, &end), &likely)).into_response());
     }
-    let events = futures_util::stream::unfold((answer, name, false), |(mut answer, name, done)| async move {
+    let events = futures_util::stream::unfold((answers, name, false), |(mut answers, name, done)| async move {
         if done {
             return None;
         }
-        let (object, done) = match answer.next().await {
+        let next = answers.next_of_one().await;
+        let (usage, likely) = (answers.usage(), answers.take_likely(0));
+        let (object, done) = match next {
             Ok(None) => (HttpError::failed("the answer was not finished").body(), true),
             Ok(Some(Next::Deltas(deltas))) => {
                 let text: String = deltas.into_iter().map(text_of).collect();
-                (json!({"content": text, "stop": false, "tokens_predicted": answer.usage.made}), false)
+                (with_likely(json!({"content": text, "stop": false, "tokens_predicted": usage.made}), &likely), false)
             }
-            Ok(Some(Next::Ended(end))) => (last_object(&name, &answer, "", &end), true),
+            Ok(Some(Next::Ended(end))) => (with_likely(last_object(&name, &answers, "", &end), &likely), true),
             Err(error) => (error.body(), true),
         };
-        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answer, name, done)))
+        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, name, done)))
     });
     Ok(axum::response::sse::Sse::new(events).into_response())
 }
@@ -145,9 +154,22 @@ fn text_of(delta: Delta) -> String {
     }
 }
 
+/// An object with how likely its tokens were, where that was asked for.
+fn with_likely(mut object: Value, likely: &[(Likely, Vec<Likely>)]) -> Value {
+    if !likely.is_empty() {
+        let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
+            let mut object = likely_object(token);
+            object["top_logprobs"] = likeliest.iter().map(likely_object).collect();
+            object
+        };
+        object["completion_probabilities"] = likely.iter().map(token).collect();
+    }
+    object
+}
+
 /// What a completion ends with.
-fn last_object(name: &str, answer: &Answer, text: &str, end: &End) -> Value {
-    let usage = answer.usage;
+fn last_object(name: &str, answers: &Answers, text: &str, end: &End) -> Value {
+    let usage = answers.usage();
     let (kind, word) = match end {
         End::Model => ("eos", ""),
         End::Stop(word) => ("word", &**word),
@@ -156,7 +178,22 @@ fn last_object(name: &str, answer: &Answer, text: &str, end: &End) -> Value {
     json!({
         "content": text, "stop": true, "stop_type": kind, "stopping_word": word, "model": name,
         "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
-        "truncated": *end == End::Context,
+        "truncated": *end == End::Context, "has_new_line": text.contains('\n'), "index": 0, "timings": timings(answers),
+    })
+}
+
+/// What an answer took, as llama-server says it.
+fn timings(answers: &Answers) -> Value {
+    let Usage { prompt, reused, made } = answers.usage();
+    let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times());
+    let (before, behind) = (before.as_secs_f64() * 1e3, behind.as_secs_f64() * 1e3);
+    let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
+    let rate =
+        |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
+    json!({
+        "cache_n": reused, "prompt_n": computed, "prompt_ms": before, "prompt_per_token_ms": each(before, computed),
+        "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
+        "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
     })
 }
 

@@ -9,6 +9,7 @@
 //!
 //! What is asked for and not there is refused by name: nothing that changes an answer is passed over.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +23,14 @@ use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::{Delta, ToolCall};
 use ixc_frontend::template::{Conversation, Json as JsonText, Message};
-use ixc_runtime::sample::Settings;
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
 
-use crate::answer::{Answer, Next, Usage, Wanted};
+use crate::answer::{Answer, Answers, Next, Usage, Wanted};
 use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
-use crate::model::{End, Model, Request};
+use crate::model::{End, Likely, Model, Request};
+use crate::wanted::{COMMON_UNSUPPORTED, constraint_of_chat, constraint_of_text, likeliest_of_chat, sampling};
 
 /// Most messages of a conversation.
 pub(crate) const MOST_MESSAGES: usize = 65_536;
@@ -85,9 +85,12 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
     };
     let wanted = Wanted {
         limit: limit.map(|limit| limit as usize),
-        sampling: sampling(&fields)?,
+        sampling: sampling(&*app.model, &fields)?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
+        constraint: constraint_of_chat(&fields)?,
+        likeliest: likeliest_of_chat(&fields)?,
+        count: count(&fields)?,
     };
     // An answer takes long, and what it was asked with is memory.
     drop(fields);
@@ -104,17 +107,23 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let tokens = prompt_tokens(&*app.model, fields.get("prompt"))?;
     let request = Request {
         limit: Some(limit),
-        sampling: sampling(&fields)?,
+        sampling: sampling(&*app.model, &fields)?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
+        grammar: app.constrain(constraint_of_text(&fields)?).await?,
+        likeliest: fields.number("logprobs")?.map(|likeliest| likeliest as usize),
         tokens,
     };
+    let count = count(&fields)?;
     drop(fields);
-    let count = request.tokens.len();
-    let (send, events) = mpsc::unbounded_channel();
-    app.model.start(request, send)?;
-    respond(&app, how, Answer::new(events, None, count)).await
+    let answers = Answer::several(&*app.model, &request, None, count)?;
+    respond(&app, how, answers).await
+}
+
+/// How many answers are wanted.
+fn count(fields: &Fields) -> Result<u32, HttpError> {
+    Ok(fields.number("n")?.map_or(1, |count| count as u32))
 }
 
 /// A prompt: a text, a list with one, or tokens.
@@ -137,57 +146,17 @@ pub(crate) fn prompt_tokens(model: &impl Model, prompt: Option<&Value>) -> Resul
     if tokens.is_empty() { Err(HttpError::invalid(Some("prompt"), "prompt is empty")) } else { Ok(tokens) }
 }
 
-const COMMON_UNSUPPORTED: &[Unsupported] = &[
-    ("functions", |_| false, "functions, which tools have replaced,"),
-    ("audio", |_| false, "audio"),
-    ("grammar", |value| value == "", "a grammar"),
-    ("json_schema", |_| false, "a JSON schema"),
-];
-const CHAT_UNSUPPORTED: &[Unsupported] = &[
-    ("logprobs", |value| value == false, "logprobs"),
-    ("response_format", |value| value["type"] == "text", "a response_format other than text"),
-    ("tool_choice", |value| value == "auto" || value == "none", "a tool_choice other than auto and none"),
-    ("modalities", |value| *value == json!(["text"]), "another modality than text"),
-];
+const CHAT_UNSUPPORTED: &[Unsupported] =
+    &[("modalities", |value| *value == json!(["text"]), "another modality than text")];
 const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
-    ("logprobs", |_| false, "logprobs"),
     ("echo", |value| value == false, "echo"),
     ("suffix", |value| value == "", "a suffix"),
-    ("best_of", |value| *value == 1, "best_of"),
+    ("best_of", |value| *value == 1, "best_of above 1"),
 ];
 
 /// Refuses what is asked for and not there.
 fn refuse(fields: &Fields, unsupported: &[Unsupported]) -> Result<(), HttpError> {
-    fields.number("n")?;
     fields.refuse(COMMON_UNSUPPORTED.iter().chain(unsupported))
-}
-
-/// How tokens are chosen; the defaults are those of a run.
-pub(crate) fn sampling(fields: &Fields) -> Result<Settings, HttpError> {
-    let own = Settings::default();
-    let real = |name, own: f32| Ok::<_, HttpError>(fields.number(name)?.map_or(own, |found| found as f32));
-    let count = |name, own: u32| Ok::<_, HttpError>(fields.number(name)?.map_or(own, |found| found as u32));
-    // -1 is any seed.
-    let seed = fields.number("seed")?.filter(|seed| *seed >= 0.0).map(|seed| seed as u64);
-    Ok(Settings {
-        temperature: real("temperature", own.temperature)?,
-        top_k: count("top_k", own.top_k)?,
-        top_p: real("top_p", own.top_p)?,
-        min_p: real("min_p", own.min_p)?,
-        repeat_penalty: real("repeat_penalty", own.repeat_penalty)?,
-        repeat_window: count("repeat_last_n", own.repeat_window)?,
-        presence_penalty: real("presence_penalty", own.presence_penalty)?,
-        frequency_penalty: real("frequency_penalty", own.frequency_penalty)?,
-        bias: fields.biases()?,
-        seed: seed.unwrap_or_else(any_seed),
-        ..own
-    })
-}
-
-/// A seed that no other request has, as far as the clock goes.
-fn any_seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_nanos() as u64)
 }
 
 /// The conversation of a request.
@@ -379,16 +348,63 @@ impl Frame {
     }
 
     /// A part of a streamed answer.
-    fn chunk(&self, content: Value, finish: Option<&str>) -> Value {
-        let choice = match self.kind {
-            Kind::Chat => json!([{"index": 0, "delta": content, "logprobs": null, "finish_reason": finish}]),
-            Kind::Completion => json!([{"index": 0, "text": content, "logprobs": null, "finish_reason": finish}]),
-        };
-        self.object(true, choice)
+    fn chunk(&self, index: usize, content: Value, logprobs: Value, finish: Option<&str>) -> Value {
+        let name = if self.kind == Kind::Chat { "delta" } else { "text" };
+        self.object(true, json!([{"index": index, name: content, "logprobs": logprobs, "finish_reason": finish}]))
+    }
+
+    /// How likely tokens were; the offset is where their text begins in the answer's.
+    fn logprobs(&self, likely: &[(Likely, Vec<Likely>)], offset: usize) -> Value {
+        if likely.is_empty() {
+            return Value::Null;
+        }
+        match self.kind {
+            Kind::Chat => {
+                let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
+                    let mut object = likely_object(token);
+                    object["top_logprobs"] = likeliest.iter().map(likely_object).collect();
+                    object
+                };
+                json!({"content": likely.iter().map(token).collect::<Value>(), "refusal": null})
+            }
+            Kind::Completion => {
+                let mut next = offset;
+                let mut offsets = Vec::with_capacity(likely.len());
+                for (token, _) in likely {
+                    offsets.push(next);
+                    next += text_of(token).chars().count();
+                }
+                let top = |(_, likeliest): &(Likely, Vec<Likely>)| -> Value {
+                    likeliest.iter().map(|one| (text_of(one), logarithm(one))).collect::<Map<_, _>>().into()
+                };
+                json!({
+                    "tokens": likely.iter().map(|(token, _)| text_of(token)).collect::<Vec<_>>(),
+                    "token_logprobs": likely.iter().map(|(token, _)| logarithm(token)).collect::<Vec<_>>(),
+                    "top_logprobs": likely.iter().map(top).collect::<Vec<_>>(), "text_offset": offsets,
+                })
+            }
+        }
     }
 }
 
-async fn respond<M: Model>(app: &Arc<App<M>>, how: How, answer: Answer) -> Result<Response, HttpError> {
+/// The text of a token; what is no whole character is replaced.
+fn text_of(likely: &Likely) -> String {
+    String::from_utf8_lossy(&likely.bytes).into_owned()
+}
+
+/// JSON has no infinity; OpenAI's interface has this for what does not come up.
+const LEAST_LOGARITHM: f32 = -9999.0;
+
+fn logarithm(likely: &Likely) -> Value {
+    likely.log_probability.max(LEAST_LOGARITHM).into()
+}
+
+/// A token and how likely it was.
+pub(crate) fn likely_object(likely: &Likely) -> Value {
+    json!({"id": likely.token, "token": text_of(likely), "logprob": logarithm(likely), "bytes": likely.bytes})
+}
+
+async fn respond<M: Model>(app: &Arc<App<M>>, how: How, answers: Answers) -> Result<Response, HttpError> {
     let frame = Frame {
         kind: how.kind,
         id: format!("{}-{}", how.kind.prefix(), app.next_id()),
@@ -396,101 +412,136 @@ async fn respond<M: Model>(app: &Arc<App<M>>, how: How, answer: Answer) -> Resul
         model: app.model.facts().name.clone(),
     };
     match how.streamed {
-        true => Ok(stream(frame, how, answer)),
-        false => whole(frame, answer).await.map(|object| Json(object).into_response()),
+        true => Ok(stream(frame, how, answers)),
+        false => whole(frame, answers).await.map(|object| Json(object).into_response()),
     }
 }
 
-/// The whole answer.
-async fn whole(frame: Frame, mut answer: Answer) -> Result<Value, HttpError> {
-    let (mut said, mut end) = (ixc_frontend::chat::Answer::default(), None);
-    while let Some(next) = answer.next().await? {
-        match next {
+/// The whole answers.
+async fn whole(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
+    let mut said = vec![(ixc_frontend::chat::Answer::default(), Vec::new(), None); answers.len()];
+    while let Some((number, next)) = answers.next().await {
+        let likely = answers.take_likely(number);
+        let (said, all, end) = &mut said[number];
+        all.extend(likely);
+        match next? {
             Next::Deltas(deltas) => said.extend(deltas),
-            Next::Ended(why) => end = Some(why),
+            Next::Ended(why) => *end = Some(why),
         }
     }
-    let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
-    let finish = finish_reason(&end, !said.calls.is_empty());
-    let choice = match frame.kind {
-        Kind::Chat => {
-            let calls: Vec<_> = said.calls.iter().map(call_object).collect();
-            let content = if said.content.is_empty() && !calls.is_empty() { Value::Null } else { said.content.into() };
-            let mut message = json!({"role": "assistant", "content": content, "refusal": null});
-            if !said.reasoning.is_empty() {
-                message["reasoning_content"] = said.reasoning.into();
+    let mut choices = Vec::new();
+    for (index, (said, likely, end)) in said.into_iter().enumerate() {
+        let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+        let finish = finish_reason(&end, !said.calls.is_empty());
+        let logprobs = frame.logprobs(&likely, 0);
+        choices.push(match frame.kind {
+            Kind::Chat => {
+                let message = message_object(said);
+                json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
             }
-            if !calls.is_empty() {
-                message["tool_calls"] = calls.into();
+            Kind::Completion => {
+                json!({"index": index, "text": said.content, "logprobs": logprobs, "finish_reason": finish})
             }
-            json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish})
-        }
-        Kind::Completion => json!({"index": 0, "text": said.content, "logprobs": null, "finish_reason": finish}),
-    };
-    let mut object = frame.object(false, json!([choice]));
-    object["usage"] = usage_object(answer.usage);
+        });
+    }
+    let mut object = frame.object(false, choices.into());
+    object["usage"] = usage_object(answers.usage());
     Ok(object)
 }
 
-/// The answer in parts, as it is made.
-fn stream(frame: Frame, how: How, answer: Answer) -> Response {
-    struct Stream {
-        frame: Frame,
-        how: How,
-        answer: Answer,
-        calls: usize,
-        /// What is still to be sent, before more is asked for.
-        ready: std::collections::VecDeque<String>,
-        done: bool,
+fn message_object(said: ixc_frontend::chat::Answer) -> Value {
+    let calls: Vec<_> = said.calls.iter().map(call_object).collect();
+    let content = if said.content.is_empty() && !calls.is_empty() { Value::Null } else { said.content.into() };
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    if !said.reasoning.is_empty() {
+        message["reasoning_content"] = said.reasoning.into();
     }
-    let mut first = std::collections::VecDeque::new();
-    if how.kind == Kind::Chat {
-        first.push_back(frame.chunk(json!({"role": "assistant", "content": ""}), None).to_string());
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
     }
-    let begin = Stream { frame, how, answer, calls: 0, ready: first, done: false };
+    message
+}
+
+/// Answers in parts, as they are made.
+struct Stream {
+    frame: Frame,
+    how: How,
+    answers: Answers,
+    /// Of each answer, its calls so far, and characters of its tokens.
+    said: Vec<(usize, usize)>,
+    /// What is still to be sent, before more is asked for.
+    ready: VecDeque<String>,
+    done: bool,
+}
+
+impl Stream {
+    fn push(&mut self, index: usize, content: Value, logprobs: Value, finish: Option<&str>) {
+        self.ready.push_back(self.frame.chunk(index, content, logprobs, finish).to_string());
+    }
+
+    fn add(&mut self, index: usize, next: Next) {
+        let likely = self.answers.take_likely(index);
+        let mut logprobs = self.frame.logprobs(&likely, self.said[index].1);
+        self.said[index].1 += likely.iter().map(|(token, _)| text_of(token).chars().count()).sum::<usize>();
+        match next {
+            Next::Deltas(deltas) => {
+                for delta in deltas {
+                    let content = match (self.how.kind, delta) {
+                        (Kind::Chat, Delta::Content(text)) => json!({"content": text}),
+                        (Kind::Chat, Delta::Reasoning(text)) => json!({"reasoning_content": text}),
+                        (Kind::Chat, Delta::Call(call)) => {
+                            let mut object = call_object(&call);
+                            object.insert("index".to_owned(), self.said[index].0.into());
+                            self.said[index].0 += 1;
+                            json!({"tool_calls": [object]})
+                        }
+                        (Kind::Completion, Delta::Content(text) | Delta::Reasoning(text)) => text.into(),
+                        (Kind::Completion, Delta::Call(_)) => continue,
+                    };
+                    self.push(index, content, logprobs.take(), None);
+                }
+            }
+            Next::Ended(end) => {
+                let empty = if self.how.kind == Kind::Chat { json!({}) } else { "".into() };
+                let finish = finish_reason(&end, self.said[index].0 > 0);
+                self.push(index, empty, logprobs.take(), Some(finish));
+            }
+        }
+    }
+
+    /// What comes behind the last part.
+    fn end(&mut self) {
+        if self.how.usage {
+            let mut object = self.frame.object(true, json!([]));
+            object["usage"] = usage_object(self.answers.usage());
+            self.ready.push_back(object.to_string());
+        }
+        self.ready.push_back("[DONE]".to_owned());
+        self.done = true;
+    }
+}
+
+/// The answers in parts, as they are made.
+fn stream(frame: Frame, how: How, answers: Answers) -> Response {
+    let said = vec![(0, 0); answers.len()];
+    let mut begin = Stream { frame, how, answers, said, ready: VecDeque::new(), done: false };
+    if begin.how.kind == Kind::Chat {
+        for index in 0..begin.answers.len() {
+            begin.push(index, json!({"role": "assistant", "content": ""}), Value::Null, None);
+        }
+    }
     let events = futures_util::stream::unfold(begin, |mut s| async move {
         while s.ready.is_empty() {
             if s.done {
                 return None;
             }
-            match s.answer.next().await {
-                Ok(Some(Next::Deltas(deltas))) => {
-                    for delta in deltas {
-                        let content = match (s.how.kind, delta) {
-                            (Kind::Chat, Delta::Content(text)) => json!({"content": text}),
-                            (Kind::Chat, Delta::Reasoning(text)) => json!({"reasoning_content": text}),
-                            (Kind::Chat, Delta::Call(call)) => {
-                                let mut object = call_object(&call);
-                                object.insert("index".to_owned(), s.calls.into());
-                                s.calls += 1;
-                                json!({"tool_calls": [object]})
-                            }
-                            (Kind::Completion, Delta::Content(text) | Delta::Reasoning(text)) => text.into(),
-                            (Kind::Completion, Delta::Call(_)) => continue,
-                        };
-                        s.ready.push_back(s.frame.chunk(content, None).to_string());
-                    }
-                }
-                Ok(Some(Next::Ended(end))) => {
-                    let empty = if s.how.kind == Kind::Chat { json!({}) } else { "".into() };
-                    let finish = finish_reason(&end, s.calls > 0);
-                    s.ready.push_back(s.frame.chunk(empty, Some(finish)).to_string());
-                    if s.how.usage {
-                        let mut object = s.frame.object(true, json!([]));
-                        object["usage"] = usage_object(s.answer.usage);
-                        s.ready.push_back(object.to_string());
-                    }
-                    s.ready.push_back("[DONE]".to_owned());
-                    s.done = true;
-                }
-                Ok(None) => {
-                    s.ready.push_back(HttpError::failed("the answer was not finished").body().to_string());
-                    s.done = true;
-                }
-                Err(error) => {
+            match s.answers.next().await {
+                Some((index, Ok(next))) => s.add(index, next),
+                Some((_, Err(error))) => {
                     s.ready.push_back(error.body().to_string());
                     s.done = true;
                 }
+                None => s.end(),
             }
         }
         let text = s.ready.pop_front()?;

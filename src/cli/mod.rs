@@ -15,6 +15,7 @@ mod eval;
 mod experts;
 mod failure;
 mod force;
+mod grammar;
 mod hints;
 mod inspect;
 mod inspect_plan;

@@ -9,6 +9,7 @@ use std::time::Instant;
 use ixc::chat::{self, Chat};
 use ixc::files::Output;
 use ixc::frontend::template::{ChatTemplate, own_program};
+use ixc::grammar::Matcher;
 use ixc::ir::plan::State;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
@@ -18,6 +19,7 @@ use ixc::session::{Session, SessionOptions};
 
 use super::choose::{ModelChoice, RunChoice, backend};
 use super::force::{Force, reads};
+use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
 use super::output::{Bytes, Watch, counted, note};
@@ -41,6 +43,7 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
+  ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'
   ixc run --target amx --emulate -p Hello -n 4   code for another CPU
   ixc run model.gguf -f book.txt -n 1 --save-state book.ixs
   ixc run model.gguf --load-state book.ixs -p \"In short,\"
@@ -100,13 +103,15 @@ pub struct Args {
     force: Force,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarChoice,
 }
 
 impl Args {
     /// Files that are named here and read.
     fn inputs(&self) -> Vec<&Path> {
         let files = self.model.files().chain(self.file.as_deref()).chain(self.template.file());
-        files.chain(self.load_state.as_deref()).collect()
+        files.chain(self.load_state.as_deref()).chain(self.grammar.files()).collect()
     }
 
     /// Runs the command.
@@ -134,13 +139,15 @@ impl Args {
         };
         // Before the model is opened, which takes longer.
         let template = self.template.template()?;
+        let grammar = self.grammar.source()?;
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
         for output in output.iter_mut().chain(&mut state) {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }
-        let result = self.converse_or_write(session, template, gauge, begin, state, out);
+        let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &session)).transpose()?;
+        let result = self.converse_or_write(session, template, grammar, gauge, begin, state, out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
@@ -152,6 +159,7 @@ impl Args {
         &self,
         mut session: Session,
         template: Option<ChatTemplate>,
+        grammar: Option<Matcher>,
         gauge: Arc<Gauge>,
         begin: Instant,
         state: Option<Output>,
@@ -174,6 +182,7 @@ impl Args {
                 model: &self.model,
                 streaming: &self.how.streaming,
                 sampling: &self.sampling,
+                grammar,
                 inputs: self.inputs(),
                 limit: self.limit(None),
                 stats: self.stats,

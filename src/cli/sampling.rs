@@ -2,7 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ixc::runtime::sample::{Sampler, Settings};
+use ixc::frontend::tokenizer::Tokenizer;
+use ixc::runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, SAMPLERS, Sampler, Settings};
+use ixc::session::{DRY_BREAKERS, breakers};
 
 /// How the next token is chosen.
 #[derive(Debug, clap::Args)]
@@ -29,9 +31,57 @@ pub struct SamplingArgs {
     /// Taken from the logits of tokens as often as they were there; 0 does nothing.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     frequency_penalty: f32,
-    /// How many of the last tokens the penalties look at.
-    #[arg(long, default_value_t = 64, value_name = "N")]
-    repeat_last_n: u32,
+    /// How many of the last tokens the penalties look at; -1 for all.
+    #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
+    repeat_last_n: i64,
+    /// Only tokens about as surprising as is to be expected, that together have this probability; 1 for all.
+    #[arg(long, visible_alias = "typical", default_value_t = 1.0)]
+    typical_p: f32,
+    /// Only tokens whose logits are within so many standard deviations of the largest; -1 for all.
+    #[arg(long, visible_alias = "top-nsigma", default_value_t = -1.0, allow_negative_numbers = true)]
+    top_n_sigma: f32,
+    /// How likely it is that the likeliest tokens are left out; 0 never leaves them out.
+    #[arg(long, default_value_t = 0.0)]
+    xtc_probability: f32,
+    /// Of the tokens with at least this probability all but the least likely are left out.
+    #[arg(long, default_value_t = 0.1)]
+    xtc_threshold: f32,
+    /// Makes tokens less likely that would go on with a repetition; 0 does nothing.
+    #[arg(long, default_value_t = 0.0)]
+    dry_multiplier: f32,
+    /// What a further token of the repetition multiplies that by.
+    #[arg(long, default_value_t = 1.75)]
+    dry_base: f32,
+    /// The longest repetition that costs nothing.
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    dry_allowed_length: u32,
+    /// How many of the last tokens repetitions are looked for in; -1 for all.
+    #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
+    dry_penalty_last_n: i64,
+    /// Text that no repetition goes over, in place of newline, colon, quote and asterisk; may be given several times, `none` for none.
+    #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
+    dry_sequence_breaker: Vec<String>,
+    /// How far --temp goes down where the next token is certain, and up where it is not; 0 does nothing.
+    #[arg(long, default_value_t = 0.0)]
+    dynatemp_range: f32,
+    /// The power of the entropy by which it does.
+    #[arg(long, default_value_t = 1.0)]
+    dynatemp_exp: f32,
+    /// Mirostat, version 1 or 2, in place of all samplers but --temp; 0 for none.
+    #[arg(long, default_value_t = 0, value_name = "VERSION")]
+    mirostat: u32,
+    /// The surprise that mirostat aims at, in bits.
+    #[arg(long, default_value_t = 5.0)]
+    mirostat_ent: f32,
+    /// How fast it does.
+    #[arg(long, default_value_t = 0.1)]
+    mirostat_lr: f32,
+    /// The samplers that are used, in their order, with semicolons between [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature].
+    #[arg(long, value_name = "NAMES", value_parser = names)]
+    samplers: Option<Samplers>,
+    /// The same by letters [default: edskypmxt].
+    #[arg(long, visible_alias = "sampler-seq", value_name = "LETTERS", value_parser = letters, conflicts_with = "samplers")]
+    sampling_seq: Option<Samplers>,
     /// Makes the choice repeatable; -1 takes one from the clock.
     #[arg(short, long, default_value_t = -1, allow_negative_numbers = true)]
     seed: i64,
@@ -42,6 +92,39 @@ pub struct SamplingArgs {
     #[arg(short = 'r', long = "stop", visible_alias = "reverse-prompt", value_name = "STRING",
           value_parser = clap::builder::NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     pub stop: Vec<String>,
+}
+
+/// Samplers in their order.
+#[derive(Clone, Debug)]
+struct Samplers(Vec<Kind>);
+
+fn samplers(found: impl Iterator<Item = Result<Kind, String>>) -> Result<Samplers, String> {
+    let mut all = Vec::new();
+    for kind in found {
+        let kind = kind?;
+        if all.contains(&kind) {
+            return Err(format!("{} is there twice", kind.name()));
+        }
+        all.push(kind);
+    }
+    Ok(Samplers(all))
+}
+
+fn names(text: &str) -> Result<Samplers, String> {
+    let known: Vec<&str> = SAMPLERS.iter().map(|row| row.name).collect();
+    let named = |name| Kind::named(name).ok_or_else(|| format!("there is no {name:?}, only {}", known.join(", ")));
+    samplers(text.split(';').map(named))
+}
+
+fn letters(text: &str) -> Result<Samplers, String> {
+    let known: String = SAMPLERS.iter().map(|row| row.letter).collect();
+    let lettered = |letter| Kind::lettered(letter).ok_or_else(|| format!("there is no {letter:?}, only {known}"));
+    samplers(text.chars().map(lettered))
+}
+
+/// What -1 makes as long as can be.
+fn window(count: i64) -> u32 {
+    if count < 0 { MAX_REPEAT_WINDOW } else { u32::try_from(count).unwrap_or(u32::MAX) }
 }
 
 impl SamplingArgs {
@@ -63,17 +146,49 @@ impl SamplingArgs {
         Ok(())
     }
 
-    /// The sampler's settings; `ends` are the tokens that end an answer.
-    pub fn settings(&self, seed: u64, ends: &[u32]) -> Settings {
+    /// The sampler's settings for a model; `ends` are the tokens that end an answer.
+    ///
+    /// # Errors
+    /// When the tokenizer has no tokens for what repetitions do not go over.
+    pub fn settings_for(&self, seed: u64, ends: &[u32], tokenizer: &Tokenizer) -> Result<Settings, ixc::Error> {
+        let mut settings = self.settings(seed, ends);
+        if settings.dry_multiplier > 0.0 {
+            settings.dry_breakers = match &*self.dry_sequence_breaker {
+                [] => breakers(tokenizer, &DRY_BREAKERS)?,
+                [none] if none == "none" => Vec::new(),
+                texts => breakers(tokenizer, texts)?,
+            };
+        }
+        Ok(settings)
+    }
+
+    /// The sampler's settings, but for what repetitions do not go over.
+    fn settings(&self, seed: u64, ends: &[u32]) -> Settings {
+        let samplers = self.samplers.as_ref().or(self.sampling_seq.as_ref());
         Settings {
             temperature: self.temp,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exp,
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
+            typical_p: self.typical_p,
+            top_n_sigma: self.top_n_sigma,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
             repeat_penalty: self.repeat_penalty,
-            repeat_window: self.repeat_last_n,
+            repeat_window: window(self.repeat_last_n),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_window: window(self.dry_penalty_last_n),
+            dry_breakers: Vec::new(),
+            mirostat: self.mirostat,
+            mirostat_tau: self.mirostat_ent,
+            mirostat_eta: self.mirostat_lr,
+            samplers: samplers.map_or_else(|| DEFAULT_SAMPLERS.to_vec(), |samplers| samplers.0.clone()),
             bias: Vec::new(),
             never: if self.ignore_eos { ends.to_vec() } else { Vec::new() },
             seed,

@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 /// The command that knows them.
 const COMMAND: &str = "run";
 /// What they are called here.
-const SPELLINGS: [(&str, &str); 3] = [("-cnv", "--chat"), ("-no-cnv", "--no-chat"), ("-sys", "--system")];
+const SPELLINGS: [(&str, &str); 4] =
+    [("-cnv", "--chat"), ("-no-cnv", "--no-chat"), ("-sys", "--system"), ("-jf", "--json-schema-file")];
 /// Those that there are none of here, and why.
 const MISSING: [(&str, &str); 8] = [
     ("-ngl", "there is no GPU to put layers on"),
@@ -18,7 +19,8 @@ const MISSING: [(&str, &str); 8] = [
     ("-sysf", "--system takes the text itself, such as \"$(cat FILE)\""),
 ];
 /// Options whose value may look like an option.
-const TEXTS: [&str; 7] = ["-p", "--prompt", "--system", "--system-prompt", "-sys", "-r", "--stop"];
+const TEXTS: [&str; 10] =
+    ["-p", "--prompt", "--system", "--system-prompt", "-sys", "-r", "--stop", "--grammar", "-j", "--json-schema"];
 
 /// The arguments as this program spells them; in words, what is wrong with one.
 ///
@@ -67,6 +69,7 @@ mod tests {
             ("ixc run m.gguf -cnv -sys Brief", "ixc run m.gguf --chat --system Brief"),
             ("ixc run -no-cnv -p Hello", "ixc run --no-chat -p Hello"),
             ("ixc -q run -cnv", "ixc -q run --chat"),
+            ("ixc run -jf schema.json", "ixc run --json-schema-file schema.json"),
             // What stands behind these is text.
             ("ixc run -p -cnv -cnv", "ixc run -p -cnv --chat"),
             ("ixc run -sys -sys -cnv", "ixc run --system -sys --chat"),

@@ -11,6 +11,7 @@ use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
 use ixc::frontend::chat::{Answer, Parser};
 use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::grammar::Matcher;
 use ixc::kernels::roofline::Roofline;
 use ixc::runtime::gauge::Gauge;
 use ixc::runtime::pages::PageUse;
@@ -40,6 +41,8 @@ pub struct Wanted<'a> {
     pub model: &'a ModelChoice,
     pub streaming: &'a StreamingChoice,
     pub sampling: &'a SamplingArgs,
+    /// What each text follows.
+    pub grammar: Option<Matcher>,
     /// Files that are named and read.
     pub inputs: Vec<&'a Path>,
     /// Most tokens of an answer.
@@ -126,10 +129,10 @@ impl Writer<'_> {
             out.flush()
         };
         let out = &mut *self.out;
-        let sampling = self.wanted.sampling.settings(self.seed, &tokenizer.end_of_generation());
+        let sampling = self.wanted.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
         let mut stop = StopStrings::new(&self.wanted.sampling.stop);
         let mut watch = Some(Watch::new(&self.gauge));
-        let request = Request { tokens, limit, sampling };
+        let request = Request { tokens, limit, sampling, grammar: self.wanted.grammar.clone() };
         let (each, seconds) = LONG_STEP;
         let long = seconds * self.session.engine().max_tokens().div_ceil(each);
         let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(long)));

@@ -20,6 +20,7 @@ const ROOTS: &[&str] = &[
     "emulator/src/lib.rs",
     "dataflow/src/lib.rs",
     "runtime/src/lib.rs",
+    "grammar/src/lib.rs",
     "server/src/lib.rs",
     "src/lib.rs",
     "src/cli/mod.rs",

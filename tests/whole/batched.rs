@@ -175,19 +175,19 @@ fn no_request_waits_for_the_end_of_others_in_short_steps() {
         let never = scheduler.session().tokenizer().unwrap().end_of_generation();
         for tokens in [vec![300], vec![301], (302..322).collect()] {
             let sampling = Settings { never: never.clone(), ..Settings::greedy() };
-            scheduler.submit(Job { tokens, limit: Some(40), sampling }).unwrap();
+            scheduler.submit(Job { limit: Some(40), ..Job::new(tokens, sampling) }).unwrap();
         }
         let (mut begun, mut ended) = (Vec::new(), 0);
         while !scheduler.is_idle() {
             for (id, event) in scheduler.step() {
                 match event {
-                    Event::Token(_) if !begun.contains(&id) => {
+                    Event::Token { .. } if !begun.contains(&id) => {
                         assert_eq!(ended, 0, "{id:?} waits for others in steps of {most}");
                         begun.push(id);
                     }
                     Event::Ended(_) => ended += 1,
                     Event::Failed(error) => panic!("{error}"),
-                    Event::Token(_) | Event::Begun { .. } => {}
+                    Event::Token { .. } | Event::Begun { .. } => {}
                 }
             }
         }

@@ -20,6 +20,7 @@ mod facts;
 mod faults;
 mod foreign_files;
 mod golden;
+mod grammar;
 mod help;
 mod hostile_plans;
 mod kernel_command;

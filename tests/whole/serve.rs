@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -333,17 +334,32 @@ fn what_is_wrong_is_said_by_name() {
         ("/v1/chat/completions", chat(json!({"temperature": "hot"})), "temperature", "must be a number"),
         ("/v1/chat/completions", chat(json!({"max_tokens": 1.5})), "max_tokens", "whole number"),
         ("/v1/chat/completions", chat(json!({"max_tokens": 9_223_372_036_854_775_807u64})), "max_tokens", "from 0"),
-        ("/v1/chat/completions", chat(json!({"n": 1_000_000})), "n", "must be 1"),
+        ("/v1/chat/completions", chat(json!({"n": 1_000_000})), "n", "from 1 to 128"),
         ("/v1/chat/completions", chat(json!({"stop": [1]})), "stop", "must be a text"),
         ("/v1/chat/completions", chat(json!({"logit_bias": {"x": 1}})), "logit_bias", "logit_bias must be"),
         ("/v1/chat/completions", chat(json!({"logit_bias": {"5": 1e300}})), "logit_bias", "logit_bias must be"),
+        ("/v1/chat/completions", chat(json!({"response_format": {"type": "xml"}})), "response_format", "json_schema"),
         (
             "/v1/chat/completions",
-            chat(json!({"response_format": {"type": "json_object"}})),
+            chat(json!({"response_format": {"type": "json_schema"}})),
             "response_format",
-            "not supported",
+            "missing",
         ),
-        ("/v1/chat/completions", chat(json!({"tool_choice": "required"})), "tool_choice", "not supported"),
+        ("/v1/chat/completions", chat(json!({"tool_choice": "required"})), "tool_choice", "there are no tools"),
+        ("/v1/chat/completions", chat(json!({"top_logprobs": 2})), "top_logprobs", "wants logprobs"),
+        ("/v1/chat/completions", chat(json!({"mirostat": 3})), "mirostat", "from 0 to 2"),
+        ("/v1/chat/completions", chat(json!({"samplers": ["best"]})), "samplers", "top_n_sigma"),
+        ("/v1/chat/completions", chat(json!({"samplers": "kk"})), "samplers", "twice"),
+        (
+            "/v1/responses",
+            json!({"input": "x", "previous_response_id": "r"}),
+            "previous_response_id",
+            "nothing is stored",
+        ),
+        ("/v1/responses", json!({"input": 1}), "input", "must be a text"),
+        ("/completion", json!({"prompt": "x", "grammar": "root ::= a"}), "", "there is no rule a"),
+        ("/completion", json!({"prompt": "x", "json_schema": {"type": "nothing"}}), "", "cannot be followed"),
+        ("/completion", json!({"prompt": "x", "grammar": "root ::= \"a\"", "json_schema": {}}), "grammar", "only one"),
         ("/v1/chat/completions", json!({"messages": []}), "messages", "must have 1"),
         ("/v1/chat/completions", json!({"messages": [{"content": "x"}]}), "messages", "messages[0] has no role"),
         (
@@ -360,7 +376,7 @@ fn what_is_wrong_is_said_by_name() {
     ] {
         let (status, answer) = server.post(path, &body);
         let error = &answer["error"];
-        assert_eq!((status, error["param"].as_str()), (400, Some(field)), "{body}: {answer}");
+        assert_eq!((status, error["param"].as_str().unwrap_or_default()), (400, field), "{body}: {answer}");
         assert_eq!(error["type"], "invalid_request_error");
         assert!(error["message"].as_str().unwrap().contains(says), "{answer}");
     }
@@ -397,6 +413,252 @@ fn answer_status(stream: TcpStream) -> u16 {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     line.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// Answers of a form, whatever the model would say: by a schema, by a grammar, and as calls of tools.
+#[test]
+fn answers_are_of_the_form_that_is_asked_for() {
+    let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_template.jinja");
+    let said = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
+    std::fs::write(&template, format!("{{# <tool_call> <think> #}}{said}")).unwrap();
+    let server = Server::start(&["--chat-template-file", template.to_str().unwrap()]);
+    let schema = json!({
+        "type": "object", "required": ["name", "ages"], "additionalProperties": false,
+        "properties": {
+            "name": {"type": "string", "maxLength": 8},
+            "ages": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+        },
+    });
+    let is_of_schema = |value: &Value| {
+        let members = value.as_object().unwrap();
+        assert_eq!(members.len(), 2, "{value}");
+        assert!(members["name"].as_str().unwrap().chars().count() <= 8, "{value}");
+        assert!(members["ages"].as_array().unwrap().iter().all(|age| age.as_u64().unwrap() < 100), "{value}");
+    };
+    let chat = |more: Value| {
+        let mut request =
+            json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 400, "temperature": 1, "seed": 5});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request
+    };
+    let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+    for seed in 0..4 {
+        let mut request = chat(format.clone());
+        request["seed"] = seed.into();
+        let (status, answer) = server.post("/v1/chat/completions", &request);
+        assert_eq!(status, 200, "{answer}");
+        let choice = &answer["choices"][0];
+        // Thinking has no end that it must come to.
+        if choice["finish_reason"] == "stop" {
+            is_of_schema(&serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap());
+        }
+    }
+    for request in [
+        json!({"prompt": "Hi", "json_schema": schema, "n_predict": 400}),
+        json!({"prompt": "Hi", "json_schema": schema, "n_predict": 400, "temperature": 2, "samplers": ["temperature"]}),
+    ] {
+        let (status, answer) = server.post("/completion", &request);
+        assert_eq!((status, &answer["stop_type"]), (200, &json!("eos")), "{answer}");
+        is_of_schema(&serde_json::from_str(answer["content"].as_str().unwrap()).unwrap());
+    }
+    let (_, answer) = server
+        .post("/completion", &json!({"prompt": "Hi", "grammar": "root ::= \"<\" [0-9]{3} \">\"", "n_predict": 9}));
+    let text = answer["content"].as_str().unwrap();
+    assert!(text.len() == 5 && text.starts_with('<') && text.ends_with('>'), "{answer}");
+
+    let function = |name: &str, parameters: &Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
+    let tools = json!([
+        function("look_up", &schema),
+        function("other", &json!({"type": "object", "properties": {}, "additionalProperties": false}))
+    ]);
+    for (choice, expected) in [
+        (json!("required"), None),
+        (json!({"type": "function", "function": {"name": "look_up"}}), Some("look_up")),
+        (json!({"type": "function", "function": {"name": "other"}}), Some("other")),
+    ] {
+        let mut request = chat(json!({}));
+        (request["tools"], request["tool_choice"], request["temperature"]) = (tools.clone(), choice, 0.into());
+        let (status, answer) = server.post("/v1/chat/completions", &request);
+        assert_eq!(status, 200, "{answer}");
+        let choice = &answer["choices"][0];
+        if choice["finish_reason"] == "length" {
+            continue;
+        }
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        let call = &choice["message"]["tool_calls"][0]["function"];
+        assert!(expected.is_none_or(|expected| call["name"] == expected), "{answer}");
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        if call["name"] == "look_up" {
+            is_of_schema(&arguments);
+        } else {
+            assert_eq!(arguments, json!({}));
+        }
+    }
+}
+
+#[test]
+fn how_likely_tokens_were_is_told() {
+    let server = Server::start(&["--chat-template", "chatml"]);
+    let mut request = completion(PROMPTS[0], 6);
+    request["logprobs"] = 3.into();
+    let (status, answer) = server.post("/v1/completions", &request);
+    assert_eq!(status, 200, "{answer}");
+    let (text, logprobs) = (answer["choices"][0]["text"].as_str().unwrap(), &answer["choices"][0]["logprobs"]);
+    let tokens: Vec<&str> =
+        logprobs["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!((tokens.len(), &*tokens.concat()), (6, text));
+    for (i, top) in logprobs["top_logprobs"].as_array().unwrap().iter().enumerate() {
+        let own = logprobs["token_logprobs"][i].as_f64().unwrap();
+        // Greedily the likeliest is drawn.
+        assert_eq!(top[tokens[i]].as_f64(), Some(own), "{logprobs}");
+        assert!(
+            own < 0.0 && top.as_object().unwrap().values().all(|other| other.as_f64().unwrap() <= own),
+            "{logprobs}"
+        );
+        assert_eq!(logprobs["text_offset"][i], tokens[..i].concat().chars().count());
+    }
+    // All words together are certain.
+    let all = json!({"prompt": PROMPTS[0], "n_predict": 1, "temperature": 0, "n_probs": 100});
+    let (_, answer) = server.post("/completion", &all);
+    let first = &answer["completion_probabilities"][0];
+    let sum: f64 =
+        first["top_logprobs"].as_array().unwrap().iter().map(|one| one["logprob"].as_f64().unwrap().exp()).sum();
+    assert!(sum > 0.5 && sum < 1.0 + 1e-5, "{sum}");
+    assert_eq!((&first["token"], &first["id"]), (&first["top_logprobs"][0]["token"], &first["top_logprobs"][0]["id"]));
+    // In a chat, whole and in parts.
+    let mut chat = json!({
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0, "logprobs": true, "top_logprobs": 2,
+    });
+    // Twice: a prompt that is held already is computed by its last token, and rounds otherwise.
+    let [_, (_, whole)] = [0; 2].map(|_| server.post("/v1/chat/completions", &chat));
+    let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len() as u64, whole["usage"]["completion_tokens"].as_u64().unwrap());
+    assert!(content.iter().all(|token| token["top_logprobs"].as_array().unwrap().len() == 2), "{whole}");
+    let bytes = |token: &Value| {
+        token["bytes"].as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8).collect::<Vec<_>>()
+    };
+    let text: Vec<u8> = content.iter().flat_map(bytes).collect();
+    assert_eq!(String::from_utf8_lossy(&text), whole["choices"][0]["message"]["content"].as_str().unwrap());
+    chat["stream"] = true.into();
+    let (_, text) = server.ask("POST", "/v1/chat/completions", "", &chat.to_string());
+    let parts = events(&text);
+    let parts = parts.iter().filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array()).flatten();
+    assert_eq!(parts.cloned().collect::<Vec<_>>(), *content);
+}
+
+/// Several answers to a request: each has the text that it has alone with its seed.
+#[test]
+fn several_answers_are_those_of_several_requests() {
+    let server = Server::start(&["--parallel", "3"]);
+    let request = |n: u32, seed: u32, stream: bool| json!({"prompt": PROMPTS[2], "max_tokens": 10, "n": n, "seed": seed, "stream": stream});
+    let text = |choice: &Value| choice["text"].as_str().unwrap().to_owned();
+    let (status, answer) = server.post("/v1/completions", &request(4, 7, false));
+    assert_eq!(status, 200, "{answer}");
+    let choices = answer["choices"].as_array().unwrap();
+    let texts: Vec<String> = choices.iter().map(text).collect();
+    assert_eq!(choices.iter().map(|choice| choice["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    for (i, expected) in texts.iter().enumerate() {
+        let (_, alone) = server.post("/v1/completions", &request(1, 7 + i as u32, false));
+        assert_eq!(text(&alone["choices"][0]), *expected, "{i}");
+        assert_eq!(alone["usage"]["prompt_tokens"], answer["usage"]["prompt_tokens"]);
+    }
+    assert!(texts.iter().any(|text| *text != texts[0]), "{texts:?}");
+    let (_, stream) = server.ask("POST", "/v1/completions", "", &request(4, 7, true).to_string());
+    let mut parts = vec![String::new(); 4];
+    for event in events(&stream) {
+        let choice = &event["choices"][0];
+        parts[choice["index"].as_u64().unwrap() as usize].push_str(choice["text"].as_str().unwrap());
+    }
+    assert_eq!(parts, texts);
+}
+
+/// The same conversation as /v1/responses and as /v1/chat/completions says it has the same answer, whole and in parts.
+#[test]
+fn responses_are_answered_as_chat_completions_are() {
+    let server = Server::start(&["--chat-template", "chatml"]);
+    let ours = json!({
+        "max_tokens": 12, "temperature": 0,
+        "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Looking.", "tool_calls": [
+                {"id": "t0", "type": "function", "function": {"name": "look", "arguments": "{\"at\":1}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "t0", "content": "7"},
+        ],
+    });
+    let mut theirs = json!({
+        "max_output_tokens": 12, "temperature": 0, "instructions": "Be brief.",
+        "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}]},
+            {"type": "function_call", "call_id": "t0", "name": "look", "arguments": "{\"at\":1}"},
+            {"type": "function_call_output", "call_id": "t0", "output": "7"},
+        ],
+    });
+    let (status, chat) = server.post("/v1/chat/completions", &ours);
+    assert_eq!(status, 200, "{chat}");
+    let (status, whole) = server.post("/v1/responses", &theirs);
+    assert_eq!((status, &whole["object"]), (200, &json!("response")), "{whole}");
+    let content = &chat["choices"][0]["message"]["content"];
+    assert_eq!(&whole["output"][0]["content"][0]["text"], content);
+    let status = if chat["choices"][0]["finish_reason"] == "length" { "incomplete" } else { "completed" };
+    assert_eq!((&whole["status"], &whole["usage"]["input_tokens"]), (&json!(status), &chat["usage"]["prompt_tokens"]));
+    theirs["stream"] = true.into();
+    let (_, text) = server.ask("POST", "/v1/responses", "", &theirs.to_string());
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|object| serde_json::from_str(object).unwrap()).collect();
+    let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(names, events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>());
+    assert!(events.iter().enumerate().all(|(i, event)| event["sequence_number"] == i), "{text}");
+    let parts: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(parts, content.as_str().unwrap());
+    let mut last = events.last().unwrap()["response"].clone();
+    for name in ["id", "created_at", "output", "usage"] {
+        last[name] = whole[name].clone();
+    }
+    assert_eq!(last, whole);
+    let (status, answer) = server.post(
+        "/v1/responses",
+        &json!({
+            "input": "x", "max_output_tokens": 300, "temperature": 0,
+            "text": {"format": {"type": "json_schema", "name": "x", "schema": {"enum": ["yes", "no"]}}},
+        }),
+    );
+    assert_eq!(status, 200, "{answer}");
+    assert!(["\"yes\"", "\"no\""].contains(&answer["output"][0]["content"][0]["text"].as_str().unwrap()), "{answer}");
+}
+
+/// All samplers: a request has the same text alone and among others.
+#[test]
+fn draws_are_the_same_alone_and_among_others() {
+    let server = Server::start(&["--parallel", "4"]);
+    let all = [
+        json!({"typical_p": 0.7}),
+        json!({"top_n_sigma": 1.5}),
+        json!({"xtc_probability": 0.5, "xtc_threshold": 0.05}),
+        json!({"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": ["\n"]}),
+        json!({"dynatemp_range": 0.5, "dynatemp_exponent": 1.3}),
+        json!({"mirostat": 1, "mirostat_tau": 3}),
+        json!({"mirostat": 2, "mirostat_eta": 0.2}),
+        json!({"samplers": ["top_k", "temperature", "min_p"], "repeat_penalty": 1.2, "repeat_last_n": -1}),
+    ];
+    let request = |more: &Value| {
+        let mut request = json!({"prompt": PROMPTS[1], "n_predict": 16, "seed": 11});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, answer) = server.post("/completion", &request);
+        assert_eq!(status, 200, "{answer}");
+        answer["content"].as_str().unwrap().to_owned()
+    };
+    let alone: Vec<String> = all.iter().map(request).collect();
+    let request = &request;
+    let among: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = all.iter().map(|more| scope.spawn(move || request(more))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(alone, among);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use super::format::{Format, Move, State};
 
 /// The markers of one state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Markers {
     /// None where there are none.
     automaton: Option<AhoCorasick>,

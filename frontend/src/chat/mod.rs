@@ -10,6 +10,7 @@
 //! | `format` | the formats: one row each |
 //! | `parser` | the machine that follows a row's markers |
 //! | `markers` | finding the next marker, and the beginning of one at the end of a piece |
+//! | `frame` | what stands around a call that an answer must be |
 //! | `grammar` | how a call says its name and arguments: one function for each grammar |
 //! | `python` | calls in Python's words |
 //! | `json` | members of JSON as they were written, and writing them |
@@ -32,6 +33,7 @@
 use serde::{Deserialize, Serialize};
 
 pub mod format;
+mod frame;
 mod grammar;
 mod json;
 mod markers;
@@ -41,6 +43,7 @@ mod reading;
 mod tools;
 
 pub use format::{Format, format_of};
+pub use frame::{Frame, Thinking};
 pub use parser::Parser;
 pub use tools::TextParameters;
 

@@ -21,7 +21,7 @@ const HEADER_CHARACTERS: &str = " <|>=._-:/";
 const ANALYSIS: &str = "analysis";
 
 /// Takes apart what a model writes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Parser {
     format: &'static Format,
     /// For each state.

@@ -15,7 +15,7 @@
 //! | 84..88 | the last tokens of the sampler that follow, 2^32 - 1 where no sampler does |
 //! | 88..92 | CRC-32 of what follows before the places |
 //! | 92..112 | 0 |
-//! | 112.. | tokens; of each state the first place that is there; positions of the copies; the sampler's generator and tokens |
+//! | 112.. | tokens; of each state the first place that is there; positions of the copies; the sampler's generator, mirostat's surprise and tokens |
 //! | | of each state its places, column by column ([`parts`](crate::states::parts)), and their CRC-32 |
 //! | | each copy, and its CRC-32 |
 //!
@@ -176,7 +176,7 @@ impl Header {
 
     /// Bytes between the header and the places.
     fn facts_bytes(&self) -> u64 {
-        let sampler = if self.recent == NO_SAMPLER { 0 } else { 32 + 4 * u64::from(self.recent) };
+        let sampler = if self.recent == NO_SAMPLER { 0 } else { 40 + 4 * u64::from(self.recent) };
         4 * (u64::from(self.tokens) + u64::from(self.states) + u64::from(self.copies)) + sampler
     }
 }
@@ -208,8 +208,8 @@ impl Facts {
     fn encode(&self) -> Vec<u8> {
         let words = self.tokens.iter().chain(&self.firsts).chain(&self.copies);
         let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
-        if let Some(SamplerState { random, recent }) = &self.sampler {
-            bytes.extend(random.iter().flat_map(|word| word.to_le_bytes()));
+        if let Some(SamplerState { random, recent, surprise }) = &self.sampler {
+            bytes.extend(random.iter().chain([surprise]).flat_map(|word| word.to_le_bytes()));
             bytes.extend(recent.iter().flat_map(|token| token.to_le_bytes()));
         }
         bytes
@@ -254,9 +254,10 @@ impl Facts {
         let mut take = |count: u32| words.by_ref().take(count as usize).collect::<Vec<u32>>();
         let (tokens, firsts, copies) = (take(header.tokens), take(header.states), take(header.copies));
         let sampler = (header.recent != NO_SAMPLER).then(|| {
-            let halves = take(8);
-            let random = std::array::from_fn(|i| u64::from(halves[2 * i]) | u64::from(halves[2 * i + 1]) << 32);
-            SamplerState { random, recent: take(header.recent) }
+            let halves = take(10);
+            let word = |i: usize| u64::from(halves[2 * i]) | u64::from(halves[2 * i + 1]) << 32;
+            let (random, surprise) = (std::array::from_fn(word), word(4));
+            SamplerState { random, recent: take(header.recent), surprise }
         });
         let &Header { identity, before, from, to, .. } = header;
         Facts { identity, before, positions: from..to, tokens, firsts, copies, sampler }

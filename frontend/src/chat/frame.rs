@@ -1,0 +1,118 @@
+//! What stands around an answer that is to be of a form: reasoning before it, and the words of a call around its arguments.
+//!
+//! ```
+//! use ixc_frontend::chat::{format_of, Frame};
+//! let format = format_of("... <tool_call> ... <think>");
+//! let Frame { before, after, .. } = format.call_frame("look").unwrap();
+//! assert_eq!((&*before[1], &*after[0]), ("\n{\"name\": \"look\", \"arguments\": ", "}\n"));
+//! ```
+
+use super::format::{Format, Move, State};
+use super::grammar::{Grammar, Id};
+use super::json;
+
+/// A call's words around its arguments, which are JSON. Markers, which may be tokens of their own, are parts for themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// What stands before all calls.
+    pub open: Vec<String>,
+    /// What stands before the arguments.
+    pub before: Vec<String>,
+    /// What stands behind them.
+    pub after: Vec<String>,
+    /// What stands behind all calls.
+    pub close: Vec<String>,
+    /// Whether more calls can follow the first.
+    pub several: bool,
+}
+
+/// Where reasoning begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thinking {
+    /// Whether the answer begins in it.
+    pub begun: bool,
+    /// The marker that begins it.
+    pub open: &'static str,
+    /// The marker that ends it.
+    pub close: &'static str,
+}
+
+impl Format {
+    fn marker(&self, is_it: impl Fn(&Move) -> bool) -> Option<&'static str> {
+        self.moves.iter().find(|of| is_it(of)).map(|of| of.marker)
+    }
+
+    /// Whether what is said has headers before it, which say what it is.
+    pub fn has_headers(&self) -> bool {
+        self.moves.iter().any(|of| of.to == State::Header)
+    }
+
+    /// How reasoning stands before an answer to this prompt; `None` where there is none.
+    pub fn thinking(&self, prompt: &str) -> Option<Thinking> {
+        let open = self.marker(|of| of.from.contains(&State::Content) && of.to == State::Reasoning)?;
+        let close = self.marker(|of| of.from.contains(&State::Reasoning) && of.to == State::Content)?;
+        Some(Thinking { begun: self.begin(prompt) == State::Reasoning, open, close })
+    }
+
+    /// The words of a call of a tool, where its arguments are JSON; `None` where they are not, or there is no way to call one.
+    pub fn call_frame(&self, name: &str) -> Option<Frame> {
+        let section = self.marker(|of| of.from.contains(&State::Content) && of.to == State::Section);
+        let from = if section.is_some() { State::Section } else { State::Content };
+        let open = self.marker(|of| of.from.contains(&from) && of.to == State::Call)?;
+        let close = self.marker(|of| of.from.contains(&State::Call) && of.to == from);
+        let end = section.and_then(|_| self.marker(|of| of.from.contains(&State::Section) && of.to == State::Content));
+        let (before, after) = match self.call {
+            Grammar::Objects => {
+                (vec![format!("\n{{\"name\": {}, \"arguments\": ", json::string(name))], "}\n".to_owned())
+            }
+            Grammar::Named { separator, id: Id::Whole } => {
+                (vec![format!("functions.{name}:0"), separator.to_owned()], String::new())
+            }
+            Grammar::Named { separator, id: Id::Numbered | Id::Behind(_) } => {
+                (vec![name.to_owned(), separator.to_owned()], String::new())
+            }
+            Grammar::Fenced { separator } => {
+                (vec!["function".to_owned(), separator.to_owned(), format!("{name}\n```json\n")], "\n```".to_owned())
+            }
+            _ => return None,
+        };
+        let texts = |marker: Option<&str>| marker.map(str::to_owned).into_iter();
+        let after = Some(after).filter(|after| !after.is_empty());
+        Some(Frame {
+            open: texts(section).collect(),
+            before: texts(Some(open)).chain(before).collect(),
+            after: after.into_iter().chain(texts(close)).collect(),
+            close: texts(end).collect(),
+            // One that nothing ends cannot be told from the next.
+            several: close.is_some(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::chat::format::FORMATS;
+    use crate::chat::{Answer, Parser};
+
+    /// What a call's words say is read as that call.
+    #[test]
+    fn calls_in_their_words_are_read() {
+        let mut count = 0;
+        for format in FORMATS {
+            let Some(frame) = format.call_frame("look_up") else { continue };
+            let one = [frame.before.concat(), "{\"at\": [1, 2]}".to_owned(), frame.after.concat()].concat();
+            let times = if frame.several { 2 } else { 1 };
+            let text = [frame.open.concat(), one.repeat(times), frame.close.concat()].concat();
+            let mut parser = Parser::new(format, "");
+            let mut answer = Answer::default();
+            answer.extend(parser.push(&text));
+            answer.extend(parser.finish());
+            assert_eq!((answer.calls.len(), answer.content.trim()), (times, ""), "{}: {text}", format.name);
+            for call in &answer.calls {
+                assert_eq!((&*call.name, &*call.arguments), ("look_up", "{\"at\": [1, 2]}"), "{}", format.name);
+            }
+            count += 1;
+        }
+        assert_eq!(count, 10);
+    }
+}

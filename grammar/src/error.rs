@@ -1,0 +1,48 @@
+//! Why a grammar is not followed, and what one may cost.
+
+/// Longest source, in bytes: schemas of whole interfaces have 100 kB.
+pub const MAX_BYTES: usize = 256 << 10;
+/// How deep brackets and rules may nest. Compilers of grammars recurse.
+pub const MAX_DEPTH: usize = 256;
+/// Why a grammar is not followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// It is too long.
+    #[error("the grammar has {bytes} bytes; at most {MAX_BYTES} are taken")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It nests too deep.
+    #[error("the grammar nests {depth} deep; at most {MAX_DEPTH} are taken")]
+    TooDeep {
+        /// How deep.
+        depth: usize,
+    },
+    /// It is no GBNF.
+    #[error("line {line} of the grammar: {message}")]
+    Gbnf {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// It cannot be compiled.
+    #[error("the grammar cannot be followed: {message}")]
+    Compile {
+        /// Why.
+        message: String,
+    },
+    /// It cannot be followed further.
+    #[error("the answer left the grammar: {message}")]
+    Step {
+        /// Why.
+        message: String,
+    },
+    /// The vocabulary has no form that masks can be made for.
+    #[error("no grammar can be followed with this vocabulary: {message}")]
+    Vocabulary {
+        /// Why.
+        message: String,
+    },
+}

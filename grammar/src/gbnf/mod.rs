@@ -1,0 +1,181 @@
+//! llama.cpp's grammars: read, and written as Lark.
+//!
+//! ```text
+//! root ::= "[" item ("," item)* "]"        start: r0
+//! item ::= [0-9]+ | root                   r0: /\x{5b}/ r1 (/\x{2c}/ r1)* /\x{5d}/
+//!                                          r1: /[0-9]{1,}/ | r0
+//! ```
+//!
+//! GBNF is over characters, and what follows Lark has a lexer that takes the longest lexeme. The two say the same where each lexeme is one character. Longer
+//! ones make masks in a fortieth of the time, so that [`lexemes`] finds those that can be taken whole; and where there is any doubt, there are none.
+
+mod lexemes;
+mod read;
+
+use std::fmt::Write;
+
+use crate::GrammarError;
+use lexemes::Lexemes;
+
+/// Characters, as ranges that neither overlap nor touch, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Characters(Vec<(u32, u32)>);
+
+/// The characters that are none: halves of pairs.
+const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
+
+impl Characters {
+    fn new(mut ranges: Vec<(u32, u32)>) -> Characters {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::new();
+        for (first, last) in ranges {
+            match merged.last_mut() {
+                Some((_, end)) if first <= end.saturating_add(1) => *end = (*end).max(last),
+                _ => merged.push((first, last)),
+            }
+        }
+        Characters(merged)
+    }
+
+    /// All but these.
+    fn others(&self) -> Characters {
+        let (mut others, mut next) = (Vec::new(), 0);
+        for (first, last) in Characters::new(self.0.iter().copied().chain([SURROGATES]).collect()).0 {
+            if next < first {
+                others.push((next, first - 1));
+            }
+            next = last + 1;
+        }
+        if next <= char::MAX as u32 {
+            others.push((next, char::MAX as u32));
+        }
+        Characters(others)
+    }
+
+    fn union(&self, other: &Characters) -> Characters {
+        Characters::new(self.0.iter().chain(&other.0).copied().collect())
+    }
+
+    fn meets(&self, other: &Characters) -> bool {
+        self.0.iter().any(|(first, last)| other.0.iter().any(|(begin, end)| first <= end && begin <= last))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As a regular expression.
+    fn regex(&self) -> String {
+        let one = |c: u32| match char::from_u32(c) {
+            Some(c) if c.is_ascii_alphanumeric() => c.to_string(),
+            _ => format!("\\x{{{c:x}}}"),
+        };
+        match self.0.as_slice() {
+            [(first, last)] if first == last => one(*first),
+            ranges => {
+                let mut text = "[".to_owned();
+                for (first, last) in ranges {
+                    text.push_str(&one(*first));
+                    if first < last {
+                        text.push('-');
+                        text.push_str(&one(*last));
+                    }
+                }
+                text + "]"
+            }
+        }
+    }
+}
+
+/// A part of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    /// One of these characters.
+    Characters(Characters),
+    /// Another rule, by its number.
+    Rule(usize),
+    /// A token, as Lark names it.
+    Token(String),
+    /// One after the other; nothing where there are none.
+    Sequence(Vec<Node>),
+    /// One of these.
+    Choice(Vec<Node>),
+    /// As often.
+    Repeat(Box<Node>, u32, Option<u32>),
+}
+
+/// A grammar as it was read; the first rule is the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rules(Vec<Node>);
+
+/// A grammar of llama.cpp's as Lark.
+///
+/// # Errors
+/// [`GrammarError::Gbnf`], with the line.
+pub fn to_lark(gbnf: &str) -> Result<String, GrammarError> {
+    let rules = read::rules(gbnf)?;
+    let mut lark = "start: r0\n".to_owned();
+    for (number, rule) in Lexemes::new(&rules).rules() {
+        // A text takes whatever is written to it.
+        let _ = writeln!(lark, "r{number}: {rule}");
+    }
+    Ok(lark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_sets() {
+        let set = |ranges: &[(u32, u32)]| Characters::new(ranges.to_vec());
+        assert_eq!(set(&[(5, 9), (1, 2), (3, 3), (8, 12)]).0, [(1, 3), (5, 12)]);
+        assert_eq!(set(&[]).others().0, [(0, 0xd7ff), (0xe000, 0x10ffff)]);
+        assert_eq!(set(&[(0, 0x10ffff)]).others().0, []);
+        assert_eq!(set(&[(10, 20)]).others().others(), set(&[(10, 20)]));
+        assert!(set(&[(1, 3)]).meets(&set(&[(3, 4)])) && !set(&[(1, 3)]).meets(&set(&[(4, 4)])));
+        assert_eq!(set(&[(97, 122), (48, 57), (93, 93)]).regex(), "[0-9\\x{5d}a-z]");
+    }
+
+    #[test]
+    fn what_is_no_grammar_is_said_with_its_line() {
+        for (gbnf, line, what) in [
+            ("", 1, "there is no rule root"),
+            ("a ::= \"x\"", 1, "there is no rule root"),
+            ("root ::= a\n\n", 1, "there is no rule a"),
+            ("root ::= \"x", 1, "a text has no end"),
+            ("root ::= [a", 1, "characters in brackets have no end"),
+            ("root ::= (\"a\" | \"b\"\n", 2, "a parenthesis has no end"),
+            ("root ::= \"a\"\nroot ::= \"b\"", 2, "root is there twice"),
+            ("root = \"a\"", 1, "::= is missing behind root"),
+            ("root ::= *", 1, "nothing is repeated"),
+            ("root ::= \"a\"{3,2}", 1, "a repetition of 3 to 2"),
+            ("root ::= \"a\"{2000}", 1, "a repetition of more than 1000"),
+            ("root ::= \"\\q\"", 1, "\\q is no escape"),
+            ("root ::= [z-a]", 1, "z-a is no range"),
+            ("root ::= \"a\" )", 1, "\")\" is not expected"),
+            ("root ::= !<[3]>", 1, "\"!<[3]>\" is not expected"),
+        ] {
+            let error = to_lark(gbnf).unwrap_err();
+            let GrammarError::Gbnf { line: found, message } = &error else { panic!("{error}") };
+            assert_eq!((*found, message.starts_with(what)), (line, true), "{gbnf:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn lexemes_are_as_long_as_is_safe() {
+        let lark = |gbnf: &str| to_lark(gbnf).unwrap();
+        // All of it is one.
+        assert_eq!(lark("root ::= \"yes\" | \"no\" [0-9]?"), "start: r0\nr0: /(?:yes|no(?:[0-9]){0,1})/\n");
+        // Rules that do not come back to themselves stand in it.
+        assert_eq!(lark("root ::= d d\nd ::= [0-9]"), "start: r0\nr0: /[0-9][0-9]/\n");
+        // A list in a list: white space behind a number is a part of it, and behind a bracket may be none, which no lexeme is.
+        let list = "root ::= \"[\" ws (num | root)? \"]\"\nnum ::= [0-9]+ ws\nws ::= [ \\n]*";
+        let expected = "start: r0\nr0: (/\\x{5b}/ (/(?:[\\x{a}\\x{20}]){1,}/)? \
+                        ((/(?:[0-9]){1,}(?:[\\x{a}\\x{20}]){0,}/ | r0))? /\\x{5d}/)\n";
+        assert_eq!(lark(list), expected);
+        // The longest of a's would leave none for the b's side: so there are single characters alone.
+        let found = lark("root ::= [a]+ (\"a\" root \"b\")?");
+        assert!(!found.contains("{1,}/") && found.contains("(/a/)+"), "{found}");
+    }
+}

@@ -1,0 +1,288 @@
+//! Reading llama.cpp's grammars.
+
+use std::collections::HashMap;
+
+use super::{Characters, Node, Rules};
+use crate::GrammarError;
+
+/// Most repetitions that can be asked for, as in llama.cpp's own reader.
+const MAX_REPEAT: u32 = 1000;
+/// Most rules.
+const MAX_RULES: usize = 4096;
+/// Most signs of repetition in a row.
+const MAX_SIGNS: u32 = 8;
+
+/// The rules of a grammar, the root first.
+pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
+    let mut reader = Reader { rest: text, line: 1, names: HashMap::new(), rules: Vec::new(), used: Vec::new() };
+    reader.number("root");
+    reader.space(true);
+    while !reader.rest.is_empty() {
+        reader.rule()?;
+        reader.space(true);
+    }
+    let missing = |number: usize| reader.names.iter().find(|(_, own)| **own == number).map(|(name, _)| *name);
+    if reader.rules.len() > MAX_RULES {
+        return reader.wrong(format!("{} rules; at most {MAX_RULES} are taken", reader.rules.len()));
+    }
+    for (number, rule) in reader.rules.iter().enumerate() {
+        if rule.is_none() {
+            let line = reader.used.get(number).copied().unwrap_or(1);
+            let message = format!("there is no rule {}", missing(number).unwrap_or_default());
+            return Err(GrammarError::Gbnf { line, message });
+        }
+    }
+    Ok(Rules(reader.rules.into_iter().flatten().collect()))
+}
+
+struct Reader<'t> {
+    rest: &'t str,
+    line: usize,
+    names: HashMap<&'t str, usize>,
+    rules: Vec<Option<Node>>,
+    /// The line on which each rule was first named.
+    used: Vec<usize>,
+}
+
+impl<'t> Reader<'t> {
+    fn wrong<T>(&self, message: impl Into<String>) -> Result<T, GrammarError> {
+        Err(GrammarError::Gbnf { line: self.line, message: message.into() })
+    }
+
+    /// The number of a rule.
+    fn number(&mut self, name: &'t str) -> usize {
+        let next = self.names.len();
+        let number = *self.names.entry(name).or_insert(next);
+        if number == next {
+            self.rules.push(None);
+            self.used.push(self.line);
+        }
+        number
+    }
+
+    /// Passes over white space and remarks; over ends of lines where these say nothing.
+    fn space(&mut self, newlines: bool) {
+        loop {
+            let Some(c) = self.rest.chars().next() else { return };
+            match c {
+                '\n' if !newlines => return,
+                '\n' => self.line += 1,
+                ' ' | '\t' | '\r' => {}
+                '#' => {
+                    let end = self.rest.find('\n').unwrap_or(self.rest.len());
+                    self.rest = &self.rest[end..];
+                    continue;
+                }
+                _ => return,
+            }
+            self.rest = &self.rest[1..];
+        }
+    }
+
+    fn take(&mut self, text: &str) -> bool {
+        let found = self.rest.strip_prefix(text);
+        self.rest = found.unwrap_or(self.rest);
+        found.is_some()
+    }
+
+    fn name(&mut self) -> Option<&'t str> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+        let (name, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        Some(name).filter(|name| !name.is_empty())
+    }
+
+    fn rule(&mut self) -> Result<(), GrammarError> {
+        let Some(name) = self.name() else {
+            return self.wrong(format!("a rule begins with its name, not with {:?}", shown(self.rest)));
+        };
+        let number = self.number(name);
+        self.space(false);
+        if !self.take("::=") {
+            return self.wrong(format!("::= is missing behind {name}"));
+        }
+        if self.rules[number].is_some() {
+            return self.wrong(format!("{name} is there twice"));
+        }
+        self.space(true);
+        let node = self.choice(false)?;
+        if !self.rest.is_empty() && !self.rest.starts_with('\n') {
+            return self.wrong(format!("{:?} is not expected", shown(self.rest)));
+        }
+        self.rules[number] = Some(node);
+        Ok(())
+    }
+
+    fn choice(&mut self, nested: bool) -> Result<Node, GrammarError> {
+        let mut all = vec![self.sequence(nested)?];
+        while self.take("|") {
+            self.space(true);
+            all.push(self.sequence(nested)?);
+        }
+        Ok(if all.len() == 1 { all.remove(0) } else { Node::Choice(all) })
+    }
+
+    fn sequence(&mut self, nested: bool) -> Result<Node, GrammarError> {
+        let (mut all, mut signs): (Vec<Node>, u32) = (Vec::new(), 0);
+        while let Some(c) = self.rest.chars().next() {
+            // What a sign of repetition behind it repeats.
+            let whole = match c {
+                '"' => Node::Sequence(self.text()?),
+                '[' => self.characters()?,
+                '.' => {
+                    self.take(".");
+                    Node::Characters(Characters::default().others())
+                }
+                '(' => {
+                    self.take("(");
+                    self.space(true);
+                    let inner = self.choice(true)?;
+                    if !self.take(")") {
+                        return self.wrong("a parenthesis has no end");
+                    }
+                    inner
+                }
+                '<' => self.token()?,
+                '*' | '+' | '?' | '{' => match all.pop() {
+                    Some(_) if signs == MAX_SIGNS => {
+                        return self.wrong(format!("more than {MAX_SIGNS} repetitions of one part"));
+                    }
+                    Some(last) => {
+                        signs += 1;
+                        all.push(self.repeated(last)?);
+                        self.space(nested);
+                        continue;
+                    }
+                    None => return self.wrong("nothing is repeated"),
+                },
+                _ => match self.name() {
+                    Some(name) => Node::Rule(self.number(name)),
+                    None => break,
+                },
+            };
+            signs = 0;
+            all.push(whole);
+            self.space(nested);
+        }
+        Ok(if all.len() == 1 { all.remove(0) } else { Node::Sequence(all) })
+    }
+
+    fn repeated(&mut self, node: Node) -> Result<Node, GrammarError> {
+        let (least, most) = match self.rest.as_bytes()[0] {
+            b'*' => (0, None),
+            b'+' => (1, None),
+            b'?' => (0, Some(1)),
+            _ => {
+                let Some((inside, _)) = self.rest[1..].split_once('}') else {
+                    return self.wrong("a repetition has no end");
+                };
+                let number = |text: &str| text.trim().parse::<u32>().ok();
+                let found = match inside.split_once(',') {
+                    None => number(inside).map(|count| (count, Some(count))),
+                    Some((least, "")) => number(least).map(|least| (least, None)),
+                    Some((least, most)) => number(least).zip(number(most)).map(|(least, most)| (least, Some(most))),
+                };
+                let Some((least, most)) = found else {
+                    return self.wrong(format!("{{{}}} is no repetition", shown(inside)));
+                };
+                if most.is_some_and(|most| most < least) {
+                    return self.wrong(format!("a repetition of {least} to {}", most.unwrap_or_default()));
+                }
+                if least.max(most.unwrap_or(0)) > MAX_REPEAT {
+                    return self.wrong(format!("a repetition of more than {MAX_REPEAT}"));
+                }
+                self.rest = &self.rest[inside.len() + 1..];
+                (least, most)
+            }
+        };
+        self.rest = &self.rest[1..];
+        Ok(Node::Repeat(Box::new(node), least, most))
+    }
+
+    fn text(&mut self) -> Result<Vec<Node>, GrammarError> {
+        self.take("\"");
+        let mut all = Vec::new();
+        while !self.take("\"") {
+            let Some(c) = self.character()? else { return self.wrong("a text has no end") };
+            all.push(Node::Characters(Characters(vec![(c, c)])));
+        }
+        Ok(all)
+    }
+
+    fn characters(&mut self) -> Result<Node, GrammarError> {
+        self.take("[");
+        let negated = self.take("^");
+        let mut ranges = Vec::new();
+        while !self.take("]") {
+            let no_end = "characters in brackets have no end";
+            let Some(first) = self.character()? else { return self.wrong(no_end) };
+            let mut last = first;
+            if self.rest.starts_with('-') && !self.rest.starts_with("-]") {
+                self.take("-");
+                let Some(end) = self.character()? else { return self.wrong(no_end) };
+                last = end;
+            }
+            if last < first {
+                let shown = |c| char::from_u32(c).unwrap_or(char::REPLACEMENT_CHARACTER);
+                return self.wrong(format!("{}-{} is no range", shown(first), shown(last)));
+            }
+            ranges.push((first, last));
+        }
+        let set = Characters::new(ranges);
+        let set = if negated { set.others() } else { set };
+        if set.is_empty() {
+            return self.wrong("no character is in these brackets");
+        }
+        Ok(Node::Characters(set))
+    }
+
+    /// A character, or what an escape stands for.
+    fn character(&mut self) -> Result<Option<u32>, GrammarError> {
+        let Some(c) = self.rest.chars().next() else { return Ok(None) };
+        if c == '\n' {
+            self.line += 1;
+        }
+        self.rest = &self.rest[c.len_utf8()..];
+        if c != '\\' {
+            return Ok(Some(c.into()));
+        }
+        let Some(kind) = self.rest.chars().next() else { return Ok(None) };
+        self.rest = &self.rest[kind.len_utf8()..];
+        let digits = match kind {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            'n' => return Ok(Some('\n'.into())),
+            'r' => return Ok(Some('\r'.into())),
+            't' => return Ok(Some('\t'.into())),
+            '\\' | '"' | '[' | ']' | '-' | '^' => return Ok(Some(kind.into())),
+            _ => return self.wrong(format!("\\{kind} is no escape")),
+        };
+        let found = self.rest.get(..digits).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        match found.filter(|found| char::from_u32(*found).is_some()) {
+            Some(found) => {
+                self.rest = &self.rest[digits..];
+                Ok(Some(found))
+            }
+            None => self.wrong(format!("\\{kind} must have {digits} digits that are a character")),
+        }
+    }
+
+    /// `<[1000]>` or `<name>`.
+    fn token(&mut self) -> Result<Node, GrammarError> {
+        let is_part = |c: char| !c.is_whitespace() && c != '<' && c != '>';
+        match self.rest.split_once('>') {
+            Some((name, rest)) if name.len() > 1 && name[1..].chars().all(is_part) => {
+                self.rest = rest;
+                Ok(Node::Token(format!("{name}>")))
+            }
+            _ => self.wrong("a token has no end"),
+        }
+    }
+}
+
+/// The beginning of what is there, for errors.
+fn shown(text: &str) -> String {
+    text.chars().take_while(|c| !c.is_whitespace()).take(20).collect()
+}

@@ -1,0 +1,38 @@
+//! What an answer may be: a JSON schema, a regular expression, or a grammar as Lark or GBNF, as masks over a model's vocabulary.
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `source` | what can be asked for |
+//! | `error` | why a grammar is not followed, and what one may cost |
+//! | `gbnf` | llama.cpp's grammars: read, and written as Lark |
+//! | `gbnf/lexemes` | which parts of one can be lexemes without changing what it takes |
+//! | `vocabulary` | a model's tokens as the matcher takes them |
+//! | `matcher` | a grammar that an answer is following |
+//!
+//! ```
+//! use ixc_grammar::{Source, Vocabulary};
+//! # fn allowed(tokenizer: &ixc_frontend::tokenizer::Tokenizer) -> Result<(), ixc_grammar::GrammarError> {
+//! let vocabulary = Vocabulary::new(tokenizer)?;
+//! let mut matcher = vocabulary.matcher(&Source::Regex("[0-9]+".into()))?;
+//! let mask = matcher.allowed()?; // One bit for each token.
+//! # let _ = mask; Ok(()) }
+//! ```
+//!
+//! The masks are llguidance's (<https://github.com/guidance-ai/llguidance>). Nothing is fast-forwarded: where a grammar leaves one text, the model still
+//! chooses how it is cut into tokens, as it would have without a grammar.
+//!
+//! Invariant: a grammar that others wrote costs bounded time and memory, and cannot end the process.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod error;
+mod gbnf;
+mod matcher;
+mod source;
+mod vocabulary;
+
+pub use error::{GrammarError, MAX_BYTES, MAX_DEPTH};
+pub use gbnf::to_lark;
+pub use matcher::Matcher;
+pub use source::{Source, json_literal};
+pub use vocabulary::Vocabulary;

@@ -1,0 +1,65 @@
+//! A grammar that an answer is following.
+
+use llguidance::toktrie::SimpleVob;
+
+use crate::GrammarError;
+
+/// A grammar, and how far an answer has come in it.
+#[derive(Clone)]
+pub struct Matcher {
+    inner: llguidance::Matcher,
+    tokens: usize,
+    mask: SimpleVob,
+}
+
+impl std::fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Matcher").field("ended", &self.is_ended()).finish_non_exhaustive()
+    }
+}
+
+impl Matcher {
+    pub(crate) fn new(inner: llguidance::Matcher, tokens: usize) -> Matcher {
+        Matcher { inner, tokens, mask: SimpleVob::new() }
+    }
+
+    /// The tokens that may come next, one bit each, the lowest of the first word for token 0. Tokens that end an answer are among them where it
+    /// may end here.
+    ///
+    /// # Errors
+    /// [`GrammarError::Step`] where none may come, or finding them would cost more than it may.
+    pub fn allowed(&mut self) -> Result<&[u32], GrammarError> {
+        let mut mask = self.inner.compute_mask_or_eos().map_err(|error| self.wrong(&error.to_string()))?;
+        // The matcher's own end is no token.
+        if mask.len() > self.tokens {
+            mask.set(self.tokens, false);
+        }
+        if mask.is_zero() && !self.may_end() {
+            return Err(self.wrong("no token of the vocabulary goes on from here"));
+        }
+        self.mask = mask;
+        Ok(self.mask.as_slice())
+    }
+
+    /// Goes on by a token that was allowed.
+    ///
+    /// # Errors
+    /// [`GrammarError::Step`] where it was not.
+    pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
+        self.inner.consume_token(token).map_err(|error| self.wrong(&error.to_string()))
+    }
+
+    /// Whether the answer is whole and nothing can follow.
+    pub fn is_ended(&self) -> bool {
+        self.inner.is_stopped() && self.inner.stop_reason().is_ok()
+    }
+
+    /// Whether the answer may end here.
+    pub fn may_end(&mut self) -> bool {
+        self.is_ended() || self.inner.is_accepting().unwrap_or(false)
+    }
+
+    fn wrong(&self, message: &str) -> GrammarError {
+        GrammarError::Step { message: message.to_owned() }
+    }
+}

@@ -1,0 +1,92 @@
+//! What can be asked for.
+
+use serde_json::{Value, json};
+
+use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH};
+
+/// White space between the parts of JSON: some, as people indent it. Without a bound models that are not sure write nothing else.
+const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
+
+/// What an answer may be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// JSON that a schema describes; `true` is any.
+    Schema(Value),
+    /// A text that a regular expression matches, all of it.
+    Regex(String),
+    /// Lark, as llguidance takes it: <https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>.
+    Lark(String),
+    /// llama.cpp's grammars: <https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>.
+    Gbnf(String),
+}
+
+impl Source {
+    /// Any JSON object.
+    pub fn json_object() -> Source {
+        Source::Schema(json!({"type": "object"}))
+    }
+
+    /// A grammar as llama.cpp's users write it: GBNF, or Lark behind `%llguidance`.
+    pub fn of_text(text: &str) -> Source {
+        match text.trim_start().starts_with("%llguidance") {
+            true => Source::Lark(text.to_owned()),
+            false => Source::Gbnf(text.to_owned()),
+        }
+    }
+
+    /// As Lark.
+    ///
+    /// # Errors
+    /// When it is longer or deeper than what is taken, or no GBNF.
+    pub(crate) fn lark(&self) -> Result<String, GrammarError> {
+        let text = match self {
+            Source::Schema(schema) => format!("start: %json {}\n", with_space(schema.clone())),
+            Source::Regex(regex) => {
+                bounded(regex)?;
+                // A slash ends an expression in Lark.
+                format!("start: /{}/\n", regex.replace("\\/", "/").replace('/', "\\x2f").replace('\n', "\\n"))
+            }
+            Source::Lark(lark) => lark.clone(),
+            Source::Gbnf(gbnf) => {
+                bounded(gbnf)?;
+                return crate::gbnf::to_lark(gbnf);
+            }
+        };
+        bounded(&text)?;
+        Ok(text)
+    }
+}
+
+/// A schema as a part of a Lark grammar: `%json` and its text, with bounded white space.
+pub fn json_literal(schema: &Value) -> String {
+    format!("%json {}", with_space(schema.clone()))
+}
+
+/// The schema, which says what white space it takes unless it did.
+fn with_space(schema: Value) -> Value {
+    let mut members = match schema {
+        Value::Object(members) => members,
+        // Any.
+        Value::Bool(true) => serde_json::Map::new(),
+        other => return other,
+    };
+    members.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": JSON_SPACE}));
+    Value::Object(members)
+}
+
+/// Refuses what is too long or too deep.
+fn bounded(text: &str) -> Result<(), GrammarError> {
+    if text.len() > MAX_BYTES {
+        return Err(GrammarError::TooLong { bytes: text.len() });
+    }
+    let (mut open, mut depth) = (0usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        depth = depth.max(open);
+    }
+    if depth > MAX_DEPTH { Err(GrammarError::TooDeep { depth }) } else { Ok(()) }
+}

@@ -1,0 +1,707 @@
+//! The next token from logits.
+//!
+//! Biases come first, and tokens that are never drawn, or that a grammar does not allow; then the samplers of [`Settings::samplers`], in their order. The
+//! default is llama.cpp's: penalties, DRY, top-n-sigma, top-k, locally typical, top-p, min-p, XTC, temperature. Temperature 0 is greedy: the largest
+//! logit, of equal ones the lowest id. Exponentials come from the plan's own softmax kernel, over the whole
+//! vocabulary; a subset's probabilities are those divided by their sum.
+//!
+//! ```text
+//! logits  2.0 1.0 0.5 -1.0    top-k 3     2.0 1.0 0.5    top-p 0.8    2.0 1.0    temperature 0.5    0.88 0.12
+//! ```
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `settings` | numbers, their names and ranges |
+//! | `samplers` | the samplers, one row each |
+//! | `likely` | how likely tokens were |
+//! | `random` | random numbers |
+//! | `resume` | samplers that go on where others were |
+//!
+//! The same seed, plan and settings give the same tokens on every machine on which the logits are the same, as far as the samplers that are on take no
+//! logarithms (min-p, locally typical, dynamic temperature, mirostat), which are the system's.
+//!
+//! Invariant: the token with the largest logit is always a candidate, of those that may be drawn, unless locally typical or XTC is on.
+//! Invariant: there is always a candidate.
+
+mod likely;
+mod random;
+mod resume;
+mod samplers;
+mod settings;
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use crate::engine::{Softmax, StepError};
+
+pub use likely::{Likely, likely};
+use random::Random;
+pub(crate) use resume::MAX_RECENT;
+pub use resume::SamplerState;
+pub use samplers::{DEFAULT as DEFAULT_SAMPLERS, Kind, Row, SAMPLERS};
+pub use settings::{MAX_REPEAT_WINDOW, NUMBERS, Number, Settings, SettingsError};
+
+/// Temperatures below this are greedy: a gap of 0.1 between logits is a factor of e^100.
+pub const LOWEST_TEMPERATURE: f32 = 1e-3;
+/// What stands for a logit of minus infinity: its exponential is 0 beside every other.
+const LOWEST_LOGIT: f32 = -1.0e30;
+
+/// Why no token was drawn.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SampleError {
+    /// No logits.
+    #[error("there are no logits; the last step wanted no such output")]
+    NoLogits,
+    /// A logit that is no number.
+    #[error("the logit of token {token} is {value}; the model or its weights are broken")]
+    NotFinite {
+        /// The token.
+        token: u32,
+        /// Its logit.
+        value: f32,
+    },
+    /// A mask that allows no token.
+    #[error("no token is allowed")]
+    NothingAllowed,
+    /// The softmax kernel failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+/// Order of tokens: the largest logit first, of equal ones the lowest id.
+fn descending(logits: &[f32], a: u32, b: u32) -> Ordering {
+    logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
+}
+
+/// The first `count` tokens in order; `count` is at least 1 and at most their number. One pass that compares most logits with
+/// nothing but the last of the best so far: a vocabulary has a hundred thousand words and takes 0.1 ms.
+fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
+    let room = 2 * count + 64;
+    let mut least = f32::NEG_INFINITY;
+    for (token, &logit) in (0..).zip(logits) {
+        // Those that are equal to the last one come after it.
+        if logit <= least {
+            continue;
+        }
+        best.push(token);
+        if best.len() == room {
+            best.select_nth_unstable_by(count - 1, |&a, &b| descending(logits, a, b));
+            best.truncate(count);
+            least = logits[best[count - 1] as usize];
+        }
+    }
+    best.sort_unstable_by(|&a, &b| descending(logits, a, b));
+    best.truncate(count);
+}
+
+/// Draws tokens.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    settings: Settings,
+    random: Random,
+    /// The last tokens, oldest first, at most the longest window.
+    recent: VecDeque<u32>,
+    /// The surprise that mirostat allows now, in bits.
+    surprise: f64,
+    logits: Vec<f32>,
+    probabilities: Vec<f32>,
+    candidates: Vec<u32>,
+    /// Whether all tokens are candidates, which are not listed then.
+    all: bool,
+    /// Whether candidates are in order.
+    sorted: bool,
+    /// What logits are still to be multiplied by.
+    inverse: f32,
+}
+
+impl Sampler {
+    /// A sampler that has seen nothing.
+    ///
+    /// # Errors
+    /// When a setting is outside its range.
+    pub fn new(settings: Settings) -> Result<Sampler, SettingsError> {
+        settings.check()?;
+        Ok(Sampler {
+            random: Random::new(settings.seed),
+            // Where it has settled nobody knows yet: twice what it aims at.
+            surprise: 2.0 * f64::from(settings.mirostat_tau),
+            settings,
+            recent: VecDeque::new(),
+            logits: Vec::new(),
+            probabilities: Vec::new(),
+            candidates: Vec::new(),
+            all: true,
+            sorted: false,
+            inverse: 1.0,
+        })
+    }
+
+    /// Notes a token of the prompt for penalties; [`Sampler::sample`] notes what it draws itself.
+    pub fn accept(&mut self, token: u32) {
+        self.recent.push_back(token);
+        while self.recent.len() > self.settings.repeat_window.max(self.settings.dry_window) as usize {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Draws the next token and notes it.
+    ///
+    /// # Errors
+    /// When there are no logits, one is NaN or infinite, or the softmax fails.
+    pub fn sample(&mut self, logits: &[f32], softmax: &impl Softmax) -> Result<u32, SampleError> {
+        self.sample_allowed(logits, None, softmax)
+    }
+
+    /// Draws the next token of those that a mask allows, one bit each, the lowest of the first word for token 0; and notes it.
+    ///
+    /// # Errors
+    /// As for [`Sampler::sample`], and when the mask allows no token.
+    pub fn sample_allowed(
+        &mut self,
+        logits: &[f32],
+        allowed: Option<&[u32]>,
+        softmax: &impl Softmax,
+    ) -> Result<u32, SampleError> {
+        self.load(logits)?;
+        if let Some(allowed) = allowed {
+            self.allow(allowed)?;
+        }
+        let token = match self.settings.mirostat {
+            0 => self.chosen(softmax)?,
+            _ => self.chosen_by_surprise(softmax)?,
+        };
+        self.accept(token);
+        Ok(token)
+    }
+
+    fn load(&mut self, logits: &[f32]) -> Result<(), SampleError> {
+        if logits.is_empty() {
+            return Err(SampleError::NoLogits);
+        }
+        if let Some((token, &value)) = (0..).zip(logits).find(|(_, logit)| logit.is_nan() || **logit == f32::INFINITY) {
+            return Err(SampleError::NotFinite { token, value });
+        }
+        self.logits.clear();
+        // Adding 0 makes one zero of the two.
+        self.logits.extend(logits.iter().map(|logit| logit.max(LOWEST_LOGIT) + 0.0));
+        for &(token, bias) in &self.settings.bias {
+            if let Some(logit) = self.logits.get_mut(token as usize) {
+                *logit = (*logit + bias).clamp(LOWEST_LOGIT, -LOWEST_LOGIT) + 0.0;
+            }
+        }
+        for &token in &self.settings.never {
+            if let Some(logit) = self.logits.get_mut(token as usize) {
+                *logit = LOWEST_LOGIT;
+            }
+        }
+        (self.all, self.sorted, self.inverse) = (true, false, 1.0);
+        Ok(())
+    }
+
+    /// Leaves what a mask allows.
+    fn allow(&mut self, allowed: &[u32]) -> Result<(), SampleError> {
+        self.candidates.clear();
+        for (token, logit) in (0..).zip(&mut self.logits) {
+            match allowed.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1) {
+                true => self.candidates.push(token),
+                // So that it takes no probability from the others.
+                false => *logit = LOWEST_LOGIT,
+            }
+        }
+        self.all = false;
+        if self.candidates.is_empty() { Err(SampleError::NothingAllowed) } else { Ok(()) }
+    }
+
+    /// The token that the samplers leave, or one that is drawn of those.
+    fn chosen(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
+        let Settings { temperature, dynatemp_range, .. } = self.settings;
+        let cold = temperature < LOWEST_TEMPERATURE && dynatemp_range == 0.0;
+        let kinds = self.settings.samplers.clone();
+        let greedy = cold && kinds.contains(&Kind::Temperature);
+        for row in kinds.into_iter().map(Kind::row).filter(|row| !greedy || !row.keeps_best) {
+            (row.apply)(self, softmax)?;
+        }
+        if greedy { Ok(self.best()) } else { self.draw(softmax) }
+    }
+
+    /// The token that mirostat draws.
+    fn chosen_by_surprise(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
+        if self.settings.temperature < LOWEST_TEMPERATURE {
+            return Ok(self.best());
+        }
+        self.inverse = 1.0 / self.settings.temperature;
+        samplers::mirostat(self, softmax)?;
+        let token = self.draw(softmax)?;
+        let share = f64::from(self.probabilities[token as usize]) / self.total();
+        let error = -share.log2() - f64::from(self.settings.mirostat_tau);
+        self.surprise -= f64::from(self.settings.mirostat_eta) * error;
+        Ok(token)
+    }
+
+    /// Draws one of the candidates.
+    fn draw(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
+        self.list();
+        self.softmax(softmax)?;
+        let mut left = self.random.uniform() * self.total();
+        for &token in &self.candidates {
+            left -= f64::from(self.probabilities[token as usize]);
+            if left < 0.0 {
+                return Ok(token);
+            }
+        }
+        // Rounding alone leads here, so to the last that has any probability.
+        let likely = |token: &&u32| self.probabilities[**token as usize] > 0.0;
+        Ok(self.candidates.iter().rev().find(likely).copied().unwrap_or_else(|| self.best()))
+    }
+
+    /// Of the candidates the one with the largest logit, of equal ones the lowest.
+    fn best(&self) -> u32 {
+        let better = |best: u32, token: u32| if descending(&self.logits, token, best).is_lt() { token } else { best };
+        if self.all {
+            return (0..self.logits.len() as u32).reduce(better).unwrap_or(0);
+        }
+        self.candidates.iter().copied().reduce(better).unwrap_or(0)
+    }
+
+    /// How many candidates there are.
+    fn count(&self) -> usize {
+        if self.all { self.logits.len() } else { self.candidates.len() }
+    }
+
+    /// Lists the candidates.
+    fn list(&mut self) {
+        if std::mem::take(&mut self.all) {
+            self.candidates.clear();
+            self.candidates.extend(0..self.logits.len() as u32);
+            self.sorted = false;
+        }
+    }
+
+    /// Lists the candidates in order.
+    fn sort(&mut self) {
+        self.list();
+        if !self.sorted {
+            self.candidates.sort_unstable_by(|&a, &b| descending(&self.logits, a, b));
+            self.sorted = true;
+        }
+    }
+
+    /// Takes the probability of tokens that are no candidates any more, and may be likelier than all others.
+    fn leave_out(&mut self, tokens: impl IntoIterator<Item = u32>) {
+        tokens.into_iter().for_each(|token| self.logits[token as usize] = LOWEST_LOGIT);
+    }
+
+    /// Multiplies logits by what they are still to be multiplied by.
+    fn scale(&mut self) {
+        if self.inverse != 1.0 {
+            let inverse = self.inverse;
+            // What is no candidate stays so.
+            self.logits.iter_mut().for_each(|logit| *logit = (*logit * inverse).clamp(LOWEST_LOGIT, -LOWEST_LOGIT));
+            self.inverse = 1.0;
+        }
+    }
+
+    fn softmax(&mut self, softmax: &dyn Softmax) -> Result<(), SampleError> {
+        self.probabilities.resize(self.logits.len(), 0.0);
+        Ok(softmax.probabilities(&self.logits, self.inverse, &mut self.probabilities)?)
+    }
+
+    /// Probability of all candidates together.
+    fn total(&self) -> f64 {
+        self.candidates.iter().map(|&token| f64::from(self.probabilities[token as usize])).sum()
+    }
+
+    /// Probability of each candidate among them, which are listed.
+    fn shares(&mut self, softmax: &dyn Softmax) -> Result<Vec<f64>, SampleError> {
+        self.softmax(softmax)?;
+        let total = self.total();
+        Ok(self.candidates.iter().map(|&token| f64::from(self.probabilities[token as usize]) / total).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Softmax in f64.
+    pub(super) struct Exact;
+
+    impl Softmax for Exact {
+        fn probabilities(&self, logits: &[f32], inverse: f32, out: &mut [f32]) -> Result<(), StepError> {
+            let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let e: Vec<f64> = logits.iter().map(|&x| (f64::from(x - max) * f64::from(inverse)).exp()).collect();
+            let sum: f64 = e.iter().sum();
+            out.iter_mut().zip(e).for_each(|(p, e)| *p = (e / sum) as f32);
+            Ok(())
+        }
+    }
+
+    /// Nothing is on.
+    fn plain() -> Settings {
+        Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, ..Settings::default() }
+    }
+
+    /// How often each token comes up in `n` draws.
+    fn counts(settings: Settings, logits: &[f32], n: usize) -> Vec<usize> {
+        let mut sampler = Sampler::new(settings).unwrap();
+        let mut counts = vec![0; logits.len()];
+        for _ in 0..n {
+            counts[sampler.sample(logits, &Exact).unwrap() as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn what_is_never_drawn_is_not() {
+        let logits = [3.0, 2.0, 1.0];
+        let never = |never: &[u32]| Settings { never: never.to_vec(), ..plain() };
+        assert_eq!(counts(Settings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
+        let drawn = counts(never(&[0]), &logits, 500);
+        assert!(drawn[0] == 0 && drawn[1] > 0 && drawn[2] > 0, "{drawn:?}");
+        // Where nothing is left, something is drawn all the same.
+        assert_eq!(counts(never(&[0, 1, 2]), &logits, 5).iter().sum::<usize>(), 5);
+    }
+
+    #[test]
+    fn greedy_takes_the_largest_and_of_equal_ones_the_lowest() {
+        let mut sampler = Sampler::new(Settings::greedy()).unwrap();
+        assert_eq!(sampler.sample(&[0.5, 2.0, f32::NEG_INFINITY, 2.0], &Exact), Ok(1));
+        assert_eq!(sampler.sample(&[f32::NEG_INFINITY; 3], &Exact), Ok(0));
+        assert_eq!(sampler.sample(&[], &Exact), Err(SampleError::NoLogits));
+        let error = sampler.sample(&[0.0, f32::INFINITY], &Exact);
+        assert_eq!(error, Err(SampleError::NotFinite { token: 1, value: f32::INFINITY }));
+        assert!(matches!(sampler.sample(&[f32::NAN], &Exact), Err(SampleError::NotFinite { token: 0, .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn the_largest_are_those_of_a_full_sort(
+            logits in prop::collection::vec(prop_oneof![(-4i8..4).prop_map(f32::from), Just(LOWEST_LOGIT)], 1..600),
+            count in 1usize..100,
+        ) {
+            let count = count.min(logits.len());
+            let mut all: Vec<u32> = (0..logits.len() as u32).collect();
+            all.sort_by(|&a, &b| descending(&logits, a, b));
+            let mut found = Vec::new();
+            largest(&logits, count, &mut found);
+            prop_assert_eq!(&found[..], &all[..count]);
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_probabilities() {
+        // 0.1, 0.2, 0.7 at temperature 1; squared and divided by their sum at 0.5. Four standard deviations of 20000 draws.
+        let logits = [0.1f32.ln(), 0.2f32.ln(), 0.7f32.ln()];
+        for (temperature, expected) in [(1.0, [0.1, 0.2, 0.7]), (0.5, [0.01 / 0.54, 0.04 / 0.54, 0.49 / 0.54])] {
+            let n = 20_000;
+            let found = counts(Settings { temperature, ..plain() }, &logits, n);
+            for (count, p) in found.iter().zip(expected) {
+                let (mean, deviation) = (n as f64 * p, (n as f64 * p * (1.0 - p)).sqrt());
+                assert!((*count as f64 - mean).abs() < 4.0 * deviation, "{found:?} at {temperature}");
+            }
+        }
+    }
+
+    #[test]
+    fn cuts_keep_what_they_should() {
+        let p = [0.05f32, 0.4, 0.25, 0.2, 0.1];
+        let logits = p.map(f32::ln);
+        let kept = |settings| -> Vec<usize> {
+            let counts = counts(settings, &logits, 2000);
+            (0..p.len()).filter(|&i| counts[i] > 0).collect()
+        };
+        assert_eq!(kept(plain()), [0, 1, 2, 3, 4]);
+        assert_eq!(kept(Settings { top_k: 2, ..plain() }), [1, 2]);
+        assert_eq!(kept(Settings { top_k: 5, ..plain() }), [0, 1, 2, 3, 4]);
+        assert_eq!(kept(Settings { top_p: 0.6, ..plain() }), [1, 2]);
+        assert_eq!(kept(Settings { top_p: 0.66, ..plain() }), [1, 2, 3]);
+        assert_eq!(kept(Settings { top_p: 0.0, ..plain() }), [1]);
+        // Of the three that top-k leaves, 0.4 / 0.85 is not yet 0.5.
+        assert_eq!(kept(Settings { top_k: 3, top_p: 0.5, ..plain() }), [1, 2]);
+        assert_eq!(kept(Settings { top_k: 3, top_p: 0.46, ..plain() }), [1]);
+        assert_eq!(kept(Settings { min_p: 0.45, ..plain() }), [1, 2, 3]);
+        assert_eq!(kept(Settings { min_p: 1.0, ..plain() }), [1]);
+        // The cut by min-p is made before the temperature.
+        assert_eq!(kept(Settings { min_p: 0.45, temperature: 20.0, ..plain() }), [1, 2, 3]);
+    }
+
+    #[test]
+    fn recent_tokens_are_penalised_once_and_in_the_window_only() {
+        let settings = Settings { repeat_penalty: 2.0, repeat_window: 2, ..Settings::greedy() };
+        let mut sampler = Sampler::new(settings).unwrap();
+        let logits = [3.0, 2.0, -1.0, 1.25];
+        sampler.accept(0);
+        sampler.accept(0);
+        assert_eq!(sampler.sample(&logits, &Exact), Ok(1)); // 1.5, 2.0, -1.0, 1.25
+        assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // 1.5, 1.0, -1.0, 1.25: 0 and 1 are recent
+        assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // 1.5, 1.0, ...: 1 and 0
+        assert_eq!(sampler.sample(&logits, &Exact), Ok(1)); // 1.5, 2.0: 1 is out of the window
+        let mut sampler = Sampler::new(Settings { repeat_penalty: 2.0, ..Settings::greedy() }).unwrap();
+        sampler.accept(1);
+        assert_eq!(sampler.sample(&[-2.0, -1.0, -1.5], &Exact), Ok(2));
+        // A token beyond the vocabulary does nothing.
+        sampler.accept(u32::MAX);
+        assert_eq!(sampler.sample(&[1.0], &Exact), Ok(0));
+    }
+
+    #[test]
+    fn recent_tokens_lose_a_constant_and_what_grows_with_their_number() {
+        let greedy = |presence_penalty, frequency_penalty| {
+            let settings = Settings { presence_penalty, frequency_penalty, ..Settings::greedy() };
+            let mut sampler = Sampler::new(settings).unwrap();
+            [0, 0, 0, 1].into_iter().for_each(|token| sampler.accept(token));
+            sampler.sample(&[3.0, 2.5, 1.0], &Exact).unwrap()
+        };
+        assert_eq!(greedy(0.0, 0.0), 0);
+        assert_eq!(greedy(1.0, 0.0), 0); // 2.0, 1.5, 1.0
+        assert_eq!(greedy(0.0, 0.3), 1); // 2.1, 2.2, 1.0
+        assert_eq!(greedy(2.0, 0.0), 0); // 1.0, 0.5, 1.0: the lowest of equal ones
+        assert_eq!(greedy(1.0, 1.0), 2); // -1.0, 0.5, 1.0
+    }
+
+    #[test]
+    fn biases_are_added() {
+        let biased = |bias: &[(u32, f32)]| {
+            let settings = Settings { bias: bias.to_vec(), ..Settings::greedy() };
+            Sampler::new(settings).unwrap().sample(&[3.0, 2.0, 1.0], &Exact).unwrap()
+        };
+        assert_eq!(biased(&[(1, 1.5)]), 1);
+        assert_eq!(biased(&[(0, f32::NEG_INFINITY), (u32::MAX, 9.0)]), 1);
+        assert_eq!(biased(&[(0, -100.0), (1, -100.0)]), 2);
+    }
+
+    /// The candidates that are left with some settings, and their shares.
+    fn left(settings: Settings, logits: &[f32]) -> Vec<(usize, f64)> {
+        let n = 40_000;
+        let counts = counts(settings, logits, n);
+        counts.into_iter().enumerate().filter(|(_, c)| *c > 0).map(|(i, c)| (i, c as f64 / n as f64)).collect()
+    }
+
+    fn tokens(left: &[(usize, f64)]) -> Vec<usize> {
+        left.iter().map(|(token, _)| *token).collect()
+    }
+
+    #[test]
+    fn a_mask_leaves_what_it_allows() {
+        let logits = [3.0, 2.0, 1.0, 0.0];
+        let only = |settings: Settings, mask: u32| {
+            let mut sampler = Sampler::new(settings).unwrap();
+            (0..200).map(|_| sampler.sample_allowed(&logits, Some(&[mask]), &Exact).unwrap()).collect::<Vec<_>>()
+        };
+        assert!(only(Settings::greedy(), 0b1100).iter().all(|token| *token == 2));
+        // Of fewer than k.
+        let drawn = only(Settings { top_k: 3, ..plain() }, 0b1010);
+        assert!(drawn.contains(&1) && drawn.contains(&3) && !drawn.contains(&0) && !drawn.contains(&2));
+        // Also of tokens that are never drawn.
+        let never = Settings { never: vec![2], bias: vec![(3, f32::NEG_INFINITY)], ..plain() };
+        assert!(only(never, 0b1100).iter().all(|token| [2, 3].contains(token)));
+        let mut sampler = Sampler::new(plain()).unwrap();
+        assert_eq!(sampler.sample_allowed(&logits, Some(&[0]), &Exact), Err(SampleError::NothingAllowed));
+        assert_eq!(sampler.sample_allowed(&logits, Some(&[]), &Exact), Err(SampleError::NothingAllowed));
+    }
+
+    #[test]
+    fn typical_tokens_are_as_surprising_as_expected() {
+        // H = 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. Surprises 0.693, 1.204, 1.609: distances 0.337, 0.174, 0.580.
+        let logits = [0.5f32, 0.3, 0.2].map(f32::ln);
+        let with = |typical_p| tokens(&left(Settings { typical_p, ..plain() }, &logits));
+        assert_eq!(with(0.2), [1]);
+        assert_eq!(with(0.31), [0, 1]);
+        assert_eq!(with(0.79), [0, 1]);
+        assert_eq!(with(0.81), [0, 1, 2]);
+    }
+
+    #[test]
+    fn n_standard_deviations_are_kept() {
+        // Mean 1, standard deviation sqrt((9 + 1 + 1 + 1 + 4) / 5) = 1.789.
+        let logits = [4.0, 2.0, 0.0, 0.0, -1.0];
+        let with = |top_n_sigma| tokens(&left(Settings { top_n_sigma, temperature: 5.0, ..plain() }, &logits));
+        assert_eq!(with(1.0), [0]);
+        assert_eq!(with(1.12), [0, 1]);
+        assert_eq!(with(2.24), [0, 1, 2, 3]);
+        assert_eq!(with(0.0), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn xtc_leaves_out_all_likely_tokens_but_the_last() {
+        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let with =
+            |xtc_probability, xtc_threshold| left(Settings { xtc_probability, xtc_threshold, ..plain() }, &logits);
+        assert_eq!(tokens(&with(1.0, 0.15)), [2, 3]);
+        assert_eq!(tokens(&with(1.0, 0.25)), [1, 2, 3]);
+        // One alone is left in.
+        assert_eq!(tokens(&with(1.0, 0.35)), [0, 1, 2, 3]);
+        assert_eq!(tokens(&with(1.0, 0.51)), [0, 1, 2, 3]);
+        // Half of the time: 0.4 / 2 of the first. Four standard deviations of 40000 draws.
+        let half = with(0.5, 0.15);
+        assert!((half[0].1 - 0.2).abs() < 4.0 * (0.2f64 * 0.8 / 40_000.0).sqrt(), "{half:?}");
+        // Also greedily.
+        let cold = Settings { xtc_probability: 1.0, xtc_threshold: 0.15, ..Settings::greedy() };
+        assert_eq!(tokens(&left(cold, &logits)), [2]);
+    }
+
+    #[test]
+    fn repetitions_are_found_and_end_at_breakers() {
+        let found = |history: &[u32], breakers: &[(u32, Vec<u32>)]| {
+            let found = samplers::repetitions(history, breakers);
+            let mut found: Vec<(u32, usize)> = found.into_iter().filter(|(_, length)| *length > 0).collect();
+            found.sort_unstable();
+            found
+        };
+        // 1 2 3 came before 4 and before 5; 2 3 before 6.
+        assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3, 5, 2, 3, 6, 1, 2, 3], &[]), [(4, 3), (5, 3), (6, 2)]);
+        assert_eq!(found(&[7, 7, 7, 7], &[]), [(7, 3)]);
+        assert_eq!(found(&[1, 2, 3], &[]), []);
+        // Two tokens behind the last 1.
+        assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![])]), [(4, 2)]);
+        // 1 breaks only before 2, and one token is behind these.
+        assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![2])]), [(4, 1)]);
+        assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![9])]), [(4, 3)]);
+        assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(3, vec![])]), []);
+    }
+
+    proptest! {
+        #[test]
+        fn repetitions_are_those_of_a_search(history in prop::collection::vec(0u32..3, 1..40)) {
+            let found = samplers::repetitions(&history, &[]);
+            let count = history.len();
+            for token in 0..3 {
+                let ends = (1..count).filter(|i| history[*i] == token);
+                let common = |i: usize| (1..=i).take_while(|k| history[i - k] == history[count - k]).count();
+                prop_assert_eq!(found.get(&token).copied().unwrap_or(0), ends.map(common).max().unwrap_or(0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_goes_on_with_a_repetition_loses_a_power_of_its_length() {
+        let with = |dry_multiplier: f32, dry_breakers: Vec<(u32, Vec<u32>)>| {
+            let settings = Settings { dry_multiplier, dry_base: 2.0, dry_breakers, ..Settings::greedy() };
+            let mut sampler = Sampler::new(settings).unwrap();
+            [0, 1, 2, 3, 0, 1, 2].into_iter().for_each(|token| sampler.accept(token));
+            // 3 would go on with three tokens: 0.5 * 2^(3 - 2) = 1 is taken from its logit.
+            sampler.sample(&[0.0, 0.0, 0.5, 1.4], &Exact).unwrap()
+        };
+        assert_eq!(with(0.0, vec![]), 3);
+        assert_eq!(with(0.4, vec![]), 3); // 1.4 - 0.8
+        assert_eq!(with(0.5, vec![]), 2); // 1.4 - 1.0
+        // Behind a breaker the repetition has one token, which may be.
+        assert_eq!(with(0.5, vec![(1, vec![])]), 3);
+        // A breaker itself loses nothing.
+        assert_eq!(with(0.5, vec![(3, vec![])]), 3);
+    }
+
+    #[test]
+    fn the_temperature_follows_the_entropy() {
+        let share = |logits: &[f32], range, exponent| {
+            let settings = Settings { dynatemp_range: range, dynatemp_exponent: exponent, ..plain() };
+            left(settings, logits)[0].1
+        };
+        let logits = [2.0f32, 0.0];
+        let p = 1.0 / (1.0 + (-2.0f64).exp());
+        let certain = -(p * p.ln() + (1.0 - p) * (1.0 - p).ln()) / 2.0f64.ln();
+        for (range, exponent) in [(0.5, 1.0), (1.0, 2.0)] {
+            let temperature = (1.0 - range) + 2.0 * range * certain.powf(exponent);
+            let expected = 1.0 / (1.0 + (-2.0 / temperature).exp());
+            let found = share(&logits, range as f32, exponent as f32);
+            let deviation = (expected * (1.0 - expected) / 40_000.0).sqrt();
+            assert!((found - expected).abs() < 4.0 * deviation.max(1e-4), "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn mirostat_keeps_the_surprise_where_it_is_wanted() {
+        // A Zipf distribution of 1000 words has 7.5 bits.
+        let logits: Vec<f32> = (1..=1000).map(|rank| -(rank as f32).ln()).collect();
+        for mirostat in [1, 2] {
+            for tau in [2.0f32, 3.0, 4.5] {
+                let settings = Settings { mirostat, mirostat_tau: tau, ..plain() };
+                let mut sampler = Sampler::new(settings).unwrap();
+                let (mut sum, n) = (0.0, 4000);
+                for _ in 0..n {
+                    let before = sampler.surprise;
+                    sampler.sample(&logits, &Exact).unwrap();
+                    // What it moved by is the error times the rate.
+                    sum += (before - sampler.surprise) / 0.1 + f64::from(tau);
+                }
+                let mean = sum / f64::from(n);
+                // It moves by the error, so that all it has moved is n times the mean error times the rate.
+                assert!((mean - f64::from(tau)).abs() < 0.1, "version {mirostat}: {mean} for {tau}");
+            }
+        }
+        let cold = Settings { mirostat: 2, ..Settings::greedy() };
+        assert_eq!(Sampler::new(cold).unwrap().sample(&[0.0, 2.0], &Exact), Ok(1));
+    }
+
+    #[test]
+    fn samplers_come_in_their_order() {
+        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let with = |samplers: &[Kind]| {
+            let settings = Settings { temperature: 0.25, min_p: 0.6, top_k: 3, samplers: samplers.to_vec(), ..plain() };
+            tokens(&left(settings, &logits))
+        };
+        // 0.3 is at least 0.6 * 0.4, and 0.3^4 is not at least 0.6 * 0.4^4.
+        assert_eq!(with(&[Kind::MinP, Kind::Temperature]), [0, 1]);
+        assert_eq!(with(&[Kind::Temperature, Kind::MinP]), [0]);
+        assert_eq!(with(&[Kind::TopK]), [0, 1, 2]);
+        assert_eq!(with(&[]), [0, 1, 2, 3]);
+        // Without a temperature none is greedy.
+        let cold = Settings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain() };
+        assert_eq!(tokens(&left(cold, &logits)), [0, 1]);
+        for row in &SAMPLERS {
+            assert_eq!((Kind::named(row.name), Kind::lettered(row.letter)), (Some(row.kind), Some(row.kind)));
+            assert_eq!(row.kind.row().name, row.name);
+        }
+        assert_eq!(
+            (Kind::named("typical"), Kind::named("top"), Kind::lettered('z')),
+            (Some(Kind::TypicalP), None, None)
+        );
+        assert_eq!(SAMPLERS.iter().map(|row| row.kind).collect::<Vec<_>>(), DEFAULT_SAMPLERS);
+    }
+
+    #[test]
+    fn settings_outside_their_range_are_errors() {
+        for (settings, name) in [
+            (Settings { temperature: -0.1, ..plain() }, "temperature"),
+            (Settings { temperature: f32::NAN, ..plain() }, "temperature"),
+            (Settings { top_p: 1.1, ..plain() }, "top_p"),
+            (Settings { min_p: -1.0, ..plain() }, "min_p"),
+            (Settings { repeat_penalty: 0.0, ..plain() }, "repeat_penalty"),
+            (Settings { presence_penalty: 101.0, ..plain() }, "presence_penalty"),
+            (Settings { frequency_penalty: f32::NAN, ..plain() }, "frequency_penalty"),
+            (Settings { bias: vec![(1, f32::INFINITY)], ..plain() }, "logit_bias"),
+            (Settings { repeat_window: u32::MAX, ..plain() }, "repeat_last_n"),
+            (Settings { dry_window: u32::MAX, ..plain() }, "dry_penalty_last_n"),
+            (Settings { mirostat: 3, ..plain() }, "mirostat"),
+            (Settings { xtc_threshold: f32::NAN, ..plain() }, "xtc_threshold"),
+        ] {
+            assert_eq!(Sampler::new(settings).unwrap_err().setting, name);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_logits_and_settings_give_a_token_and_the_same_again(
+            logits in prop::collection::vec(prop_oneof![-30.0f32..30.0, Just(f32::NEG_INFINITY)], 1..60),
+            temperature in 0.0f32..3.0, top_k in 0u32..70, top_p in 0.0f32..=1.0, min_p in 0.0f32..=1.0, seed: u64,
+            (typical_p, top_n_sigma, dynatemp_range) in (0.0f32..=1.0, -1.0f32..3.0, 0.0f32..2.0),
+            (xtc_probability, xtc_threshold, dry_multiplier) in (0.0f32..=1.0, 0.0f32..=1.0, 0.0f32..3.0),
+            mirostat in 0u32..3, samplers in Just(DEFAULT_SAMPLERS.to_vec()).prop_shuffle(),
+        ) {
+            let settings = Settings {
+                temperature, top_k, top_p, min_p, seed, typical_p, top_n_sigma, dynatemp_range, xtc_probability, xtc_threshold,
+                dry_multiplier, mirostat, samplers, ..plain()
+            };
+            let mut twice = [Sampler::new(settings.clone())?, Sampler::new(settings)?];
+            for _ in 0..5 {
+                let [a, b] = twice.each_mut().map(|sampler| sampler.sample(&logits, &Exact));
+                let token = a?;
+                prop_assert_eq!(Ok(token), b);
+                prop_assert!((token as usize) < logits.len());
+                let finite = logits.iter().any(|logit| logit.is_finite());
+                prop_assert!(!finite || logits[token as usize].is_finite());
+            }
+        }
+    }
+}

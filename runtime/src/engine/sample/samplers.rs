@@ -1,0 +1,369 @@
+//! The samplers: one row each, with llama.cpp's names and letters. Each leaves fewer candidates, or other logits.
+//!
+//! | sampler | source |
+//! | --- | --- |
+//! | top-k | Fan et al. 2018 |
+//! | top-p | Holtzman et al. 2019 |
+//! | min-p | Nguyen et al. 2024 |
+//! | locally typical | Meister et al. 2022 |
+//! | top-n-sigma | Tang et al. 2024 |
+//! | XTC | <https://github.com/oobabooga/text-generation-webui/pull/6335> |
+//! | DRY | <https://github.com/oobabooga/text-generation-webui/pull/5677> |
+//! | dynamic temperature | <https://github.com/ggml-org/llama.cpp/pull/4972> |
+//! | mirostat | Basu et al. 2020 |
+
+use std::collections::HashMap;
+
+use super::{LOWEST_LOGIT, LOWEST_TEMPERATURE, SampleError, Sampler, largest};
+use crate::engine::Softmax;
+
+/// A sampler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Repeat, presence and frequency penalties.
+    Penalties,
+    /// What goes on with a repetition is less likely.
+    Dry,
+    /// Only logits near the largest.
+    TopNSigma,
+    /// Only the largest logits.
+    TopK,
+    /// Only what is as surprising as is to be expected.
+    TypicalP,
+    /// Only the likeliest that together have a probability.
+    TopP,
+    /// Only what is not much less likely than the likeliest.
+    MinP,
+    /// Not the likeliest, sometimes.
+    Xtc,
+    /// Divides logits.
+    Temperature,
+}
+
+/// A sampler as it is named, and what it does.
+#[derive(Debug)]
+pub struct Row {
+    /// Which.
+    pub kind: Kind,
+    /// llama.cpp's name.
+    pub name: &'static str,
+    /// Other names that llama-server takes.
+    pub aliases: &'static [&'static str],
+    /// llama.cpp's letter, in a sequence of letters.
+    pub letter: char,
+    /// Whether the token with the largest logit stays it, and a candidate.
+    pub(super) keeps_best: bool,
+    pub(super) apply: Apply,
+}
+
+type Apply = fn(&mut Sampler, &dyn Softmax) -> Result<(), SampleError>;
+
+const fn row(kind: Kind, name: &'static str, letter: char, keeps_best: bool, apply: Apply) -> Row {
+    Row { kind, name, aliases: &[], letter, keeps_best, apply }
+}
+
+/// All samplers, in llama.cpp's order.
+pub static SAMPLERS: [Row; 9] = [
+    row(Kind::Penalties, "penalties", 'e', false, penalties),
+    row(Kind::Dry, "dry", 'd', false, dry),
+    Row { aliases: &["top-n-sigma"], ..row(Kind::TopNSigma, "top_n_sigma", 's', true, top_n_sigma) },
+    Row { aliases: &["top-k"], ..row(Kind::TopK, "top_k", 'k', true, top_k) },
+    Row {
+        aliases: &["typical_p", "typical", "typical-p", "typ", "typ-p"],
+        ..row(Kind::TypicalP, "typ_p", 'y', false, typical_p)
+    },
+    Row { aliases: &["top-p", "nucleus"], ..row(Kind::TopP, "top_p", 'p', true, top_p) },
+    Row { aliases: &["min-p"], ..row(Kind::MinP, "min_p", 'm', true, min_p) },
+    row(Kind::Xtc, "xtc", 'x', false, xtc),
+    Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', true, temperature) },
+];
+
+/// The samplers where nothing is said.
+pub const DEFAULT: [Kind; 9] = [
+    Kind::Penalties,
+    Kind::Dry,
+    Kind::TopNSigma,
+    Kind::TopK,
+    Kind::TypicalP,
+    Kind::TopP,
+    Kind::MinP,
+    Kind::Xtc,
+    Kind::Temperature,
+];
+
+impl Kind {
+    /// By its name.
+    pub fn named(name: &str) -> Option<Kind> {
+        let name = name.trim();
+        SAMPLERS.iter().find(|row| row.name == name || row.aliases.contains(&name)).map(|row| row.kind)
+    }
+
+    /// By its letter.
+    pub fn lettered(letter: char) -> Option<Kind> {
+        SAMPLERS.iter().find(|row| row.letter == letter).map(|row| row.kind)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    pub(super) fn row(self) -> &'static Row {
+        &SAMPLERS[self as usize]
+    }
+}
+
+fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
+    let settings = &sampler.settings;
+    let (repeat, presence) = (settings.repeat_penalty, settings.presence_penalty);
+    let (frequency, window) = (settings.frequency_penalty, settings.repeat_window as usize);
+    if repeat == 1.0 && presence == 0.0 && frequency == 0.0 {
+        return Ok(());
+    }
+    sampler.scale();
+    let begin = sampler.recent.len().saturating_sub(window);
+    let mut recent: Vec<u32> = sampler.recent.range(begin..).copied().collect();
+    recent.sort_unstable();
+    for equal in recent.chunk_by(|a, b| a == b) {
+        let Some(logit) = sampler.logits.get_mut(equal[0] as usize) else { continue };
+        // However often it occurred.
+        *logit = if *logit > 0.0 { *logit / repeat } else { *logit * repeat };
+        *logit -= equal.len() as f32 * frequency + presence;
+    }
+    sampler.sorted = false;
+    Ok(())
+}
+
+/// How long the repetitions are that each token would go on with: of the texts that end the history and stand in it before, followed by the token, the longest.
+pub(super) fn repetitions(history: &[u32], breakers: &[(u32, Vec<u32>)]) -> HashMap<u32, usize> {
+    let count = history.len();
+    // No repetition goes over the last breaker.
+    let breaks = |from_end: usize| {
+        let at = count - 1 - from_end;
+        let tails = breakers.iter().filter(|(head, tail)| *head == history[at] && history[at + 1..].starts_with(tail));
+        tails.map(|(_, tail)| tail.len()).max().map(|tail| from_end - tail)
+    };
+    let limit = (0..count).find_map(breaks).unwrap_or(count);
+    // Gusfield's Z, from the end: `common[i]` tokens before the i-th last one, and it, are those that end the history.
+    let at = |i: usize| history[count - 1 - i];
+    let mut common = vec![0usize; count];
+    let (mut left, mut right) = (0, 0);
+    for i in 1..count {
+        let mut length = if i < right { common[i - left].min(right - i) } else { 0 };
+        while i + length < count && at(i + length) == at(length) {
+            length += 1;
+        }
+        if i + length > right {
+            (left, right) = (i, i + length);
+        }
+        common[i] = length;
+    }
+    let mut longest: HashMap<u32, usize> = HashMap::new();
+    for i in 1..count {
+        let own = longest.entry(at(i - 1)).or_default();
+        *own = (*own).max(common[i].min(limit));
+    }
+    longest
+}
+
+fn dry(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
+    let settings = &sampler.settings;
+    let (multiplier, base) = (settings.dry_multiplier, settings.dry_base);
+    let (allowed, window) = (settings.dry_allowed_length as usize, settings.dry_window as usize);
+    if multiplier == 0.0 || base < 1.0 || window == 0 {
+        return Ok(());
+    }
+    let begin = sampler.recent.len().saturating_sub(window);
+    let history: Vec<u32> = sampler.recent.range(begin..).copied().collect();
+    if history.len() <= allowed {
+        return Ok(());
+    }
+    let alone: Vec<u32> =
+        settings.dry_breakers.iter().filter(|(_, tail)| tail.is_empty()).map(|(head, _)| *head).collect();
+    let longest = repetitions(&history, &settings.dry_breakers);
+    sampler.scale();
+    for (token, length) in longest {
+        let Some(logit) = sampler.logits.get_mut(token as usize) else { continue };
+        if length >= allowed && length > 0 && !alone.contains(&token) {
+            // Whatever the power, the penalty is a number.
+            let penalty = f64::from(multiplier) * f64::from(base).powi((length - allowed).min(1 << 20) as i32);
+            *logit -= penalty.min(f64::from(-LOWEST_LOGIT)) as f32;
+            *logit = logit.max(LOWEST_LOGIT);
+        }
+    }
+    sampler.sorted = false;
+    Ok(())
+}
+
+fn top_n_sigma(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
+    let n = f64::from(sampler.settings.top_n_sigma);
+    if n <= 0.0 {
+        return Ok(());
+    }
+    sampler.scale();
+    sampler.list();
+    let logits = &sampler.logits;
+    let counted: Vec<f64> = sampler.candidates.iter().map(|&token| f64::from(logits[token as usize])).collect();
+    let counted: Vec<f64> = counted.into_iter().filter(|logit| *logit > f64::from(LOWEST_LOGIT)).collect();
+    if counted.len() < 2 {
+        return Ok(());
+    }
+    let count = counted.len() as f64;
+    let mean = counted.iter().sum::<f64>() / count;
+    let deviation = (counted.iter().map(|logit| (logit - mean).powi(2)).sum::<f64>() / count).sqrt();
+    let largest = counted.into_iter().fold(f64::NEG_INFINITY, f64::max);
+    let least = largest - n * deviation;
+    sampler.candidates.retain(|&token| f64::from(logits[token as usize]) >= least);
+    Ok(())
+}
+
+fn top_k(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
+    let k = sampler.settings.top_k as usize;
+    if k == 0 || k >= sampler.count() {
+        return Ok(());
+    }
+    if sampler.all {
+        sampler.candidates.clear();
+        largest(&sampler.logits, k, &mut sampler.candidates);
+        (sampler.all, sampler.sorted) = (false, true);
+    } else {
+        sampler.sort();
+        sampler.candidates.truncate(k);
+    }
+    Ok(())
+}
+
+fn typical_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
+    let p = f64::from(sampler.settings.typical_p);
+    if p >= 1.0 {
+        return Ok(());
+    }
+    sampler.sort();
+    let shares = sampler.shares(softmax)?;
+    let entropy = entropy(&shares);
+    let mut order: Vec<(f64, usize)> =
+        shares.iter().enumerate().map(|(i, share)| ((-share.ln() - entropy).abs(), i)).collect();
+    // Of equal ones the likelier first.
+    order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut sum = 0.0;
+    let enough = order.iter().position(|(_, i)| {
+        sum += shares[*i];
+        sum > p
+    });
+    let gone = order.split_off(enough.map_or(order.len(), |last| last + 1));
+    let of = |order: Vec<(f64, usize)>| order.into_iter().map(|(_, i)| sampler.candidates[i]).collect::<Vec<_>>();
+    let (left, gone) = (of(order), of(gone));
+    (sampler.candidates, sampler.sorted) = (left, false);
+    sampler.leave_out(gone);
+    Ok(())
+}
+
+/// In nats.
+pub(super) fn entropy(shares: &[f64]) -> f64 {
+    shares.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum()
+}
+
+fn top_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
+    let p = sampler.settings.top_p;
+    if p >= 1.0 {
+        return Ok(());
+    }
+    sampler.sort();
+    sampler.softmax(softmax)?;
+    let enough = sampler.total() * f64::from(p);
+    let mut sum = 0.0;
+    let more = sampler.candidates.iter().position(|&token| {
+        sum += f64::from(sampler.probabilities[token as usize]);
+        sum >= enough
+    });
+    sampler.candidates.truncate(more.map_or(sampler.candidates.len(), |last| last + 1));
+    Ok(())
+}
+
+fn min_p(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
+    let p = sampler.settings.min_p;
+    if p <= 0.0 {
+        return Ok(());
+    }
+    sampler.scale();
+    sampler.list();
+    let (best, logits) = (sampler.best(), &sampler.logits);
+    let least = logits[best as usize] + p.ln();
+    sampler.candidates.retain(|&token| logits[token as usize] >= least);
+    Ok(())
+}
+
+fn xtc(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
+    let (probability, threshold) = (sampler.settings.xtc_probability, f64::from(sampler.settings.xtc_threshold));
+    // Of two tokens one has at most a half.
+    if probability <= 0.0 || threshold > 0.5 || sampler.count() < 2 {
+        return Ok(());
+    }
+    if sampler.random.uniform() > f64::from(probability) {
+        return Ok(());
+    }
+    sampler.sort();
+    let shares = sampler.shares(softmax)?;
+    let likely = shares.iter().take_while(|share| **share >= threshold && **share > 0.0).count();
+    let gone: Vec<u32> = sampler.candidates.drain(..likely.saturating_sub(1)).collect();
+    sampler.leave_out(gone);
+    Ok(())
+}
+
+fn temperature(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
+    let settings = &sampler.settings;
+    let (mut temperature, range) = (settings.temperature, settings.dynatemp_range);
+    let exponent = f64::from(settings.dynatemp_exponent);
+    if range > 0.0 {
+        if sampler.count() < 2 {
+            return Ok(());
+        }
+        sampler.list();
+        let shares = sampler.shares(softmax)?;
+        let (least, most) = (f64::from((temperature - range).max(0.0)), f64::from(temperature + range));
+        let certain = entropy(&shares) / (shares.len() as f64).ln();
+        temperature = (least + (most - least) * certain.clamp(0.0, 1.0).powf(exponent)) as f32;
+    }
+    if temperature < LOWEST_TEMPERATURE {
+        let best = sampler.best();
+        sampler.candidates.clear();
+        sampler.candidates.push(best);
+        (sampler.all, sampler.sorted) = (false, true);
+    } else {
+        sampler.scale();
+        sampler.inverse = 1.0 / temperature;
+    }
+    Ok(())
+}
+
+/// How many of the likeliest tokens mirostat looks at for how fast they become less likely.
+const MIROSTAT_TOKENS: usize = 100;
+
+/// Cuts off what is more surprising than mirostat wants.
+pub(super) fn mirostat(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
+    sampler.sort();
+    let shares = sampler.shares(softmax)?;
+    let mu = sampler.surprise;
+    let keep = match sampler.settings.mirostat {
+        // Algorithm 1: the exponent of a Zipf distribution is estimated, and the k that it takes.
+        1 => {
+            let (mut products, mut squares) = (0.0, 0.0);
+            for (i, pair) in shares.windows(2).take(MIROSTAT_TOKENS - 1).enumerate() {
+                let (t, b) = (((i + 2) as f64 / (i + 1) as f64).ln(), (pair[0] / pair[1]).ln());
+                // What has no probability says nothing of the others.
+                if b.is_finite() {
+                    products += t * b;
+                    squares += t * t;
+                }
+            }
+            let s = products / squares;
+            let (epsilon, words) = (s - 1.0, sampler.logits.len() as f64);
+            let k = ((epsilon * mu.exp2()) / (1.0 - words.powf(-epsilon))).powf(1.0 / s);
+            // As many as there are where the tokens are all alike.
+            if k.is_nan() { shares.len() } else { k as usize }
+        }
+        _ => shares.iter().take_while(|share| -share.log2() <= mu).count(),
+    };
+    sampler.candidates.truncate(keep.max(1));
+    Ok(())
+}

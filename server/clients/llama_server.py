@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""`ixc serve` under the arguments of llama-server, for llama.cpp's tests. The model is the demo model, whatever is asked for."""
+
+import os
+import sys
+
+# What is called the same or otherwise here, and takes a value.
+VALUES = {
+    "--port": "--port", "--host": "--host", "--alias": "--alias", "--ctx-size": "--ctx", "--parallel": "--parallel",
+    "--threads": "--threads", "--api-key": "--api-key", "--chat-template": "--chat-template",
+    "--chat-template-file": "--chat-template", "--slot-save-path": "--slot-save-path",
+}
+# What takes a value and is not there, or changes nothing of what is tested.
+PASSED_OVER = {
+    "--temp", "--seed", "--model", "--model-url", "--hf-repo", "--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers",
+    "--n-predict", "--pooling", "--tags", "-fa", "-ctk", "-ctv", "--reasoning-format", "--reasoning", "--cache-ram",
+}
+
+
+def main():
+    ixc = os.environ.get("IXC", "ixc")
+    arguments, out = sys.argv[1:], [ixc, "serve", "demo"]
+    while arguments:
+        argument = arguments.pop(0)
+        if argument in VALUES:
+            value = arguments.pop(0)
+            if argument == "--host" and value == "localhost":
+                value = "127.0.0.1"
+            out += [VALUES[argument], value]
+        elif argument in PASSED_OVER:
+            arguments.pop(0)
+        elif argument in ("--context-shift", "--embedding", "--embeddings") and os.environ.get("IXC_HAS", "").find(argument) >= 0:
+            out.append(argument)
+    if "--chat-template" not in out:
+        out += ["--chat-template", "chatml"]
+    os.execvp(ixc, out)
+
+
+main()

@@ -1,0 +1,394 @@
+//! OpenAI's newer interface: `/v1/responses`, as far as it needs nothing that was said before: nothing is stored.
+//!
+//! ```text
+//! POST /v1/responses {"model": "m", "input": "Hi", "stream": true}
+//! event: response.created             data: {"response": {"status": "in_progress", "output": [], …}}
+//! event: response.output_item.added   data: {"output_index": 0, "item": {"type": "message", …}}
+//! event: response.content_part.added  data: {"output_index": 0, "content_index": 0, "part": {"type": "output_text", "text": ""}}
+//! event: response.output_text.delta   data: {"output_index": 0, "content_index": 0, "delta": "Hello"}
+//! event: response.output_text.done    …
+//! event: response.completed           data: {"response": {"status": "completed", …}}
+//! ```
+//!
+//! A request becomes the one that `/v1/chat/completions` would have; an answer is the list of its items.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::sse::{Event as Sse, KeepAlive};
+use axum::response::{IntoResponse, Response};
+use ixc_frontend::chat::{Delta, ToolCall};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{Answer, Answers, Next, Usage, Wanted};
+use crate::app::App;
+use crate::error::HttpError;
+use crate::fields::{Fields, Unsupported};
+use crate::model::{End, Model};
+use crate::openai::{PING, conversation};
+use crate::wanted::{constraint_of_chat, sampling};
+
+/// What is refused.
+const UNSUPPORTED: &[Unsupported] = &[
+    (
+        "previous_response_id",
+        |_| false,
+        "previous_response_id: nothing is stored, so that input has to be the whole conversation,",
+    ),
+    ("conversation", |_| false, "conversation: nothing is stored, so that input has to be the whole of it,"),
+    ("background", |value| value == false, "background"),
+    ("prompt", |_| false, "a stored prompt"),
+    ("truncation", |value| value == "disabled", "truncation"),
+    ("top_logprobs", |value| *value == 0, "top_logprobs"),
+    ("max_tool_calls", |_| false, "max_tool_calls"),
+];
+
+/// An answer to a conversation.
+pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
+    let fields = Fields::of(&body)?;
+    drop(body);
+    fields.refuse(UNSUPPORTED)?;
+    let chat = chat_of(&fields)?;
+    let wanted = Wanted {
+        limit: fields.number("max_output_tokens")?.map(|limit| limit as usize),
+        sampling: sampling(&*app.model, &fields)?,
+        stop: Vec::new(),
+        ignore_end: false,
+        constraint: constraint_of_chat(&chat)?,
+        likeliest: None,
+        count: 1,
+    };
+    let streamed = fields.flag("stream")?.unwrap_or(false);
+    let frame = frame_of(&fields, &app, &wanted);
+    let answers = Answer::to_conversation(&app, conversation(&chat)?, wanted).await?;
+    let items = Items { id: app.next_id(), frame, ..Items::default() };
+    match streamed {
+        true => Ok(stream(items, answers)),
+        false => whole(items, answers).await.map(|object| Json(object).into_response()),
+    }
+}
+
+/// What a response says of its request.
+fn frame_of<M: Model>(fields: &Fields, app: &App<M>, wanted: &Wanted) -> Map<String, Value> {
+    let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
+    let frame = json!({
+        "object": "response", "created_at": crate::app::seconds_since_1970(), "model": app.model.facts().name, "error": null,
+        "background": false, "instructions": or("instructions", Value::Null), "max_output_tokens": wanted.limit,
+        "metadata": or("metadata", json!({})), "parallel_tool_calls": or("parallel_tool_calls", true.into()),
+        "previous_response_id": null, "reasoning": or("reasoning", json!({"effort": null, "summary": null})), "store": false,
+        "temperature": wanted.sampling.temperature, "text": or("text", json!({"format": {"type": "text"}})),
+        "tool_choice": or("tool_choice", "auto".into()), "tools": or("tools", json!([])), "top_p": wanted.sampling.top_p,
+        "truncation": "disabled", "user": or("user", Value::Null),
+    });
+    if let Value::Object(frame) = frame { frame } else { Map::new() }
+}
+
+/// The request as a chat completion's.
+fn chat_of(fields: &Fields) -> Result<Fields, HttpError> {
+    let mut chat = Map::new();
+    let mut messages = Vec::new();
+    if let Some(instructions) = fields.text("instructions")? {
+        messages.push(json!({"role": "system", "content": instructions}));
+    }
+    match fields.get("input") {
+        Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
+        Some(Value::Array(items)) => {
+            for (i, item) in items.iter().enumerate() {
+                let wrong = |what: &str| HttpError::invalid(Some("input"), format!("input[{i}]{what}"));
+                add(item, &mut messages).map_err(|what| wrong(&what))?;
+            }
+        }
+        _ => return Err(HttpError::invalid(Some("input"), "input must be a text, or a list of items")),
+    }
+    chat.insert("messages".to_owned(), messages.into());
+    if let Some(Value::Array(tools)) = fields.get("tools") {
+        let mut list = Vec::new();
+        for (i, tool) in tools.iter().enumerate() {
+            if tool["type"] != "function" || !tool["name"].is_string() {
+                let wrong =
+                    format!("tools[{i}] is no function with a name; tools of the server's own are not supported");
+                return Err(HttpError::invalid(Some("tools"), wrong));
+            }
+            let members = ["name", "description", "parameters", "strict"].into_iter();
+            let function = members.filter_map(|name| Some((name.to_owned(), tool.get(name)?.clone())));
+            list.push(json!({"type": "function", "function": function.collect::<Map<_, _>>()}));
+        }
+        chat.insert("tools".to_owned(), list.into());
+    }
+    for name in ["tool_choice", "parallel_tool_calls", "chat_template_kwargs"] {
+        chat.extend(fields.get(name).map(|value| (name.to_owned(), value.clone())));
+    }
+    if let Some(format) = fields.get("text").and_then(|text| text.get("format")) {
+        chat.insert("response_format".to_owned(), format.clone());
+    }
+    if let Some(effort) = fields.get("reasoning").and_then(|of| of.get("effort")).filter(|effort| !effort.is_null()) {
+        chat.insert("reasoning_effort".to_owned(), effort.clone());
+    }
+    Ok(Fields::new(chat))
+}
+
+/// Adds an item of the input to a chat's messages.
+fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
+    // What the assistant thought, said and called is one message.
+    let assistant = |messages: &mut Vec<Value>, goes_on: fn(&Value) -> bool| {
+        if !messages.last().is_some_and(|last| last["role"] == "assistant" && goes_on(last)) {
+            messages.push(json!({"role": "assistant", "content": ""}));
+        }
+    };
+    let last = |messages: &mut Vec<Value>, name: &str, value: Value| {
+        if let Some(last) = messages.last_mut() {
+            last[name] = value;
+        }
+    };
+    match item["type"].as_str().unwrap_or("message") {
+        "message" => {
+            let content =
+                text_of(&item["content"]).ok_or(".content must be a text, or a list of parts that are texts")?;
+            match item["role"].as_str() {
+                Some("user") => messages.push(json!({"role": "user", "content": content})),
+                Some("system" | "developer") => messages.push(json!({"role": "system", "content": content})),
+                Some("assistant") => {
+                    assistant(messages, |last| last["content"] == "" && last.get("tool_calls").is_none());
+                    last(messages, "content", content.into());
+                }
+                _ => return Err(".role must be user, assistant, system or developer".to_owned()),
+            }
+        }
+        "reasoning" => {
+            let text = text_of(&item["content"]).or_else(|| text_of(&item["summary"])).unwrap_or_default();
+            assistant(messages, |_| false);
+            last(messages, "reasoning_content", text.into());
+        }
+        "function_call" => {
+            let member = |name: &str| item[name].as_str().ok_or_else(|| format!(" has no {name}"));
+            let function = json!({"name": member("name")?, "arguments": member("arguments")?});
+            let call = json!({"id": member("call_id")?, "type": "function", "function": function});
+            assistant(messages, |_| true);
+            let mut calls = messages.last().and_then(|last| last["tool_calls"].as_array().cloned()).unwrap_or_default();
+            calls.push(call);
+            last(messages, "tool_calls", calls.into());
+        }
+        "function_call_output" => {
+            let id = item["call_id"].as_str().ok_or(" has no call_id")?;
+            let output = text_of(&item["output"]).ok_or(".output must be a text, or a list of parts that are texts")?;
+            messages.push(json!({"role": "tool", "tool_call_id": id, "content": output}));
+        }
+        other => return Err(format!(" is a {other}, which is not supported")),
+    }
+    Ok(())
+}
+
+/// The text of a text, or of parts that are all texts.
+fn text_of(content: &Value) -> Option<String> {
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => parts.iter().map(|part| part["text"].as_str()).collect(),
+        _ => None,
+    }
+}
+
+/// What an item is, while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Reasoning,
+    Message,
+}
+
+impl Kind {
+    /// What the ids of such items begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Reasoning => "rs",
+            Kind::Message => "msg",
+        }
+    }
+
+    fn part_object(self, text: &str) -> Value {
+        match self {
+            Kind::Reasoning => json!({"type": "reasoning_text", "text": text}),
+            Kind::Message => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+        }
+    }
+
+    fn item(self, id: &str, content: Value, status: &str) -> Value {
+        match self {
+            Kind::Reasoning => {
+                json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status})
+            }
+            Kind::Message => {
+                json!({"id": id, "type": "message", "role": "assistant", "content": content, "status": status})
+            }
+        }
+    }
+}
+
+/// An answer as its items, one after the other, and the events that tell of them.
+#[derive(Default)]
+struct Items {
+    id: String,
+    /// What a response says of its request.
+    frame: Map<String, Value>,
+    /// Those that are whole.
+    done: Vec<Value>,
+    /// The one that is open, and its text.
+    open: Option<(Kind, String)>,
+    ready: VecDeque<(&'static str, Value)>,
+    sequence: u64,
+    ended: bool,
+}
+
+impl Items {
+    fn event(&mut self, name: &'static str, mut object: Value) {
+        object["type"] = name.into();
+        object["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        self.ready.push_back((name, object));
+    }
+
+    fn item_id(&self, prefix: &str) -> String {
+        format!("{prefix}_{}-{}", self.id, self.done.len())
+    }
+
+    fn close(&mut self) {
+        let Some((kind, text)) = self.open.take() else { return };
+        let (id, index) = (self.item_id(kind.prefix()), self.done.len());
+        let at = |object: Value| {
+            let mut object = object;
+            (object["item_id"], object["output_index"], object["content_index"]) =
+                (id.clone().into(), index.into(), 0.into());
+            object
+        };
+        let (name, object) = match kind {
+            Kind::Reasoning => ("response.reasoning_text.done", at(json!({"text": text}))),
+            Kind::Message => ("response.output_text.done", at(json!({"text": text, "logprobs": []}))),
+        };
+        self.event(name, object);
+        self.event("response.content_part.done", at(json!({"part": kind.part_object(&text)})));
+        let item = kind.item(&id, json!([kind.part_object(&text)]), "completed");
+        self.event("response.output_item.done", json!({"output_index": index, "item": item}));
+        self.done.push(item);
+    }
+
+    fn text(&mut self, kind: Kind, text: &str) {
+        let prefix = kind.prefix();
+        if self.open.as_ref().is_none_or(|(open, _)| *open != kind) {
+            self.close();
+            let (id, index) = (self.item_id(prefix), self.done.len());
+            let item = kind.item(&id, json!([]), "in_progress");
+            self.event("response.output_item.added", json!({"output_index": index, "item": item}));
+            let part = json!({"item_id": id, "output_index": index, "content_index": 0, "part": kind.part_object("")});
+            self.event("response.content_part.added", part);
+            self.open = Some((kind, String::new()));
+        }
+        if let Some((_, all)) = &mut self.open {
+            all.push_str(text);
+        }
+        let (id, index) = (self.item_id(prefix), self.done.len());
+        let mut delta = json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text});
+        let name = match kind {
+            Kind::Reasoning => "response.reasoning_text.delta",
+            Kind::Message => {
+                delta["logprobs"] = json!([]);
+                "response.output_text.delta"
+            }
+        };
+        self.event(name, delta);
+    }
+
+    fn call(&mut self, call: &ToolCall) {
+        self.close();
+        let (id, index) = (self.item_id("fc"), self.done.len());
+        let item = |arguments: &str, status: &str| json!({"id": id, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments, "status": status});
+        self.event("response.output_item.added", json!({"output_index": index, "item": item("", "in_progress")}));
+        let delta = json!({"item_id": id, "output_index": index, "delta": call.arguments});
+        self.event("response.function_call_arguments.delta", delta);
+        let done = json!({"item_id": id, "output_index": index, "name": call.name, "arguments": call.arguments});
+        self.event("response.function_call_arguments.done", done);
+        let item = item(&call.arguments, "completed");
+        self.event("response.output_item.done", json!({"output_index": index, "item": item}));
+        self.done.push(item);
+    }
+
+    fn add(&mut self, delta: Delta) {
+        match delta {
+            Delta::Content(text) => self.text(Kind::Message, &text),
+            Delta::Reasoning(text) => self.text(Kind::Reasoning, &text),
+            Delta::Call(call) => self.call(&call),
+        }
+    }
+
+    /// The response as it is.
+    fn response(&self, status: &str, usage: Option<Usage>) -> Value {
+        let mut object = Value::Object(self.frame.clone());
+        object["id"] = format!("resp_{}", self.id).into();
+        object["status"] = status.into();
+        object["output"] = self.done.clone().into();
+        object["incomplete_details"] = match status {
+            "incomplete" => json!({"reason": "max_output_tokens"}),
+            _ => Value::Null,
+        };
+        object["usage"] = usage.map_or(Value::Null, |Usage { prompt, reused, made }| {
+            json!({
+                "input_tokens": prompt, "input_tokens_details": {"cached_tokens": reused},
+                "output_tokens": made, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + made,
+            })
+        });
+        object
+    }
+
+    /// The response at its end.
+    fn end(&mut self, end: &End, usage: Usage) -> Value {
+        self.close();
+        let (status, name) = match end {
+            End::Model | End::Stop(_) => ("completed", "response.completed"),
+            End::Limit | End::Context => ("incomplete", "response.incomplete"),
+        };
+        let response = self.response(status, Some(usage));
+        self.event(name, json!({"response": response}));
+        self.ended = true;
+        response
+    }
+}
+
+/// The whole answer.
+async fn whole(mut items: Items, mut answers: Answers) -> Result<Value, HttpError> {
+    while let Some(next) = answers.next_of_one().await? {
+        match next {
+            Next::Deltas(deltas) => deltas.into_iter().for_each(|delta| items.add(delta)),
+            Next::Ended(end) => return Ok(items.end(&end, answers.usage())),
+        }
+    }
+    Err(HttpError::failed("the answer was not finished"))
+}
+
+/// The answer in parts, as it is made.
+fn stream(mut items: Items, answers: Answers) -> Response {
+    let response = items.response("in_progress", None);
+    items.event("response.created", json!({"response": response}));
+    items.event("response.in_progress", json!({"response": response}));
+    let events = futures_util::stream::unfold((items, answers), |(mut items, mut answers)| async move {
+        while items.ready.is_empty() {
+            if items.ended {
+                return None;
+            }
+            let next = answers.next_of_one().await;
+            match next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished"))) {
+                Ok(Next::Deltas(deltas)) => deltas.into_iter().for_each(|delta| items.add(delta)),
+                Ok(Next::Ended(end)) => drop(items.end(&end, answers.usage())),
+                Err(error) => {
+                    let mut object = items.response("failed", None);
+                    object["error"] = json!({"code": "server_error", "message": error.body()["error"]["message"]});
+                    items.event("response.failed", json!({"response": object}));
+                    items.ended = true;
+                }
+            }
+        }
+        let (name, object) = items.ready.pop_front()?;
+        Some((Ok::<_, Infallible>(Sse::default().event(name).data(object.to_string())), (items, answers)))
+    });
+    axum::response::sse::Sse::new(events).keep_alive(KeepAlive::new().interval(PING)).into_response()
+}

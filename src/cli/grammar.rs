@@ -1,0 +1,77 @@
+//! What the text must be: a grammar or a JSON schema, named as users of llama.cpp know the flags.
+
+use std::path::{Path, PathBuf};
+
+use ixc::grammar::{MAX_BYTES, Matcher, Source, Vocabulary};
+use ixc::session::Session;
+use ixc_files::{ReadError, read_argument};
+use serde_json::Value;
+
+use super::BadInput;
+
+/// What the text must be.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Grammar")]
+pub struct GrammarChoice {
+    /// Text that this grammar has: GBNF, or Lark behind `%llguidance`.
+    #[arg(long, value_name = "GRAMMAR", conflicts_with_all = ["grammar_file", "json_schema", "json_schema_file"])]
+    grammar: Option<String>,
+    /// The same in a file; one that ends with .lark is Lark.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json_schema", "json_schema_file"])]
+    grammar_file: Option<PathBuf>,
+    /// JSON that this schema describes: the schema, a file, or `-` for standard input; `{}` for any JSON.
+    #[arg(short, long, value_name = "SCHEMA", conflicts_with = "json_schema_file")]
+    json_schema: Option<String>,
+    /// The same in a file.
+    #[arg(long, value_name = "FILE")]
+    json_schema_file: Option<PathBuf>,
+}
+
+impl GrammarChoice {
+    /// Files that are named here and read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let schema = self.json_schema.as_deref().filter(|text| !is_schema(text) && *text != "-").map(Path::new);
+        self.grammar_file.as_deref().into_iter().chain(self.json_schema_file.as_deref()).chain(schema)
+    }
+
+    /// What was asked for.
+    pub fn source(&self) -> anyhow::Result<Option<Source>> {
+        if let Some(text) = &self.grammar {
+            return Ok(Some(Source::of_text(text)));
+        }
+        if let Some(path) = &self.grammar_file {
+            let text = read(path)?;
+            let is_lark = path.extension().is_some_and(|extension| extension == "lark");
+            return Ok(Some(if is_lark { Source::Lark(text) } else { Source::of_text(&text) }));
+        }
+        let (text, name) = match (&self.json_schema, &self.json_schema_file) {
+            (Some(text), _) if is_schema(text) => (text.clone(), "--json-schema".to_owned()),
+            (Some(path), _) => (read(Path::new(path))?, path.clone()),
+            (None, Some(path)) => (read(path)?, path.display().to_string()),
+            (None, None) => return Ok(None),
+        };
+        let schema: Value =
+            serde_json::from_str(&text).map_err(|error| BadInput(format!("{name} is no JSON schema: {error}")))?;
+        match schema {
+            Value::Object(_) | Value::Bool(true) => Ok(Some(Source::Schema(schema))),
+            _ => Err(BadInput(format!("{name} is no JSON schema: it must be an object")).into()),
+        }
+    }
+
+    /// The grammar at its beginning.
+    pub fn matcher(source: &Source, session: &Session) -> Result<Matcher, ixc::Error> {
+        Ok(Vocabulary::new(session.tokenizer()?)?.matcher(source)?)
+    }
+}
+
+/// Whether it is a schema, and no file's name.
+fn is_schema(text: &str) -> bool {
+    text.trim_start().starts_with('{') || text.trim() == "true"
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    match read_argument(path, MAX_BYTES as u64) {
+        Err(ReadError::Io { source, .. }) => Err(ixc::Error::io(path, "read")(source).into()),
+        other => Ok(other.map_err(|error| BadInput(error.to_string()))?),
+    }
+}

@@ -1,0 +1,106 @@
+//! What a whole answer must be, where a part of it is asked for: JSON behind reasoning, or calls of tools in the words of the model's format.
+//!
+//! ```text
+//! start: (thinking)? answer
+//! thinking: "<think>" text "</think>"
+//! answer: "<tool_call>" "\n{\"name\": \"look\", \"arguments\": " %json {…} "}\n" "</tool_call>"
+//! ```
+
+use std::fmt::Write;
+
+use ixc_frontend::chat::{Format, Frame, Thinking};
+use ixc_frontend::tokenizer::Tokenizer;
+use ixc_grammar::{Source, json_literal};
+use ixc_server::model::Constraint;
+use serde_json::Value;
+
+/// White space between the parts of an answer.
+const SPACE: &str = "(/[ \\n]{1,4}/)?";
+
+/// The grammar of a whole answer to this prompt.
+///
+/// # Errors
+/// Where the format has no such answers: says so.
+pub fn of_answer(wanted: &Constraint, format: &Format, prompt: &str, tokenizer: &Tokenizer) -> Result<Source, String> {
+    let models = format.name;
+    if format.has_headers() && !matches!(wanted, Constraint::Text(_)) {
+        return Err(format!("an answer of a given form is not supported in the chat format {models}"));
+    }
+    let mut lark = String::new();
+    let mut rule = |name: &str, body: &str| {
+        // A text takes whatever is written to it.
+        let _ = writeln!(lark, "{name}: {body}");
+    };
+    let thinking = match format.thinking(prompt) {
+        None => String::new(),
+        Some(Thinking { begun, open, close }) => {
+            match control(tokenizer, close) {
+                Some(token) => rule("thinking", &format!("(/(?s:.+)/)? <[{token}]>")),
+                None => {
+                    // The shortest text that ends with it.
+                    let end = escaped(close);
+                    rule("THOUGHTS", &format!("/(?s:.*){end}/ & ~/(?s:.*){end}(?s:.+)/"));
+                    rule("thinking", "THOUGHTS");
+                }
+            }
+            if begun { format!("thinking {SPACE} ") } else { format!("({} thinking {SPACE})? ", word(tokenizer, open)) }
+        }
+    };
+    match wanted {
+        Constraint::Text(source) => return Ok(source.clone()),
+        Constraint::Json(schema) => {
+            rule("answer", &json_literal(schema));
+            rule("start", &format!("{thinking}answer"));
+        }
+        Constraint::Calls { tools, several } => {
+            let mut frames = Vec::new();
+            for (i, (name, schema)) in tools.iter().enumerate() {
+                let frame = format.call_frame(name);
+                let frame = frame
+                    .ok_or_else(|| format!("calls that must be made are not supported in the chat format {models}"))?;
+                let Frame { before, after, .. } = &frame;
+                rule(
+                    &format!("call{i}"),
+                    &format!("{} parameters{i} {}", words(tokenizer, before), words(tokenizer, after)),
+                );
+                rule(&format!("parameters{i}"), &json_literal(schema));
+                frames.push(frame);
+            }
+            let Some(Frame { open, close, several: can, .. }) = frames.first() else {
+                return Err("there is no tool to call".to_owned());
+            };
+            let any = (0..tools.len()).map(|i| format!("call{i}")).collect::<Vec<_>>().join(" | ");
+            rule("call", &any);
+            let more = if *several && *can { format!("({SPACE} call)*") } else { String::new() };
+            rule("start", &format!("{thinking}{} call {more} {}", words(tokenizer, open), words(tokenizer, close)));
+        }
+    }
+    Ok(Source::Lark(lark))
+}
+
+/// Texts one after the other.
+fn words(tokenizer: &Tokenizer, texts: &[String]) -> String {
+    texts.iter().map(|text| word(tokenizer, text)).collect::<Vec<_>>().join(" ")
+}
+
+/// A text, or the control token that it is.
+fn word(tokenizer: &Tokenizer, text: &str) -> String {
+    control(tokenizer, text).map_or_else(|| Value::from(text).to_string(), |token| format!("<[{token}]>"))
+}
+
+/// The control token of that name.
+fn control(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
+    match tokenizer.encode(text, true).as_deref() {
+        Ok(&[token]) if !tokenizer.is_text(token) => Some(token),
+        _ => None,
+    }
+}
+
+/// A text as a regular expression.
+fn escaped(text: &str) -> String {
+    let mut all = String::new();
+    for c in text.chars() {
+        let _ = write!(all, "\\x{{{:x}}}", u32::from(c));
+    }
+    all
+}
