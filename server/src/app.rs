@@ -128,10 +128,11 @@ pub(crate) fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Event, Facts, Refusal, Request, Status};
+    use crate::model::{Event, Facts, Refusal, Request, SlotAction, SlotDone, Status};
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::mpsc::UnboundedSender;
+    use tokio::sync::oneshot;
 
     /// Tells of every prompt that it begins, and ends it when it is told to.
     struct Slow {
@@ -159,6 +160,10 @@ mod tests {
         }
 
         fn start(&self, _: Request, _: UnboundedSender<Event>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
             unreachable!()
         }
 

@@ -155,8 +155,8 @@ fn sums(x: &[f32], w: &[f32], least: f32, inverses: &[f32], near: impl Fn(f32) -
     scales[..inverses.len()].copy_from_slice(inverses);
     for (&x, &w) in x.iter().zip(w) {
         let (from_least, with_w) = (x - least, w * x);
-        for lane in 0..LANES {
-            let number = near(from_least * scales[lane]);
+        for (lane, &scale) in scales.iter().enumerate() {
+            let number = near(from_least * scale);
             sums.numbers[lane] += w * number;
             sums.squares[lane] += w * number * number;
             sums.with_x[lane] += with_w * number;

@@ -177,11 +177,14 @@ impl Engine {
     }
 }
 
+/// Facts that fit the sequence, and where they end.
+type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError> + 'r;
+
 /// The copy of a point at a position.
 fn point_at(
     bytes: &[u8],
     position: u32,
-    read: &dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError>,
+    read: &ReadFacts<'_>,
     of: &Of<'_>,
 ) -> Result<Vec<u8>, SavedError> {
     let (facts, behind) = read(bytes)?;
