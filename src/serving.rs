@@ -65,7 +65,7 @@ pub struct Options {
 
 /// What comes to the thread.
 enum Message {
-    Request(Submission),
+    Request(Box<Submission>),
     Slot(SlotWish),
 }
 
@@ -239,7 +239,8 @@ impl Model for Host {
         let refused = if waiting >= self.options.queue.saturating_add(free) {
             Some(Refusal::Busy { waiting })
         } else {
-            self.submissions.send(Message::Request(Submission { request, events })).is_err().then_some(Refusal::Ending)
+            let message = Message::Request(Box::new(Submission { request, events }));
+            self.submissions.send(message).is_err().then_some(Refusal::Ending)
         };
         match refused {
             None => Ok(()),
@@ -430,7 +431,7 @@ impl<'t> Worker<'t> {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Request(submission) => self.submit(submission),
+            Message::Request(submission) => self.submit(*submission),
             Message::Slot(wish) => self.wishes.push(wish),
         }
     }

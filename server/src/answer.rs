@@ -179,7 +179,7 @@ impl Answers {
         self.next().await.map(|(_, next)| next).transpose()
     }
 
-    /// See [`Answer::take_likely`].
+    /// How likely the tokens of answer `number` were, as far as they were not taken; with each, the likeliest.
     pub(crate) fn take_likely(&mut self, number: usize) -> Vec<(Likely, Vec<Likely>)> {
         self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.likely)).unwrap_or_default()
     }

@@ -85,7 +85,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Serve(serve::Args),
     Compile(compile::Args),
     Logits(logits::Args),

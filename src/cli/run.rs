@@ -107,6 +107,12 @@ pub struct Args {
     grammar: GrammarChoice,
 }
 
+/// How texts are put to the model, and what its own must be.
+struct Form {
+    template: Option<ChatTemplate>,
+    grammar: Option<Matcher>,
+}
+
 impl Args {
     /// Files that are named here and read.
     fn inputs(&self) -> Vec<&Path> {
@@ -147,7 +153,7 @@ impl Args {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }
         let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &session)).transpose()?;
-        let result = self.converse_or_write(session, template, grammar, gauge, begin, state, out);
+        let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, state, out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
@@ -158,8 +164,7 @@ impl Args {
     fn converse_or_write(
         &self,
         mut session: Session,
-        template: Option<ChatTemplate>,
-        grammar: Option<Matcher>,
+        Form { template, grammar }: Form,
         gauge: Arc<Gauge>,
         begin: Instant,
         state: Option<Output>,

@@ -113,6 +113,6 @@ mod tests {
             }
             count += 1;
         }
-        assert_eq!(count, 10);
+        assert_eq!(count, 8);
     }
 }

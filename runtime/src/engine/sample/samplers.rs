@@ -159,9 +159,9 @@ pub(super) fn repetitions(history: &[u32], breakers: &[(u32, Vec<u32>)]) -> Hash
         common[i] = length;
     }
     let mut longest: HashMap<u32, usize> = HashMap::new();
-    for i in 1..count {
+    for (i, common) in common.iter().enumerate().skip(1) {
         let own = longest.entry(at(i - 1)).or_default();
-        *own = (*own).max(common[i].min(limit));
+        *own = (*own).max(limit.min(*common));
     }
     longest
 }

@@ -181,12 +181,7 @@ impl Engine {
 type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError> + 'r;
 
 /// The copy of a point at a position.
-fn point_at(
-    bytes: &[u8],
-    position: u32,
-    read: &ReadFacts<'_>,
-    of: &Of<'_>,
-) -> Result<Vec<u8>, SavedError> {
+fn point_at(bytes: &[u8], position: u32, read: &ReadFacts<'_>, of: &Of<'_>) -> Result<Vec<u8>, SavedError> {
     let (facts, behind) = read(bytes)?;
     let copies = if facts.point() == Some(position) {
         read_copies(&facts, of.states, &mut &bytes[behind..])?
