@@ -235,10 +235,10 @@ pub fn measure(path: &Path, options: &SessionOptions, drive: &Choice, shape: &Sh
         .rate_of(together, DRIVE_TIME)
         .or(drive.rate)
         .ok_or_else(|| Error::NoDrive { path: drive.file.clone() })?;
-    let few = u32::try_from(shape.bytes.max(1.0) as u64 / CHUNK).unwrap_or(u32::MAX).saturating_add(1);
-    let few = drive.with_depth(few as usize).rate_of(together, DRIVE_TIME).unwrap_or(rate);
+    let parts = ((shape.bytes as u64 / CHUNK) as usize + 1).min(drive.depth);
+    let with_one = drive.with_depth(parts).rate_of(together, DRIVE_TIME).unwrap_or(rate);
     Ok(Costs {
-        alone: shape.bytes / few.min(rate),
+        alone: shape.bytes / with_one.min(rate),
         dense: (token - experts).max(0.0),
         experts: experts.min(token),
         prompt,
