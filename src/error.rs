@@ -26,6 +26,7 @@ use ixc_ir::graph::interpret::InterpretError;
 use ixc_ir::units::Bytes;
 use ixc_kernels::GenerateError;
 use ixc_passes::error::PassError;
+use ixc_passes::manager::StopError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::FileError;
@@ -35,6 +36,7 @@ use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::saved::SavedError;
 use ixc_runtime::stream::StreamError;
 
+use crate::excerpt::Excerpt;
 use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
@@ -118,6 +120,25 @@ pub enum Error {
     PlanSays {
         /// What was asked for.
         what: &'static str,
+    },
+    /// Text that says nowhere to go on from.
+    #[error("{}: {source}", path.display())]
+    Stop {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<StopError>,
+    },
+    /// The same, of a graph, with the line.
+    #[error("{0}")]
+    StopText(Box<Excerpt>),
+    /// Nothing is left to do up to a pass.
+    #[error("compiling goes on after {start}, and {last} is not behind that")]
+    BehindPass {
+        /// Where it goes on.
+        start: &'static str,
+        /// The pass.
+        last: &'static str,
     },
     /// No kernel can be made of a step.
     #[error(transparent)]
@@ -450,6 +471,7 @@ impl Error {
                 | PassError::NoModel { .. },
             )
             | Error::Record(RecordError::Busy { .. } | RecordError::Other { .. })
+            | Error::BehindPass { .. }
             | Error::PlanSays { .. } => Class::Usage,
             Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
@@ -458,6 +480,8 @@ impl Error {
             Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => Class::Data,
             Error::Simulate(_) | Error::DescriptorWeight(_) => Class::Data,
             Error::Pass(_)
+            | Error::Stop { .. }
+            | Error::StopText(_)
             | Error::Place(_)
             | Error::Generate(_)
             | Error::Sample(_)

@@ -44,6 +44,7 @@ pub mod compile;
 #[cfg(feature = "serve")]
 mod constraint;
 pub mod demo;
+pub mod dump;
 pub mod error;
 pub mod eval;
 pub mod excerpt;

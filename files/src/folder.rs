@@ -18,6 +18,8 @@ const NEW_FOLDER: u32 = 0o777;
 pub struct NewFolder {
     place: PathBuf,
     aside: TempDir,
+    /// Folders in it.
+    folders: Vec<&'static str>,
 }
 
 impl NewFolder {
@@ -44,7 +46,17 @@ impl NewFolder {
             Err(error) => return Err(failed(error)),
         }
         let aside = beside(place).folder_in(folder_of(place), NEW_FOLDER).map_err(failed)?;
-        Ok(NewFolder { place: place.into(), aside })
+        Ok(NewFolder { place: place.into(), aside, folders: Vec::new() })
+    }
+
+    /// Makes a folder in it, for files whose names begin with its own and a slash.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn folder(&mut self, name: &'static str) -> Result<(), OutputError> {
+        fs::create_dir(self.aside.path().join(name)).map_err(OutputError::io(&self.place.join(name), "create"))?;
+        self.folders.push(name);
+        Ok(())
     }
 
     /// Writes a file into it.
@@ -66,7 +78,8 @@ impl NewFolder {
     /// Where something came there meanwhile, or the system refuses; nothing is left then.
     pub fn finish(self) -> Result<(), OutputError> {
         // Onto an empty folder this works, onto any other it does not.
-        let done = sync_folder(self.aside.path())
+        let done = (self.folders.iter().try_for_each(|name| sync_folder(&self.aside.path().join(name))))
+            .and_then(|()| sync_folder(self.aside.path()))
             .and_then(|()| rename(self.aside.path(), &self.place))
             .map_err(OutputError::io(&self.place, "create"));
         done?;
@@ -122,9 +135,12 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let place = scratch.path().join("export");
         let count = || fs::read_dir(scratch.path()).unwrap().count();
-        let begun = NewFolder::create(&place).unwrap();
+        let mut begun = NewFolder::create(&place).unwrap();
         begun.put("a", b"1").unwrap();
         assert!(begun.put("a", b"2").is_err());
+        assert!(begun.put("b/a", b"2").is_err());
+        begun.folder("b").unwrap();
+        begun.put("b/a", b"2").unwrap();
         drop(begun);
         assert_eq!(count(), 0);
         fs::create_dir(&place).unwrap();

@@ -14,7 +14,7 @@ use ixc_ir::graph::dot::dot;
 use ixc_ir::graph::parse::{ParseError, parse};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::plan::Plan;
-use ixc_kernels::KernelSpec;
+use ixc_kernels::{KernelSpec, SpecError};
 
 use crate::draft::Draft;
 use crate::error::{PassError, ScheduleError};
@@ -38,6 +38,11 @@ pub static PASSES: &[&Pass] = &[
     &steps::PASS,
     &arena::PASS,
 ];
+
+/// What is between two passes, for people.
+const GRAPH: &str = "a graph";
+const TASKS: &str = "tasks";
+const PLAN: &str = "a plan";
 
 /// What is between two passes.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,31 +77,126 @@ impl Ir {
         }
     }
 
-    /// Reads what [`Ir::text`] wrote. Takes hostile text.
+    /// Reads what [`Ir::text`] wrote, whatever comments stand before it. Takes hostile text.
     ///
     /// # Errors
     /// A [`TextError`].
     pub fn parse(text: &str) -> Result<Ir, TextError> {
-        if !text.trim_start().starts_with('{') {
+        let json = behind_comments(text);
+        if !json.starts_with('{') {
             return Ok(Ir::Graph(parse(text)?));
         }
-        match serde_json::from_str(text)? {
+        match serde_json::from_str(json)? {
             Text::Draft(draft) => {
                 draft.check()?;
+                draft.plan.kernels.iter().try_for_each(KernelSpec::check)?;
                 Ok(Ir::Draft(draft))
             }
-            Text::Plan(plan) => Ok(Ir::Plan(plan)),
+            Text::Plan(plan) => {
+                plan.kernels.iter().try_for_each(KernelSpec::check)?;
+                Ok(Ir::Plan(plan))
+            }
         }
     }
 
     /// What it is, for people.
     pub fn kind(&self) -> &'static str {
         match self {
-            Ir::Graph(_) => "a graph",
-            Ir::Draft(_) => "tasks",
-            Ir::Plan(_) => "a plan",
+            Ir::Graph(_) => GRAPH,
+            Ir::Draft(_) => TASKS,
+            Ir::Plan(_) => PLAN,
         }
     }
+}
+
+/// What stands behind the comments that a text begins with.
+fn behind_comments(text: &str) -> &str {
+    let mut rest = text.trim_start();
+    while rest.starts_with(';') || rest.starts_with("//") {
+        rest = rest.split_once('\n').map_or("", |(_, rest)| rest.trim_start());
+    }
+    rest
+}
+
+/// IR between two passes, and which pass left it: where compiling stopped, and can go on.
+///
+/// ```text
+/// ; after fuse
+/// weight @blk.0.ffn_gate_inp : f32[16, 256] {file = 0, offset = 0x1a000}
+/// ...
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stop {
+    /// What the pass left.
+    pub ir: Ir,
+    /// The pass; none for a graph as a frontend wrote it.
+    pub after: Option<&'static str>,
+}
+
+impl Stop {
+    /// What a text begins with that says which pass left it.
+    const AFTER: &str = "; after ";
+    /// What stands there in place of a pass for a graph as a frontend wrote it.
+    const FRONTEND: &str = "frontend";
+
+    /// As text that reads back.
+    pub fn text(&self) -> String {
+        format!("{}{}\n{}", Stop::AFTER, self.after.unwrap_or(Stop::FRONTEND), self.ir.text())
+    }
+
+    /// Reads what [`Stop::text`] wrote. Takes hostile text.
+    ///
+    /// # Errors
+    /// A [`StopError`].
+    pub fn parse(text: &str) -> Result<Stop, StopError> {
+        let ir = Ir::parse(text)?;
+        let said = text.lines().map(str::trim).find_map(|line| line.strip_prefix(Stop::AFTER));
+        let name = said.ok_or(StopError::Unsaid)?.trim();
+        let after = if name == Stop::FRONTEND { None } else { Some(find(name)?.name) };
+        let stop = Stop { ir, after };
+        // What a pass leaves is what the next one takes.
+        let expected = stop.passes().first().map_or(PLAN, |next| next.takes());
+        if stop.ir.kind() == expected {
+            Ok(stop)
+        } else {
+            Err(StopError::Other { after: name.to_owned(), expected, found: stop.ir.kind() })
+        }
+    }
+
+    /// The passes that follow.
+    pub fn passes(&self) -> &'static [&'static Pass] {
+        let at = self.after.and_then(|name| PASSES.iter().position(|pass| pass.name == name));
+        &PASSES[at.map_or(0, |at| at + 1)..]
+    }
+}
+
+/// Why text says nowhere to go on from.
+#[derive(Debug, thiserror::Error)]
+pub enum StopError {
+    /// It is no IR.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// It does not say which pass left it.
+    #[error(
+        "no line says which pass left this; put one at its beginning such as \"{}fuse\", or \"{}{}\" for a graph as it was before all passes",
+        Stop::AFTER,
+        Stop::AFTER,
+        Stop::FRONTEND
+    )]
+    Unsaid,
+    /// No pass of that name.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// It is something else than that pass leaves.
+    #[error("what {after} leaves is {expected}; this is {found}")]
+    Other {
+        /// The pass.
+        after: String,
+        /// What it leaves.
+        expected: &'static str,
+        /// What this is.
+        found: &'static str,
+    },
 }
 
 /// The JSON of what is no graph.
@@ -119,6 +219,9 @@ pub enum TextError {
     /// Numbers in it name nothing.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// A kernel that there is none of.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
 }
 
 /// The names of all passes, in their order.
@@ -195,22 +298,53 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
 /// what a pass made of it, does not verify.
 pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassError> {
     let passes = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
+    run_watched(ir, &passes, context, &mut |_, _, _| {})
+}
+
+/// As [`run`], and shows what each pass left, and whether it changed anything.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched(
+    ir: Ir,
+    passes: &[&'static Pass],
+    context: &Context<'_>,
+    watch: &mut dyn FnMut(&'static Pass, &Ir, bool),
+) -> Result<Ir, PassError> {
     if let Ir::Graph(module) = &ir {
         verify(module).map_err(|error| PassError::Input(Box::new(error)))?;
     }
-    passes.into_iter().try_fold(ir, |ir, pass| pass.apply(ir, context))
+    passes.iter().try_fold(ir, |ir, pass| {
+        let (ir, changed) = pass.apply(ir, context)?;
+        watch(pass, &ir, changed);
+        Ok(ir)
+    })
 }
 
 impl Pass {
-    fn apply(&self, ir: Ir, context: &Context<'_>) -> Result<Ir, PassError> {
-        let kind = |expected: &'static str, ir: &Ir| PassError::Kind { pass: self.name, expected, found: ir.kind() };
+    /// What it works on, as [`Ir::kind`] calls it.
+    fn takes(&self) -> &'static str {
+        match self.run {
+            Run::Graph(_) | Run::Lower(_) => GRAPH,
+            Run::Draft(_) | Run::Plan(_) => TASKS,
+        }
+    }
+
+    fn refuses(&self, ir: &Ir) -> PassError {
+        PassError::Kind { pass: self.name, expected: self.takes(), found: ir.kind() }
+    }
+
+    /// What it leaves, and whether that is something else.
+    fn apply(&self, ir: Ir, context: &Context<'_>) -> Result<(Ir, bool), PassError> {
         match (self.run, ir) {
-            (Run::Graph(run), Ir::Graph(module)) => self.graph(run, module, context).map(Ir::Graph),
-            (Run::Lower(run), Ir::Graph(module)) => Ok(Ir::Draft(Box::new(run(&module, context)?))),
-            (Run::Draft(run), Ir::Draft(draft)) => Ok(Ir::Draft(Box::new(run(*draft, context)?))),
-            (Run::Plan(run), Ir::Draft(draft)) => Ok(Ir::Plan(Box::new(run(*draft, context)?))),
-            (Run::Graph(_) | Run::Lower(_), ir @ (Ir::Draft(_) | Ir::Plan(_))) => Err(kind("a graph", &ir)),
-            (Run::Draft(_) | Run::Plan(_), ir @ (Ir::Graph(_) | Ir::Plan(_))) => Err(kind("tasks", &ir)),
+            (Run::Graph(run), Ir::Graph(module)) => {
+                self.graph(run, module, context).map(|(module, changed)| (Ir::Graph(module), changed))
+            }
+            (Run::Lower(run), Ir::Graph(module)) => Ok((Ir::Draft(Box::new(run(&module, context)?)), true)),
+            (Run::Draft(run), Ir::Draft(draft)) => Ok((Ir::Draft(Box::new(run(*draft, context)?)), true)),
+            (Run::Plan(run), Ir::Draft(draft)) => Ok((Ir::Plan(Box::new(run(*draft, context)?)), true)),
+            (Run::Graph(_) | Run::Lower(_), ir @ (Ir::Draft(_) | Ir::Plan(_)))
+            | (Run::Draft(_) | Run::Plan(_), ir @ (Ir::Graph(_) | Ir::Plan(_))) => Err(self.refuses(&ir)),
         }
     }
 
@@ -219,14 +353,14 @@ impl Pass {
         run: fn(Module, &Context<'_>) -> Result<Module, PassError>,
         module: Module,
         context: &Context<'_>,
-    ) -> Result<Module, PassError> {
+    ) -> Result<(Module, bool), PassError> {
         let ops = |module: &Module| module.functions.iter().map(|function| function.ops.len()).sum::<usize>();
         let before = module.clone();
         let module = run(module, context)?;
         verify(&module).map_err(|error| PassError::Output { pass: self.name, error: Box::new(error) })?;
         let changed = module != before;
         tracing::debug!(pass = self.name, changed, ops_before = ops(&before), ops = ops(&module), "pass");
-        Ok(module)
+        Ok((module, changed))
     }
 }
 
@@ -252,6 +386,23 @@ mod tests {
         let error = run(Ir::Graph(Module::default()), &["steps"], &Context::new(Target::AVX2));
         let error = error.err().map(|e| e.to_string());
         assert_eq!(error.as_deref(), Some("pass steps takes tasks; what it was given is a graph"));
+    }
+
+    #[test]
+    fn a_stop_says_which_pass_it_is_behind_and_what_follows() {
+        let context = Context::new(Target::AVX2);
+        let ir = run(Ir::Graph(Module::default()), &["canonicalise", "fuse"], &context).unwrap();
+        let stop = Stop { ir, after: Some("fuse") };
+        assert_eq!(Stop::parse(&stop.text()).unwrap(), stop);
+        let names: Vec<&str> = stop.passes().iter().map(|pass| pass.name).collect();
+        assert_eq!(names, ["observe", "defer", "residency", "pack", "tile", "lower", "steps", "arena"]);
+        let first = Stop { ir: Ir::Graph(Module::default()), after: None };
+        assert_eq!((Stop::parse(&first.text()).unwrap(), first.passes().len()), (first.clone(), PASSES.len()));
+        let refused = |text: &str| Stop::parse(text).unwrap_err().to_string();
+        assert!(refused("").starts_with("no line says which pass left this"), "{}", refused(""));
+        assert!(refused("; after fuze").starts_with("there is no pass \"fuze\""));
+        assert_eq!(refused("; after lower\n"), "what lower leaves is tasks; this is a graph");
+        assert_eq!(refused("; after arena"), "what arena leaves is a plan; this is a graph");
     }
 
     #[test]

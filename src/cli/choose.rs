@@ -12,6 +12,7 @@ use ixc::session::SessionOptions;
 use ixc::targets::{CoreCaches, Target};
 
 use super::Usage;
+use super::changed::ChangeChoice;
 use super::name::ModelName;
 use super::output::note;
 use super::passes::PassChoice;
@@ -225,6 +226,8 @@ pub struct StreamingChoice {
     deferral: DeferChoice,
     #[command(flatten)]
     passes: PassChoice,
+    #[command(flatten)]
+    changes: ChangeChoice,
 }
 
 impl StreamingChoice {
@@ -249,12 +252,10 @@ impl StreamingChoice {
         }
         let stream = Config { policy: self.cache.kind(), ..Config::default() };
         let (memory, prefetch) = (self.memory.bytes(), self.prefetch.settings());
+        let compile =
+            compile::Options { defer: self.defer(), passes: self.passes.options()?, ..compile::Options::default() };
         Ok(SessionOptions {
-            compile: compile::Options {
-                defer: self.defer(),
-                passes: self.passes.options()?,
-                ..compile::Options::default()
-            },
+            compile: self.changes.over(compile)?,
             run: engine::Options { memory, experts, prefetch, stream, ..engine::Options::default() },
             queue_depth: self.experts.queue.depth(),
             model_file: None,

@@ -5,15 +5,19 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::budget::compile_within;
-use ixc::compile::{CompileTarget, Compiled, Options};
+use ixc::compile::{CompileTarget, Compiled, Options, TargetName};
 use ixc::dataflow::place::search::Placed;
 use ixc::dataflow::{grids, read};
+use ixc::dump;
+use ixc::files::folder::NewFolder;
 use ixc::files::{KeptFolder, Output};
 use ixc::frontend::gguf::ShardFile;
 use ixc::ir::plan::PlanWeight;
 use ixc::kl_divergence::Divergence;
 use ixc::model::Model;
+use ixc::passes::manager;
 use ixc::passes::options::OptionSet;
+use ixc::passes::pass::Pass;
 use ixc::passes::requantise;
 use ixc::place;
 use ixc::runtime::engine;
@@ -23,10 +27,11 @@ use ixc::session::SessionOptions;
 use serde_json::json;
 
 use super::Usage;
+use super::changed::ChangeChoice;
 use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
 use super::divergence::{compare, positions, said};
 use super::force::{Force, reads};
-use super::output::{self, Bytes, Line, Printable, Rate, Unit, note};
+use super::output::{self, Bytes, Line, Printable, Rate, Unit, counted, note};
 use super::passes::PassChoice;
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
@@ -45,6 +50,10 @@ use super::tokenize::read;
   ixc compile model.gguf --weights i8_row --text sample.txt
                                                  one scale a row: int8 tiles
   ixc compile model.gguf --emit graph,asm        writes model.d/1.graph.ix, too
+  ixc compile model.gguf --dump-dir d            what each pass and kernel is
+  ixc compile model.gguf --dump-dir d --stop-after tile
+  ixc compile model.gguf --start-from d/09-tile.ix
+                                                 after that was edited
   ixc compile model.gguf --target dataflow:wse3 -o model.json
                                                  what runs where on a wafer
 
@@ -102,6 +111,15 @@ pub struct Args {
     /// Stages to write as text, into a folder beside the plan.
     #[arg(long, value_enum, value_delimiter = ',')]
     emit: Vec<Emit>,
+    /// Write what each pass left, kernels and their code, and which op they compute, into a new folder: each file with a number is one that --start-from
+    /// takes, its kernels/ one that --override takes.
+    #[arg(long, value_name = "DIR")]
+    dump_dir: Option<PathBuf>,
+    /// With --dump-dir: stop after a pass, and write no plan.
+    #[arg(long, value_name = "PASS", requires = "dump_dir", conflicts_with = "output", value_parser = manager::names())]
+    stop_after: Option<String>,
+    #[command(flatten)]
+    changes: ChangeChoice,
     #[command(flatten)]
     force: Force,
     /// Print JSON about the plan.
@@ -227,6 +245,41 @@ impl Args {
         Ok(descriptor.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))?)
     }
 
+    /// The folder of `--dump-dir`.
+    fn dump_folder(&self) -> Result<Option<NewFolder>, ixc::Error> {
+        Ok(self.dump_dir.as_deref().map(NewFolder::create).transpose()?)
+    }
+
+    /// How to compile.
+    fn options(&self, target: &TargetName) -> anyhow::Result<Options> {
+        let options = Options {
+            target: Some(target.target),
+            caches: target.caches,
+            passes: self.passes.options()?,
+            max_tokens: self.max_tokens,
+            pack: self.no_pack.then_some(false),
+            predict_extra: self.prefetch.extra(),
+            defer: self.deferral.defer,
+            ..Options::default()
+        };
+        Ok(self.changes.over(options)?)
+    }
+
+    /// Writes what passes left up to one, and nothing else.
+    fn stop_after(&self, target: &TargetName, last: &'static Pass, out: &mut dyn Write) -> anyhow::Result<()> {
+        let Some(folder) = self.dump_folder()? else { return Ok(()) };
+        let model = self.model.open()?;
+        let mut options = self.options(target)?;
+        // A budget is one of experts from `residency` on, and how much is left for them only the whole plan says.
+        if self.memory.bytes().is_some() {
+            let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
+            options.expert_memory = compile_within(&model, &options, &run)?.0.expert_memory;
+        }
+        let files = dump::write(folder, &model, &options, Some(last.name))?;
+        let folder = self.dump_dir.clone().unwrap_or_default();
+        Ok(writeln!(out, "{}: {}, up to {}", folder.display(), counted(files as u64, "file"), last.name)?)
+    }
+
     /// How far the plan's predictions are from those of the model as it was, compiled likewise.
     fn divergence(&self, text: &Path, plan: &Path, model: &Model, compile: &Options) -> anyhow::Result<Divergence> {
         let said = OptionSet::default().with(&requantise::Options::default());
@@ -244,6 +297,9 @@ impl Args {
             CompileTarget::Dataflow(grid) => return self.place(grid, out),
         };
         let begin = Instant::now();
+        if let Some(pass) = &self.stop_after {
+            return self.stop_after(target, manager::find(pass).map_err(ixc::Error::from)?, out);
+        }
         if self.emit.contains(&Emit::Dataflow) {
             return Err(Usage("dataflow is emitted for --target dataflow:GRID".to_owned()).into());
         }
@@ -252,30 +308,23 @@ impl Args {
         }
         let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
         // Before the work, which would be lost.
-        let inputs: Vec<&Path> = self.model.path().into_iter().collect();
+        let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.changes.files()).collect();
+        let folder = self.dump_folder()?;
         let mut output = self.force.open(&path, &file::KIND, &inputs)?;
         let mut stages = Stages::open(&path.with_extension("d"), &self.emit, self.force, &inputs)?;
         let model = self.model.open()?;
         for output in [&mut output].into_iter().chain(stages.outputs()) {
             reads(output, model.gguf.files().iter().map(ShardFile::path))?;
         }
-        let pack = self.no_pack.then_some(false);
-        let predict_extra = self.prefetch.extra();
-        let (max_tokens, defer) = (self.max_tokens, self.deferral.defer);
-        let (target, caches) = (target.target, target.caches);
-        let passes = self.passes.options()?;
-        let options = Options {
-            target: Some(target),
-            caches,
-            passes,
-            max_tokens,
-            pack,
-            predict_extra,
-            defer,
-            ..Options::default()
-        };
+        let options = self.options(target)?;
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
-        let (mut compiled, _) = compile_within(&model, &options, &run)?;
+        let compiled = compile_within(&model, &options, &run);
+        if let Some(folder) = folder {
+            let expert_memory = compiled.as_ref().ok().and_then(|(compiled, _)| compiled.expert_memory);
+            let files = dump::write(folder, &model, &Options { expert_memory, ..options.clone() }, None)?;
+            note!("ixc: {} in {}", counted(files as u64, "file"), self.dump_dir.clone().unwrap_or_default().display());
+        }
+        let (mut compiled, _) = compiled?;
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
             note!("ixc: {option} is without effect: {why}");
         }

@@ -3,9 +3,10 @@
 use std::io::Write;
 
 use ixc::compile::{Options, TargetName, after, compile};
-use ixc::passes::manager::{self, Ir};
+use ixc::passes::manager::{self, Ir, Stop};
 
 use super::Usage;
+use super::changed::ChangeChoice;
 use super::choose::ModelArgument;
 use super::experts::Experts;
 use super::passes::PassChoice;
@@ -44,6 +45,8 @@ pub struct Args {
     experts: Experts,
     #[command(flatten)]
     passes: PassChoice,
+    #[command(flatten)]
+    changes: ChangeChoice,
 }
 
 impl Args {
@@ -58,9 +61,11 @@ impl Args {
             defer: self.experts.deferral.defer,
             ..Options::default()
         };
+        let options = self.changes.over(options)?;
         if let Some(pass) = &self.after {
-            let ir = after(&self.model.open()?, &options, pass)?;
-            return Ok(out.write_all(drawn(&ir, self.dot)?.as_bytes())?);
+            let stop = after(&self.model.open()?, &options, pass)?;
+            let text = if self.dot { drawn(&stop.ir, true)? } else { stop.text() };
+            return Ok(out.write_all(text.as_bytes())?);
         }
         let written = self.dot.then_some(Stage::Graph);
         let Some(stage) = self.stage.or(written) else { return Err(Usage(Stage::list()).into()) };
@@ -72,8 +77,9 @@ impl Args {
         }
         let model = self.model.open()?;
         if stage == Stage::Graph {
-            let graph = Ir::Graph(model.arch.module);
-            return Ok(out.write_all(drawn(&graph, self.dot)?.as_bytes())?);
+            let graph = Stop { ir: Ir::Graph(model.arch.module), after: None };
+            let text = if self.dot { drawn(&graph.ir, true)? } else { graph.text() };
+            return Ok(out.write_all(text.as_bytes())?);
         }
         let compiled = compile(&model, &options)?;
         if self.dot {

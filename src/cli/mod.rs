@@ -5,6 +5,7 @@
 
 mod answer;
 mod bench;
+mod changed;
 mod choose;
 mod compile;
 mod converse;

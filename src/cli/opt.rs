@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ixc::compile::{Options, TargetName, context, run_passes};
 use ixc::excerpt::Excerpt;
 use ixc::ir::graph::Module;
-use ixc::passes::manager::{self, Ir, TextError};
+use ixc::passes::manager::{self, Ir, Stop, TextError};
 
 use super::BadInput;
 use super::choose::open;
@@ -62,7 +62,9 @@ impl Args {
                 TextError::Graph(error) => {
                     Excerpt::new(&self.file, &text, error.line, error.column, &error.problem).to_string()
                 }
-                error @ (TextError::Json(_) | TextError::Schedule(_)) => format!("{}: {error}", self.file.display()),
+                error @ (TextError::Json(_) | TextError::Schedule(_) | TextError::Spec(_)) => {
+                    format!("{}: {error}", self.file.display())
+                }
             })
         })?;
         if ir == Ir::Graph(Module::default()) {
@@ -83,6 +85,11 @@ impl Args {
             Some(model) => run_passes(&open(model.path())?, &options, ir, &passes)?,
             None => manager::run(ir, &passes, &context(&options, None)).map_err(ixc::Error::from)?,
         };
-        Ok(out.write_all(drawn(&ir, self.dot)?.as_bytes())?)
+        // What `compile --start-from` goes on with says behind which pass it is.
+        let text = match passes.last().filter(|_| !self.dot) {
+            Some(last) => Stop { ir, after: Some(manager::find(last).map_err(ixc::Error::from)?.name) }.text(),
+            None => drawn(&ir, self.dot)?,
+        };
+        Ok(out.write_all(text.as_bytes())?)
     }
 }

@@ -208,6 +208,10 @@ impl Args {
                 writer.session.target().name(),
                 if self.emulate { ", emulated" } else { "" }
             );
+            let replaced = writer.session.replaced();
+            if !replaced.is_empty() {
+                note!("replaced  {}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
+            }
             let (states, bytes) = writer.session.engine().states();
             let (bytes, context) = (Bytes(bytes), writer.session.context());
             note!("states    {bytes} for {context} positions{}", cached(states));

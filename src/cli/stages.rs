@@ -5,6 +5,7 @@ use ixc::compile::{Compiled, assembly};
 use ixc::files::Kind;
 use ixc::ir::kernel::Kernel;
 use ixc::model::Model;
+use ixc::passes::manager::{self, Ir, Stop};
 use ixc::targets::Target;
 
 use super::Usage;
@@ -49,7 +50,9 @@ impl Stage {
     /// The file that it is written to, which its first word tells.
     pub fn kind(self) -> Kind {
         let (name, is): (_, fn(&[u8]) -> bool) = match self {
-            Stage::Graph | Stage::Fused => ("graph", |head| head.starts_with(b"weight @")),
+            Stage::Graph | Stage::Fused => {
+                ("graph", |head| head.starts_with(b"; after ") || head.starts_with(b"weight @"))
+            }
             Stage::Plan => ("listing of a plan", |head| head.starts_with(b"plan ")),
             Stage::Kernel => ("file of kernels", |head| head.starts_with(b"kernel ")),
             Stage::Asm => ("listing of machine code", |head| {
@@ -65,8 +68,11 @@ impl Stage {
     /// The stage as text. `kernel` chooses kernels.
     pub fn text(self, model: &Model, compiled: &Compiled, kernel: Option<&str>) -> anyhow::Result<String> {
         match self {
-            Stage::Graph => Ok(model.arch.module.to_string()),
-            Stage::Fused => Ok(compiled.fused.to_string()),
+            Stage::Graph => Ok(Stop { ir: Ir::Graph(model.arch.module.clone()), after: None }.text()),
+            Stage::Fused => {
+                let after = manager::graph_passes().last().copied();
+                Ok(Stop { ir: Ir::Graph(compiled.fused.clone()), after }.text())
+            }
             Stage::Plan => Ok(ixc::ir::plan::print::print(&compiled.plan, |kernel: &Kernel| kernel.name.clone())),
             Stage::Kernel => {
                 let kernels = choose(&compiled.plan.kernels, kernel)?;

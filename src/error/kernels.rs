@@ -62,6 +62,67 @@ pub enum KernelError {
         /// Those that it could be.
         names: Vec<String>,
     },
+    /// Two files of one kernel.
+    #[error("{} is of the same kernel as {}: one of them at most can take its place", path.display(), other.display())]
+    Twice {
+        /// A file.
+        path: PathBuf,
+        /// The other.
+        other: PathBuf,
+    },
+    /// A kernel that takes no kernel's place.
+    #[error("{}: the plan has no kernel \"{name}\"; it has {}", path.display(), some(names))]
+    Unused {
+        /// Its file.
+        path: PathBuf,
+        /// Its name.
+        name: String,
+        /// Those of the plan.
+        names: Vec<String>,
+    },
+    /// A kernel that is called otherwise than the one whose place it takes, or of whose spec it is.
+    #[error("{}: the kernel is called otherwise than the one that it was made from: \"{found}\", where that has \"{expected}\"", path.display())]
+    Signature {
+        /// Its file.
+        path: PathBuf,
+        /// A line of how it is called.
+        found: String,
+        /// As it should be.
+        expected: String,
+    },
+    /// Two kernels that are to be compared.
+    #[error("kernels that are called otherwise cannot be compared: \"{expected}\", and \"{found}\"")]
+    CalledOtherwise {
+        /// A line of how the first is called.
+        expected: String,
+        /// As the second is.
+        found: String,
+    },
+    /// A kernel that is to be compared with the one of its spec.
+    #[error(
+        "nothing says what {name} was made from: name another kernel to compare it with, or put the line \"; spec: ...\" before it, \
+         as `ixc kernel show --stage ir` and `ixc compile --dump-dir` write it"
+    )]
+    NoSpec {
+        /// The kernel.
+        name: String,
+    },
+    /// A folder without kernels.
+    #[error("{}: there is no file of kernel IR, NAME.ix; `ixc compile --dump-dir D` writes a model's to D/kernels", path.display())]
+    NoFiles {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder with too many.
+    #[error("{}: {found} files of kernel IR; at most {most} are read", path.display())]
+    TooManyFiles {
+        /// The folder.
+        path: PathBuf,
+        /// How many.
+        found: usize,
+        /// Most.
+        most: usize,
+    },
     /// A kernel, of a plan or of an odd spec, that breaks a rule of the IR.
     #[error("kernel {kernel}: {source}")]
     Verify {
@@ -156,6 +217,13 @@ impl KernelError {
             | KernelError::Parse(_)
             | KernelError::NotInModel { .. }
             | KernelError::Several { .. }
+            | KernelError::Twice { .. }
+            | KernelError::Unused { .. }
+            | KernelError::Signature { .. }
+            | KernelError::NoFiles { .. }
+            | KernelError::CalledOtherwise { .. }
+            | KernelError::NoSpec { .. }
+            | KernelError::TooManyFiles { .. }
             | KernelError::Verify { .. }
             | KernelError::Input(_)
             | KernelError::NeedsDims { .. }

@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use ixc_codegen::module::Module;
+use ixc_codegen::module::{Bound, Module};
 use ixc_ir::kernel::{Elem, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::work::{Arithmetic, Work, work};
@@ -100,20 +100,63 @@ pub fn work_of(case: &Case) -> Work {
 pub fn measure(case: &Case, place: Place, threads: usize, rounds: u32) -> Result<Measured, Error> {
     let threads = threads.max(1);
     let module = Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target)?;
-    let work = work_of(case);
-    let all: usize = case.before.iter().map(Vec::len).sum::<usize>().max(1);
-    let sets = match place {
-        Place::Caches => 1,
-        Place::Memory => {
-            let weights = usize::try_from(work.bytes).unwrap_or(all).max(1);
-            let wanted = (bandwidth::BUFFER_BYTES / threads).div_ceil(weights);
-            wanted.min((MOST_BYTES / threads / all).max(1)).max(2)
-        }
-    };
+    let (work, sets) = (work_of(case), sets_of(case, place, threads));
     let seconds = rounds_of(&module, &case.dims, &case.before, sets, threads, rounds);
     let rate = |units: u64| units as f64 * threads as f64 / seconds.median;
     let operations_per_second = (work.multiply_adds > 0).then(|| rate(2 * work.multiply_adds));
     Ok(Measured { place, threads, bytes_per_second: rate(work.bytes), operations_per_second, seconds })
+}
+
+/// Sets of buffers that take turns for each of the threads.
+fn sets_of(case: &Case, place: Place, threads: usize) -> usize {
+    match place {
+        Place::Caches => 1,
+        Place::Memory => {
+            let all: usize = case.before.iter().map(Vec::len).sum::<usize>().max(1);
+            let weights = usize::try_from(work_of(case).bytes).unwrap_or(all).max(1);
+            let wanted = (bandwidth::BUFFER_BYTES / threads).div_ceil(weights);
+            wanted.min((MOST_BYTES / threads / all).max(1)).max(2)
+        }
+    }
+}
+
+/// Seconds per call of two kernels, round by round in turn, on one thread: what slows the machine down for a while slows both.
+///
+/// # Errors
+/// Where this machine cannot run them.
+pub fn in_turn(cases: [&Case; 2], place: Place, rounds: u32) -> Result<Vec<[f64; 2]>, Error> {
+    let compile = |case: &Case| Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target);
+    let modules = [compile(cases[0])?, compile(cases[1])?];
+    let mut buffers = cases.map(|case| vec![case.before.clone(); sets_of(case, place, 2)]);
+    let [first, second] = &mut buffers;
+    let mut bound = [bind(&modules[0], cases[0], first), bind(&modules[1], cases[1], second)];
+    let mut turns = [0; 2];
+    let mut seconds = |side: usize, times: u64| {
+        let begin = Instant::now();
+        for _ in 0..times {
+            bound[side][turns[side]].call();
+            turns[side] = (turns[side] + 1) % bound[side].len();
+        }
+        begin.elapsed().as_secs_f64()
+    };
+    let times = [0, 1].map(|side| {
+        let mut times = 1;
+        // Doubled until a round is long enough.
+        while seconds(side, times) < ROUND_SECONDS && times < 1 << 40 {
+            times *= 2;
+        }
+        times
+    });
+    let mut round = || [0, 1].map(|side| seconds(side, times[side]) / times[side] as f64);
+    (0..WARM_UP).for_each(|_| {
+        black_box(round());
+    });
+    Ok((0..rounds.max(1)).map(|_| round()).collect())
+}
+
+fn bind<'a>(module: &'a Module, case: &Case, sets: &'a mut [Vec<Vec<u8>>]) -> Vec<Bound<'a>> {
+    let bound = sets.iter_mut().map(|set| module.bind(0, &case.dims, set));
+    bound.map(|bound| bound.unwrap_or_else(|error| unreachable!("inputs of this kernel: {error}"))).collect()
 }
 
 fn rounds_of(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, threads: usize, rounds: u32) -> Seconds {

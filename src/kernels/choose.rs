@@ -3,7 +3,7 @@
 //! ```text
 //! gemm_q4_k                                              a row
 //! linear format=q4_k k=2048 tile=32 n=2048 shape=gemm    a spec
-//! experiment.ix                                          a file
+//! experiment.ix                                          a file; a comment `; spec: linear ...` there says what it is of
 //! model.gguf:gemm_q6_k        plan.ixp:attention         a kernel of a model, by a part of its name
 //! demo:route                                             of the built-in demo model
 //! ```
@@ -20,6 +20,7 @@ use ixc_kernels::catalogue::{self, ROWS};
 use ixc_targets::Target;
 
 use super::KernelError;
+use super::replace::signature_difference;
 use crate::Error;
 use crate::compile::{Options, specs};
 use crate::excerpt::Excerpt;
@@ -100,11 +101,37 @@ fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
     }
 }
 
+/// A kernel of a file, and the spec that a comment there says it is of.
 fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
+    let (kernel, spec) = read_kernel(path)?;
+    if let Some(spec) = &spec {
+        // Inputs are made by the spec.
+        if let Some((expected, found)) = signature_difference(&generate(spec, target)?, &kernel) {
+            return Err(KernelError::Signature { path: path.to_owned(), found, expected }.into());
+        }
+    }
+    let rows = spec.as_ref().map_or(DEFAULT_ROWS, |spec| DEFAULT_ROWS.min(spec.most_rows()));
+    Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
+}
+
+/// What a comment begins with, behind its sign, that says which spec a kernel is of: by it an edited one gets the inputs and the dims of what it was
+/// made from.
+pub const SPEC: &str = " spec: ";
+
+/// Reads a file of kernel IR: the kernel, and the spec that a comment before it says.
+///
+/// # Errors
+/// When it cannot be read, is no kernel, or one whose spec is none or of a kernel that is called otherwise.
+pub fn read_kernel(path: &Path) -> Result<(Kernel, Option<KernelSpec>), Error> {
     let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
     let kernel = parse(&text)
         .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
-    Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
+    let said = text.lines().find_map(|line| line.strip_prefix(';')?.strip_prefix(SPEC));
+    let spec: Option<KernelSpec> = said.map(str::parse).transpose().map_err(KernelError::from)?;
+    if let Some(spec) = &spec {
+        spec.check().map_err(KernelError::from)?;
+    }
+    Ok((kernel, spec))
 }
 
 fn of_model(model: &str, name: &str, target: Target) -> Result<Chosen, Error> {

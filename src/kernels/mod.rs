@@ -4,7 +4,9 @@
 //! | --- | --- |
 //! | [`choose`] | which kernel a name, a spec's text, a file or a model's kernel means |
 //! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
+//! | [`replace`] | kernels in place of those that a model's plan has |
 //! | [`bundle`] | a kernel as a folder of files, and such a folder replayed |
+//! | [`diff`] | two kernels with the same inputs: bits, cost, time, instructions |
 //! | [`mod@bench`] | time per call with its spread, and this machine's peak |
 //! | [`roofline`] | the most that this machine reads and multiplies |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
@@ -26,6 +28,8 @@ pub use ixc_kernels::*;
 pub mod bench;
 pub mod bundle;
 pub mod choose;
+pub mod diff;
+pub mod replace;
 pub mod roofline;
 pub mod run;
 pub mod show;

@@ -91,6 +91,19 @@ impl Case {
         Ok(buffers)
     }
 
+    /// Buffers after an engine.
+    ///
+    /// # Errors
+    /// Where it cannot run the kernel.
+    pub fn run(&self, engine: Engine) -> Result<Vec<Vec<u8>>, Error> {
+        let mut buffers = self.before.clone();
+        match engine {
+            Engine::Native => self.native(&mut buffers).map(|_| ())?,
+            Engine::Emulator => self.emulate(&mut buffers).map(|_| ())?,
+        }
+        Ok(buffers)
+    }
+
     /// Runs interpreter and engine, and compares.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use ixc_codegen::module::{Artifact, CodegenError};
 use ixc_codegen::x64::{self, Compiled, Stats, X64Error};
 
 use super::KernelError;
-use super::choose::Chosen;
+use super::choose::{Chosen, SPEC};
 use crate::Error;
 
 /// A stage of a kernel.
@@ -44,7 +44,7 @@ pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
     let comment = if stage == Stage::Asm { '#' } else { ';' };
     let mut out = format!("{comment} {} for {}\n", kernel.name, chosen.target.name());
     if let Some(spec) = &chosen.spec {
-        let _ = writeln!(out, "{comment} {spec}");
+        let _ = writeln!(out, "{comment}{SPEC}{spec}");
     }
     let _ = writeln!(out, "{comment} {}", cost(&code));
     match (stage, &code) {

@@ -53,7 +53,7 @@ fn compiled_code_computes_what_the_graph_says() {
         let native = target.missing().is_empty();
         let (tokens, name) = (if native { &all[..] } else { &all[..35] }, target.name());
         for (kv, noise) in CACHES {
-            let Compiled { fused, plan } = compile(&model, &options(target, kv)).unwrap();
+            let Compiled { fused, plan, .. } = compile(&model, &options(target, kv)).unwrap();
             let (positions, rows): (Vec<u32>, Vec<u32>) = (0..tokens.len() as u32).map(|i| (i, i)).unzip();
             let file = FileWeights::new(&model.gguf, &fused);
             let right = Interpreter::new(&fused, &file).unwrap().step(tokens, &positions, &rows).unwrap();

@@ -65,7 +65,7 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
                 defer,
                 ..Options::default()
             };
-            let Compiled { fused, plan } = compile(&model, &options).unwrap();
+            let Compiled { fused, plan, .. } = compile(&model, &options).unwrap();
             let splits = fused.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
             assert_eq!((splits, plan.buckets, plan.expert_groups.len()), (2, 5, 0));
             let weights = FileWeights::new(&model.gguf, &fused);

@@ -66,8 +66,9 @@ fn show_prints_each_stage_for_targets_that_this_machine_lacks_too() {
     let show = |stage: &str| text(["show", "map", "function=add", "n=17", "--target", "haswell", "--stage", stage]);
     let (ir, lowered, asm, bytes) = (show("ir"), show("lowered"), show("asm"), show("bytes"));
     for (text, comment) in [(&ir, ";"), (&lowered, ";"), (&asm, "#"), (&bytes, ";")] {
-        let head =
-            format!("{comment} add_n17_haswell for haswell\n{comment} map function=add n=17\n{comment} spills 0 ");
+        let head = format!(
+            "{comment} add_n17_haswell for haswell\n{comment} spec: map function=add n=17\n{comment} spills 0 "
+        );
         assert!(text.starts_with(&head), "{text}");
         assert!(text.lines().nth(2).unwrap().contains(" instructions, "), "{text}");
     }

@@ -49,3 +49,4 @@ mod terminal;
 mod tiny;
 mod trace;
 mod usage;
+mod workbench;

@@ -80,7 +80,7 @@ fn compiled_code_computes_what_the_graph_says_and_errors_are_those_of_the_format
             println!("{name}: {:?}", native(target));
             for (weights, noise) in WEIGHTS {
                 let what = format!("{name}, model {i}, {weights}");
-                let Compiled { fused, plan } = compile(&model, &options(target, weights)).unwrap();
+                let Compiled { fused, plan, .. } = compile(&model, &options(target, weights)).unwrap();
                 let by_rows = plan.weights.iter().filter(|weight| weight.format.has_row_scale()).count();
                 assert!(by_rows >= 8, "{what}: {by_rows} weights");
                 let (positions, rows): (Vec<u32>, Vec<u32>) = (0..tokens.len() as u32).map(|i| (i, i)).unzip();

@@ -14,6 +14,7 @@
 //! kernel's declared sizes, so that a wrong plan is an error and never a stray access.
 //! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked.
 
+mod hex;
 pub mod print;
 
 use std::ops::Range;
@@ -769,6 +770,7 @@ pub struct Plan<K> {
     /// The sampler's softmax over one row of logits.
     pub softmax: KernelId,
     /// Tokenizer and chat template, as the frontend encodes them.
+    #[serde(with = "hex")]
     pub tokenizer: Vec<u8>,
 }
 

@@ -117,6 +117,20 @@ fn is_nan(elem: Elem, bytes: &[u8]) -> bool {
     }
 }
 
+/// The squares of what differs, over those of what was expected; none for what is no float.
+pub fn nmse(elem: Elem, expected: &[u8], found: &[u8]) -> Option<f64> {
+    let value: fn(&[u8]) -> f64 = match elem {
+        Elem::F32 => |bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
+        Elem::F16 => |bytes| f16::from_le_bytes([bytes[0], bytes[1]]).into(),
+        Elem::Bf16 => |bytes| bf16::from_le_bytes([bytes[0], bytes[1]]).into(),
+        Elem::I8 | Elem::I16 | Elem::I32 => return None,
+    };
+    let width = elem.bytes() as usize;
+    let pairs = expected.chunks_exact(width).zip(found.chunks_exact(width)).map(|(a, b)| (value(a), value(b)));
+    let (error, all) = pairs.fold((0.0, 0.0), |(error, all), (a, b)| (error + (a - b) * (a - b), all + a * a));
+    Some(if error == 0.0 { 0.0 } else { error / all })
+}
+
 /// The first difference in one buffer. Where lengths differ, what one lacks differs.
 pub fn difference(buffer: &str, elem: Option<Elem>, expected: &[u8], found: &[u8]) -> Option<Difference> {
     if expected == found {

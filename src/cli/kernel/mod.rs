@@ -3,6 +3,7 @@
 mod bench;
 mod choice;
 mod cost;
+mod diff;
 mod export;
 mod list;
 mod replay;
@@ -26,6 +27,7 @@ EXAMPLES:
   ixc kernel show gemv_q4_k --target zen4 --stage asm
   ixc kernel run gemm_q4_k --rows 33 --target avx512 --emulate
   ixc kernel cost gemm_q4_k --target zen4
+  ixc kernel diff edited.ix
   ixc kernel export gemm_q4_k --target amx -o gemm.kernel")]
 pub struct Args {
     #[command(subcommand)]
@@ -39,6 +41,7 @@ enum Action {
     Run(run::Args),
     Bench(bench::Args),
     Cost(cost::Args),
+    Diff(diff::Args),
     Export(export::Args),
     Replay(replay::Args),
 }
@@ -52,6 +55,7 @@ impl Args {
             Action::Run(args) => args.run(out),
             Action::Bench(args) => args.run(out),
             Action::Cost(args) => args.run(out),
+            Action::Diff(args) => args.run(out),
             Action::Export(args) => args.run(out),
             Action::Replay(args) => args.run(out),
         }

@@ -1,0 +1,38 @@
+//! What somebody changed of what compiling makes, of a command that compiles: IR that it goes on from, and kernels.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ixc::compile::Options;
+use ixc::dump::read_stop;
+use ixc::kernels::replace::Replacements;
+
+/// IR and kernels in place of those that are made.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ChangeChoice {
+    /// Go on from a file of `ixc compile --dump-dir` or `ixc dump --after`, edited or not, in place of the model's own graph: the passes behind the one
+    /// that its first line names are run. Options of passes before that, and a memory budget behind `residency`, have no effect.
+    #[arg(long, value_name = "FILE")]
+    start_from: Option<PathBuf>,
+    /// Kernels in place of those that are generated: a file of kernel IR, or a folder of NAME.ix, such as `ixc compile --dump-dir` writes. Each takes the
+    /// place of the one with its name, and must be called like it.
+    #[arg(long = "override", value_name = "PATH")]
+    kernels: Option<PathBuf>,
+}
+
+impl ChangeChoice {
+    /// Files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.start_from.as_deref().into_iter()
+    }
+
+    /// The options, with what was changed.
+    ///
+    /// # Errors
+    /// Where a file cannot be read, or is not what it should be.
+    pub fn over(&self, options: Options) -> Result<Options, ixc::Error> {
+        let start = self.start_from.as_deref().map(read_stop).transpose()?.map(Arc::new);
+        let kernels = self.kernels.as_deref().map(Replacements::read).transpose()?.unwrap_or_default();
+        Ok(Options { start, kernels: Arc::new(kernels), ..options })
+    }
+}

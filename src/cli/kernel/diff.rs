@@ -1,0 +1,161 @@
+//! `ixc kernel diff`: two kernels that are called alike, with the same inputs.
+
+use std::io::Write;
+
+use ixc::compile::TargetName;
+use ixc::kernels::bench::Place;
+use ixc::kernels::choose::{Chosen, choose};
+use ixc::kernels::diff::{self, Cost, Pair, Speed};
+use ixc::kernels::run::Engine;
+use serde_json::json;
+
+use super::super::output::{self, Count};
+use super::choice::{InputChoice, dims_text};
+
+/// Compares two kernels that are called alike: results with the same inputs, cost, time here, instructions.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With one file, it is compared with the kernel that its line \"; spec: ...\" asks for: what it was before it was edited. That results differ \
+is no failure: sums in another order differ in their last bits.
+
+EXAMPLES:
+  ixc kernel show gemv_q4_k --stage ir > fast.ix
+  ixc kernel diff fast.ix                        after it was edited
+  ixc kernel diff old.ix new.ix --rows 4 --asm
+  ixc kernel diff fast.ix --target sapphire-rapids --emulate"
+)]
+pub struct Args {
+    /// A row's name, a spec in quotes, FILE.ix or MODEL:NAME.
+    a: String,
+    /// Another, which is compared with that.
+    b: Option<String>,
+    /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    target: TargetName,
+    #[command(flatten)]
+    inputs: InputChoice,
+    /// Run both in the emulator, which any machine can; they are not timed then.
+    #[arg(long)]
+    emulate: bool,
+    /// Rounds in which they are timed in turn; 0 does not time them.
+    #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    repetitions: u32,
+    /// Print all instructions of both beside each other, in place of IR that differs.
+    #[arg(long)]
+    asm: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Columns of each side of what stands beside each other.
+const COLUMNS: usize = 68;
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let (a, b) = self.sides()?;
+        let equal_ir = a.kernel == b.kernel;
+        // Both get the first one's inputs.
+        let b = Chosen { spec: a.spec.clone(), rows: a.rows, ..b };
+        let (a, b) = (self.inputs.case(a)?, self.inputs.case(b)?);
+        let engine =
+            if self.emulate || !a.chosen.target.missing().is_empty() { Engine::Emulator } else { Engine::Native };
+        let results = diff::results(&a, &b, engine)?;
+        let costs = [Cost::of(&a)?, Cost::of(&b)?];
+        let timed = engine == Engine::Native && self.repetitions > 0;
+        let places: &[Place] = if timed { &[Place::Caches, Place::Memory] } else { &[] };
+        let speeds: Vec<Speed> =
+            places.iter().map(|&place| diff::speed(&a, &b, place, self.repetitions)).collect::<Result<_, _>>()?;
+        let (first, second) = (&a.chosen, &b.chosen);
+        if self.json {
+            let buffers: Vec<_> = (results.iter())
+                .map(|buffer| {
+                    json!({
+                        "name": buffer.name,
+                        "equal": buffer.first.is_none(),
+                        "different": buffer.first.as_ref().map_or(0, |first| first.different),
+                        "difference": buffer.first.as_ref().map(ToString::to_string),
+                        "nmse": buffer.nmse,
+                    })
+                })
+                .collect();
+            let facts = json!({
+                "kernels": [first.kernel.name, second.kernel.name],
+                "spec": first.spec.as_ref().map(ToString::to_string),
+                "target": first.target.name(),
+                "engine": engine.name(),
+                "dims": a.dims,
+                "same_ir": equal_ir,
+                "buffers": buffers,
+                "costs": costs,
+                "speeds": speeds,
+            });
+            return Ok(output::json(out, "ixc.kernel-diff.v1", &facts)?);
+        }
+        writeln!(out, "a        {}", first.kernel.name)?;
+        writeln!(out, "b        {}{}", second.kernel.name, if equal_ir { ", of the same IR" } else { "" })?;
+        if let Some(spec) = &first.spec {
+            writeln!(out, "spec     {spec}")?;
+        }
+        if !a.dims.is_empty() {
+            writeln!(out, "dims     {}", dims_text(&first.kernel, &a.dims))?;
+        }
+        for buffer in &results {
+            match (&buffer.first, buffer.nmse) {
+                (None, _) => writeln!(out, "results  %{} equal, bit for bit, on {}", buffer.name, engine.name())?,
+                (Some(first), Some(nmse)) => writeln!(out, "results  {first}; NMSE {nmse:.1e}")?,
+                (Some(first), None) => writeln!(out, "results  {first}")?,
+            }
+        }
+        for (name, Cost { instructions, bytes, spills, cycles }) in ["a", "b"].into_iter().zip(&costs) {
+            let count =
+                |n: &Option<usize>, what: &str| n.map_or(String::new(), |n| format!(", {} {what}", Count(n as u64)));
+            let cycles = cycles.map_or(String::new(), |cycles| {
+                format!(", {cycles:.0} cycles by the model of {}", first.target.name())
+            });
+            writeln!(
+                out,
+                "cost {name}   {bytes} bytes{}{}{cycles}",
+                count(instructions, "instructions"),
+                count(spills, "spills")
+            )?;
+        }
+        for Speed { place, seconds: [a, b], ratio: [median, least, most] } in &speeds {
+            let place = if *place == Place::Caches { "caches" } else { "memory" };
+            writeln!(
+                out,
+                "speed    {place}: a {:.3} us, b {:.3} us; b is {median:.3} times as fast as a ({least:.3} to {most:.3})",
+                a * 1e6,
+                b * 1e6
+            )?;
+        }
+        let pairs =
+            if self.asm { diff::instructions(first, second)? } else { diff::statements(&first.kernel, &second.kernel) };
+        beside(&pairs, self.asm, out)
+    }
+
+    /// The two kernels.
+    fn sides(&self) -> anyhow::Result<(Chosen, Chosen)> {
+        let first = choose(&self.a, self.target.target)?;
+        Ok(match &self.b {
+            Some(b) => (first, choose(b, self.target.target)?),
+            None => (diff::unedited(&first)?, first),
+        })
+    }
+}
+
+/// Two texts beside each other: all of them, or what differs.
+fn beside(pairs: &[Pair], all: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    for (a, b, equal) in pairs.iter().filter(|(.., equal)| all || !equal) {
+        let cut = |line: &Option<String>| line.as_deref().unwrap_or_default().chars().take(COLUMNS).collect::<String>();
+        let sign = match (equal, a, b) {
+            (true, ..) => ' ',
+            (false, Some(_), Some(_)) => '|',
+            (false, Some(_), None) => '<',
+            (false, None, _) => '>',
+        };
+        writeln!(out, "{}", format!("{:<COLUMNS$} {sign} {}", cut(a), cut(b)).trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! A model's way to machine code as a folder of files, and compiling that goes on from one of them.
+//!
+//! ```text
+//! d/manifest.json            what made it: version, target, features, model files, passes
+//! d/00-frontend.ix           the graph as the model file describes it
+//! d/04-fuse.ix               what a pass left, where it changed anything, in the order of `ixc opt`
+//! d/10-lower.ix              tasks, as JSON behind the line that names the pass
+//! d/12-arena.ix              the plan, with specs in place of kernels
+//! d/index.json               which kernels compute which op
+//! d/kernels/NAME.ix          a kernel's IR, with its spec
+//! d/kernels/NAME.s           its code as assemblers take it; cranelift's listing for `portable`
+//! d/kernels/NAME.bin         its code, and the constants behind it
+//! ```
+//!
+//! A file with a number is where compiling can go on ([`read_stop`]); files of kernels can stand in place of those that are generated
+//! ([`Replacements`](crate::kernels::replace::Replacements)). Nothing in it is a weight.
+
+use std::path::Path;
+
+use ixc_codegen::module::Artifact;
+use ixc_codegen::parallel;
+use ixc_files::folder::NewFolder;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, Step};
+use ixc_kernels::{KernelSpec, generate};
+use ixc_passes::manager::{Ir, PASSES, Stop, StopError, TextError};
+use ixc_targets::Target;
+use serde_json::{Value as Json, json};
+
+use crate::Error;
+use crate::compile::{Options, passes_left};
+use crate::excerpt::Excerpt;
+use crate::kernels::choose::SPEC;
+use crate::model::Model;
+
+/// The manifest's format and version.
+const FORMAT: &str = "ixc-dump";
+const VERSION: u32 = 1;
+/// Longest text that compiling goes on from: a plan's tokenizer alone may have 20 MB.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Reads where to go on from.
+///
+/// # Errors
+/// When the file cannot be read, is no IR, or does not say which pass left it.
+pub fn read_stop(path: &Path) -> Result<Stop, Error> {
+    let text = ixc_files::read_argument(path, MOST_BYTES)?;
+    Stop::parse(&text).map_err(|error| match error {
+        StopError::Text(TextError::Graph(error)) => {
+            Error::StopText(Box::new(Excerpt::new(path, &text, error.line, error.column, &error.problem)))
+        }
+        source => Error::Stop { path: path.to_owned(), source: Box::new(source) },
+    })
+}
+
+/// A pass that ran.
+struct Ran {
+    name: &'static str,
+    changed: bool,
+    file: Option<String>,
+}
+
+/// Writes a model's way to machine code into a new folder, up to a pass or whole. Gives how many files were written.
+///
+/// # Errors
+/// As [`compile`](crate::compile::compile), when what was left until then is written all the same; and where the system refuses.
+pub fn write(
+    mut folder: NewFolder,
+    model: &Model,
+    options: &Options,
+    last: Option<&'static str>,
+) -> Result<usize, Error> {
+    let mut files = 0;
+    let mut put = |folder: &NewFolder, name: &str, bytes: &[u8]| {
+        files += 1;
+        folder.put(name, bytes)
+    };
+    let start = options
+        .start
+        .as_ref()
+        .map_or_else(|| Stop { ir: Ir::Graph(model.arch.module.clone()), after: None }, |start| Stop::clone(start));
+    put(&folder, &file_of(start.after), start.text().as_bytes())?;
+    let (mut ran, mut texts): (Vec<Ran>, Vec<(String, String)>) = Default::default();
+    let end = last.or(PASSES.last().map(|pass| pass.name));
+    let left = passes_left(model, options, end, &mut |pass, ir, changed| {
+        let file = changed.then(|| file_of(Some(pass.name)));
+        if let Some(file) = &file {
+            texts.push((file.clone(), Stop { ir: ir.clone(), after: Some(pass.name) }.text()));
+        }
+        ran.push(Ran { name: pass.name, changed, file });
+    });
+    for (name, text) in texts {
+        put(&folder, &name, text.as_bytes())?;
+    }
+    let (failed, plan) = match left {
+        Ok(Ir::Plan(plan)) => (None, Some(*plan)),
+        Ok(Ir::Graph(_) | Ir::Draft(_)) => (None, None),
+        Err(error) => (Some(error), None),
+    };
+    if let Some(plan) = &plan {
+        let target = options.target();
+        let mut generated = plan.clone().try_map_kernels(|spec| generate(&spec, target))?;
+        let replaced = options.kernels.put_into(&mut generated)?;
+        put(&folder, "index.json", &pretty(&index(&generated)))?;
+        folder.folder("kernels")?;
+        for (name, text, listing, code) in kernels(plan, &generated, &replaced, target)? {
+            put(&folder, &format!("kernels/{name}.ix"), text.as_bytes())?;
+            put(&folder, &format!("kernels/{name}.s"), listing.as_bytes())?;
+            put(&folder, &format!("kernels/{name}.bin"), &code)?;
+        }
+    }
+    let manifest = manifest(model, options, &start, &ran, failed.as_ref(), plan.as_ref());
+    put(&folder, "manifest.json", &pretty(&manifest))?;
+    folder.finish()?;
+    failed.map_or(Ok(files), Err)
+}
+
+/// The file of what a pass left: they sort in the order of passes.
+fn file_of(pass: Option<&str>) -> String {
+    let at = pass.and_then(|name| PASSES.iter().position(|pass| pass.name == name));
+    format!("{:02}-{}.ix", at.map_or(0, |at| at + 1), pass.unwrap_or("frontend"))
+}
+
+fn pretty(json: &Json) -> Vec<u8> {
+    format!("{json:#}\n").into_bytes()
+}
+
+/// Name, IR with its spec, listing and code of a kernel.
+type Texts = (String, String, String, Vec<u8>);
+
+fn kernels(
+    specs: &Plan<KernelSpec>,
+    plan: &Plan<Kernel>,
+    replaced: &[String],
+    target: Target,
+) -> Result<Vec<Texts>, Error> {
+    let each = |(spec, kernel): &(&KernelSpec, &Kernel)| {
+        let artifact = Artifact::of(kernel, target, true)?;
+        let edited = if replaced.contains(&kernel.name) { ", edited" } else { "" };
+        let text = format!("; {} for {}{edited}\n;{SPEC}{spec}\n{kernel}", kernel.name, target.name());
+        Ok((kernel.name.clone(), text, artifact.listing(kernel, 0), artifact.bytes().concat()))
+    };
+    let pairs: Vec<_> = specs.kernels.iter().zip(&plan.kernels).collect();
+    parallel::map(&pairs, each).into_iter().collect()
+}
+
+/// Which kernels compute which op: of each task its step, its op and weight, and its kernels by rows.
+fn index(plan: &Plan<Kernel>) -> Json {
+    let name = |kernel: usize| plan.kernels.get(kernel).map(|kernel| kernel.name.as_str());
+    let mut tasks = Vec::new();
+    for (number, step) in plan.steps.iter().enumerate() {
+        let Step::Run { tasks: these, .. } = step else { continue };
+        for task in these {
+            let kernels: Vec<Json> = (task.variants.iter())
+                .map(|variant| json!({ "up_to_rows": variant.up_to_rows, "kernel": name(variant.kernel.0 as usize) }))
+                .collect();
+            tasks.push(json!({ "step": number, "op": task.label, "kernels": kernels }));
+        }
+    }
+    json!({ "tasks": tasks, "softmax": name(plan.softmax.0 as usize) })
+}
+
+fn manifest(
+    model: &Model,
+    options: &Options,
+    start: &Stop,
+    ran: &[Ran],
+    failed: Option<&Error>,
+    plan: Option<&Plan<KernelSpec>>,
+) -> Json {
+    let target = options.target();
+    let files: Vec<Json> = (model.gguf.files().iter())
+        .map(|file| {
+            let identity = file.identity();
+            let crc = format!("{:08x}", identity.header_crc);
+            json!({ "path": identity.path, "bytes": identity.bytes, "header_crc32": crc })
+        })
+        .collect();
+    let passes: Vec<Json> =
+        ran.iter().map(|pass| json!({ "name": pass.name, "changed": pass.changed, "file": pass.file })).collect();
+    json!({
+        "format": FORMAT,
+        "version": VERSION,
+        "ixc": env!("CARGO_PKG_VERSION"),
+        "target": target.name(),
+        "features": target.features().iter().map(|feature| feature.name()).collect::<Vec<_>>(),
+        "model": { "architecture": model.arch.hyper.architecture, "files": files },
+        "start": file_of(start.after),
+        "passes": passes,
+        "kernels": plan.map(|plan| plan.kernels.len()),
+        "failed": failed.map(ToString::to_string),
+    })
+}

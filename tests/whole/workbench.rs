@@ -1,0 +1,189 @@
+//! What a kernel developer does: sees every step, changes one, and runs the model with it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use serde_json::Value as Json;
+
+fn arguments<'a>(words: &[&'a str], more: &[&'a Path]) -> Vec<&'a str> {
+    words.iter().copied().chain(more.iter().map(|path| path.to_str().unwrap())).collect()
+}
+
+/// The demo model's plan, without weights, as `ixc compile` makes it with these options.
+fn plan(folder: &Path, name: &str, options: &[&str]) -> Vec<u8> {
+    let path = folder.join(name);
+    stdout(ixc(arguments(
+        &[&["compile", "--target", "avx2", "--no-weights", "--force"], options, &["-o"]].concat(),
+        &[&path],
+    )));
+    fs::read(path).unwrap()
+}
+
+fn json(path: &Path) -> Json {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn compiling_goes_on_from_what_each_pass_left_and_makes_the_same_plan() {
+    let folder = scratch("workbench-resume");
+    for memory in [&[][..], &["--memory", "6MiB", "--early-routers", "2"]] {
+        let dump = folder.join(format!("dump{}", memory.len()));
+        let whole = plan(&folder, "whole.ixp", &[memory, &["--dump-dir", dump.to_str().unwrap()]].concat());
+        let manifest = json(&dump.join("manifest.json"));
+        let passes = manifest["passes"].as_array().unwrap();
+        assert_eq!(passes.len(), ixc::passes::manager::PASSES.len());
+        let files: Vec<&str> = passes.iter().filter_map(|pass| pass["file"].as_str()).collect();
+        assert!(files.len() >= 7 && passes.iter().any(|pass| pass["changed"] == false), "{manifest:#}");
+        for file in files.into_iter().chain(["00-frontend.ix"]) {
+            let start = dump.join(file);
+            let resumed = plan(&folder, "resumed.ixp", &[memory, &["--start-from", start.to_str().unwrap()]].concat());
+            assert!(resumed == whole, "after {file}");
+        }
+        // What it stops at is what it would have been.
+        let short = folder.join(format!("short{}", memory.len()));
+        let command = [&["compile", "--target", "avx2", "--stop-after", "tile"], memory, &["--dump-dir"]].concat();
+        stdout(ixc(arguments(&command, &[&short])));
+        assert_eq!(fs::read(short.join("09-tile.ix")).unwrap(), fs::read(dump.join("09-tile.ix")).unwrap());
+        assert!(!short.join("10-lower.ix").exists() && !short.join("kernels").exists());
+        // And can be gone on from in a dump, too.
+        let left = dump.join("09-tile.ix");
+        let resumed =
+            stdout(ixc(arguments(&["dump", "--target", "avx2", "--after", "arena", "--start-from"], &[&left])));
+        assert_eq!(resumed, fs::read_to_string(dump.join("12-arena.ix")).unwrap());
+    }
+}
+
+#[test]
+fn a_dump_says_which_kernels_compute_an_op_and_holds_no_weights() {
+    let folder = scratch("workbench-dump").join("d");
+    stdout(ixc(arguments(
+        &["compile", "--target", "avx2", "--no-weights", "-o", "/dev/null", "--force", "--dump-dir"],
+        &[&folder],
+    )));
+    let (index, manifest) = (json(&folder.join("index.json")), json(&folder.join("manifest.json")));
+    let tasks = index["tasks"].as_array().unwrap();
+    let down = tasks.iter().find(|task| task["op"] == "expert.down blk.0.ffn_down_exps").unwrap();
+    let mut named: Vec<&str> = tasks
+        .iter()
+        .flat_map(|task| task["kernels"].as_array().unwrap())
+        .map(|kernel| kernel["kernel"].as_str().unwrap())
+        .collect();
+    named.push(index["softmax"].as_str().unwrap());
+    named.sort_unstable();
+    named.dedup();
+    assert!(down["kernels"].as_array().unwrap().len() > 1, "{down}");
+    assert_eq!(manifest["kernels"], named.len());
+    for name in named {
+        let kernel = |ending: &str| folder.join("kernels").join(format!("{name}.{ending}"));
+        let text = fs::read_to_string(kernel("ix")).unwrap();
+        assert!(
+            text.contains("\n; spec: ") && fs::read_to_string(kernel("s")).unwrap().contains(".intel_syntax"),
+            "{text}"
+        );
+        assert!(fs::metadata(kernel("bin")).unwrap().len() > 16);
+    }
+    let bytes: u64 = walk(&folder).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert!(bytes < fs::metadata(demo_model()).unwrap().len(), "{bytes}");
+    // A folder with something in it is not written into.
+    let again =
+        ixc(arguments(&["compile", "--target", "avx2", "-o", "/dev/null", "--force", "--dump-dir"], &[&folder]));
+    let again = { again }.output().unwrap();
+    assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
+}
+
+fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn text_that_says_nowhere_to_go_on_from_is_refused_with_what_is_wrong() {
+    let folder = scratch("workbench-refused");
+    let file = folder.join("left.ix");
+    let refused = |text: &str, code: i32, says: &str| {
+        fs::write(&file, text).unwrap();
+        let output = ixc(arguments(&["run", "-n", "1", "-p", "a", "--start-from"], &[&file])).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+    };
+    let graph = stdout(ixc(["dump", "--stage", "graph"]));
+    assert!(graph.starts_with("; after frontend\n"), "{}", &graph[..80]);
+    refused(&graph.replacen("; after frontend\n", "", 1), 65, "no line says which pass left this");
+    refused(&graph.replacen("after frontend", "after nothing", 1), 65, "there is no pass \"nothing\"");
+    refused(&graph.replacen("after frontend", "after lower", 1), 65, "what lower leaves is tasks; this is a graph");
+    refused(&graph.replacen("rms_norm", "rms_nrom", 1), 65, "left.ix:");
+    refused(&graph.replacen("rms_norm", "rms_nrom", 1), 65, "\n        ");
+    refused("; after arena\n{\"plan\": 1}", 65, "no tasks or plan");
+    let output = ixc(["compile", "--start-from", "/nothing.ix", "-o", "/dev/null", "--force"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(66), "{}", stderr(&output));
+    fs::write(&file, &graph).unwrap();
+    let plan = folder.join("plan.ixp");
+    stdout(ixc(arguments(&["compile", "--no-weights", "-o"], &[&plan])));
+    let output =
+        ixc(arguments(&["run", "-n", "1", "-p", "a"], &[&plan])).arg("--start-from").arg(&file).output().unwrap();
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("a plan says itself"), "{}", stderr(&output));
+}
+
+/// The loop of a kernel developer: dump, edit a kernel, compare it, run the model with it.
+#[test]
+fn an_edited_kernel_is_compared_and_runs_in_the_model() {
+    let folder = scratch("workbench-kernel");
+    let dump = folder.join("d");
+    stdout(ixc(arguments(
+        &["compile", "--target", "portable", "--no-weights", "-o", "/dev/null", "--force", "--dump-dir"],
+        &[&dump],
+    )));
+    let run = |more: &[&Path]| -> Output {
+        let words = ["run", "--target", "portable", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--stats"];
+        ixc(arguments(&words, more)).output().unwrap()
+    };
+    let option = Path::new("--override");
+    let own = run(&[]);
+    assert!(own.status.success(), "{}", stderr(&own));
+    // All as they were: nothing is replaced.
+    let same = run(&[option, &dump.join("kernels")]);
+    assert!(same.stdout == own.stdout && !stderr(&same).contains("replaced"), "{}", stderr(&same));
+    let kernels = walk(&dump.join("kernels"));
+    let path = kernels
+        .iter()
+        .find(|path| path.extension().unwrap() == "ix" && path.to_str().unwrap().contains("/rms_norm_"))
+        .unwrap();
+    let text = fs::read_to_string(path).unwrap();
+    let name = path.file_stem().unwrap().to_str().unwrap();
+    let edited = folder.join("edited.ix");
+    let diff = |more: &[&str]| {
+        stdout(ixc(arguments(&[&["kernel", "diff", "--target", "portable", "-r", "3"], more].concat(), &[&edited])))
+    };
+    // As it was made.
+    fs::write(&edited, &text).unwrap();
+    assert!(diff(&[]).contains("of the same IR") && diff(&[]).contains("equal, bit for bit"), "{}", diff(&[]));
+    // The mean of squares without the last square's sign.
+    let wrong = text.replacen(" = mul ", " = sub ", 1);
+    assert_ne!(wrong, text);
+    fs::write(&edited, &wrong).unwrap();
+    let said = diff(&[]);
+    assert!(said.contains("differ, first element") && said.contains("times as fast as a"), "{said}");
+    assert!(
+        said.lines().any(|line| line.contains(" = mul ") && line.contains(" | ") && line.contains(" = sub ")),
+        "{said}"
+    );
+    let facts: Json = serde_json::from_str(&diff(&["--json"])).unwrap();
+    assert!(facts["same_ir"] == false && facts["buffers"][0]["equal"] == false, "{facts:#}");
+    let other = run(&[option, &edited]);
+    assert!(other.status.success() && other.stdout != own.stdout, "{}", stderr(&other));
+    assert!(stderr(&other).contains("replaced  1 kernel: ") && stderr(&other).contains(name), "{}", stderr(&other));
+    // A plan takes it, too.
+    let plan = folder.join("plan.ixp");
+    stdout(ixc(arguments(&["compile", "--target", "portable", "--no-weights", "-o"], &[&plan])));
+    let words = ["run", plan.to_str().unwrap(), "-p", "The borrow checker", "-n", "8", "--temp", "0", "--override"];
+    assert_eq!(ixc(arguments(&words, &[&edited])).output().unwrap().stdout, other.stdout);
+    // One that breaks a rule is shown where it does.
+    let store = text.lines().find(|line| line.contains("  store ")).unwrap();
+    let outside = store.replacen('[', "[1048576 + ", 1);
+    fs::write(&edited, text.replacen(store, &outside, 1)).unwrap();
+    let refused = run(&[option, &edited]);
+    assert_eq!(refused.status.code(), Some(65), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("edited.ix:") && stderr(&refused).contains('^'), "{}", stderr(&refused));
+}
