@@ -696,7 +696,8 @@ impl Held {
         if let Some(bytes) = self.on_their_way.upgrade() {
             return Ok(bytes);
         }
-        ixc_files::read_bytes(&path.ok_or(io::ErrorKind::NotFound)?, self.length).map(Arc::new)
+        let read = ixc_files::read_bytes(&path.ok_or(io::ErrorKind::NotFound)?, self.length);
+        read.map(Arc::new).map_err(io::Error::other)
     }
 
     /// Removes its file, where there is one or will be.

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use ixc_ir::state::Rollback;
 
 use super::{Digest, Facts, Of, SavedError, has_copies, read_copies, read_places, write};
-use crate::engine::sequence::Sequence;
-use crate::engine::{Engine, SequenceId};
+use crate::engine::{Engine, Sequence, SequenceId};
 
 impl Engine {
     /// The places of some positions of a sequence, from a multiple of 32 on. `before` stands for the tokens before, `tokens` are those of the positions.
