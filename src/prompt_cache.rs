@@ -146,7 +146,7 @@ pub struct PromptCache {
     counts: Arc<Counts>,
     writer: Option<Writer>,
     /// Says that the folder is this process's, as long as it is open.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl PromptCache {
@@ -157,7 +157,7 @@ impl PromptCache {
     pub fn new(options: Options, engine: &Engine) -> Result<PromptCache, Error> {
         let (root, counts) = (Level::default(), Arc::default());
         let mut cache =
-            PromptCache { options, root, strangers: Vec::new(), clock: 0, counts, writer: None, _lock: None };
+            PromptCache { options, root, strangers: Vec::new(), clock: 0, counts, writer: None, lock: None };
         if let Some(folder) = cache.options.folder.clone() {
             private_folder(&folder).map_err(Error::io(&folder, "keep prompts in"))?;
             if fs::metadata(&folder).is_ok_and(|there| there.permissions().mode() & 0o077 != 0) {
@@ -165,7 +165,7 @@ impl PromptCache {
             }
             let lock = open_own(&folder.join(LOCK)).map_err(Error::io(&folder, "keep prompts in"))?;
             match lock.try_lock() {
-                Ok(()) => cache._lock = Some(lock),
+                Ok(()) => cache.lock = Some(lock),
                 Err(TryLockError::WouldBlock) => {
                     // What both wrote and removed, neither would know of.
                     tracing::warn!(folder = %folder.display(), "another process keeps prompts there; here they are kept in memory alone");
@@ -531,6 +531,8 @@ impl PromptCache {
         if let Some(writer) = self.writer.take() {
             writer.end();
         }
+        // Another process may have the folder.
+        drop(self.lock.take());
     }
 }
 
