@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 
-use ixc_frontend::chat::{Format, Frame, Thinking};
+use ixc_frontend::chat::{Format, Frame, Thinking, Word};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::{Source, json_literal};
 use ixc_server::model::Constraint;
@@ -16,6 +16,9 @@ use serde_json::Value;
 
 /// White space between the parts of an answer.
 const SPACE: &str = "(/[ \\n]{1,4}/)?";
+
+/// The number of a call.
+const NUMBER: &str = "/[0-9]{1,4}/";
 
 /// The grammar of a whole answer to this prompt.
 ///
@@ -59,10 +62,12 @@ pub fn of_answer(wanted: &Constraint, format: &Format, prompt: &str, tokenizer: 
                 let frame = frame
                     .ok_or_else(|| format!("calls that must be made are not supported in the chat format {models}"))?;
                 let Frame { before, after, .. } = &frame;
-                rule(
-                    &format!("call{i}"),
-                    &format!("{} parameters{i} {}", words(tokenizer, before), words(tokenizer, after)),
-                );
+                let before = before.iter().map(|part| match part {
+                    Word::Text(text) => word(tokenizer, text),
+                    Word::Number => NUMBER.to_owned(),
+                });
+                let before = before.collect::<Vec<_>>().join(" ");
+                rule(&format!("call{i}"), &format!("{before} parameters{i} {}", words(tokenizer, after)));
                 rule(&format!("parameters{i}"), &json_literal(schema));
                 frames.push(frame);
             }

@@ -240,6 +240,22 @@ pub enum Error {
         /// How many there are.
         slots: usize,
     },
+    /// A folder for two things.
+    #[error("{} cannot have both what prompts begin with and saved sequences; another folder is needed for one of them", path.display())]
+    SameFolder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A text that no repetition is to go over, which too many tokens have in them or begin.
+    #[error(
+        "more than {most} tokens have or begin the texts that end repetitions, up to {text:?}; longer or fewer ones would have fewer"
+    )]
+    Breakers {
+        /// The text at which they became too many.
+        text: String,
+        /// How many may be.
+        most: usize,
+    },
     /// A text that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -500,6 +516,8 @@ impl Error {
             | Error::Token { .. }
             | Error::NoTokens
             | Error::NoSlot { .. }
+            | Error::Breakers { .. }
+            | Error::SameFolder { .. }
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }

@@ -14,7 +14,7 @@ use ixc_files::{Guard, Kind, Output, OutputError};
 /// First bytes of a file: magic, and version 1.0.
 const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
 /// Such a file.
-pub const KIND: Kind = Kind { name: "NumPy file", is: |head| head.starts_with(MAGIC), streams: true };
+pub const KIND: Kind = Kind { name: "NumPy file", is: |head| head.starts_with(MAGIC), streams: true, private: false };
 /// Header and data start at multiples of this (NumPy's `ARRAY_ALIGN`).
 const ALIGNMENT: usize = 64;
 /// Magic, version 1.0, and the two bytes of the header's length.

@@ -10,22 +10,26 @@
 //! beginning share its pages. What has no positions (recurrent states) can be put back alone where it was copied: such copies are *points* beside the pages.
 //! A prompt goes on at the last position that the tree has tokens for and the states allow ([`Engine::can_load_pages`]).
 //!
-//! What was used least recently is given up first, leaves before what they hang on: from memory when it has been written to the folder, or at once
+//! What was used least recently is given up first, leaves before what they hang on: from memory when it is on its way to the folder, or at once
 //! where there is none; from the folder when that is full. Files are written by a thread of their own, aside and renamed, and are named after all tokens up to
-//! their end, the plan and the weights; those of other models count, and are given up by their age.
+//! their end, the plan and the weights; those of other models count, and are given up by their age. Nobody waits for that thread: where it has enough to
+//! write, what has to leave memory is lost. A folder is one process's: a second one keeps what it has in memory alone.
 //!
+//! Invariant: memory holds no more than its limit, what is on its way to the folder, and one page that is being kept or put into a sequence.
 //! Invariant: what is found is checked as any saved state is; what is damaged, or no longer there, is computed again.
 
-use std::collections::HashMap;
-use std::fs;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use ixc_files::own::private_folder;
+use ixc_files::own::{open_own, private_folder};
 use ixc_files::{Guard, Output, open_unlinked};
 use ixc_runtime::engine::{Engine, SequenceId};
 use ixc_runtime::saved::{Digest, Facts, KIND, SavedError};
@@ -36,12 +40,12 @@ use crate::Error;
 pub const PAGE: usize = 256;
 /// A prompt must have as many more tokens here than anywhere else: putting a sequence together has its price, too.
 pub const LEAST_GAIN: usize = 32;
-/// Pages on their way to the folder, which memory holds besides its limit.
-const ON_THEIR_WAY: usize = 4;
-/// How often it is asked whether a page is written that is wanted already.
-const WRITING: Duration = Duration::from_millis(1);
+/// Bytes on their way to the folder, which memory holds besides its limit; one page at least.
+const ON_THEIR_WAY: u64 = 256 << 20;
 /// What files of the folder end with.
 const EXTENSION: &str = "ixs";
+/// The file that says that a process has the folder.
+const LOCK: &str = "lock";
 
 /// Where prompts are kept.
 #[derive(Clone, Debug, Default)]
@@ -63,21 +67,34 @@ pub struct Tally {
     pub folder: u64,
 }
 
-/// Where a file is on its way.
+/// Where a file is on its way. One that could not be written is not written.
 const NOT_WRITTEN: u8 = 0;
 const BEING_WRITTEN: u8 = 1;
 const WRITTEN: u8 = 2;
-const FAILED: u8 = 3;
+/// It is removed, by whoever comes last: the thread that writes it, where it does.
+const UNWANTED: u8 = 3;
+
+/// Bytes, counted where they come and go.
+#[derive(Debug, Default)]
+struct Counts {
+    memory: AtomicU64,
+    folder: AtomicU64,
+    on_their_way: AtomicU64,
+}
 
 /// The bytes of a page or point.
 #[derive(Debug)]
 struct Held {
+    /// In memory, counted there.
     bytes: Option<Arc<Vec<u8>>>,
+    /// Those that the thread that writes them has.
+    on_their_way: Weak<Vec<u8>>,
     length: u64,
     /// Of all tokens up to its end, and what it is.
     name: Digest,
     file: Arc<AtomicU8>,
     used: u64,
+    counts: Arc<Counts>,
 }
 
 #[derive(Debug)]
@@ -126,7 +143,10 @@ pub struct PromptCache {
     root: Level,
     strangers: Vec<Stranger>,
     clock: u64,
+    counts: Arc<Counts>,
     writer: Option<Writer>,
+    /// Says that the folder is this process's, as long as it is open.
+    lock: Option<File>,
 }
 
 impl PromptCache {
@@ -135,11 +155,29 @@ impl PromptCache {
     /// # Errors
     /// When the folder cannot be made or read, or is one that others write to.
     pub fn new(options: Options, engine: &Engine) -> Result<PromptCache, Error> {
-        let mut cache = PromptCache { options, root: Level::default(), strangers: Vec::new(), clock: 0, writer: None };
+        let (root, counts) = (Level::default(), Arc::default());
+        let mut cache =
+            PromptCache { options, root, strangers: Vec::new(), clock: 0, counts, writer: None, lock: None };
         if let Some(folder) = cache.options.folder.clone() {
             private_folder(&folder).map_err(Error::io(&folder, "keep prompts in"))?;
+            if fs::metadata(&folder).is_ok_and(|there| there.permissions().mode() & 0o077 != 0) {
+                tracing::warn!(folder = %folder.display(), "others can see into the folder of prompts; what is written there from now on only this user can read");
+            }
+            let lock = open_own(&folder.join(LOCK)).map_err(Error::io(&folder, "keep prompts in"))?;
+            match lock.try_lock() {
+                Ok(()) => cache.lock = Some(lock),
+                Err(TryLockError::WouldBlock) => {
+                    // What both wrote and removed, neither would know of.
+                    tracing::warn!(folder = %folder.display(), "another process keeps prompts there; here they are kept in memory alone");
+                    cache.options.folder = None;
+                    return Ok(cache);
+                }
+                Err(TryLockError::Error(source)) => return Err(Error::io(&folder, "lock")(source)),
+            }
             cache.find(&folder, engine)?;
-            cache.writer = Some(Writer::start(folder).map_err(Error::io(Path::new("a thread"), "start"))?);
+            cache.writer = Some(
+                Writer::start(folder, Arc::clone(&cache.counts)).map_err(Error::io(Path::new("a thread"), "start"))?,
+            );
             cache.make_room();
         }
         Ok(cache)
@@ -162,7 +200,7 @@ impl PromptCache {
                 Ok(facts) if path == path_of(folder, &name_of(&facts)) => {
                     found.entry(facts.before).or_default().push((age, there.len(), facts));
                 }
-                _ => self.strangers.push(Stranger { path, bytes: there.len(), age }),
+                _ => self.add_stranger(path, there.len(), age),
             }
         }
         let mut levels = vec![(Vec::new(), Digest::default())];
@@ -174,12 +212,11 @@ impl PromptCache {
                 let count = facts.tokens.len();
                 let is_next = facts.positions.start as usize == path.len() * PAGE && facts.positions.len() == count;
                 if !is_next || count > PAGE {
-                    self.strangers.push(Stranger { path: path_of(folder, &name_of(&facts)), bytes: length, age });
+                    self.add_stranger(path_of(folder, &name_of(&facts)), length, age);
                     continue;
                 }
                 self.clock += 1;
-                let file = Arc::new(AtomicU8::new(WRITTEN));
-                let held = Held { bytes: None, length, name: name_of(&facts), file, used: self.clock };
+                let held = Held::written(&facts, length, self.clock, &self.counts);
                 let Some(level) = self.root.at_mut(&path) else { continue };
                 if facts.point().is_some() {
                     level.points.push(Point { facts, held });
@@ -192,13 +229,15 @@ impl PromptCache {
                 level.pages.push(Page { facts, held, below: Level::default() });
             }
         }
-        let lost = found.into_values().flatten();
-        self.strangers.extend(lost.map(|(age, bytes, facts)| Stranger {
-            path: path_of(folder, &name_of(&facts)),
-            bytes,
-            age,
-        }));
+        for (age, bytes, facts) in found.into_values().flatten() {
+            self.add_stranger(path_of(folder, &name_of(&facts)), bytes, age);
+        }
         Ok(())
+    }
+
+    fn add_stranger(&mut self, path: PathBuf, bytes: u64, age: SystemTime) {
+        self.counts.folder.fetch_add(bytes, Ordering::Relaxed);
+        self.strangers.push(Stranger { path, bytes, age });
     }
 
     /// Where a prompt can go on in a sequence, at most behind all of `wanted`.
@@ -209,12 +248,13 @@ impl PromptCache {
         let mut ends: Vec<Match> = Vec::new();
         loop {
             let start = (wanted.len() - rest.len()) as u32;
-            let by_common = level.pages.iter().enumerate().map(|(i, page)| (common(&page.facts.tokens, rest), i));
+            let there = level.pages.iter().enumerate().filter(|(_, page)| !page.held.is_lost());
+            let by_common = there.map(|(i, page)| (common(&page.facts.tokens, rest), i));
             let Some((shared, best)) = by_common.max().filter(|(shared, _)| *shared > 0) else { break };
             path.push(best);
             pages.push(&level.pages[best].facts);
             if engine.needs_points() {
-                for (i, point) in level.points.iter().enumerate() {
+                for (i, point) in level.points.iter().enumerate().filter(|(_, point)| !point.held.is_lost()) {
                     let tokens = &point.facts.tokens;
                     if tokens.len() <= shared && rest.starts_with(tokens) {
                         let position = start + tokens.len() as u32;
@@ -237,30 +277,58 @@ impl PromptCache {
     pub fn load(&mut self, engine: &mut Engine, id: SequenceId, found: &Match) -> bool {
         self.clock += 1;
         let (clock, folder) = (self.clock, self.options.folder.clone());
-        let mut parts = Vec::new();
+        let (mut facts, mut missing) = (Vec::new(), 0);
+        // What is wanted is given up last.
+        let mut mark = |held: &mut Held| {
+            held.used = clock;
+            missing += if held.bytes.is_none() { held.length } else { 0 };
+        };
         for depth in 0..found.path.len() {
             let Some(level) = self.root.at_mut(&found.path[..depth]) else { return false };
             let last = depth + 1 == found.path.len();
-            let point = found.point.filter(|_| last).and_then(|point| level.points.get_mut(point));
-            let Some(page) = level.pages.get_mut(found.path[depth]) else { return false };
-            let mut take = |held: &mut Held| {
-                held.used = clock;
-                held.take(folder.as_deref()).map(|bytes| parts.push(bytes)).is_some()
-            };
-            let taken = take(&mut page.held) && point.is_none_or(|point| take(&mut point.held));
-            if !taken {
-                // Without it nothing behind it can be had.
-                self.forget(&found.path[..=depth]);
-                return false;
+            if let Some(point) = found.point.filter(|_| last).and_then(|at| level.points.get_mut(at)) {
+                mark(&mut point.held);
             }
+            let Some(page) = level.pages.get_mut(found.path[depth]) else { return false };
+            mark(&mut page.held);
+            facts.push(page.facts.clone());
         }
-        let point = found.point.and_then(|_| parts.pop());
-        let pages: Vec<&[u8]> = parts.iter().map(|bytes| &***bytes).collect();
-        let loaded = engine.load_pages(id, &pages, point.as_ref().map(|bytes| &***bytes), found.position);
+        // They stay where they were: what has a folder is not taken out of the tree for memory.
+        if folder.is_some() {
+            self.free_memory(missing);
+        }
+        let (root, memory, most) = (&mut self.root, &self.counts.memory, self.options.memory);
+        let mut lost = None;
+        let mut take = |depth: usize, point: Option<usize>| -> io::Result<Arc<Vec<u8>>> {
+            let level = root.at_mut(&found.path[..depth]);
+            let held = level.and_then(|level| match point {
+                Some(point) => level.points.get_mut(point).map(|point| &mut point.held),
+                None => level.pages.get_mut(found.path[depth]).map(|page| &mut page.held),
+            });
+            let taken = held.ok_or_else(|| io::ErrorKind::NotFound.into()).and_then(|held| {
+                let bytes = held.take(folder.as_deref())?;
+                if held.bytes.is_none() && memory.load(Ordering::Relaxed).saturating_add(held.length) <= most {
+                    held.put(Arc::clone(&bytes));
+                }
+                Ok(bytes)
+            });
+            if taken.is_err() {
+                lost = Some(depth);
+            }
+            taken
+        };
+        let last = found.path.len().saturating_sub(1);
+        let point = found.point.map(|point| take(last, Some(point))).transpose().map_err(SavedError::from);
+        let facts: Vec<&Facts> = facts.iter().collect();
+        let loaded = point.and_then(|point| {
+            let point = point.as_ref().map(|bytes| &***bytes);
+            engine.load_pages(id, &facts, &mut |page| take(page, None), point, found.position)
+        });
         if let Err(error) = &loaded {
             tracing::warn!(%error, "what was kept of a prompt cannot be used, and is given up");
-            // Which page it is, is not said, and to try them one by one may take longer than to compute them.
-            self.forget(&found.path[..1]);
+            // Without a page nothing behind it can be had. Which one is damaged, is not said, and to try them one by one may take longer than to compute them.
+            let depth = lost.unwrap_or(0);
+            self.forget(&found.path[..=depth.min(last)]);
         }
         self.make_room();
         loaded.is_ok()
@@ -276,7 +344,7 @@ impl PromptCache {
         }
     }
 
-    /// Keeps what a sequence holds, whose tokens these are.
+    /// Keeps what a sequence holds, whose tokens these are; as much of its beginning as there is room for.
     pub fn keep(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) {
         if let Err(error) = self.try_keep(engine, id, tokens) {
             tracing::warn!(%error, "a prompt is not kept");
@@ -289,34 +357,45 @@ impl PromptCache {
         let clock = self.clock;
         let folder = self.options.folder.clone();
         let points = engine.points(id);
-        let (mut level, mut before) = (&mut self.root, Digest::default());
+        let (mut way, mut before) = (Way::default(), Digest::default());
         for (number, page) in tokens.chunks(PAGE).enumerate() {
             let first = (number * PAGE) as u32;
+            let left = tokens.chunks(PAGE).len() - number;
             let inside = |point: &&u32| **point > first && **point <= first + page.len() as u32;
             for point in points.iter().filter(inside) {
                 let tokens = &page[..(point - first) as usize];
-                match level.points.iter_mut().find(|point| point.facts.tokens == tokens) {
-                    Some(point) => point.held.used = clock,
-                    None => {
-                        if let Some((facts, bytes)) = engine.save_point(id, before, first, tokens)? {
-                            level.points.push(Point { held: Held::new(&facts, bytes, clock), facts });
-                        }
-                    }
+                let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
+                let there = level.points.iter_mut().find(|there| there.facts.tokens == tokens && !there.held.is_lost());
+                if let Some(there) = there {
+                    there.held.used = clock;
+                } else if let Some((facts, bytes)) = engine.save_point(id, before, first, tokens)? {
+                    let Some(held) = self.hold(&facts, bytes, 1, &mut way) else { return Ok(()) };
+                    let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
+                    level.points.retain(|there| there.facts.tokens != tokens);
+                    level.points.push(Point { held, facts });
                 }
             }
-            let there = level.pages.iter().position(|there| there.facts.tokens.starts_with(page));
-            let has_less = |there: &Page| engine.holds_more(id, &there.facts);
-            let at = match there.filter(|&at| !has_less(&level.pages[at])) {
+            let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
+            let is_there = |there: &Page| {
+                there.facts.tokens.starts_with(page) && !there.held.is_lost() && !engine.holds_more(id, &there.facts)
+            };
+            let at = match level.pages.iter().position(is_there) {
                 Some(at) => at,
                 None => {
                     let (facts, bytes) = engine.save_page(id, before, first, page)?;
-                    let held = Held::new(&facts, bytes, clock);
+                    let Some(held) = self.hold(&facts, bytes, left, &mut way) else { return Ok(()) };
+                    let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
                     // What it begins with is in it.
                     let within = |old: &Page| page.starts_with(&old.facts.tokens);
                     let below = match level.pages.iter().position(within) {
                         Some(at) => {
-                            let Page { held, below, .. } = level.pages.swap_remove(at);
-                            held.remove_file(folder.as_deref());
+                            let Page { held: old, below, .. } = level.pages.swap_remove(at);
+                            if old.name == held.name && held.is_in_folder() {
+                                // Where its file was, this one's is, or will be.
+                                old.forget_file();
+                            } else {
+                                old.remove_file(folder.as_deref());
+                            }
                             below
                         }
                         None => Level::default(),
@@ -326,59 +405,86 @@ impl PromptCache {
                 }
             };
             before = before.with(page);
-            let page = &mut level.pages[at];
-            page.held.used = clock;
-            level = &mut page.below;
+            let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
+            level.pages[at].held.used = clock;
+            way.names.push(level.pages[at].held.name);
+            way.path.push(at);
         }
         Ok(())
     }
 
+    /// Finds room for a page or point, and for as many like it as are to come; `None` where there is none. What is on the way to it stays.
+    fn hold(&mut self, facts: &Facts, bytes: Vec<u8>, left: usize, way: &mut Way) -> Option<Held> {
+        let length = bytes.len() as u64;
+        let is_room = |cache: &PromptCache| cache.tally().memory.saturating_add(length) <= cache.options.memory;
+        if !is_room(self) {
+            self.free_memory(length.saturating_mul(left as u64));
+            way.path = self.root.path_of(&way.names)?;
+        }
+        let mut held = Held::new(facts, bytes, self.clock, &self.counts);
+        if self.tally().memory > self.options.memory {
+            // Past memory, to the folder.
+            let is_on_its_way = self.writer.as_ref().is_some_and(|writer| writer.write(&mut held, ON_THEIR_WAY));
+            if !is_on_its_way {
+                return None;
+            }
+            held.let_go();
+        }
+        Some(held)
+    }
+
     /// Bytes that are kept.
     pub fn tally(&self) -> Tally {
-        let mut tally = Tally { folder: self.strangers.iter().map(|stranger| stranger.bytes).sum(), memory: 0 };
-        self.root.visit(&mut |held, _| {
-            tally.memory += if held.bytes.is_some() { held.length } else { 0 };
-            tally.folder += if held.is_in_folder() { held.length } else { 0 };
-        });
-        tally
+        let Counts { memory, folder, .. } = &*self.counts;
+        Tally { memory: memory.load(Ordering::Relaxed), folder: folder.load(Ordering::Relaxed) }
     }
 
     /// Gives up what there is no room for.
     fn make_room(&mut self) {
-        let mut tally = self.tally();
-        if tally.memory > self.options.memory {
-            let over = tally.memory - self.options.memory;
-            self.free_memory(over);
-        }
-        tally = self.tally();
-        if tally.folder > self.options.folder_bytes {
-            self.free_folder(tally.folder - self.options.folder_bytes);
+        self.free_memory(0);
+        let Tally { folder, .. } = self.tally();
+        if folder > self.options.folder_bytes {
+            self.free_folder(folder - self.options.folder_bytes);
         }
     }
 
-    /// Frees so many bytes of memory, those first that were not used for the longest time.
-    fn free_memory(&mut self, mut over: u64) {
-        if self.writer.is_none() {
-            return self.give_up(over, |held| held.bytes.is_some(), None);
+    /// Frees memory until so many bytes more fit, or as many as there may be; those first that were not used for the longest time, and what is used now only
+    /// where it is more than there may be.
+    fn free_memory(&mut self, wanted: u64) {
+        let (clock, most) = (self.clock, self.options.memory);
+        let over = |cache: &PromptCache, most: u64| cache.tally().memory.saturating_sub(most);
+        let optional = over(self, most.saturating_sub(wanted));
+        self.free_older(optional, clock);
+        let must = over(self, most);
+        self.free_older(must, u64::MAX);
+    }
+
+    /// Frees so many bytes of memory of what was last used before a time.
+    fn free_older(&mut self, mut over: u64, before: u64) {
+        if over == 0 {
+            return;
         }
-        let writer = self.writer.as_ref();
+        let Some(writer) = &self.writer else {
+            return self.give_up(over, before, |held| held.bytes.is_some());
+        };
         let mut oldest = Vec::new();
         self.root.visit_mut(&mut |held, depth| {
-            if held.bytes.is_some() {
+            if held.bytes.is_some() && held.used < before {
                 oldest.push((held.used, std::cmp::Reverse(depth), held));
             }
         });
         oldest.sort_by_key(|(used, depth, _)| (*used, *depth));
-        for (.., held) in oldest {
-            if over == 0 {
-                break;
+        // First what is in the folder, or on its way: there it is read again when it is wanted. Then what is lost.
+        for is_lost in [false, true] {
+            for (.., held) in &mut oldest {
+                if over == 0 {
+                    return;
+                }
+                if held.bytes.is_some() && (is_lost || writer.write(held, ON_THEIR_WAY)) {
+                    held.let_go();
+                    over = over.saturating_sub(held.length);
+                }
             }
-            if let Some(writer) = writer {
-                writer.write(held);
-            }
-            // On its way it is in the writer's hands, and is read from the file when it is wanted again.
-            held.bytes = None;
-            over = over.saturating_sub(held.length);
         }
     }
 
@@ -389,28 +495,26 @@ impl PromptCache {
             && let Some(stranger) = self.strangers.pop()
         {
             remove(&stranger.path);
+            self.counts.folder.fetch_sub(stranger.bytes, Ordering::Relaxed);
             over = over.saturating_sub(stranger.bytes);
         }
-        if over > 0 {
-            let folder = self.options.folder.clone();
-            self.give_up(over, Held::is_in_folder, folder.as_deref());
-        }
+        self.give_up(over, u64::MAX, Held::is_in_folder);
     }
 
-    /// Gives up what hangs on nothing else, as long as that frees bytes that count.
-    fn give_up(&mut self, mut over: u64, counts: impl Fn(&Held) -> bool, folder: Option<&Path>) {
-        while over > 0
-            && let Some((path, leaf)) = self.root.oldest_leaf()
-            && let Some(level) = self.root.at_mut(&path)
-        {
-            let held = match leaf {
-                Leaf::Page(at) => level.pages.swap_remove(at).held,
-                Leaf::Point(at) => level.points.swap_remove(at).held,
-            };
-            if counts(&held) {
-                over = over.saturating_sub(held.length);
-            }
-            held.remove_file(folder);
+    /// Gives up what was last used before a time and hangs on nothing else, as long as that frees bytes that count.
+    fn give_up(&mut self, over: u64, before: u64, counts: impl Fn(&Held) -> bool) {
+        let doomed = if over > 0 { self.root.oldest(over, before, counts) } else { HashSet::new() };
+        if doomed.is_empty() {
+            return;
+        }
+        let folder = self.options.folder.clone();
+        let mut open = vec![&mut self.root];
+        while let Some(level) = open.pop() {
+            let points = level.points.extract_if(.., |point| doomed.contains(&point.held.name));
+            points.for_each(|point| point.held.remove_file(folder.as_deref()));
+            let pages = level.pages.extract_if(.., |page| doomed.contains(&page.held.name));
+            pages.for_each(|page| page.remove_files(folder.as_deref()));
+            open.extend(level.pages.iter_mut().map(|page| &mut page.below));
         }
     }
 
@@ -418,20 +522,25 @@ impl PromptCache {
     pub fn finish(&mut self) {
         let PromptCache { root, writer, .. } = self;
         if let Some(writer) = writer {
-            root.visit_mut(&mut |held, _| writer.write(held));
+            // They are in memory already, so that all of them may be on their way.
+            root.visit_mut(&mut |held, _| {
+                writer.write(held, u64::MAX);
+            });
         }
         self.make_room();
         if let Some(writer) = self.writer.take() {
             writer.end();
         }
+        // Another process may have the folder.
+        drop(self.lock.take());
     }
 }
 
-/// What hangs on nothing else in a level.
-#[derive(Clone, Copy, Debug)]
-enum Leaf {
-    Page(usize),
-    Point(usize),
+/// The way to a level, which changes where pages before it are given up, and the names of the pages on it, which do not.
+#[derive(Debug, Default)]
+struct Way {
+    path: Vec<usize>,
+    names: Vec<Digest>,
 }
 
 impl Level {
@@ -439,8 +548,15 @@ impl Level {
         path.iter().try_fold(self, |level, &page| level.pages.get_mut(page).map(|page| &mut page.below))
     }
 
-    fn is_empty(&self) -> bool {
-        self.pages.is_empty() && self.points.is_empty()
+    /// The way to the level behind pages of these names.
+    fn path_of(&self, names: &[Digest]) -> Option<Vec<usize>> {
+        let (mut level, mut path) = (self, Vec::new());
+        for name in names {
+            let at = level.pages.iter().position(|page| page.held.name == *name)?;
+            level = &level.pages[at].below;
+            path.push(at);
+        }
+        Some(path)
     }
 
     /// All that is held, and how deep.
@@ -471,23 +587,41 @@ impl Level {
         }
     }
 
-    /// What was not used for the longest time of what hangs on nothing else, and the way to its level.
-    fn oldest_leaf(&self) -> Option<(Vec<usize>, Leaf)> {
-        let mut oldest: Option<(u64, Vec<usize>, Leaf)> = None;
-        let mut open = vec![(self, Vec::new())];
-        while let Some((level, path)) = open.pop() {
-            let pages = level.pages.iter().enumerate().filter(|(_, page)| page.below.is_empty());
-            let pages = pages.map(|(at, page)| (page.held.used, Leaf::Page(at)));
-            let points = level.points.iter().enumerate().map(|(at, point)| (point.held.used, Leaf::Point(at)));
-            for (used, leaf) in pages.chain(points) {
-                if oldest.as_ref().is_none_or(|(least, ..)| used < *least) {
-                    oldest = Some((used, path.clone(), leaf));
-                }
-            }
-            let below = level.pages.iter().enumerate().filter(|(_, page)| !page.below.is_empty());
-            open.extend(below.map(|(at, page)| (&page.below, path.iter().copied().chain([at]).collect())));
+    /// The names of what is to be given up so that bytes that count become fewer by so many: what was not used for the longest time, and before that what hangs on it;
+    /// of that only what was last used before a time.
+    fn oldest(&self, mut over: u64, before: u64, counts: impl Fn(&Held) -> bool) -> HashSet<Digest> {
+        struct Node<'h> {
+            used: u64,
+            depth: usize,
+            parent: Option<usize>,
+            held: &'h Held,
         }
-        oldest.map(|(_, path, leaf)| (path, leaf))
+        let (mut nodes, mut open) = (Vec::new(), vec![(self, None, 0)]);
+        while let Some((level, parent, depth)) = open.pop() {
+            let node = |held| Node { used: Held::used(held), depth, parent, held };
+            nodes.extend(level.points.iter().map(|point| node(&point.held)));
+            for page in &level.pages {
+                open.push((&page.below, Some(nodes.len()), depth + 1));
+                nodes.push(node(&page.held));
+            }
+        }
+        // What hangs on something was used no later than that; what stands behind it in the list hangs on it.
+        for i in (0..nodes.len()).rev() {
+            let Node { used, parent, .. } = nodes[i];
+            if let Some(parent) = parent {
+                nodes[parent].used = nodes[parent].used.max(used);
+            }
+        }
+        nodes.sort_by_key(|node| (node.used, std::cmp::Reverse(node.depth)));
+        let mut doomed = HashSet::new();
+        for Node { used, held, .. } in nodes {
+            if over == 0 || used >= before {
+                break;
+            }
+            over = over.saturating_sub(if counts(held) { held.length } else { 0 });
+            doomed.insert(held.name);
+        }
+        doomed
     }
 }
 
@@ -510,44 +644,86 @@ impl Page {
 }
 
 impl Held {
-    fn new(facts: &Facts, bytes: Vec<u8>, used: u64) -> Held {
-        let (length, file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
-        Held { bytes: Some(Arc::new(bytes)), length, name: name_of(facts), file, used }
+    fn new(facts: &Facts, bytes: Vec<u8>, used: u64, counts: &Arc<Counts>) -> Held {
+        let mut held = Held::written(facts, 0, used, counts);
+        (held.length, held.file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
+        held.put(Arc::new(bytes));
+        held
+    }
+
+    /// One that the folder has.
+    fn written(facts: &Facts, length: u64, used: u64, counts: &Arc<Counts>) -> Held {
+        counts.folder.fetch_add(length, Ordering::Relaxed);
+        let (file, counts) = (Arc::new(AtomicU8::new(WRITTEN)), Arc::clone(counts));
+        Held { bytes: None, on_their_way: Weak::new(), length, name: name_of(facts), file, used, counts }
+    }
+
+    fn used(&self) -> u64 {
+        self.used
+    }
+
+    fn put(&mut self, bytes: Arc<Vec<u8>>) {
+        self.let_go();
+        self.counts.memory.fetch_add(self.length, Ordering::Relaxed);
+        self.bytes = Some(bytes);
+    }
+
+    /// Memory does not hold it any more.
+    fn let_go(&mut self) {
+        if self.bytes.take().is_some() {
+            self.counts.memory.fetch_sub(self.length, Ordering::Relaxed);
+        }
     }
 
     fn is_in_folder(&self) -> bool {
         matches!(self.file.load(Ordering::Acquire), BEING_WRITTEN | WRITTEN)
     }
 
-    /// Its bytes, from memory or the folder; they stay in memory.
-    fn take(&mut self, folder: Option<&Path>) -> Option<Arc<Vec<u8>>> {
-        if self.bytes.is_none() {
-            let path = path_of(folder?, &self.name);
-            self.settle();
-            let read = ixc_files::read_bytes(&path, self.length);
-            match read {
-                Ok(bytes) => self.bytes = Some(Arc::new(bytes)),
-                Err(error) => {
-                    tracing::warn!(%error, "what was kept of a prompt is not there any more");
-                    return None;
-                }
-            }
-        }
-        self.bytes.clone()
+    /// Whether it is neither in memory nor in the folder: it could not be written, or there was no time for that.
+    fn is_lost(&self) -> bool {
+        self.bytes.is_none() && !self.is_in_folder()
     }
 
-    /// Waits for the thread that writes it, if it does just now.
-    fn settle(&self) {
-        while self.file.load(Ordering::Acquire) == BEING_WRITTEN {
-            std::thread::sleep(WRITING);
+    /// Its bytes, from memory or the folder.
+    fn take(&self, folder: Option<&Path>) -> io::Result<Arc<Vec<u8>>> {
+        let path = folder.map(|folder| path_of(folder, &self.name));
+        if let Some(path) = path.as_ref().filter(|_| self.file.load(Ordering::Acquire) == WRITTEN) {
+            // The next run knows by that when it was last used.
+            let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
         }
+        if let Some(bytes) = &self.bytes {
+            return Ok(Arc::clone(bytes));
+        }
+        // Where it is no more, the file is there, or cannot be.
+        if let Some(bytes) = self.on_their_way.upgrade() {
+            return Ok(bytes);
+        }
+        let read = ixc_files::read_bytes(&path.ok_or(io::ErrorKind::NotFound)?, self.length);
+        read.map(Arc::new).map_err(io::Error::other)
     }
 
+    /// Removes its file, where there is one or will be.
     fn remove_file(&self, folder: Option<&Path>) {
-        if let Some(folder) = folder.filter(|_| self.is_in_folder()) {
-            self.settle();
+        if let Some(folder) = folder
+            && self.forget_file() == WRITTEN
+        {
             remove(&path_of(folder, &self.name));
         }
+    }
+
+    /// Its file does not count any more; gives where it was.
+    fn forget_file(&self) -> u8 {
+        let before = self.file.swap(UNWANTED, Ordering::AcqRel);
+        if matches!(before, BEING_WRITTEN | WRITTEN) {
+            self.counts.folder.fetch_sub(self.length, Ordering::Relaxed);
+        }
+        before
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 
@@ -574,8 +750,13 @@ fn path_of(folder: &Path, name: &Digest) -> PathBuf {
     folder.join(format!("{name}.{EXTENSION}"))
 }
 
+/// Whether a file is called as one of these is: what else lies in the folder is not looked at, and never removed.
 fn is_ours(path: &Path) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     path.extension().is_some_and(|extension| extension == EXTENSION)
+        && stem.len() == 2 * Digest::default().0.len()
+        && stem.bytes().all(is_digit)
 }
 
 fn remove(path: &Path) {
@@ -584,39 +765,72 @@ fn remove(path: &Path) {
     }
 }
 
+/// A file that is to be written.
+#[derive(Debug)]
+struct ToWrite {
+    path: PathBuf,
+    bytes: Arc<Vec<u8>>,
+    state: Arc<AtomicU8>,
+}
+
+impl ToWrite {
+    fn write(&self, counts: &Counts) {
+        let length = self.bytes.len() as u64;
+        if self.state.load(Ordering::Acquire) == BEING_WRITTEN {
+            let output = Output::open(&self.path, &Guard::replacing(&KIND));
+            let written = output.and_then(|output| output.write(|out| out.write_all(&self.bytes)));
+            if let Err(error) = &written {
+                tracing::warn!(%error, "a prompt is not kept in the folder");
+            }
+            let to = if written.is_ok() { WRITTEN } else { NOT_WRITTEN };
+            match self.state.compare_exchange(BEING_WRITTEN, to, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if written.is_err() => drop(counts.folder.fetch_sub(length, Ordering::Relaxed)),
+                Ok(_) => {}
+                // Nobody wants it any more, and nobody else will remove it.
+                Err(_) => remove(&self.path),
+            }
+        }
+        counts.on_their_way.fetch_sub(length, Ordering::Relaxed);
+    }
+}
+
 /// The thread that writes files.
 #[derive(Debug)]
 struct Writer {
-    queue: SyncSender<(PathBuf, Arc<Vec<u8>>, Arc<AtomicU8>)>,
+    queue: Sender<ToWrite>,
     folder: PathBuf,
     thread: JoinHandle<()>,
 }
 
 impl Writer {
-    fn start(folder: PathBuf) -> std::io::Result<Writer> {
-        let (queue, pages) = sync_channel::<(PathBuf, Arc<Vec<u8>>, Arc<AtomicU8>)>(ON_THEIR_WAY);
-        let work = move || {
-            for (path, bytes, state) in pages {
-                let output = Output::open(&path, &Guard::replacing(&KIND));
-                let written = output.and_then(|output| output.write(|out| out.write_all(&bytes)));
-                if let Err(error) = &written {
-                    tracing::warn!(%error, "a prompt is not kept in the folder");
-                }
-                state.store(if written.is_ok() { WRITTEN } else { FAILED }, Ordering::Release);
-            }
-        };
+    fn start(folder: PathBuf, counts: Arc<Counts>) -> io::Result<Writer> {
+        let (queue, files) = channel::<ToWrite>();
+        let work = move || files.into_iter().for_each(|file| file.write(&counts));
         let thread = std::thread::Builder::new().name("prompt cache".into()).spawn(work)?;
         Ok(Writer { queue, folder, thread })
     }
 
-    /// Has it written, where it is not yet.
-    fn write(&self, held: &Held) {
-        let Some(bytes) = &held.bytes else { return };
-        let begun = held.file.compare_exchange(NOT_WRITTEN, BEING_WRITTEN, Ordering::AcqRel, Ordering::Acquire);
-        if begun.is_ok() {
-            let path = path_of(&self.folder, &held.name);
-            if self.queue.send((path, Arc::clone(bytes), Arc::clone(&held.file))).is_err() {
-                held.file.store(FAILED, Ordering::Release);
+    /// Has it written, where it is not yet and no more than so many bytes are on their way; whether it is there or will be. Waits for nothing.
+    fn write(&self, held: &mut Held, most: u64) -> bool {
+        if held.is_in_folder() {
+            return true;
+        }
+        let Some(bytes) = &held.bytes else { return false };
+        let waiting = held.counts.on_their_way.load(Ordering::Relaxed);
+        if waiting > 0 && waiting.saturating_add(held.length) > most {
+            return false;
+        }
+        held.counts.on_their_way.fetch_add(held.length, Ordering::Relaxed);
+        held.counts.folder.fetch_add(held.length, Ordering::Relaxed);
+        held.file.store(BEING_WRITTEN, Ordering::Release);
+        held.on_their_way = Arc::downgrade(bytes);
+        let (path, state) = (path_of(&self.folder, &held.name), Arc::clone(&held.file));
+        match self.queue.send(ToWrite { path, bytes: Arc::clone(bytes), state }) {
+            Ok(()) => true,
+            Err(_) => {
+                held.counts.folder.fetch_sub(held.length, Ordering::Relaxed);
+                held.file.store(NOT_WRITTEN, Ordering::Release);
+                false
             }
         }
     }
@@ -626,6 +840,110 @@ impl Writer {
         drop(self.queue);
         if self.thread.join().is_err() {
             tracing::warn!("the thread that keeps prompts has failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Session, SessionOptions};
+    use ixc_runtime::engine::FIRST;
+
+    /// The demo model with a text of its own; so many pages of tokens.
+    fn text(session: &mut Session, seed: u32, pages: usize) -> Vec<u32> {
+        let words = session.vocabulary() as u32;
+        let tokens: Vec<u32> = (0..(pages * PAGE) as u32).map(|i| (i * i + i * seed + seed) % words).collect();
+        session.begin(&tokens).unwrap();
+        tokens.chunks(session.max_tokens()).for_each(|part| session.feed(part).unwrap());
+        tokens
+    }
+
+    fn page_bytes(session: &Session, tokens: &[u32]) -> u64 {
+        let page = session.engine.save_page(FIRST, Digest::default(), 0, &tokens[..PAGE]).unwrap();
+        page.1.len() as u64
+    }
+
+    /// How much of a text is found.
+    fn found(cache: &PromptCache, session: &Session, tokens: &[u32]) -> usize {
+        cache.find_prefix(&session.engine, FIRST, tokens).map_or(0, |found| found.position as usize)
+    }
+
+    /// Waits until nothing is on its way to the folder.
+    fn settle(cache: &PromptCache) {
+        while cache.counts.on_their_way.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn memory_holds_no_more_than_it_may() {
+        let mut session = Session::open(None, &SessionOptions::default()).unwrap();
+        let long = text(&mut session, 3, 5);
+        let page = page_bytes(&session, &long);
+        let options = Options { memory: 3 * page + page / 2, ..Options::default() };
+        let mut cache = PromptCache::new(options, &session.engine).unwrap();
+        cache.keep(&session.engine, FIRST, &long);
+        // Its beginning, not its end.
+        assert_eq!((cache.tally().memory, found(&cache, &session, &long)), (3 * page, 3 * PAGE));
+        let short = text(&mut session, 7, 2);
+        cache.keep(&session.engine, FIRST, &short);
+        assert_eq!(cache.tally(), Tally { memory: 3 * page, folder: 0 });
+        assert_eq!([&long, &short].map(|text| found(&cache, &session, text)), [PAGE, 2 * PAGE]);
+        let there = cache.find_prefix(&session.engine, FIRST, &short).unwrap();
+        assert!(cache.load(&mut session.engine, FIRST, &there));
+        assert_eq!(cache.tally().memory, 3 * page);
+        drop(std::mem::take(&mut cache.root));
+        assert_eq!(cache.tally().memory, 0);
+    }
+
+    #[test]
+    fn what_passes_memory_is_in_the_folder_and_what_cannot_be_written_is_kept_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().join("prompts");
+        let mut session = Session::open(None, &SessionOptions::default()).unwrap();
+        let long = text(&mut session, 3, 5);
+        let page = page_bytes(&session, &long);
+        let options = Options { folder: Some(folder.clone()), folder_bytes: 1 << 40, memory: 2 * page };
+        let mut cache = PromptCache::new(options.clone(), &session.engine).unwrap();
+        cache.keep(&session.engine, FIRST, &long);
+        assert_eq!(cache.tally(), Tally { memory: 2 * page, folder: 3 * page });
+        settle(&cache);
+        let there = cache.find_prefix(&session.engine, FIRST, &long).unwrap();
+        assert_eq!(there.position as usize, 5 * PAGE);
+        assert!(cache.load(&mut session.engine, FIRST, &there));
+        assert!(cache.tally().memory <= 2 * page);
+        // The folder is this one's: another keeps prompts without it, and what else lies there is nobody's.
+        let saved = folder.join("book.ixs");
+        fs::write(&saved, "precious").unwrap();
+        let second = PromptCache::new(Options { folder_bytes: 0, ..options.clone() }, &session.engine).unwrap();
+        assert_eq!((second.options.folder.as_deref(), second.tally()), (None, Tally::default()));
+        cache.finish();
+        drop(cache);
+        let mut cache = PromptCache::new(Options { folder_bytes: 3 * page, ..options }, &session.engine).unwrap();
+        assert_eq!((cache.tally().folder, found(&cache, &session, &long)), (3 * page, 3 * PAGE));
+        assert!(saved.exists());
+        // Nothing can be written any more.
+        fs::remove_dir_all(&folder).unwrap();
+        cache.root = Level::default();
+        cache.counts.folder.store(0, Ordering::Relaxed);
+        let other = text(&mut session, 5, 5);
+        cache.keep(&session.engine, FIRST, &other);
+        settle(&cache);
+        assert_eq!((cache.tally(), found(&cache, &session, &other)), (Tally { memory: 2 * page, folder: 0 }, 2 * PAGE));
+        fs::create_dir(&folder).unwrap();
+        cache.keep(&session.engine, FIRST, &other);
+        settle(&cache);
+        assert_eq!(found(&cache, &session, &other), 5 * PAGE);
+    }
+
+    #[test]
+    fn names_are_told_from_others() {
+        let is = |name: &str| is_ours(&Path::new("folder").join(name));
+        assert!(is_ours(&path_of(Path::new("folder"), &Digest::default())));
+        assert!(is("0123456789abcdef0123456789abcdef.ixs"));
+        for other in ["book.ixs", "0123456789abcdef0123456789abcde.ixs", "0123456789ABCDEF0123456789abcdef.ixs", LOCK] {
+            assert!(!is(other), "{other}");
         }
     }
 }

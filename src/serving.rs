@@ -42,6 +42,9 @@ const ROOM: usize = 4;
 /// After so long without a sign the thread counts as stuck. A step of a prompt on a slow machine takes seconds.
 const STUCK: Duration = Duration::from_secs(300);
 
+/// How long threads that work for nobody any more have to end.
+const LAST: Duration = Duration::from_secs(1);
+
 /// How a session is served.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -67,6 +70,8 @@ pub struct Options {
 enum Message {
     Request(Box<Submission>),
     Slot(SlotWish),
+    /// There will be no more.
+    End,
 }
 
 /// What somebody wants done with a sequence.
@@ -100,7 +105,7 @@ pub struct Host {
     /// The tokens as grammars take them; made when a grammar first comes.
     vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
     /// What repetitions do not go over where nothing is said.
-    breakers: OnceLock<Vec<(u32, Vec<u32>)>>,
+    breakers: OnceLock<Arc<sample::Breakers>>,
     submissions: Sender<Message>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -125,6 +130,7 @@ impl Host {
             vocabulary: session.vocabulary(),
             bytes: of.bytes,
             parallel: session.engine().sequences() as usize,
+            queue: options.queue,
             template: template.as_ref().map(|template| template.source().to_owned()),
             build: format!("ixc {}", build::version()),
         };
@@ -132,6 +138,14 @@ impl Host {
             status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
             waiting: AtomicUsize::new(0),
         });
+        // What is not of the one would count as the other's, and be removed for room.
+        let whole = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let kept = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
+        if let Some(path) =
+            options.slot_folder.as_ref().filter(|saved| kept.is_some_and(|kept| whole(kept) == whole(saved)))
+        {
+            return Err(Error::SameFolder { path: path.clone() });
+        }
         let mut scheduler = Scheduler::new(session)?;
         if let Some(prompts) = &options.prompts {
             scheduler.keep_prompts(prompts.clone())?;
@@ -217,13 +231,13 @@ impl Model for Host {
         vocabulary.matcher(&source).map_err(invalid)
     }
 
-    fn breakers(&self, texts: Option<&[String]>) -> Result<Vec<(u32, Vec<u32>)>, Refusal> {
+    fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {
         let tokenizer = self.tokenizer()?;
         match texts {
-            Some(texts) => session::breakers(tokenizer, texts).map_err(invalid),
+            Some(texts) => session::breakers(tokenizer, texts).map(Arc::new).map_err(invalid),
             None => {
-                let own = || session::breakers(tokenizer, &session::DRY_BREAKERS).unwrap_or_default();
-                Ok(self.breakers.get_or_init(own).clone())
+                let own = || Arc::new(session::breakers(tokenizer, &session::DRY_BREAKERS).unwrap_or_default());
+                Ok(Arc::clone(self.breakers.get_or_init(own)))
             }
         }
     }
@@ -274,10 +288,10 @@ impl Model for Host {
 
 impl Host {
     /// Lets what is computed end, and waits until what prompts began with is kept.
-    fn end(self) {
-        let Host { submissions, thread, .. } = self;
-        drop(submissions);
-        let thread = thread.into_inner().unwrap_or_else(PoisonError::into_inner);
+    fn end(&self) {
+        // Somebody may still hold the other end, who has nothing to say any more.
+        let _ = self.submissions.send(Message::End);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the engine's thread has failed");
         }
@@ -319,11 +333,9 @@ pub fn serve(
         ixc_server::serve(listener, served, options, end).await;
         Ok(())
     });
-    // With it go connections that did not end in time, and their hold on the host.
-    drop(runtime);
-    if let Some(host) = Arc::into_inner(host) {
-        host.end();
-    }
+    // With it go connections that did not end in time. A grammar that is compiled just now, or a prompt that is made, is for nobody any more.
+    runtime.shutdown_timeout(LAST);
+    host.end();
     result
 }
 
@@ -389,6 +401,8 @@ struct Worker<'t> {
     /// Where sequences are saved, and what waits for one that is free.
     folder: Option<PathBuf>,
     wishes: Vec<SlotWish>,
+    /// Whether anything can come.
+    open: bool,
 }
 
 impl<'t> Worker<'t> {
@@ -400,19 +414,18 @@ impl<'t> Worker<'t> {
     ) -> Worker<'t> {
         let ends = tokenizer.map(Tokenizer::end_of_generation).unwrap_or_default();
         let (clients, status) = (HashMap::new(), Status::default());
-        Worker { scheduler, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new() }
+        Worker { scheduler, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new(), open: true }
     }
 
     /// Works until nobody can submit any more and all that was has ended.
     fn run(mut self, incoming: &Receiver<Message>) {
-        let mut open = true;
-        while open || !self.scheduler.is_idle() {
+        while self.open || !self.scheduler.is_idle() {
             self.publish();
             if self.scheduler.is_idle() {
                 match incoming.recv_timeout(BEAT) {
                     Ok(message) => self.take(message),
                     Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => open = false,
+                    Err(RecvTimeoutError::Disconnected) => self.open = false,
                 }
             }
             while let Ok(message) = incoming.try_recv() {
@@ -433,6 +446,7 @@ impl<'t> Worker<'t> {
         match message {
             Message::Request(submission) => self.submit(*submission),
             Message::Slot(wish) => self.wishes.push(wish),
+            Message::End => self.open = false,
         }
     }
 

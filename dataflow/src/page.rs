@@ -67,6 +67,7 @@ pub const KIND: Kind = Kind {
         head.windows(generator.len()).any(|window| window == generator)
     },
     streams: true,
+    private: false,
 };
 
 /// The page.

@@ -18,6 +18,7 @@ pub const KIND: Kind = Kind {
         plain.starts_with(b"{\"version\":") && has(b"\"grid\":{\"name\":")
     },
     streams: true,
+    private: false,
 };
 
 /// Why there is no descriptor.

@@ -13,7 +13,7 @@
 //! ```
 //! use ixc_files::{Guard, Kind, Output};
 //!
-//! const NUMBERS: Kind = Kind { name: "list of numbers", is: |head| head.starts_with(b"1\n"), streams: true };
+//! const NUMBERS: Kind = Kind { name: "list of numbers", is: |head| head.starts_with(b"1\n"), streams: true, private: false };
 //! let folder = tempfile::tempdir()?;
 //! let (model, numbers) = (folder.path().join("model.gguf"), folder.path().join("numbers"));
 //! std::fs::write(&model, "GGUF")?;

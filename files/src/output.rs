@@ -36,6 +36,8 @@ pub const HEAD_BYTES: usize = 4096;
 const MAX_NAME: usize = 200;
 /// What new files may be, before the user's mask (`umask`).
 const NEW_FILE: u32 = 0o666;
+/// What new files may be that are private.
+const PRIVATE_FILE: u32 = 0o600;
 
 /// What an output is.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,8 @@ pub struct Kind {
     pub is: fn(&[u8]) -> bool,
     /// Whether it can go to a pipe, a device, or standard output (`-`).
     pub streams: bool,
+    /// Whether a new one is for this user alone, as what was said to a model is.
+    pub private: bool,
 }
 
 /// What keeps other files from being replaced.
@@ -346,7 +350,13 @@ impl Output {
         };
         let mode = |there: fs::Metadata| there.permissions().mode() & 0o777;
         let there = fs::metadata(&place.path).ok().map(mode);
-        place.mode = there.map_or_else(|| file.metadata().map(mode), Ok).map_err(failed("write"))?;
+        let most = if place.kind.is_some_and(|kind| kind.private) { PRIVATE_FILE } else { NEW_FILE };
+        let new = || file.metadata().map(|new| mode(new) & most);
+        place.mode = there.map_or_else(new, Ok).map_err(failed("write"))?;
+        if most == PRIVATE_FILE {
+            // Also as long as it has another name.
+            place.set_mode(file).map_err(failed("write"))?;
+        }
         Ok(Output { place, to })
     }
 

@@ -312,3 +312,24 @@ fn nothing_is_lost() {
     });
     run.unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// What a result names is one call: also of those that a conversation has already, and where the model numbered two alike.
+#[test]
+fn ids_of_calls_are_each_used_once() {
+    let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>\
+                <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>\
+                <|tool_call_begin|>functions.g:3<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>";
+    let qwen = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>".repeat(2);
+    let ids = |name: &str, text: &str, taken: &[&str]| {
+        let taken = taken.iter().map(|id| (*id).to_owned()).collect();
+        let parser = Parser::new(format(name), "").numbered_from(1).with_ids("c-".to_owned()).beside_ids(taken);
+        parse(parser, [text]).calls.into_iter().map(|call| call.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("kimi-k2", kimi, &[]), ["functions.f:0", "functions.f:2", "functions.g:3"]);
+    assert_eq!(
+        ids("kimi-k2", kimi, &["functions.f:0", "functions.f:1"]),
+        ["functions.f:2", "functions.f:4", "functions.g:3"]
+    );
+    assert_eq!(ids("qwen3", &qwen, &[]), ["c-1", "c-2"]);
+    assert_eq!(ids("qwen3", &qwen, &["c-2"]), ["c-1", "c-3"]);
+}

@@ -4,6 +4,12 @@
 pub const MAX_BYTES: usize = 256 << 10;
 /// How deep brackets and rules may nest. Compilers of grammars recurse.
 pub const MAX_DEPTH: usize = 256;
+/// Longest form of a source that is compiled, in bytes: a GBNF grammar's is longer than the grammar.
+pub(crate) const MAX_LARK_BYTES: usize = 4 * MAX_BYTES;
+/// How deep all lines of that form together may nest, each one deep at least: rules that name rules recurse through all of them. The stack of a compiler
+/// has 16 KiB for each.
+pub(crate) const MAX_LARK_DEPTH: usize = 16 << 10;
+
 /// Why a grammar is not followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
@@ -19,6 +25,9 @@ pub enum GrammarError {
         /// How deep.
         depth: usize,
     },
+    /// It is short, and what it stands for is not.
+    #[error("the grammar is too large with its rules written out; shorter rules, or fewer of them, would be taken")]
+    TooLarge,
     /// It is no GBNF.
     #[error("line {line} of the grammar: {message}")]
     Gbnf {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH};
+use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_DEPTH};
 
 /// White space between the parts of JSON: some, as people indent it. Without a bound models that are not sure write nothing else.
 const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
@@ -34,26 +34,28 @@ impl Source {
         }
     }
 
-    /// As Lark.
+    /// As Lark. Recurses as the source nests: for a thread with room for that.
     ///
     /// # Errors
     /// When it is longer or deeper than what is taken, or no GBNF.
     pub(crate) fn lark(&self) -> Result<String, GrammarError> {
-        let text = match self {
-            Source::Schema(schema) => format!("start: %json {}\n", with_space(schema.clone())),
+        let lark = match self {
+            Source::Schema(schema) => bounded(format!("start: %json {}\n", with_space(schema.clone())))?,
             Source::Regex(regex) => {
-                bounded(regex)?;
+                let regex = bounded(regex.clone())?;
                 // A slash ends an expression in Lark.
-                format!("start: /{}/\n", regex.replace("\\/", "/").replace('/', "\\x2f").replace('\n', "\\n"))
+                let regex = regex.replace("\\/", "/").replace('/', "\\x2f").replace('\n', "\\n");
+                bounded(format!("start: /{regex}/\n"))?
             }
-            Source::Lark(lark) => lark.clone(),
-            Source::Gbnf(gbnf) => {
-                bounded(gbnf)?;
-                return crate::gbnf::to_lark(gbnf);
-            }
+            Source::Lark(lark) => bounded(lark.clone())?,
+            Source::Gbnf(gbnf) => crate::gbnf::to_lark(&bounded(gbnf.clone())?)?,
         };
-        bounded(&text)?;
-        Ok(text)
+        let depth = lark.lines().fold(0, |sum, line| sum + 1 + depth(line));
+        match () {
+            () if lark.len() > MAX_LARK_BYTES => Err(GrammarError::TooLarge),
+            () if depth > MAX_LARK_DEPTH => Err(GrammarError::TooLarge),
+            () => Ok(lark),
+        }
     }
 }
 
@@ -75,10 +77,16 @@ fn with_space(schema: Value) -> Value {
 }
 
 /// Refuses what is too long or too deep.
-fn bounded(text: &str) -> Result<(), GrammarError> {
+fn bounded(text: String) -> Result<String, GrammarError> {
     if text.len() > MAX_BYTES {
         return Err(GrammarError::TooLong { bytes: text.len() });
     }
+    let depth = depth(&text);
+    if depth > MAX_DEPTH { Err(GrammarError::TooDeep { depth }) } else { Ok(text) }
+}
+
+/// How deep brackets nest.
+fn depth(text: &str) -> usize {
     let (mut open, mut depth) = (0usize, 0);
     for byte in text.bytes() {
         match byte {
@@ -88,5 +96,5 @@ fn bounded(text: &str) -> Result<(), GrammarError> {
         }
         depth = depth.max(open);
     }
-    if depth > MAX_DEPTH { Err(GrammarError::TooDeep { depth }) } else { Ok(()) }
+    depth
 }

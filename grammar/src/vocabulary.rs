@@ -81,10 +81,12 @@ impl Vocabulary {
     /// When it cannot be compiled, or would cost more than it may.
     pub fn matcher(&self, source: &Source) -> Result<Matcher, GrammarError> {
         let wrong = |message: String| GrammarError::Compile { message };
-        let grammar = TopLevelGrammar::from_lark(source.lark()?);
         // A thread of its own has the stack that it may take, and keeps a panic to itself.
         let parser = std::thread::scope(|scope| {
-            let compile = || self.factory.create_parser(grammar).map_err(|error| wrong(format!("{error:#}")));
+            let compile = || {
+                let grammar = TopLevelGrammar::from_lark(source.lark()?);
+                self.factory.create_parser(grammar).map_err(|error| wrong(format!("{error:#}")))
+            };
             let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
             let thread = thread.spawn_scoped(scope, compile).map_err(|error| wrong(error.to_string()))?;
             thread.join().map_err(|_| wrong("its compiler panicked".into()))?

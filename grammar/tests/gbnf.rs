@@ -188,6 +188,22 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     let chain = format!("root ::= r0\n{chain}r4000 ::= \"x\" root | \"y\"");
     assert_eq!(follows(&vocabulary, &Source::Gbnf(chain), "xy"), Ok(true));
+    // The same, each of which can be nothing; on a stack of 2 MiB, which threads of tests have, too.
+    let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}? \"\"\n", i + 1)).collect();
+    let chain = format!("root ::= r0? \"\"\n{chain}r4000 ::= \"x\"?");
+    assert!(to_lark(&chain).unwrap().len() < 200_000);
+    // It is compiled, and has more parts at one place than may be looked at.
+    assert!(matches!(follows(&vocabulary, &Source::Gbnf(chain), "x"), Ok(true) | Err(GrammarError::Step { .. })));
+    let signs = format!("root ::= {}\"a\"{}", "(".repeat(200), ")????????".repeat(200));
+    assert!(matches!(vocabulary.matcher(&Source::Gbnf(signs)), Err(GrammarError::TooDeep { .. })));
+    // As Lark, as many as there may be, and more.
+    let lark = |count: usize| {
+        let rules: String = (0..count).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
+        Source::Lark(format!("start: r0\n{rules}r{count}: \"x\""))
+    };
+    let longest = vocabulary.matcher(&lark(16_000));
+    assert!(matches!(longest, Ok(_) | Err(GrammarError::Compile { .. })), "{longest:?}");
+    assert!(matches!(vocabulary.matcher(&lark(17_000)), Err(GrammarError::TooLarge)));
     // Each twice the one before, of nothing.
     let doubled: String = (0..60).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
     let doubled = format!("root ::= \"a\" r0\n{doubled}r60 ::= \"\"");

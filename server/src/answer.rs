@@ -81,33 +81,41 @@ impl Answer {
         conversation: Conversation,
         wanted: Wanted,
     ) -> Result<Answers, HttpError> {
-        let calls = conversation.messages.iter().map(|message| message.tool_calls.len()).sum();
+        let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
+        let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
         let tools: Vec<&str> = conversation.tools.iter().map(Json::as_str).collect();
         let parameters = TextParameters::of_tools(&format!("[{}]", tools.join(",")));
         let Wanted { limit, sampling, stop, ignore_end, constraint, likeliest, count } = wanted;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
-        let parser = prompt.parser.map(|parser| parser.numbered_from(calls).with_texts(parameters));
+        let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
         // Markers are special tokens in some vocabularies.
         let show_special = parser.is_some();
         let tokens = prompt.tokens;
         let request = Request { tokens, limit, sampling, stop, ignore_end, show_special, grammar, likeliest };
-        Answer::several(&*app.model, &request, parser.as_ref(), count)
+        Answer::several(app, &request, parser.as_ref(), count)
     }
 
     /// Begins so many of a request.
-    pub(crate) fn several(
-        model: &impl Model,
+    pub(crate) fn several<M: Model>(
+        app: &App<M>,
         request: &Request,
         parser: Option<&Parser>,
         count: u32,
     ) -> Result<Answers, HttpError> {
+        let facts = app.model.facts();
+        let places = facts.parallel.saturating_add(facts.queue).max(1);
+        if count as usize > places {
+            let wrong = format!("n is {count}, and {places} requests have a place here at once, each for one answer");
+            return Err(HttpError::invalid(Some("n"), wrong));
+        }
         let one = |number: u32| {
             let mut request = request.clone();
             request.sampling.seed = request.sampling.seed.wrapping_add(number.into());
             let prompt = request.tokens.len();
             let (send, events) = unbounded_channel();
-            model.start(request, send)?;
-            Ok(Answer::new(events, parser.cloned(), prompt))
+            app.model.start(request, send)?;
+            let parser = parser.map(|parser| parser.clone().with_ids(format!("call_{}-", app.next_id())));
+            Ok(Answer::new(events, parser, prompt))
         };
         let list = (0..count.max(1)).map(one).collect::<Result<Vec<_>, HttpError>>()?;
         Ok(Answers { ended: vec![false; list.len()], list })

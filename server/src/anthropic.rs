@@ -50,12 +50,12 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     fields.refuse(UNSUPPORTED)?;
     let (constraint, tells) = anthropic_calls(&fields)?;
     let conversation = conversation(&fields, tells)?;
-    let limit = fields.number("max_tokens")?.filter(|limit| *limit >= 1.0);
+    let limit = fields.limit()?.flatten().filter(|limit| *limit >= 1);
     let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be 1 at least"))?;
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let wanted = Wanted {
-        limit: Some(limit as usize),
-        sampling: sampling(&*app.model, &fields)?,
+        limit: Some(limit),
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop_sequences")?,
         ignore_end: false,
         constraint,

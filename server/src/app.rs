@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ixc_frontend::template::Conversation;
 use ixc_grammar::Matcher;
+use ixc_runtime::sample::Breakers;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::error::HttpError;
@@ -15,6 +16,10 @@ use crate::model::{Constraint, Model, Prompt, Refusal};
 pub(crate) const SMALL_BODY: u64 = 64 << 10;
 /// Conversations that become prompts at once: each takes a process, and the memory of one.
 const PROMPTS_AT_ONCE: usize = 4;
+
+/// Grammars that are compiled at once, and tokens looked for that end repetitions: seconds of a processor each, and tens of MB. They wait for each other, and
+/// nothing else waits for them.
+const COMPILED_AT_ONCE: usize = 1;
 
 /// How it serves.
 #[derive(Clone, Debug)]
@@ -60,8 +65,9 @@ pub(crate) struct App<M> {
     ending: watch::Receiver<bool>,
     /// Bytes that large bodies may still have.
     bodies: Semaphore,
-    /// Prompts that may still be made at once.
+    /// Prompts that may still be made at once, and grammars that may be compiled.
     prompts: Arc<Semaphore>,
+    compiled: Arc<Semaphore>,
     /// Answers so far, and what tells those of one server from another's.
     count: AtomicU64,
     started: u64,
@@ -70,8 +76,9 @@ pub(crate) struct App<M> {
 impl<M> App<M> {
     pub(crate) fn new(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> App<M> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-        let (bodies, prompts) = (Semaphore::new(options.bodies_bytes), Arc::new(Semaphore::new(PROMPTS_AT_ONCE)));
-        App { model, options, ending, bodies, prompts, count: AtomicU64::new(0), started }
+        let bodies = Semaphore::new(options.bodies_bytes);
+        let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
+        App { model, options, ending, bodies, prompts, compiled, count: AtomicU64::new(0), started }
     }
 
     /// A name for an answer that no other has.
@@ -103,7 +110,7 @@ impl<M> App<M> {
 impl<M: Model> App<M> {
     /// A conversation as a prompt. That may start a process, so threads of connections do not do it.
     pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompt, HttpError> {
-        Ok(self.in_turn(move |model| model.prompt(&conversation)).await??)
+        Ok(self.in_turn(&self.prompts, move |model| model.prompt(&conversation)).await??)
     }
 
     /// A conversation as a prompt, and what the answer must be.
@@ -112,23 +119,33 @@ impl<M: Model> App<M> {
         conversation: Conversation,
         constraint: Option<Constraint>,
     ) -> Result<(Prompt, Option<Matcher>), HttpError> {
+        let prompt = self.prompt(conversation).await?;
+        let Some(constraint) = constraint else { return Ok((prompt, None)) };
         let both = move |model: &M| -> Result<_, Refusal> {
-            let prompt = model.prompt(&conversation)?;
-            let grammar = constraint.map(|constraint| model.constrain(&constraint, Some(&prompt))).transpose()?;
-            Ok((prompt, grammar))
+            let grammar = model.constrain(&constraint, Some(&prompt))?;
+            Ok((prompt, Some(grammar)))
         };
-        Ok(self.in_turn(both).await??)
+        Ok(self.in_turn(&self.compiled, both).await??)
     }
 
     /// What a text must be.
     pub(crate) async fn constrain(&self, constraint: Option<Constraint>) -> Result<Option<Matcher>, HttpError> {
         let Some(constraint) = constraint else { return Ok(None) };
-        Ok(Some(self.blocking(move |model| model.constrain(&constraint, None)).await??))
+        Ok(Some(self.in_turn(&self.compiled, move |model| model.constrain(&constraint, None)).await??))
     }
 
-    /// What makes a prompt of a conversation, when few others are made. It goes on to its end, also where the client goes away.
-    async fn in_turn<T: Send + 'static>(&self, work: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, HttpError> {
-        let turn = self.prompts.clone().acquire_owned().await;
+    /// The tokens at which repetitions end: see [`Model::breakers`].
+    pub(crate) async fn breakers(&self, texts: Option<Vec<String>>) -> Result<Arc<Breakers>, HttpError> {
+        Ok(self.in_turn(&self.compiled, move |model| model.breakers(texts.as_deref())).await??)
+    }
+
+    /// What takes long, when few others do. It goes on to its end, also where the client goes away.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        turns: &Arc<Semaphore>,
+        work: impl FnOnce(&M) -> T + Send + 'static,
+    ) -> Result<T, HttpError> {
+        let turn = Arc::clone(turns).acquire_owned().await;
         let turn = turn.map_err(|error| HttpError::failed(error.to_string()))?;
         self.blocking(move |model| {
             let _turn = turn;
@@ -160,6 +177,7 @@ mod tests {
     use super::*;
     use crate::model::{Event, Facts, Refusal, Request, SlotAction, SlotDone, Status};
     use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::mpsc::UnboundedSender;
     use tokio::sync::oneshot;
@@ -168,6 +186,8 @@ mod tests {
     struct Slow {
         begun: Sender<()>,
         end: Mutex<Receiver<()>>,
+        /// Grammars that are compiled now, the most at once, and those that were.
+        compiling: [AtomicUsize; 3],
     }
 
     impl Model for Slow {
@@ -190,10 +210,16 @@ mod tests {
         }
 
         fn constrain(&self, _: &Constraint, _: Option<&Prompt>) -> Result<Matcher, Refusal> {
-            unreachable!()
+            let [now, most, all] = &self.compiling;
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            self.begun.send(()).unwrap();
+            self.end.lock().unwrap().recv().unwrap();
+            now.fetch_sub(1, Ordering::Relaxed);
+            all.fetch_add(1, Ordering::Relaxed);
+            Err(Refusal::Ending)
         }
 
-        fn breakers(&self, _: Option<&[String]>) -> Result<Vec<(u32, Vec<u32>)>, Refusal> {
+        fn breakers(&self, _: Option<&[String]>) -> Result<Arc<Breakers>, Refusal> {
             unreachable!()
         }
 
@@ -212,7 +238,7 @@ mod tests {
 
     fn slow(options: Options) -> (Arc<App<Slow>>, Receiver<()>, Sender<()>) {
         let ((begun, begins), (end, ends)) = (channel(), channel());
-        let model = Arc::new(Slow { begun, end: Mutex::new(ends) });
+        let model = Arc::new(Slow { begun, end: Mutex::new(ends), compiling: Default::default() });
         (Arc::new(App::new(model, options, watch::channel(false).1)), begins, end)
     }
 
@@ -244,6 +270,53 @@ mod tests {
             }
         }
         assert_eq!(begins.try_iter().count(), PROMPTS_AT_ONCE);
+    }
+
+    /// While one is compiled no other is, and prompts are made.
+    #[tokio::test]
+    async fn one_grammar_is_compiled_at_once_and_no_prompt_waits_for_it() {
+        let (app, begins, end) = slow(Options::default());
+        let any = || Some(Constraint::Json(serde_json::json!({})));
+        let mut asked = Vec::new();
+        for i in 0..3 * PROMPTS_AT_ONCE {
+            let app = app.clone();
+            asked.push(tokio::spawn(async move {
+                match i % 2 {
+                    0 => app.constrain(any()).await.map(drop),
+                    _ => app.constrained_prompt(Conversation::default(), any()).await.map(drop),
+                }
+            }));
+        }
+        // Each tells of itself and waits: a prompt, too, gets its turn behind whatever is compiled.
+        let prompts = asked.len() / 2;
+        let all = asked.len() + prompts;
+        let (mut begun, mut ended) = (0, 0);
+        while !asked.iter().all(tokio::task::JoinHandle::is_finished) {
+            begun += begins.try_iter().count();
+            if ended < begun {
+                end.send(()).unwrap();
+                ended += 1;
+            }
+            tokio::task::yield_now().await;
+        }
+        let [now, most, done] = app.model.compiling.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert_eq!((now, most, done, ended), (0, COMPILED_AT_ONCE, asked.len(), all));
+        // One hangs: prompts are made all the same.
+        let hanging = {
+            let app = app.clone();
+            tokio::spawn(async move { app.constrain(any()).await.map(drop) })
+        };
+        while begins.try_recv().is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((app.compiled.available_permits(), app.prompts.available_permits()), (0, PROMPTS_AT_ONCE));
+        hanging.abort();
+        tokio::task::yield_now().await;
+        assert_eq!(app.compiled.available_permits(), 0, "it is compiled on, whoever is gone");
+        end.send(()).unwrap();
+        while app.compiled.available_permits() == 0 {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

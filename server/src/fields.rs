@@ -89,8 +89,24 @@ impl Fields {
         Ok(())
     }
 
+    /// The most tokens of an answer, by any of the names that interfaces have for it; of several the first of these. `None` where nothing is said, `Some(None)`
+    /// for as many as there is room for.
+    pub(crate) fn limit(&self) -> Result<Option<Option<usize>>, HttpError> {
+        let mut limit = None;
+        for name in ["max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict"] {
+            let found = self.number(name)?;
+            limit = limit.or(found.map(|found| (found >= 0.0).then_some(found as usize)));
+        }
+        Ok(limit)
+    }
+
     /// A number of the table.
     pub(crate) fn number(&self, name: &'static str) -> Result<Option<f64>, HttpError> {
+        self.number_as(name, name)
+    }
+
+    /// A number by another name than the table has for it.
+    pub(crate) fn number_as(&self, name: &'static str, of: &'static str) -> Result<Option<f64>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let settings = sample::NUMBERS.iter().map(|&sample::Number { name, least, most, whole, .. }| Number {
             name,
@@ -99,7 +115,7 @@ impl Fields {
             whole,
         });
         let mut all = NUMBERS.iter().copied().chain(settings);
-        let range = all.find(|number| number.name == name);
+        let range = all.find(|number| number.name == of);
         let range = range.unwrap_or(Number { name: "", least: f64::MIN, most: f64::MAX, whole: false });
         let found = value
             .as_f64()
@@ -214,6 +230,18 @@ fn shown(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_read_by_each_of_their_names() {
+        let limit = |body: &str| Fields::of(body.as_bytes()).unwrap().limit();
+        assert_eq!(limit("{}"), Ok(None));
+        for name in ["max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict"] {
+            assert_eq!(limit(&format!("{{\"{name}\": 7}}")), Ok(Some(Some(7))), "{name}");
+            assert!(limit(&format!("{{\"{name}\": 0.5}}")).is_err(), "{name}");
+        }
+        assert_eq!(limit(r#"{"n_predict": -1}"#), Ok(Some(None)));
+        assert_eq!(limit(r#"{"n_predict": -1, "max_tokens": 3}"#), Ok(Some(Some(3))));
+    }
 
     /// Short texts of many values are refused before they are read; what stands in a text counts as one, however long.
     #[test]

@@ -1,9 +1,11 @@
 //! What a server stands before: something that makes tokens of prompts.
 
+use std::sync::Arc;
+
 use ixc_frontend::chat::Parser;
 use ixc_frontend::template::Conversation;
 use ixc_grammar::{Matcher, Source};
-use ixc_runtime::sample::Settings;
+use ixc_runtime::sample::{Breakers, Settings};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -38,11 +40,11 @@ pub trait Model: Send + Sync + 'static {
     fn constrain(&self, constraint: &Constraint, prompt: Option<&Prompt>) -> Result<Matcher, Refusal>;
 
     /// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest. Where
-    /// none are given, llama.cpp's.
+    /// none are given, llama.cpp's. May take tenths of a second.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] where there is no tokenizer.
-    fn breakers(&self, texts: Option<&[String]>) -> Result<Vec<(u32, Vec<u32>)>, Refusal>;
+    /// [`Refusal::Invalid`] where there is no tokenizer, or they are too many.
+    fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<Breakers>, Refusal>;
 
     /// Begins to make tokens. What happens is sent; the last is [`Event::Ended`] or [`Event::Failed`]. Where nobody receives any more, it ends within a
     /// step.
@@ -105,6 +107,8 @@ pub struct Facts {
     pub bytes: u64,
     /// Requests that are worked on at once.
     pub parallel: usize,
+    /// Requests that may wait besides.
+    pub queue: usize,
     /// The source of its chat template.
     pub template: Option<String>,
     /// The program's name and version.

@@ -81,7 +81,7 @@ pub(crate) async fn apply_template<M: Model>(
     State(app): State<Arc<App<M>>>,
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
-    let conversation = conversation(&Fields::of(&body)?)?;
+    let conversation = conversation(&Fields::of(&body)?, app.model.facts().template.as_deref())?;
     Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
 }
 
@@ -93,6 +93,8 @@ const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
         "post_sampling_probs: how likely tokens are is told before sampling, so that it",
     ),
     ("return_tokens", |value| value == false, "return_tokens"),
+    ("n", |value| *value == 1, "n above 1 (/v1/completions has it)"),
+    ("n_cmpl", |value| *value == 1, "n_cmpl above 1 (/v1/completions has n)"),
 ];
 
 /// What follows a text, as llama-server says it.
@@ -100,11 +102,10 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let fields = Fields::of(&body)?;
     drop(body);
     fields.refuse(COMPLETION_UNSUPPORTED)?;
-    let limit = fields.number("n_predict")?.filter(|limit| *limit >= 0.0).map(|limit| limit as usize);
     let request = Request {
         tokens: prompt_tokens(&*app.model, fields.get("prompt"))?,
-        limit,
-        sampling: sampling(&*app.model, &fields)?,
+        limit: fields.limit()?.flatten(),
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
@@ -114,7 +115,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let streamed = fields.flag("stream")?.unwrap_or(false);
     drop(fields);
     let name = app.model.facts().name.clone();
-    let mut answers = Answer::several(&*app.model, &request, None, 1)?;
+    let mut answers = Answer::several(&app, &request, None, 1)?;
     if !streamed {
         let (mut text, mut last, mut likely) = (String::new(), None, Vec::new());
         while let Some(next) = answers.next_of_one().await? {

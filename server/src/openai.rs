@@ -77,15 +77,11 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
     let fields = Fields::of(&body)?;
     drop(body);
     refuse(&fields, CHAT_UNSUPPORTED)?;
-    let conversation = conversation(&fields)?;
+    let conversation = conversation(&fields, app.model.facts().template.as_deref())?;
     let how = How::of(&fields, Kind::Chat)?;
-    let limit = match fields.number("max_completion_tokens")? {
-        Some(limit) => Some(limit),
-        None => fields.number("max_tokens")?,
-    };
     let wanted = Wanted {
-        limit: limit.map(|limit| limit as usize),
-        sampling: sampling(&*app.model, &fields)?,
+        limit: fields.limit()?.flatten(),
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         constraint: constraint_of_chat(&fields)?,
@@ -103,11 +99,11 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     drop(body);
     refuse(&fields, COMPLETION_UNSUPPORTED)?;
     let how = How::of(&fields, Kind::Completion)?;
-    let limit = fields.number("max_tokens")?.map_or(COMPLETION_TOKENS, |limit| limit as usize);
+    let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
     let tokens = prompt_tokens(&*app.model, fields.get("prompt"))?;
     let request = Request {
-        limit: Some(limit),
-        sampling: sampling(&*app.model, &fields)?,
+        limit,
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
@@ -117,7 +113,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     };
     let count = count(&fields)?;
     drop(fields);
-    let answers = Answer::several(&*app.model, &request, None, count)?;
+    let answers = Answer::several(&app, &request, None, count)?;
     respond(&app, how, answers).await
 }
 
@@ -159,8 +155,8 @@ fn refuse(fields: &Fields, unsupported: &[Unsupported]) -> Result<(), HttpError>
     fields.refuse(COMMON_UNSUPPORTED.iter().chain(unsupported))
 }
 
-/// The conversation of a request.
-pub(crate) fn conversation(fields: &Fields) -> Result<Conversation, HttpError> {
+/// The conversation of a request, for this template.
+pub(crate) fn conversation(fields: &Fields, template: Option<&str>) -> Result<Conversation, HttpError> {
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
     };
@@ -168,7 +164,7 @@ pub(crate) fn conversation(fields: &Fields) -> Result<Conversation, HttpError> {
         let wrong = format!("messages has {} entries, must have 1 to {MOST_MESSAGES}", list.len());
         return Err(HttpError::invalid(Some("messages"), wrong));
     }
-    let messages = list.iter().enumerate().map(|(i, message)| self::message(i, message));
+    let messages = list.iter().enumerate().map(|(i, message)| self::message(i, message, template.unwrap_or_default()));
     let messages = messages.collect::<Result<Vec<Message>, HttpError>>()?;
     let wants_tools = fields.get("tool_choice").is_none_or(|choice| choice != "none");
     let tools = match fields.get("tools") {
@@ -208,8 +204,23 @@ pub(crate) fn json_text(value: &Value) -> Result<JsonText, HttpError> {
     JsonText::new(value.to_string()).map_err(|error| HttpError::invalid(None, error.to_string()))
 }
 
+/// Roles that conversations have in every interface.
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+
+/// A role as a template takes it. What a template does not name it leaves out without a word, unless it names none and writes whatever is there. `None`
+/// where nothing would come of it.
+fn role_for(role: String, template: &str) -> Option<String> {
+    let names = |role: &str| ["'", "\""].iter().any(|quote| template.contains(&[quote, role, quote].concat()));
+    match &*role {
+        known if ROLES.contains(&known) || names(known) => Some(role),
+        // What OpenAI's newer models call it.
+        "developer" => Some("system".to_owned()),
+        _ => (!ROLES.iter().any(|role| names(role))).then_some(role),
+    }
+}
+
 /// A message as a template takes it.
-fn message(i: usize, value: &Value) -> Result<Message, HttpError> {
+fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError> {
     let wrong = |what: &str| HttpError::invalid(Some("messages"), format!("messages[{i}]{what}"));
     let Some(members) = value.as_object() else { return Err(wrong(" must be an object")) };
     let text = |name: &str| match members.get(name) {
@@ -223,6 +234,9 @@ fn message(i: usize, value: &Value) -> Result<Message, HttpError> {
     if role.is_empty() || role.len() > MOST_ROLE_BYTES || !role.bytes().all(is_word) {
         return Err(wrong(&format!(".role must be a word of at most {MOST_ROLE_BYTES} letters")));
     }
+    let Some(role) = role_for(role, template) else {
+        return Err(wrong(&format!(".role is none that the model's template takes; {} are", ROLES.join(", "))));
+    };
     let content = match members.get("content") {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
@@ -548,4 +562,25 @@ fn stream(frame: Frame, how: How, answers: Answers) -> Response {
         Some((Ok::<_, Infallible>(Sse::default().data(text)), s))
     });
     axum::response::sse::Sse::new(events).keep_alive(KeepAlive::new().interval(PING)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_is_left_out_for_its_role() {
+        let of = |role: &str, template: &str| role_for(role.to_owned(), template);
+        let all = "{% for m in messages %}{{ m.role }}{% endfor %}";
+        let some = "{% if m.role == 'user' or m.role == \"assistant\" %}";
+        let more = "{% if m.role == 'user' %}{% elif m.role in [\"system\", 'developer'] or m.role == 'ipython' %}";
+        for template in [all, some, more] {
+            ROLES.iter().for_each(|role| assert_eq!(of(role, template).as_deref(), Some(*role)));
+        }
+        assert_eq!(
+            [all, some, more].map(|of_one| of("developer", of_one)),
+            ["system", "system", "developer"].map(|role| Some(role.to_owned()))
+        );
+        assert_eq!([all, some, more].map(|of_one| of("ipython", of_one).is_some()), [true, false, true]);
+    }
 }

@@ -29,7 +29,7 @@ use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Model};
-use crate::openai::{PING, conversation};
+use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, conversation};
 use crate::wanted::{constraint_of_chat, sampling};
 
 /// What is refused.
@@ -54,8 +54,8 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
     fields.refuse(UNSUPPORTED)?;
     let chat = chat_of(&fields)?;
     let wanted = Wanted {
-        limit: fields.number("max_output_tokens")?.map(|limit| limit as usize),
-        sampling: sampling(&*app.model, &fields)?,
+        limit: fields.limit()?.flatten(),
+        sampling: sampling(&app, &fields).await?,
         stop: Vec::new(),
         ignore_end: false,
         constraint: constraint_of_chat(&chat)?,
@@ -64,7 +64,8 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let frame = frame_of(&fields, &app, &wanted);
-    let answers = Answer::to_conversation(&app, conversation(&chat)?, wanted).await?;
+    let answers =
+        Answer::to_conversation(&app, conversation(&chat, app.model.facts().template.as_deref())?, wanted).await?;
     let items = Items { id: app.next_id(), frame, ..Items::default() };
     match streamed {
         true => Ok(stream(items, answers)),
@@ -96,6 +97,10 @@ fn chat_of(fields: &Fields) -> Result<Fields, HttpError> {
     }
     match fields.get("input") {
         Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
+        Some(Value::Array(items)) if items.len() > MOST_MESSAGES => {
+            let wrong = format!("input has {} items, must have at most {MOST_MESSAGES}", items.len());
+            return Err(HttpError::invalid(Some("input"), wrong));
+        }
         Some(Value::Array(items)) => {
             for (i, item) in items.iter().enumerate() {
                 let wrong = |what: &str| HttpError::invalid(Some("input"), format!("input[{i}]{what}"));
@@ -105,7 +110,9 @@ fn chat_of(fields: &Fields) -> Result<Fields, HttpError> {
         _ => return Err(HttpError::invalid(Some("input"), "input must be a text, or a list of items")),
     }
     chat.insert("messages".to_owned(), messages.into());
-    if let Some(Value::Array(tools)) = fields.get("tools") {
+    if let Some(tools) = fields.get("tools") {
+        let wrong = || HttpError::invalid(Some("tools"), format!("tools must be a list of at most {MOST_TOOLS}"));
+        let tools = tools.as_array().filter(|tools| tools.len() <= MOST_TOOLS).ok_or_else(wrong)?;
         let mut list = Vec::new();
         for (i, tool) in tools.iter().enumerate() {
             if tool["type"] != "function" || !tool["name"].is_string() {
@@ -150,7 +157,7 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
                 text_of(&item["content"]).ok_or(".content must be a text, or a list of parts that are texts")?;
             match item["role"].as_str() {
                 Some("user") => messages.push(json!({"role": "user", "content": content})),
-                Some("system" | "developer") => messages.push(json!({"role": "system", "content": content})),
+                Some(role @ ("system" | "developer")) => messages.push(json!({"role": role, "content": content})),
                 Some("assistant") => {
                     assistant(messages, |last| last["content"] == "" && last.get("tool_calls").is_none());
                     last(messages, "content", content.into());
@@ -168,9 +175,11 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
             let function = json!({"name": member("name")?, "arguments": member("arguments")?});
             let call = json!({"id": member("call_id")?, "type": "function", "function": function});
             assistant(messages, |_| true);
-            let mut calls = messages.last().and_then(|last| last["tool_calls"].as_array().cloned()).unwrap_or_default();
-            calls.push(call);
-            last(messages, "tool_calls", calls.into());
+            // In place: one message may have as many as there are items.
+            match messages.last_mut().and_then(|last| last.get_mut("tool_calls")?.as_array_mut()) {
+                Some(calls) => calls.push(call),
+                None => last(messages, "tool_calls", json!([call])),
+            }
         }
         "function_call_output" => {
             let id = item["call_id"].as_str().ok_or(" has no call_id")?;
@@ -253,7 +262,8 @@ impl Items {
         format!("{prefix}_{}-{}", self.id, self.done.len())
     }
 
-    fn close(&mut self) {
+    /// Ends the item that is open.
+    fn close(&mut self, status: &str) {
         let Some((kind, text)) = self.open.take() else { return };
         let (id, index) = (self.item_id(kind.prefix()), self.done.len());
         let at = |object: Value| {
@@ -268,7 +278,7 @@ impl Items {
         };
         self.event(name, object);
         self.event("response.content_part.done", at(json!({"part": kind.part_object(&text)})));
-        let item = kind.item(&id, json!([kind.part_object(&text)]), "completed");
+        let item = kind.item(&id, json!([kind.part_object(&text)]), status);
         self.event("response.output_item.done", json!({"output_index": index, "item": item}));
         self.done.push(item);
     }
@@ -276,7 +286,7 @@ impl Items {
     fn text(&mut self, kind: Kind, text: &str) {
         let prefix = kind.prefix();
         if self.open.as_ref().is_none_or(|(open, _)| *open != kind) {
-            self.close();
+            self.close("completed");
             let (id, index) = (self.item_id(prefix), self.done.len());
             let item = kind.item(&id, json!([]), "in_progress");
             self.event("response.output_item.added", json!({"output_index": index, "item": item}));
@@ -300,7 +310,7 @@ impl Items {
     }
 
     fn call(&mut self, call: &ToolCall) {
-        self.close();
+        self.close("completed");
         let (id, index) = (self.item_id("fc"), self.done.len());
         let item = |arguments: &str, status: &str| json!({"id": id, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments, "status": status});
         self.event("response.output_item.added", json!({"output_index": index, "item": item("", "in_progress")}));
@@ -342,11 +352,12 @@ impl Items {
 
     /// The response at its end.
     fn end(&mut self, end: &End, usage: Usage) -> Value {
-        self.close();
         let (status, name) = match end {
             End::Model | End::Stop(_) => ("completed", "response.completed"),
             End::Limit | End::Context => ("incomplete", "response.incomplete"),
         };
+        // What was being said is as whole as the answer; what was said before is whole.
+        self.close(status);
         let response = self.response(status, Some(usage));
         self.event(name, json!({"response": response}));
         self.ended = true;
@@ -391,4 +402,65 @@ fn stream(mut items: Items, answers: Answers) -> Response {
         Some((Ok::<_, Infallible>(Sse::default().event(name).data(object.to_string())), (items, answers)))
     });
     axum::response::sse::Sse::new(events).keep_alive(KeepAlive::new().interval(PING)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(input: Value) -> Result<Fields, HttpError> {
+        chat_of(&Fields::new(Map::from_iter([("input".to_owned(), input)])))
+    }
+
+    #[test]
+    fn calls_behind_each_other_are_one_message() {
+        let call =
+            |i: usize| json!({"type": "function_call", "call_id": format!("c{i}"), "name": "f", "arguments": "{}"});
+        let said = json!({"role": "user", "content": "x"});
+        let chat = chat((0..3).map(call).chain([said, call(3)]).collect()).unwrap();
+        let messages = chat.get("messages").unwrap();
+        let ids = |i: usize| -> Vec<&str> {
+            messages[i]["tool_calls"].as_array().unwrap().iter().filter_map(|call| call["id"].as_str()).collect()
+        };
+        assert_eq!((ids(0), ids(2)), (vec!["c0", "c1", "c2"], vec!["c3"]));
+    }
+
+    #[test]
+    fn many_items_are_refused_before_they_are_looked_at() {
+        // None of them is one, which is not said.
+        let error = chat(vec![json!(1); MOST_MESSAGES + 1].into()).unwrap_err().body()["error"]["message"].to_string();
+        assert!(error.contains("at most"), "{error}");
+    }
+
+    #[test]
+    fn tools_are_a_list() {
+        let of = |tools: Value| {
+            let fields = [("input".to_owned(), json!("x")), ("tools".to_owned(), tools)];
+            chat_of(&Fields::new(Map::from_iter(fields))).is_ok()
+        };
+        assert!(of(json!([])) && of(json!([{"type": "function", "name": "f"}])) && of(Value::Null));
+        assert!(!of(json!({"type": "function", "name": "f"})) && !of(json!("f")));
+        assert!(!of(vec![json!({"type": "function", "name": "f"}); MOST_TOOLS + 1].into()));
+    }
+
+    #[test]
+    fn what_is_cut_off_is_not_whole() {
+        let ended = |end: End| {
+            let mut items = Items::default();
+            items.add(Delta::Reasoning("Hm.".to_owned()));
+            items.add(Delta::Content("Yes".to_owned()));
+            let response = items.end(&end, Usage::default());
+            let done = |(name, object): &(&str, Value)| {
+                (*name == "response.output_item.done").then(|| object["item"]["status"].clone())
+            };
+            let told: Vec<Value> = items.ready.iter().filter_map(done).collect();
+            let said: Vec<Value> =
+                response["output"].as_array().unwrap().iter().map(|item| item["status"].clone()).collect();
+            assert_eq!(told, said);
+            said
+        };
+        assert_eq!(ended(End::Model), ["completed", "completed"]);
+        assert_eq!(ended(End::Limit), ["completed", "incomplete"]);
+        assert_eq!(ended(End::Context), ["completed", "incomplete"]);
+    }
 }

@@ -4,6 +4,7 @@ use ixc_grammar::Source;
 use ixc_runtime::sample::{self, Kind, Settings};
 use serde_json::{Value, json};
 
+use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{Constraint, Model};
@@ -13,7 +14,7 @@ const MOST_BREAKERS: usize = 64;
 const MOST_BREAKER_BYTES: usize = 64;
 
 /// How tokens are chosen; the defaults are those of a run. Fields are named as the sampler names its settings.
-pub(crate) fn sampling(model: &impl Model, fields: &Fields) -> Result<Settings, HttpError> {
+pub(crate) async fn sampling<M: Model>(app: &App<M>, fields: &Fields) -> Result<Settings, HttpError> {
     let mut settings = Settings::default();
     for number in sample::NUMBERS {
         if let Some(found) = fields.number(number.name)? {
@@ -21,7 +22,7 @@ pub(crate) fn sampling(model: &impl Model, fields: &Fields) -> Result<Settings, 
         }
     }
     // One of the two names that it has.
-    if let Some(found) = fields.get("typ_p").and_then(Value::as_f64) {
+    if let Some(found) = fields.number_as("typ_p", "typical_p")? {
         settings.typical_p = found as f32;
     }
     fields.number("min_keep")?;
@@ -33,8 +34,10 @@ pub(crate) fn sampling(model: &impl Model, fields: &Fields) -> Result<Settings, 
         settings.samplers = kinds(samplers)?;
     }
     if settings.dry_multiplier > 0.0 {
-        settings.dry_breakers = model.breakers(breakers(fields)?.as_deref())?;
+        settings.dry_breakers = app.breakers(breakers(fields)?).await?;
     }
+    // What is wrong is said before anything is begun.
+    settings.check().map_err(|error| HttpError::invalid(Some(error.setting), error.to_string()))?;
     Ok(settings)
 }
 

@@ -67,6 +67,7 @@ const CONVERSATION: Kind = Kind {
     name: "saved conversation",
     is: |head| head.windows(FORMAT.len()).any(|window| window == FORMAT.as_bytes()),
     streams: false,
+    private: true,
 };
 
 /// A conversation, who writes its answers, and where its messages come from.

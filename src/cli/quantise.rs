@@ -18,7 +18,7 @@ use super::force::{Force, reads};
 use super::output::{Bytes, Line, Printable, Rate, Unit, counted, json, note};
 
 /// A model file.
-const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"), streams: false };
+const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"), streams: false, private: false };
 
 /// As many threads as an engine may have.
 const MAX_THREADS: i64 = ixc::runtime::pool::MAX_THREADS as i64;

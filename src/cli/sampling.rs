@@ -1,5 +1,6 @@
 //! The sampler's flags, named as users of llama.cpp know them.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ixc::frontend::tokenizer::Tokenizer;
@@ -154,9 +155,9 @@ impl SamplingArgs {
         let mut settings = self.settings(seed, ends);
         if settings.dry_multiplier > 0.0 {
             settings.dry_breakers = match &*self.dry_sequence_breaker {
-                [] => breakers(tokenizer, &DRY_BREAKERS)?,
-                [none] if none == "none" => Vec::new(),
-                texts => breakers(tokenizer, texts)?,
+                [] => Arc::new(breakers(tokenizer, &DRY_BREAKERS)?),
+                [none] if none == "none" => Arc::default(),
+                texts => Arc::new(breakers(tokenizer, texts)?),
             };
         }
         Ok(settings)
@@ -184,7 +185,7 @@ impl SamplingArgs {
             dry_base: self.dry_base,
             dry_allowed_length: self.dry_allowed_length,
             dry_window: window(self.dry_penalty_last_n),
-            dry_breakers: Vec::new(),
+            dry_breakers: Arc::default(),
             mirostat: self.mirostat,
             mirostat_tau: self.mirostat_ent,
             mirostat_eta: self.mirostat_lr,

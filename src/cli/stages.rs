@@ -62,7 +62,7 @@ impl Stage {
                     || head.starts_with(b"; ")
             }),
         };
-        Kind { name, is, streams: true }
+        Kind { name, is, streams: true, private: false }
     }
 
     /// The stage as text. `kernel` chooses kernels.

@@ -25,7 +25,8 @@ pub use crate::error::record::RecordError;
 const SCHEMA: &str = "ixc.eval-record.v1";
 const BEGIN: &[u8] = b"{\"schema\":\"ixc.eval-record.v1\"";
 /// Such a file.
-pub const KIND: Kind = Kind { name: "record of an evaluation", is: |head| head.starts_with(BEGIN), streams: false };
+pub const KIND: Kind =
+    Kind { name: "record of an evaluation", is: |head| head.starts_with(BEGIN), streams: false, private: false };
 /// Bytes that the first line has at most, and what a piece takes beside its positions, and for each of them: four values and their commas.
 const HEADER_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 256;

@@ -29,6 +29,7 @@ pub const KIND: Kind = Kind {
     name: "importance matrix",
     is: |head| head.starts_with(MAGIC) && head.windows(TYPE.len()).any(|part| part == TYPE.as_bytes()),
     streams: false,
+    private: false,
 };
 const TYPE: &str = "imatrix";
 

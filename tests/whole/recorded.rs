@@ -7,7 +7,7 @@ use crate::support::{ixc, scratch, stderr, stdout};
 const WRONG: &[&[&str]] = &[
     &["run", "missing.gguf", "-p", "x"],
     &["run", "model.txt", "-p", "x"],
-    &["run", "-p", "x", "--temp", "-1"],
+    &["run", "-p", "x", "--temp", "1001"],
     &["run", "-p", "x", "-c", "99999999"],
     &["run", "-p", ""],
     &["compile", "model.txt", "-o", "out.ixp"],

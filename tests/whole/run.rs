@@ -215,7 +215,7 @@ fn what_cannot_be_run_says_why() {
     for (arguments, status, says) in [
         (&["-p", "x", "no-such.gguf"][..], 66, "no-such.gguf"),
         (&["-p", ""], 65, "prompt is empty"),
-        (&["-p", "x", "--temp", "-1"], 2, "temp"),
+        (&["-p", "x", "--temp", "1001"], 2, "temp"),
         (&["-p", "x", "--ctx", "1000000"], 2, "context"),
         (&["-p", "x", "--memory", "10"], 2, "a memory budget of 10 B is too small"),
         (&["-p", "x", "-t", "0"], 2, "threads"),

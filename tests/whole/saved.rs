@@ -1,6 +1,7 @@
 //! Saved states: what goes on from one has the bits of what was never interrupted, and what is none is refused.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, scratch, shared};
@@ -188,9 +189,9 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
             assert!(engine.reach(at as u32) < at as u32, "{name} at {at}");
             continue;
         }
-        let bytes: Vec<&[u8]> = chosen.iter().map(|(_, bytes)| &**bytes).collect();
         let point = point.as_ref().map(|(_, bytes)| &**bytes);
-        engine.load_pages(other, &bytes, point, at as u32).unwrap();
+        let mut read = |page: usize| Ok(Arc::new(chosen[page].1.clone()));
+        engine.load_pages(other, &facts, &mut read, point, at as u32).unwrap();
         assert_eq!(engine.sequence(other).unwrap().position() as usize, at);
         let found = go_on(engine, other, &tokens[at..(at + 20).min(tokens.len())]);
         let third = engine.add_sequence().unwrap();
@@ -200,8 +201,9 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
         assert!(found == expected, "{name} at {at}: other bits");
     }
     if engine.needs_points() {
-        let bytes: Vec<&[u8]> = pages.iter().map(|(_, bytes)| &**bytes).collect();
-        let error = engine.load_pages(other, &bytes, None, begin as u32).unwrap_err();
+        let facts: Vec<_> = pages.iter().map(|(facts, _)| facts).collect();
+        let mut read = |page: usize| Ok(Arc::new(pages[page].1.clone()));
+        let error = engine.load_pages(other, &facts, &mut read, None, begin as u32).unwrap_err();
         assert!(matches!(error, SavedError::Number { .. }), "{error}");
         assert_eq!(engine.sequence(other).unwrap().position(), 0);
     }

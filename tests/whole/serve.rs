@@ -330,7 +330,20 @@ fn what_is_wrong_is_said_by_name() {
     };
     let long = "word ".repeat(65);
     for (path, body, field, says) in [
-        ("/v1/chat/completions", chat(json!({"temperature": -1})), "temperature", "from 0 to 1000"),
+        ("/v1/chat/completions", chat(json!({"temperature": 1001})), "temperature", "from -1000 to 1000"),
+        ("/v1/chat/completions", chat(json!({"typ_p": 5})), "typ_p", "from 0 to 1"),
+        ("/v1/chat/completions", chat(json!({"typ_p": "x"})), "typ_p", "must be a number"),
+        ("/v1/chat/completions", chat(json!({"n": 100})), "n", "have a place"),
+        ("/v1/chat/completions", chat(json!({"n_predict": 0.5})), "n_predict", "whole number"),
+        ("/completion", json!({"prompt": "x", "max_tokens": -1}), "max_tokens", "from 0"),
+        ("/completion", json!({"prompt": "x", "n": 2}), "n", "not supported"),
+        (
+            "/completion",
+            json!({"prompt": "x", "dry_multiplier": 1, "dry_sequence_breakers": [""]}),
+            "dry_sequence_breakers",
+            "of 1 to 64",
+        ),
+        ("/v1/responses", json!({"input": "x", "tools": {}}), "tools", "must be a list"),
         ("/v1/chat/completions", chat(json!({"temperature": "hot"})), "temperature", "must be a number"),
         ("/v1/chat/completions", chat(json!({"max_tokens": 1.5})), "max_tokens", "whole number"),
         ("/v1/chat/completions", chat(json!({"max_tokens": 9_223_372_036_854_775_807u64})), "max_tokens", "from 0"),
@@ -396,6 +409,17 @@ fn what_is_wrong_is_said_by_name() {
         let (status, text) = server.ask(method, path, headers, body);
         assert_eq!(status, expected, "{method} {path}: {text}");
         assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["message"].is_string(), "{text}");
+    }
+    // What is at the edge of a range, or beyond it and means something.
+    for field in ["repeat_penalty", "top_k", "temperature", "typ_p", "n"] {
+        let value =
+            json!({"repeat_penalty": 0.01, "top_k": -1, "temperature": -0.5, "typ_p": 1, "n": 2})[field].clone();
+        let (status, answer) = server.post("/v1/chat/completions", &chat(json!({field: value})));
+        assert_eq!(status, 200, "{field}: {answer}");
+    }
+    for name in ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"] {
+        let (status, answer) = server.post("/completion", &json!({"prompt": "x", "ignore_eos": true, name: 2}));
+        assert_eq!((status, answer["tokens_predicted"].as_u64()), (200, Some(2)), "{name}: {answer}");
     }
     // A body that says how long it is, and is not read.
     let stream = server

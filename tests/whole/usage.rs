@@ -21,7 +21,7 @@ fn wrong_usage_has_one_exit_status() {
         (&["bench", "--text", "x"], "--defer"),
         (&["plan", "--memory", "1MiB"], "memory budget"),
         (&["simulate", "--model", "demo"], "descriptor"),
-        (&["run", "demo", "--model", "demo", "-p", "x", "--temp", "-1"], "temp"),
+        (&["run", "demo", "--model", "demo", "-p", "x", "--temp", "1001"], "temp"),
     ] {
         let folder = scratch("usage");
         let output = ixc(arguments).current_dir(&folder).env("XDG_CACHE_HOME", &folder).output().unwrap();

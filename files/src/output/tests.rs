@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::*;
 
-const GREETING: Kind = Kind { name: "greeting", is: |head| head.starts_with(b"hello"), streams: true };
+const GREETING: Kind = Kind { name: "greeting", is: |head| head.starts_with(b"hello"), streams: true, private: false };
 const PLACED: Kind = Kind { streams: false, ..GREETING };
 
 struct Scratch(tempfile::TempDir);
@@ -236,4 +236,20 @@ fn long_names_have_room_beside_them() {
     save(&path, &OURS).unwrap();
     save(&path, &OURS).unwrap();
     assert_eq!(scratch.names().len(), 1);
+}
+
+#[test]
+fn what_is_private_is_made_for_its_user_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let [open, private] = ["open", "private"].map(|name| folder.path().join(name));
+    save(&open, &OURS).unwrap();
+    let secret = Kind { private: true, ..GREETING };
+    let guard = Guard { kind: Some(&secret), ..OURS };
+    save(&private, &guard).unwrap();
+    assert_eq!((mode(&private), mode(&open) & 0o600), (0o600, 0o600));
+    // What its user made it stays.
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o640)).unwrap();
+    save(&private, &guard).unwrap();
+    assert_eq!(mode(&private), 0o640);
 }

@@ -1,15 +1,25 @@
 //! What stands around an answer that is to be of a form: reasoning before it, and the words of a call around its arguments.
 //!
 //! ```
-//! use ixc_frontend::chat::{format_of, Frame};
+//! use ixc_frontend::chat::{format_of, Frame, Word};
 //! let format = format_of("... <tool_call> ... <think>");
 //! let Frame { before, after, .. } = format.call_frame("look").unwrap();
-//! assert_eq!((&*before[1], &*after[0]), ("\n{\"name\": \"look\", \"arguments\": ", "}\n"));
+//! assert_eq!(before[1], Word::Text("\n{\"name\": \"look\", \"arguments\": ".into()));
+//! assert_eq!(after[0], "}\n");
 //! ```
 
 use super::format::{Format, Move, State};
-use super::grammar::{Grammar, Id};
+use super::grammar::{FUNCTIONS, Grammar, Id};
 use super::json;
+
+/// What stands before a call's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// This.
+    Text(String),
+    /// A number, which the model says: of the call, among those of the conversation.
+    Number,
+}
 
 /// A call's words around its arguments, which are JSON. Markers, which may be tokens of their own, are parts for themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +27,7 @@ pub struct Frame {
     /// What stands before all calls.
     pub open: Vec<String>,
     /// What stands before the arguments.
-    pub before: Vec<String>,
+    pub before: Vec<Word>,
     /// What stands behind them.
     pub after: Vec<String>,
     /// What stands behind all calls.
@@ -61,18 +71,19 @@ impl Format {
         let open = self.marker(|of| of.from.contains(&from) && of.to == State::Call)?;
         let close = self.marker(|of| of.from.contains(&State::Call) && of.to == from);
         let end = section.and_then(|_| self.marker(|of| of.from.contains(&State::Section) && of.to == State::Content));
+        let text = |text: &str| Word::Text(text.to_owned());
         let (before, after) = match self.call {
             Grammar::Objects => {
-                (vec![format!("\n{{\"name\": {}, \"arguments\": ", json::string(name))], "}\n".to_owned())
+                (vec![text(&format!("\n{{\"name\": {}, \"arguments\": ", json::string(name)))], "}\n".to_owned())
             }
             Grammar::Named { separator, id: Id::Whole } => {
-                (vec![format!("functions.{name}:0"), separator.to_owned()], String::new())
+                (vec![text(&format!("{FUNCTIONS}{name}:")), Word::Number, text(separator)], String::new())
             }
             Grammar::Named { separator, id: Id::Numbered | Id::Behind(_) } => {
-                (vec![name.to_owned(), separator.to_owned()], String::new())
+                (vec![text(name), text(separator)], String::new())
             }
             Grammar::Fenced { separator } => {
-                (vec!["function".to_owned(), separator.to_owned(), format!("{name}\n```json\n")], "\n```".to_owned())
+                (vec![text("function"), text(separator), text(&format!("{name}\n```json\n"))], "\n```".to_owned())
             }
             _ => return None,
         };
@@ -80,7 +91,7 @@ impl Format {
         let after = Some(after).filter(|after| !after.is_empty());
         Some(Frame {
             open: texts(section).collect(),
-            before: texts(Some(open)).chain(before).collect(),
+            before: [text(open)].into_iter().chain(before).collect(),
             after: after.into_iter().chain(texts(close)).collect(),
             close: texts(end).collect(),
             // One that nothing ends cannot be told from the next.
@@ -91,8 +102,18 @@ impl Format {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use super::Word;
     use crate::chat::format::FORMATS;
     use crate::chat::{Answer, Parser};
+
+    fn of_word(word: &Word) -> &str {
+        match word {
+            Word::Text(text) => text,
+            Word::Number => "0",
+        }
+    }
 
     /// What a call's words say is read as that call.
     #[test]
@@ -100,7 +121,8 @@ mod tests {
         let mut count = 0;
         for format in FORMATS {
             let Some(frame) = format.call_frame("look_up") else { continue };
-            let one = [frame.before.concat(), "{\"at\": [1, 2]}".to_owned(), frame.after.concat()].concat();
+            let before: String = frame.before.iter().map(of_word).collect();
+            let one = [before, "{\"at\": [1, 2]}".to_owned(), frame.after.concat()].concat();
             let times = if frame.several { 2 } else { 1 };
             let text = [frame.open.concat(), one.repeat(times), frame.close.concat()].concat();
             let mut parser = Parser::new(format, "");
@@ -111,6 +133,9 @@ mod tests {
             for call in &answer.calls {
                 assert_eq!((&*call.name, &*call.arguments), ("look_up", "{\"at\": [1, 2]}"), "{}", format.name);
             }
+            // Also where the model says the same number twice.
+            let ids: HashSet<&str> = answer.calls.iter().map(|call| &*call.id).collect();
+            assert_eq!(ids.len(), times, "{}: {:?}", format.name, answer.calls);
             count += 1;
         }
         assert_eq!(count, 8);

@@ -12,7 +12,7 @@ const MAX_NAME: usize = 256;
 /// How deep values may nest. Tools take a few levels.
 pub(super) const MAX_DEPTH: usize = 64;
 /// What Kimi and harmony put before names of the caller's functions.
-const FUNCTIONS: &str = "functions.";
+pub(super) const FUNCTIONS: &str = "functions.";
 
 /// The form of a call's text.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +75,13 @@ pub struct Circumstances<'c> {
 }
 
 impl Grammar {
+    /// What an id that the format numbers begins with, before its number.
+    pub(super) fn stem(self, id: &str) -> Option<&str> {
+        let Grammar::Named { id: Id::Whole, .. } = self else { return None };
+        let (name, number) = id.rsplit_once(':')?;
+        number.bytes().all(|c| c.is_ascii_digit()).then(|| &id[..=name.len()])
+    }
+
     /// Reads a call, or several.
     pub(super) fn read(self, text: &str, known: Circumstances<'_>) -> Reading<Vec<Found>> {
         let text = text.trim();

@@ -43,14 +43,14 @@ mod reading;
 mod tools;
 
 pub use format::{Format, format_of};
-pub use frame::{Frame, Thinking};
+pub use frame::{Frame, Thinking, Word};
 pub use parser::Parser;
 pub use tools::TextParameters;
 
 /// A tool that the model wants called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// What the result will name: the format's own, or `call_0`, `call_1`, …
+    /// What the result will name: the format's own, or what the parser was told that ids begin with and a number. No two calls have one.
     pub id: String,
     /// The tool's name.
     pub name: String,

@@ -4,6 +4,8 @@
 //! follows; so are calls, which are given whole. A call that cannot be read is content, with its markers; what follows its first end is
 //! looked at anew.
 
+use std::collections::HashSet;
+
 use super::format::{Format, Move, State};
 use super::grammar::{Circumstances, Found, header};
 use super::markers::Markers;
@@ -47,6 +49,9 @@ pub struct Parser {
     /// Whether something was said already, in content and in reasoning.
     said: [bool; 2],
     next_call: usize,
+    /// What ids of calls begin with that have none of their own, and those that there are already.
+    ids: String,
+    taken: HashSet<String>,
     deltas: Vec<Delta>,
 }
 
@@ -69,6 +74,8 @@ impl Parser {
             space: String::new(),
             said: [false; 2],
             next_call: 0,
+            ids: "call_".to_owned(),
+            taken: HashSet::new(),
             deltas: Vec::new(),
         }
     }
@@ -83,6 +90,18 @@ impl Parser {
     #[must_use]
     pub fn numbered_from(self, next_call: usize) -> Parser {
         Parser { next_call, ..self }
+    }
+
+    /// With what ids begin with of calls that have none of their own.
+    #[must_use]
+    pub fn with_ids(self, ids: String) -> Parser {
+        Parser { ids, ..self }
+    }
+
+    /// With the ids that the conversation has already: no call of the answer gets one of them.
+    #[must_use]
+    pub fn beside_ids(self, taken: HashSet<String>) -> Parser {
+        Parser { taken, ..self }
     }
 
     /// Takes a piece of the answer: all text that the model wrote, control tokens by their names, but not the token that ended it.
@@ -258,7 +277,14 @@ impl Parser {
 
     fn emit(&mut self, calls: Vec<Found>) {
         for call in calls {
-            let id = call.id.unwrap_or_else(|| format!("call_{}", self.next_call));
+            let mut id = call.id.unwrap_or_else(|| format!("{}{}", self.ids, self.next_call));
+            // What a result names must be one call. Where the model numbered its calls alike, they are numbered on.
+            let stem = self.format.call.stem(&id).map(str::to_owned);
+            let stem = stem.unwrap_or_else(|| self.ids.clone());
+            while !self.taken.insert(id.clone()) {
+                id = format!("{stem}{}", self.next_call);
+                self.next_call += 1;
+            }
             self.next_call += 1;
             self.deltas.push(Delta::Call(ToolCall { id, name: call.name, arguments: call.arguments }));
         }

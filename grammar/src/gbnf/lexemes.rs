@@ -8,20 +8,51 @@
 //!
 //! What can follow is looked up as parsers' generators do (FOLLOW), without regard to what is around; what goes on behind a text, in the deterministic
 //! automaton of Glushkov's (1961). Where one part fails, the whole grammar is of single characters, of which no two have different lengths.
+//!
+//! Finding that out costs a bounded amount of work and memory: rules are written out where they are named, so that a short grammar may stand for a long
+//! one. Where it would cost more, the grammar is of single characters too, and what that is cannot be longer than a multiple of its source.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{Characters, Node, Rules};
+use crate::GrammarError;
+use crate::error::{MAX_DEPTH, MAX_LARK_BYTES};
 
 /// Longest regular expression of a lexeme, in bytes; rules in it are written out.
 const MAX_LEXEME: usize = 1 << 16;
 /// Most positions of a lexeme's automaton, and most of its states; one that has more is taken to go on with any of its characters.
 const MAX_POSITIONS: usize = 1024;
 const MAX_STATES: usize = 1024;
-/// Most comparisons of a character with a position for one grammar; where there are more, lexemes are taken to go on with any of their characters.
+/// Most work on automata for one grammar; where there would be more, lexemes are taken to go on with any of their characters.
+const MAX_AUTOMATA_WORK: usize = 20_000_000;
+/// Most other work for one grammar's long lexemes, about 0.2 s; where there would be more, there are none.
 const MAX_WORK: usize = 20_000_000;
+/// What is made and stays counts as much work as it takes bytes, nearly: so there are some ten MB of it at most.
+const FORM_WORK: usize = 32;
+const RANGE_WORK: usize = 8;
+const TEXT_WORK: usize = 2;
 /// Most lexemes that are compared with each other.
 const MAX_LEXEMES: usize = 512;
+
+/// Work that was done, of what may be.
+#[derive(Debug)]
+struct Work {
+    done: Cell<usize>,
+    most: usize,
+}
+
+impl Work {
+    fn of(most: usize) -> Work {
+        Work { done: Cell::new(0), most }
+    }
+
+    /// Counts some; `None` where it is too much.
+    fn add(&self, count: usize) -> Option<()> {
+        self.done.set(self.done.get().saturating_add(count));
+        (self.done.get() <= self.most).then_some(())
+    }
+}
 
 /// A rule as it is written.
 #[derive(Clone, Debug)]
@@ -46,79 +77,122 @@ struct Lexeme {
 
 /// A grammar in lexemes.
 #[derive(Debug, Default)]
-pub(super) struct Lexemes {
+struct Lexemes {
     /// The rules that the root leads to.
     forms: BTreeMap<usize, Form>,
     lexemes: Vec<Lexeme>,
 }
 
-impl Lexemes {
-    pub(super) fn new(rules: &Rules) -> Lexemes {
-        let regular = regular_rules(rules);
-        let long = Lexemes::of(rules, &regular, true);
-        if long.are_safe() { long } else { Lexemes::of(rules, &regular, false) }
-    }
+/// Rules as Lark, each on a line: in lexemes that are as long as is safe.
+///
+/// # Errors
+/// [`GrammarError::TooLarge`] where it is too long even in single characters.
+pub(super) fn lark(rules: &Rules) -> Result<String, GrammarError> {
+    let long = || {
+        let work = Work::of(MAX_WORK);
+        let regular = Regular::of(rules, &work);
+        let lexemes = Lexemes::of(rules, Some((&regular, &work)))?;
+        lexemes.are_safe(&work)?.then(|| lexemes.lark()).flatten()
+    };
+    let short = || Lexemes::of(rules, None)?.lark();
+    long().or_else(short).ok_or(GrammarError::TooLarge)
+}
 
-    fn of(rules: &Rules, regular: &[Option<String>], long: bool) -> Lexemes {
+impl Lexemes {
+    /// Of what rules are regular, or of single characters where that is not said; `None` where it would be too much work.
+    fn of(rules: &Rules, long: Option<(&Regular, &Work)>) -> Option<Lexemes> {
+        let automata = Work::of(MAX_AUTOMATA_WORK);
         let (mut builder, mut result) =
-            (Builder { rules, regular, long, numbers: HashMap::new(), work: 0 }, Lexemes::default());
+            (Builder { rules, long, numbers: HashMap::new(), automata }, Lexemes::default());
         let (mut open, mut seen) = (vec![0], HashSet::from([0]));
         while let Some(number) = open.pop() {
             let mut used = Vec::new();
-            let form = builder.form(&rules.0[number], &mut result.lexemes, &mut used);
+            let form = builder.form(&rules.0[number], &mut result.lexemes, &mut used)?;
             result.forms.insert(number, form);
             open.extend(used.into_iter().filter(|number| seen.insert(*number)));
         }
-        result
+        Some(result)
     }
 
-    /// Rules by their number, each as Lark.
-    pub(super) fn rules(&self) -> impl Iterator<Item = (usize, String)> {
-        self.forms.iter().map(|(number, form)| (*number, self.lark(form)))
+    /// As Lark; `None` where it is too long.
+    fn lark(&self) -> Option<String> {
+        let mut text = String::new();
+        for (number, form) in &self.forms {
+            text.push_str(&format!("r{number}: "));
+            self.write(form, &mut text)?;
+            text.push('\n');
+        }
+        Some(text)
     }
 
-    fn lark(&self, form: &Form) -> String {
-        let all =
-            |all: &[Form], between: &str| all.iter().map(|form| self.lark(form)).collect::<Vec<_>>().join(between);
+    fn write(&self, form: &Form, text: &mut String) -> Option<()> {
+        let all = |all: &[Form], between: &str, text: &mut String| {
+            text.push('(');
+            for (i, form) in all.iter().enumerate() {
+                text.push_str(if i > 0 { between } else { "" });
+                self.write(form, text)?;
+            }
+            text.push(')');
+            Some(())
+        };
         match form {
-            Form::Lexeme(number) => format!("/{}/", self.lexemes[*number].regex),
-            Form::Rule(number) => format!("r{number}"),
-            Form::Token(name) => name.clone(),
-            Form::Sequence(parts) if parts.is_empty() => "\"\"".to_owned(),
-            Form::Sequence(parts) => format!("({})", all(parts, " ")),
-            Form::Choice(parts) => format!("({})", all(parts, " | ")),
+            Form::Lexeme(number) => {
+                text.push('/');
+                text.push_str(&self.lexemes[*number].regex);
+                text.push('/');
+            }
+            Form::Rule(number) => text.push_str(&format!("r{number}")),
+            Form::Token(name) => text.push_str(name),
+            Form::Sequence(parts) if parts.is_empty() => text.push_str("\"\""),
+            Form::Sequence(parts) => all(parts, " ", text)?,
+            Form::Choice(parts) => all(parts, " | ", text)?,
             Form::Repeat(inner, least, most) => {
-                let inner = self.lark(inner);
+                text.push('(');
+                self.write(inner, text)?;
+                text.push(')');
                 match (least, most) {
-                    (0, None) => format!("({inner})*"),
-                    (1, None) => format!("({inner})+"),
-                    (0, Some(1)) => format!("({inner})?"),
-                    (least, None) => format!("({inner}){{{least},}}"),
-                    (least, Some(most)) => format!("({inner}){{{least},{most}}}"),
+                    (0, None) => text.push('*'),
+                    (1, None) => text.push('+'),
+                    (0, Some(1)) => text.push('?'),
+                    (least, None) => text.push_str(&format!("{{{least},}}")),
+                    (least, Some(most)) => text.push_str(&format!("{{{least},{most}}}")),
                 }
             }
         }
+        (text.len() <= MAX_LARK_BYTES).then_some(())
     }
 
-    fn are_safe(&self) -> bool {
+    /// Whether the longest lexeme is never too long, and none hides another; `None` where that is too much work to find out.
+    fn are_safe(&self, work: &Work) -> Option<bool> {
         if self.lexemes.iter().all(|lexeme| lexeme.single) {
-            return true;
+            return Some(true);
         }
-        if self.lexemes.len() > MAX_LEXEMES {
-            return false;
-        }
-        let follow = Follow::new(self);
-        let differ = |together: &BTreeSet<usize>| {
+        let follow = Follow::new(self, work)?;
+        let meet = |a: &Characters, b: &Characters| {
+            work.add(a.0.len() + b.0.len())?;
+            Some(a.meets(b))
+        };
+        let together = follow.first.get(&0).map(|(first, _)| first).into_iter().chain(&follow.after);
+        // Many lexemes have the same ones behind them.
+        let together: HashSet<&BTreeSet<usize>> = together.collect();
+        for together in together {
             let all: Vec<&Lexeme> = together.iter().map(|number| &self.lexemes[*number]).collect();
-            all.iter()
-                .enumerate()
-                .all(|(i, a)| all[i + 1..].iter().all(|b| a.single && b.single || !a.first.meets(&b.first)))
-        };
-        let ends = |(number, next): (usize, &BTreeSet<usize>)| {
-            next.iter().all(|next| !self.lexemes[number].goes_on.meets(&self.lexemes[*next].first))
-        };
-        let first = follow.first.get(&0).map(|(first, _)| first);
-        first.is_none_or(differ) && follow.after.iter().all(differ) && follow.after.iter().enumerate().all(ends)
+            for (i, a) in all.iter().enumerate() {
+                for b in all[i + 1..].iter().filter(|b| !(a.single && b.single)) {
+                    if meet(&a.first, &b.first)? {
+                        return Some(false);
+                    }
+                }
+            }
+        }
+        for (lexeme, next) in self.lexemes.iter().zip(&follow.after) {
+            for next in next {
+                if meet(&lexeme.goes_on, &self.lexemes[*next].first)? {
+                    return Some(false);
+                }
+            }
+        }
+        Some(true)
     }
 }
 
@@ -134,7 +208,7 @@ struct Follow {
 }
 
 impl Follow {
-    fn new(lexemes: &Lexemes) -> Follow {
+    fn new(lexemes: &Lexemes, work: &Work) -> Option<Follow> {
         let forms = &lexemes.forms;
         let none = || forms.keys().map(|number| (*number, BTreeSet::new())).collect::<BTreeMap<_, _>>();
         let first = none().into_iter().map(|(number, none)| (number, (none, false))).collect();
@@ -142,7 +216,7 @@ impl Follow {
         let mut follow = Follow { first, behind: none(), after, changed: true };
         while std::mem::take(&mut follow.changed) {
             for (number, form) in forms {
-                let found = follow.first_of(form);
+                let found = follow.first_of(form, work)?;
                 if follow.first.get(number) != Some(&found) {
                     follow.first.insert(*number, found);
                     follow.changed = true;
@@ -153,46 +227,54 @@ impl Follow {
         while std::mem::take(&mut follow.changed) {
             for (number, form) in forms {
                 let behind = follow.behind[number].clone();
-                follow.walk(form, &behind);
+                follow.walk(form, &behind, work)?;
             }
         }
-        follow
+        Some(follow)
     }
 
-    fn first_of(&self, form: &Form) -> (BTreeSet<usize>, bool) {
-        match form {
+    fn first_of(&self, form: &Form, work: &Work) -> Option<(BTreeSet<usize>, bool)> {
+        work.add(1)?;
+        Some(match form {
             Form::Lexeme(number) => (BTreeSet::from([*number]), false),
-            Form::Rule(number) => self.first[number].clone(),
+            Form::Rule(number) => {
+                work.add(self.first[number].0.len())?;
+                self.first[number].clone()
+            }
             // It begins with a byte that no character has.
             Form::Token(_) => (BTreeSet::new(), false),
             Form::Sequence(parts) => {
                 let mut all = BTreeSet::new();
                 for part in parts {
-                    let (first, nullable) = self.first_of(part);
+                    let (first, nullable) = self.first_of(part, work)?;
+                    work.add(first.len())?;
                     all.extend(first);
                     if !nullable {
-                        return (all, false);
+                        return Some((all, false));
                     }
                 }
                 (all, true)
             }
             Form::Choice(parts) => {
                 let (mut all, mut any) = (BTreeSet::new(), false);
-                for (first, nullable) in parts.iter().map(|part| self.first_of(part)) {
+                for part in parts {
+                    let (first, nullable) = self.first_of(part, work)?;
+                    work.add(first.len())?;
                     all.extend(first);
                     any |= nullable;
                 }
                 (all, any)
             }
             Form::Repeat(inner, least, _) => {
-                let (first, nullable) = self.first_of(inner);
+                let (first, nullable) = self.first_of(inner, work)?;
                 (first, nullable || *least == 0)
             }
-        }
+        })
     }
 
     /// Notes what follows each part, where this follows the whole.
-    fn walk(&mut self, form: &Form, next: &BTreeSet<usize>) {
+    fn walk(&mut self, form: &Form, next: &BTreeSet<usize>, work: &Work) -> Option<()> {
+        work.add(1 + next.len())?;
         match form {
             Form::Lexeme(number) => {
                 let own = &mut self.after[*number];
@@ -210,179 +292,269 @@ impl Follow {
             Form::Sequence(parts) => {
                 let mut next = next.clone();
                 for part in parts.iter().rev() {
-                    self.walk(part, &next);
-                    let (first, nullable) = self.first_of(part);
+                    self.walk(part, &next, work)?;
+                    let (first, nullable) = self.first_of(part, work)?;
                     if !nullable {
                         next.clear();
                     }
                     next.extend(first);
                 }
             }
-            Form::Choice(parts) => parts.iter().for_each(|part| self.walk(part, next)),
+            Form::Choice(parts) => {
+                for part in parts {
+                    self.walk(part, next, work)?;
+                }
+            }
             Form::Repeat(inner, _, most) => {
                 let mut next = next.clone();
                 if *most != Some(1) {
-                    next.extend(self.first_of(inner).0);
+                    next.extend(self.first_of(inner, work)?.0);
                 }
-                self.walk(inner, &next);
+                self.walk(inner, &next, work)?;
             }
         }
+        Some(())
     }
 }
 
-/// The expressions of rules that are regular.
-fn regular_rules(rules: &Rules) -> Vec<Option<String>> {
-    let mut regular: Vec<Option<String>> = vec![None; rules.0.len()];
-    // Rules of which all that they name are known, until there is no further one.
-    loop {
-        let next: Vec<(usize, String)> = (0..rules.0.len())
-            .filter(|number| regular[*number].is_none())
-            .filter_map(|number| Some((number, regex(&rules.0[number], &regular)?)))
-            .collect();
-        if next.is_empty() {
-            return regular;
+/// What is known of the rules that are regular.
+struct Regular {
+    /// Their expressions.
+    texts: Vec<Option<String>>,
+    /// Whether they can be nothing.
+    nullable: Vec<bool>,
+}
+
+impl Regular {
+    /// What would be too much work, or nests too deep with its rules written out, is left to be none.
+    fn of(rules: &Rules, work: &Work) -> Regular {
+        let count = rules.0.len();
+        let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
+        // Each behind all that it names; those that come back to themselves are never ready.
+        let names: Vec<BTreeSet<usize>> = rules.0.iter().map(Node::names).collect();
+        let mut named_by: Vec<Vec<usize>> = vec![Vec::new(); count];
+        for (number, names) in names.iter().enumerate() {
+            names.iter().for_each(|name| named_by[*name].push(number));
         }
-        next.into_iter().for_each(|(number, text)| regular[number] = Some(text));
+        let mut missing: Vec<usize> = names.iter().map(BTreeSet::len).collect();
+        let mut depths = vec![0; count];
+        let mut ready: Vec<usize> = (0..count).filter(|number| missing[*number] == 0).collect();
+        while let Some(number) = ready.pop() {
+            let node = &rules.0[number];
+            depths[number] = node.depth(&depths);
+            if depths[number] > MAX_DEPTH {
+                continue;
+            }
+            let Some(text) = regular.text(node, work) else { continue };
+            let Some(nullable) = regular.is_nullable(node, work) else { continue };
+            (regular.texts[number], regular.nullable[number]) = (Some(text), nullable);
+            for &user in &named_by[number] {
+                missing[user] -= 1;
+                if missing[user] == 0 {
+                    ready.push(user);
+                }
+            }
+        }
+        regular
     }
-}
 
-/// A part's expression, where it is regular and not too long.
-fn regex(node: &Node, regular: &[Option<String>]) -> Option<String> {
-    let text = match node {
-        Node::Characters(set) => set.regex(),
-        Node::Rule(number) => regular[*number].clone()?,
-        Node::Token(_) => return None,
-        // Something, so that what names it many times is too long.
-        Node::Sequence(parts) if parts.is_empty() => "(?:)".to_owned(),
-        Node::Sequence(parts) => {
-            let mut whole = String::new();
-            for part in parts {
-                whole.push_str(&regex(part, regular)?);
-                if whole.len() > MAX_LEXEME {
-                    return None;
+    /// A part's expression, where it is regular and neither too long nor too much work.
+    fn text(&self, node: &Node, work: &Work) -> Option<String> {
+        let text = match node {
+            Node::Characters(set) => set.regex(),
+            Node::Rule(number) => self.texts[*number].clone()?,
+            Node::Token(_) => return None,
+            // Something, so that what names it many times is too long.
+            Node::Sequence(parts) if parts.is_empty() => "(?:)".to_owned(),
+            Node::Sequence(parts) => {
+                let mut whole = String::new();
+                for part in parts {
+                    whole.push_str(&self.text(part, work)?);
+                    if whole.len() > MAX_LEXEME {
+                        return None;
+                    }
                 }
+                whole
             }
-            whole
-        }
-        Node::Choice(parts) => {
-            let mut whole = "(?:".to_owned();
-            for (i, part) in parts.iter().enumerate() {
-                if i > 0 {
-                    whole.push('|');
+            Node::Choice(parts) => {
+                let mut whole = "(?:".to_owned();
+                for (i, part) in parts.iter().enumerate() {
+                    if i > 0 {
+                        whole.push('|');
+                    }
+                    whole.push_str(&self.text(part, work)?);
+                    if whole.len() > MAX_LEXEME {
+                        return None;
+                    }
                 }
-                whole.push_str(&regex(part, regular)?);
-                if whole.len() > MAX_LEXEME {
-                    return None;
-                }
+                whole + ")"
             }
-            whole + ")"
-        }
-        Node::Repeat(inner, least, most) => {
-            let most = most.map_or(String::new(), |most| most.to_string());
-            format!("(?:{}){{{least},{most}}}", regex(inner, regular)?)
-        }
-    };
-    (text.len() <= MAX_LEXEME).then_some(text)
-}
+            Node::Repeat(inner, least, most) => {
+                let most = most.map_or(String::new(), |most| most.to_string());
+                format!("(?:{}){{{least},{most}}}", self.text(inner, work)?)
+            }
+        };
+        work.add(1 + TEXT_WORK * text.len())?;
+        (text.len() <= MAX_LEXEME).then_some(text)
+    }
 
-/// Whether a part can be nothing, for one that is regular.
-fn is_nullable(node: &Node, rules: &Rules) -> bool {
-    match node {
-        Node::Characters(_) | Node::Token(_) => false,
-        Node::Rule(number) => is_nullable(&rules.0[*number], rules),
-        Node::Sequence(parts) => parts.iter().all(|part| is_nullable(part, rules)),
-        Node::Choice(parts) => parts.iter().any(|part| is_nullable(part, rules)),
-        Node::Repeat(inner, least, _) => *least == 0 || is_nullable(inner, rules),
+    /// Whether a part can be nothing, for one that is regular.
+    fn is_nullable(&self, node: &Node, work: &Work) -> Option<bool> {
+        work.add(1)?;
+        Some(match node {
+            Node::Characters(_) | Node::Token(_) => false,
+            Node::Rule(number) => self.nullable[*number],
+            Node::Sequence(parts) => {
+                for part in parts {
+                    if !self.is_nullable(part, work)? {
+                        return Some(false);
+                    }
+                }
+                true
+            }
+            Node::Choice(parts) => {
+                for part in parts {
+                    if self.is_nullable(part, work)? {
+                        return Some(true);
+                    }
+                }
+                false
+            }
+            Node::Repeat(inner, least, _) => *least == 0 || self.is_nullable(inner, work)?,
+        })
+    }
+
+    /// Whether a part names a rule that is not regular, or a token.
+    fn is_recursive(&self, node: &Node, work: &Work) -> Option<bool> {
+        work.add(1)?;
+        Some(match node {
+            Node::Characters(_) => false,
+            Node::Rule(number) => self.texts[*number].is_none(),
+            Node::Token(_) => true,
+            Node::Sequence(parts) | Node::Choice(parts) => {
+                for part in parts {
+                    if self.is_recursive(part, work)? {
+                        return Some(true);
+                    }
+                }
+                false
+            }
+            Node::Repeat(inner, ..) => self.is_recursive(inner, work)?,
+        })
     }
 }
 
 /// Writes rules in lexemes.
 struct Builder<'r> {
     rules: &'r Rules,
-    regular: &'r [Option<String>],
-    /// Whether lexemes are longer than a character.
-    long: bool,
+    /// What is regular, where lexemes are longer than a character, and what that may cost.
+    long: Option<(&'r Regular, &'r Work)>,
     numbers: HashMap<String, usize>,
-    /// Comparisons so far.
-    work: usize,
+    /// What automata may cost.
+    automata: Work,
 }
 
 impl Builder<'_> {
-    /// A part in lexemes; those that are new, and the rules that it names, are added.
-    fn form(&mut self, node: &Node, lexemes: &mut Vec<Lexeme>, used: &mut Vec<usize>) -> Form {
-        let is_lexeme = match node {
-            Node::Characters(_) => true,
-            _ => self.long && !is_recursive(node, self.regular) && !is_nullable(node, self.rules),
-        };
-        if let Some(text) = Some(node).filter(|_| is_lexeme).and_then(|node| regex(node, self.regular)) {
-            return Form::Lexeme(self.lexeme(node, text, lexemes));
+    /// A part in lexemes; those that are new, and the rules that it names, are added. `None` where it would be too much work.
+    fn form(&mut self, node: &Node, lexemes: &mut Vec<Lexeme>, used: &mut Vec<usize>) -> Option<Form> {
+        if let Node::Characters(set) = node {
+            return Some(Form::Lexeme(self.single(set, lexemes)?));
         }
-        match node {
-            // It can be nothing, as no lexeme can.
-            Node::Rule(number) if self.long && self.regular[*number].is_some() => {
-                self.form(&self.rules.0[*number], lexemes, used)
+        if let Some((regular, work)) = self.long {
+            work.add(FORM_WORK)?;
+            let is_lexeme = !regular.is_recursive(node, work)? && !regular.is_nullable(node, work)?;
+            if is_lexeme && let Some(text) = regular.text(node, work) {
+                return Some(Form::Lexeme(self.lexeme(node, text, lexemes, work)?));
             }
+            match node {
+                // It can be nothing, as no lexeme can.
+                Node::Rule(number) if regular.texts[*number].is_some() => {
+                    return self.form(&self.rules.0[*number], lexemes, used);
+                }
+                // At least one of them is a lexeme, if that is none.
+                Node::Repeat(inner, 0, most)
+                    if !matches!(most, Some(0 | 1)) && !regular.is_nullable(inner, work)? =>
+                {
+                    let once = Node::Repeat(inner.clone(), 1, *most);
+                    return Some(match regular.is_recursive(inner, work)? {
+                        true => Form::Repeat(Box::new(self.form(inner, lexemes, used)?), 0, *most),
+                        false => Form::Repeat(Box::new(self.form(&once, lexemes, used)?), 0, Some(1)),
+                    });
+                }
+                _ => {}
+            }
+        }
+        let mut all = |parts: &[Node]| parts.iter().map(|part| self.form(part, lexemes, used)).collect::<Option<_>>();
+        Some(match node {
             Node::Rule(number) => {
                 used.push(*number);
                 Form::Rule(*number)
             }
-            // Always a lexeme.
-            Node::Characters(_) => Form::Sequence(Vec::new()),
             Node::Token(name) => Form::Token(name.clone()),
-            Node::Sequence(parts) => Form::Sequence(parts.iter().map(|part| self.form(part, lexemes, used)).collect()),
-            Node::Choice(parts) => Form::Choice(parts.iter().map(|part| self.form(part, lexemes, used)).collect()),
-            Node::Repeat(_, _, Some(0)) => Form::Sequence(Vec::new()),
-            // At least one of them is a lexeme, if that is none.
-            Node::Repeat(inner, 0, most) if self.long && *most != Some(1) && !is_nullable(inner, self.rules) => {
-                let once = Node::Repeat(inner.clone(), 1, *most);
-                match is_recursive(inner, self.regular) {
-                    true => Form::Repeat(Box::new(self.form(inner, lexemes, used)), 0, *most),
-                    false => Form::Repeat(Box::new(self.form(&once, lexemes, used)), 0, Some(1)),
-                }
-            }
-            Node::Repeat(inner, least, most) => Form::Repeat(Box::new(self.form(inner, lexemes, used)), *least, *most),
-        }
+            // The first is always a lexeme.
+            Node::Characters(_) | Node::Repeat(_, _, Some(0)) => Form::Sequence(Vec::new()),
+            Node::Sequence(parts) => Form::Sequence(all(parts)?),
+            Node::Choice(parts) => Form::Choice(all(parts)?),
+            Node::Repeat(inner, least, most) => Form::Repeat(Box::new(self.form(inner, lexemes, used)?), *least, *most),
+        })
     }
 
-    fn lexeme(&mut self, node: &Node, text: String, lexemes: &mut Vec<Lexeme>) -> usize {
+    /// A lexeme of one character.
+    fn single(&mut self, set: &Characters, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
+        let lexeme = Lexeme { regex: set.regex(), first: set.clone(), goes_on: Characters::default(), single: true };
+        self.add(lexeme, lexemes)
+    }
+
+    fn lexeme(&mut self, node: &Node, text: String, lexemes: &mut Vec<Lexeme>, work: &Work) -> Option<usize> {
         if let Some(number) = self.numbers.get(&text) {
-            return *number;
+            return Some(*number);
         }
-        let (first, goes_on) = Automaton::of(node, self.rules).map_or_else(
-            || (anywhere(node, self.rules), anywhere(node, self.rules)),
-            |automaton| {
-                let goes_on = automaton.goes_on(&mut self.work).unwrap_or_else(|| anywhere(node, self.rules));
-                (automaton.union(&automaton.first), goes_on)
-            },
-        );
-        let single = matches!(node, Node::Characters(_));
-        lexemes.push(Lexeme { regex: text.clone(), first, goes_on, single });
-        self.numbers.insert(text, lexemes.len() - 1);
-        lexemes.len() - 1
+        let anywhere = || {
+            let mut all = Vec::new();
+            ranges(node, self.rules, &mut all, work)?;
+            Some(Characters::new(all))
+        };
+        let (first, goes_on) = match Automaton::of(node, self.rules, &self.automata) {
+            None => {
+                let all = anywhere()?;
+                (all.clone(), all)
+            }
+            Some(automaton) => {
+                let goes_on = automaton.goes_on(&self.automata);
+                (automaton.union(&automaton.first), goes_on.map_or_else(anywhere, Some)?)
+            }
+        };
+        work.add(RANGE_WORK * (first.0.len() + goes_on.0.len()))?;
+        self.add(Lexeme { regex: text, first, goes_on, single: false }, lexemes)
+    }
+
+    /// Adds a lexeme, unless there is one of that text.
+    fn add(&mut self, lexeme: Lexeme, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
+        if let Some(number) = self.numbers.get(&lexeme.regex) {
+            return Some(*number);
+        }
+        self.numbers.insert(lexeme.regex.clone(), lexemes.len());
+        lexemes.push(lexeme);
+        // More would not be compared with each other.
+        (self.long.is_none() || lexemes.len() <= MAX_LEXEMES).then_some(lexemes.len() - 1)
     }
 }
 
-/// Whether a part names a rule that is not regular, or a token.
-fn is_recursive(node: &Node, regular: &[Option<String>]) -> bool {
+/// Adds all characters of a regular part; `None` where that is too much work.
+fn ranges(node: &Node, rules: &Rules, all: &mut Vec<(u32, u32)>, work: &Work) -> Option<()> {
+    work.add(1)?;
     match node {
-        Node::Characters(_) => false,
-        Node::Rule(number) => regular[*number].is_none(),
-        Node::Token(_) => true,
-        Node::Sequence(parts) | Node::Choice(parts) => parts.iter().any(|part| is_recursive(part, regular)),
-        Node::Repeat(inner, ..) => is_recursive(inner, regular),
-    }
-}
-
-/// All characters of a regular part.
-fn anywhere(node: &Node, rules: &Rules) -> Characters {
-    match node {
-        Node::Characters(set) => set.clone(),
-        Node::Rule(number) => anywhere(&rules.0[*number], rules),
-        Node::Token(_) => Characters::default(),
+        Node::Characters(set) => {
+            work.add(RANGE_WORK * set.0.len())?;
+            all.extend_from_slice(&set.0);
+            Some(())
+        }
+        Node::Rule(number) => ranges(&rules.0[*number], rules, all, work),
+        Node::Token(_) => Some(()),
         Node::Sequence(parts) | Node::Choice(parts) => {
-            parts.iter().fold(Characters::default(), |union, part| union.union(&anywhere(part, rules)))
+            parts.iter().try_for_each(|part| ranges(part, rules, all, work).ok_or(())).ok()
         }
-        Node::Repeat(inner, ..) => anywhere(inner, rules),
+        Node::Repeat(inner, ..) => ranges(inner, rules, all, work),
     }
 }
 
@@ -403,15 +575,16 @@ struct Fragment {
 }
 
 impl Automaton {
-    /// `None` where it would be too large.
-    fn of(node: &Node, rules: &Rules) -> Option<Automaton> {
+    /// `None` where it would be too large, or too much work.
+    fn of(node: &Node, rules: &Rules, work: &Work) -> Option<Automaton> {
         let mut automaton = Automaton::default();
-        let Fragment { first, last, .. } = automaton.add(node, rules)?;
+        let Fragment { first, last, .. } = automaton.add(node, rules, work)?;
         (automaton.first, automaton.last) = (first, last.into_iter().collect());
         Some(automaton)
     }
 
-    fn add(&mut self, node: &Node, rules: &Rules) -> Option<Fragment> {
+    fn add(&mut self, node: &Node, rules: &Rules, work: &Work) -> Option<Fragment> {
+        work.add(1)?;
         Some(match node {
             Node::Characters(set) => {
                 let position = self.classes.len();
@@ -422,20 +595,21 @@ impl Automaton {
                 self.follow.push(BTreeSet::new());
                 Fragment { first: vec![position], last: vec![position], nullable: false }
             }
-            Node::Rule(number) => self.add(&rules.0[*number], rules)?,
+            Node::Rule(number) => self.add(&rules.0[*number], rules, work)?,
             Node::Token(_) => return None,
             Node::Sequence(parts) => {
                 let mut whole = Fragment { first: Vec::new(), last: Vec::new(), nullable: true };
                 for part in parts {
-                    let next = self.add(part, rules)?;
-                    whole = self.join(whole, next);
+                    let next = self.add(part, rules, work)?;
+                    whole = self.join(whole, next, work)?;
                 }
                 whole
             }
             Node::Choice(parts) => {
                 let mut whole = Fragment { first: Vec::new(), last: Vec::new(), nullable: false };
                 for part in parts {
-                    let next = self.add(part, rules)?;
+                    let next = self.add(part, rules, work)?;
+                    work.add(next.first.len() + next.last.len())?;
                     whole.first.extend(next.first);
                     whole.last.extend(next.last);
                     whole.nullable |= next.nullable;
@@ -446,8 +620,8 @@ impl Automaton {
                 let (mut whole, before) =
                     (Fragment { first: Vec::new(), last: Vec::new(), nullable: true }, self.classes.len());
                 for _ in 0..*least {
-                    let next = self.add(inner, rules)?;
-                    whole = self.join(whole, next);
+                    let next = self.add(inner, rules, work)?;
+                    whole = self.join(whole, next, work)?;
                     // Nothing, however often.
                     if self.classes.len() == before {
                         return Some(whole);
@@ -455,16 +629,16 @@ impl Automaton {
                 }
                 match most {
                     None => {
-                        let mut next = self.add(inner, rules)?;
-                        self.link(&next.last, &next.first);
+                        let mut next = self.add(inner, rules, work)?;
+                        self.link(&next.last, &next.first, work)?;
                         next.nullable = true;
-                        self.join(whole, next)
+                        self.join(whole, next, work)?
                     }
                     Some(most) => {
                         for _ in *least..*most {
-                            let mut next = self.add(inner, rules)?;
+                            let mut next = self.add(inner, rules, work)?;
                             next.nullable = true;
-                            whole = self.join(whole, next);
+                            whole = self.join(whole, next, work)?;
                             if self.classes.len() == before {
                                 return Some(whole);
                             }
@@ -476,14 +650,17 @@ impl Automaton {
         })
     }
 
-    fn link(&mut self, from: &[usize], to: &[usize]) {
+    fn link(&mut self, from: &[usize], to: &[usize], work: &Work) -> Option<()> {
+        work.add(from.len().saturating_mul(to.len()))?;
         for position in from {
             self.follow[*position].extend(to);
         }
+        Some(())
     }
 
-    fn join(&mut self, a: Fragment, b: Fragment) -> Fragment {
-        self.link(&a.last, &b.first);
+    fn join(&mut self, a: Fragment, b: Fragment, work: &Work) -> Option<Fragment> {
+        self.link(&a.last, &b.first, work)?;
+        work.add(a.last.len() + b.first.len())?;
         let mut first = a.first;
         if a.nullable {
             first.extend(&b.first);
@@ -492,45 +669,91 @@ impl Automaton {
         if b.nullable {
             last.extend(a.last);
         }
-        Fragment { first, last, nullable: a.nullable && b.nullable }
+        Some(Fragment { first, last, nullable: a.nullable && b.nullable })
     }
 
     fn union<'p>(&self, positions: impl IntoIterator<Item = &'p usize>) -> Characters {
         Characters::new(positions.into_iter().flat_map(|position| self.classes[*position].0.iter().copied()).collect())
     }
 
-    /// The characters with which a text that it takes can go on; `None` where its deterministic form is too large.
-    fn goes_on(&self, work: &mut usize) -> Option<Characters> {
-        let mut found = Characters::default();
+    /// The characters with which a text that it takes can go on; `None` where its deterministic form is too large, or too much work.
+    fn goes_on(&self, work: &Work) -> Option<Characters> {
+        let mut found: BTreeSet<usize> = BTreeSet::new();
         let mut seen: HashSet<Vec<usize>> = HashSet::new();
         let mut open: Vec<BTreeSet<usize>> = vec![self.first.iter().copied().collect()];
         // States are what may be read next; of each, the next ones by character.
         while let Some(next) = open.pop() {
             let mut bounds: BTreeSet<u32> = BTreeSet::new();
             for (first, last) in next.iter().flat_map(|position| &self.classes[*position].0) {
+                work.add(1)?;
                 bounds.extend([*first, last + 1]);
             }
-            *work = work.saturating_add(bounds.len() * next.len());
-            if *work > MAX_WORK {
-                return None;
-            }
+            work.add(bounds.len().saturating_mul(next.len()))?;
             for c in bounds {
-                let has = |position: &&usize| self.classes[**position].0.iter().any(|(a, b)| (*a..=*b).contains(&c));
-                let read: Vec<usize> = next.iter().filter(has).copied().collect();
-                if read.is_empty() || !seen.insert(read.clone()) {
+                let read: Vec<usize> =
+                    next.iter().filter(|position| self.classes[**position].has(c)).copied().collect();
+                if read.is_empty() || seen.contains(&read) {
                     continue;
                 }
-                if seen.len() > MAX_STATES {
+                if seen.len() == MAX_STATES {
                     return None;
                 }
+                work.add(read.iter().map(|position| self.follow[*position].len()).sum())?;
                 let follow: BTreeSet<usize> =
                     read.iter().flat_map(|position| &self.follow[*position]).copied().collect();
                 if read.iter().any(|position| self.last.contains(position)) {
-                    found = found.union(&self.union(&follow));
+                    found.extend(&follow);
                 }
+                seen.insert(read);
                 open.push(follow);
             }
         }
-        Some(found)
+        Some(self.union(&found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read;
+    use super::*;
+
+    /// Whether the long lexemes of a grammar are few enough to be looked at.
+    fn is_looked_at(gbnf: &str) -> bool {
+        let (rules, work) = (read::rules(gbnf).unwrap(), Work::of(MAX_WORK));
+        let regular = Regular::of(&rules, &work);
+        let found = Lexemes::of(&rules, Some((&regular, &work)));
+        assert!(work.done.get() < MAX_WORK + (1 << 20), "no more is done behind the limit");
+        found.is_some_and(|lexemes| lexemes.are_safe(&work).is_some())
+    }
+
+    /// Rules of which each is twice the one before: the last is `2^count` times the text.
+    fn doubled(text: &str, count: usize) -> String {
+        let rules: String = (0..count).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect();
+        format!("{rules}a{count} ::= {text}\n")
+    }
+
+    #[test]
+    fn what_short_grammars_stand_for_is_bounded() {
+        assert!(is_looked_at("root ::= \"[\" (num | root)? \"]\"\nnum ::= [0-9]+"));
+        // Alternatives of 30,000 characters each.
+        let alternatives: Vec<String> = (0..20_000).map(|i| format!("a0 \"{i}\"")).collect();
+        let alternatives = format!("root ::= {}\n{}", alternatives.join(" | "), doubled("\"x\"", 15));
+        assert!(!is_looked_at(&alternatives));
+        // Parts that can be nothing, of 4096 each.
+        let nothing = format!("root ::= {}\n{}", "a0 ".repeat(80_000), doubled("\"x\"?", 12));
+        assert!(!is_looked_at(&nothing));
+        for gbnf in [alternatives, nothing] {
+            let lark = lark(&read::rules(&gbnf).unwrap()).unwrap();
+            assert!(lark.len() < 8 * gbnf.len(), "{} of {}", lark.len(), gbnf.len());
+        }
+    }
+
+    #[test]
+    fn automata_are_bounded() {
+        // Each position is followed by each.
+        let all = format!("root ::= ({})+", "\"x\"? ".repeat(1000));
+        let (rules, work) = (read::rules(&all).unwrap(), Work::of(100_000));
+        assert!(Automaton::of(&rules.0[0], &rules, &work).is_none());
+        assert!(work.done.get() < 100_000 + MAX_POSITIONS * MAX_POSITIONS + (1 << 20));
     }
 }

@@ -12,10 +12,9 @@
 mod lexemes;
 mod read;
 
-use std::fmt::Write;
+use std::collections::BTreeSet;
 
 use crate::GrammarError;
-use lexemes::Lexemes;
 
 /// Characters, as ranges that neither overlap nor touch, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,12 +51,25 @@ impl Characters {
         Characters(others)
     }
 
-    fn union(&self, other: &Characters) -> Characters {
-        Characters::new(self.0.iter().chain(&other.0).copied().collect())
+    /// In one pass over both.
+    fn meets(&self, other: &Characters) -> bool {
+        let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some((first, last)), Some((begin, end))) = (a.peek(), b.peek()) {
+            if first <= end && begin <= last {
+                return true;
+            }
+            if last < end {
+                a.next()
+            } else {
+                b.next()
+            };
+        }
+        false
     }
 
-    fn meets(&self, other: &Characters) -> bool {
-        self.0.iter().any(|(first, last)| other.0.iter().any(|(begin, end)| first <= end && begin <= last))
+    fn has(&self, c: u32) -> bool {
+        let next = self.0.partition_point(|(first, _)| *first <= c);
+        next > 0 && c <= self.0[next - 1].1
     }
 
     fn is_empty(&self) -> bool {
@@ -104,6 +116,37 @@ enum Node {
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
+impl Node {
+    /// The rules that it names.
+    fn names(&self) -> BTreeSet<usize> {
+        let (mut names, mut open) = (BTreeSet::new(), vec![self]);
+        while let Some(node) = open.pop() {
+            match node {
+                Node::Characters(_) | Node::Token(_) => {}
+                Node::Rule(number) => drop(names.insert(*number)),
+                Node::Sequence(parts) | Node::Choice(parts) => open.extend(parts),
+                Node::Repeat(inner, ..) => open.push(inner),
+            }
+        }
+        names
+    }
+
+    /// How deep it nests, where each rule that it names nests so deep.
+    fn depth(&self, rules: &[usize]) -> usize {
+        let (mut most, mut open) = (0, vec![(self, 1)]);
+        while let Some((node, depth)) = open.pop() {
+            most = most.max(depth);
+            match node {
+                Node::Characters(_) | Node::Token(_) => {}
+                Node::Rule(number) => most = most.max(depth + rules.get(*number).copied().unwrap_or(0)),
+                Node::Sequence(parts) | Node::Choice(parts) => open.extend(parts.iter().map(|part| (part, depth + 1))),
+                Node::Repeat(inner, ..) => open.push((inner, depth + 1)),
+            }
+        }
+        most
+    }
+}
+
 /// A grammar as it was read; the first rule is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rules(Vec<Node>);
@@ -111,15 +154,9 @@ struct Rules(Vec<Node>);
 /// A grammar of llama.cpp's as Lark.
 ///
 /// # Errors
-/// [`GrammarError::Gbnf`], with the line.
+/// [`GrammarError::Gbnf`], with the line; [`GrammarError::TooDeep`] and [`GrammarError::TooLarge`] where it would cost too much.
 pub fn to_lark(gbnf: &str) -> Result<String, GrammarError> {
-    let rules = read::rules(gbnf)?;
-    let mut lark = "start: r0\n".to_owned();
-    for (number, rule) in Lexemes::new(&rules).rules() {
-        // A text takes whatever is written to it.
-        let _ = writeln!(lark, "r{number}: {rule}");
-    }
-    Ok(lark)
+    Ok(format!("start: r0\n{}", lexemes::lark(&read::rules(gbnf)?)?))
 }
 
 #[cfg(test)]
@@ -134,6 +171,9 @@ mod tests {
         assert_eq!(set(&[(0, 0x10ffff)]).others().0, []);
         assert_eq!(set(&[(10, 20)]).others().others(), set(&[(10, 20)]));
         assert!(set(&[(1, 3)]).meets(&set(&[(3, 4)])) && !set(&[(1, 3)]).meets(&set(&[(4, 4)])));
+        assert!(set(&[(1, 2), (9, 9)]).meets(&set(&[(4, 5), (7, 20)])) && !set(&[]).meets(&set(&[(4, 4)])));
+        let has = |c| set(&[(2, 3), (7, 7)]).has(c);
+        assert_eq!((0..9).filter(|c| has(*c)).collect::<Vec<u32>>(), [2, 3, 7]);
         assert_eq!(set(&[(97, 122), (48, 57), (93, 93)]).regex(), "[0-9\\x{5d}a-z]");
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::{Characters, Node, Rules};
 use crate::GrammarError;
+use crate::error::MAX_DEPTH;
 
 /// Most repetitions that can be asked for, as in llama.cpp's own reader.
 const MAX_REPEAT: u32 = 1000;
@@ -32,7 +33,12 @@ pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
             return Err(GrammarError::Gbnf { line, message });
         }
     }
-    Ok(Rules(reader.rules.into_iter().flatten().collect()))
+    let rules = Rules(reader.rules.into_iter().flatten().collect());
+    // Signs of repetition nest, too.
+    match rules.0.iter().map(|rule| rule.depth(&[])).max() {
+        Some(depth) if depth > MAX_DEPTH => Err(GrammarError::TooDeep { depth }),
+        _ => Ok(rules),
+    }
 }
 
 struct Reader<'t> {

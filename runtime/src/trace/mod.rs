@@ -34,7 +34,7 @@ use ixc_files::{Guard, Kind, Output, OutputError};
 use crate::reads::{BlockId, Class};
 
 /// A file with a trace. It is never written to a pipe or a device: a run's text goes to standard output.
-pub const KIND: Kind = Kind { name: "trace", is: write::is_trace, streams: false };
+pub const KIND: Kind = Kind { name: "trace", is: write::is_trace, streams: false, private: false };
 
 /// Events of all threads together, at most.
 const THREAD_EVENTS: usize = 1 << 20;

@@ -45,7 +45,7 @@ use weights::OwnWeights;
 /// First bytes of a plan file.
 pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// A plan file.
-pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false };
+pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Version of the encoding, of packed formats too; others are refused, as plans are cheap to make again.
 pub const VERSION: u32 = 22;
 /// Bytes before the payload.

@@ -47,9 +47,11 @@ const PART: Kind = Kind {
     name: "part of a plan",
     is: |head| head.get(..HEADER_BYTES).is_some_and(|header| header == [0; HEADER_BYTES]) || (KIND.is)(head),
     streams: false,
+    private: false,
 };
 /// The same of the journal.
-const JOURNAL: Kind = Kind { name: "journal of such a part", is: |head| head.starts_with(&MAGIC), streams: false };
+const JOURNAL: Kind =
+    Kind { name: "journal of such a part", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Bytes of a unit's entry in the journal.
 const ENTRY: usize = 12;
 /// Bytes of a seal.

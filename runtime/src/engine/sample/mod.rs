@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | `settings` | numbers, their names and ranges |
 //! | `samplers` | the samplers, one row each |
+//! | `breakers` | what no repetition goes over |
 //! | `likely` | how likely tokens were |
 //! | `random` | random numbers |
 //! | `resume` | samplers that go on where others were |
@@ -23,6 +24,7 @@
 //! Invariant: the token with the largest logit is always a candidate, of those that may be drawn, unless locally typical or XTC is on.
 //! Invariant: there is always a candidate.
 
+mod breakers;
 mod likely;
 mod random;
 mod resume;
@@ -34,6 +36,7 @@ use std::collections::VecDeque;
 
 use crate::engine::{Softmax, StepError};
 
+pub use breakers::Breakers;
 pub use likely::{Likely, likely};
 use random::Random;
 pub(crate) use resume::MAX_RECENT;
@@ -216,9 +219,15 @@ impl Sampler {
     fn chosen(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         let Settings { temperature, dynatemp_range, .. } = self.settings;
         let cold = temperature < LOWEST_TEMPERATURE && dynatemp_range == 0.0;
-        let kinds = self.settings.samplers.clone();
-        let greedy = cold && kinds.contains(&Kind::Temperature);
-        for row in kinds.into_iter().map(Kind::row).filter(|row| !greedy || !row.keeps_best) {
+        let greedy = cold && self.settings.samplers.contains(&Kind::Temperature);
+        let rows = self.settings.samplers.iter().map(|kind| kind.row());
+        let rows: Vec<&Row> = rows.filter(|row| (row.is_on)(&self.settings)).collect();
+        // The best of what they leave is known where nothing comes that may leave another as the best.
+        let needed = match greedy {
+            true => rows.iter().rposition(|row| !row.keeps_best).map_or(0, |last| last + 1),
+            false => rows.len(),
+        };
+        for row in &rows[..needed] {
             (row.apply)(self, softmax)?;
         }
         if greedy { Ok(self.best()) } else { self.draw(softmax) }
@@ -291,12 +300,23 @@ impl Sampler {
         tokens.into_iter().for_each(|token| self.logits[token as usize] = LOWEST_LOGIT);
     }
 
+    /// Takes the probability of all that are no candidates, beside which those of candidates that become less likely might be nothing.
+    fn isolate(&mut self) {
+        if !self.all {
+            let kept: Vec<f32> = self.candidates.iter().map(|&token| self.logits[token as usize]).collect();
+            self.logits.fill(LOWEST_LOGIT);
+            self.candidates.iter().zip(kept).for_each(|(&token, logit)| self.logits[token as usize] = logit);
+        }
+    }
+
     /// Multiplies logits by what they are still to be multiplied by.
     fn scale(&mut self) {
         if self.inverse != 1.0 {
             let inverse = self.inverse;
-            // What is no candidate stays so.
-            self.logits.iter_mut().for_each(|logit| *logit = (*logit * inverse).clamp(LOWEST_LOGIT, -LOWEST_LOGIT));
+            // What is no candidate, or never drawn, stays so.
+            for logit in self.logits.iter_mut().filter(|logit| **logit > LOWEST_LOGIT) {
+                *logit = (*logit * inverse).clamp(LOWEST_LOGIT, -LOWEST_LOGIT);
+            }
             self.inverse = 1.0;
         }
     }
@@ -321,6 +341,8 @@ impl Sampler {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -524,6 +546,54 @@ mod tests {
     }
 
     #[test]
+    fn what_no_mask_allows_is_no_part_of_the_deviation() {
+        // Of the logits that are left: mean 2, standard deviation sqrt(2 / 3 * 4) = 1.633.
+        let logits = [4.0, 2.0, 0.0, 9.0];
+        let samplers = vec![Kind::Temperature, Kind::TopNSigma];
+        let settings = Settings { temperature: 1.5, top_n_sigma: 1.0, samplers, ..plain() };
+        let mut sampler = Sampler::new(settings).unwrap();
+        for _ in 0..500 {
+            assert_eq!(sampler.sample_allowed(&logits, Some(&[0b0111]), &Exact), Ok(0));
+        }
+    }
+
+    #[test]
+    fn penalties_behind_a_cut_are_for_what_it_left() {
+        let penalised = |presence_penalty: f32, dry_multiplier: f32| {
+            let samplers = vec![Kind::TopK, Kind::Penalties, Kind::Dry, Kind::Xtc];
+            let settings = Settings { presence_penalty, dry_multiplier, top_k: 2, samplers, ..plain() };
+            let settings = Settings { xtc_probability: 1.0, xtc_threshold: 0.4, ..settings };
+            let mut sampler = Sampler::new(settings).unwrap();
+            [0, 1, 5, 0, 1].into_iter().for_each(|token| sampler.accept(token));
+            sampler.sample(&[200.0, 200.0, 190.0, 190.0, 190.0, 199.0], &Exact).unwrap();
+            let shares: Vec<f64> = [0, 1].map(|token: usize| f64::from(sampler.probabilities[token])).to_vec();
+            assert!(shares.iter().sum::<f64>() > 0.99, "{presence_penalty} {dry_multiplier}: {shares:?}");
+        };
+        penalised(100.0, 0.0);
+        penalised(100.0, 100.0);
+    }
+
+    #[test]
+    fn numbers_are_set_as_they_are_named() {
+        let with = |name: &str, value: f64| {
+            let mut settings = Settings::default();
+            let number = NUMBERS.iter().find(|number| number.name == name).unwrap();
+            assert!((number.least..=number.most).contains(&value), "{name}");
+            (number.set)(&mut settings, value);
+            settings
+        };
+        assert_eq!((with("top_k", -1.0).top_k, with("temperature", -1.0).temperature), (0, 0.0));
+        // At both ends of its range each is taken.
+        for number in NUMBERS {
+            for value in [number.least, number.most] {
+                assert_eq!(with(number.name, value).check(), Ok(()), "{} = {value}", number.name);
+            }
+        }
+        let mut cold = Sampler::new(Settings { temperature: -0.5, ..plain() }).unwrap();
+        assert_eq!(cold.sample(&[0.0, 1.0], &Exact), Ok(1));
+    }
+
+    #[test]
     fn xtc_leaves_out_all_likely_tokens_but_the_last() {
         let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
         let with =
@@ -537,14 +607,20 @@ mod tests {
         let half = with(0.5, 0.15);
         assert!((half[0].1 - 0.2).abs() < 4.0 * (0.2f64 * 0.8 / 40_000.0).sqrt(), "{half:?}");
         // Also greedily.
-        let cold = Settings { xtc_probability: 1.0, xtc_threshold: 0.15, ..Settings::greedy() };
-        assert_eq!(tokens(&left(cold, &logits)), [2]);
+        let cold = Settings { top_p: 1.0, min_p: 0.0, xtc_probability: 1.0, xtc_threshold: 0.15, ..Settings::greedy() };
+        assert_eq!(tokens(&left(cold.clone(), &logits)), [2]);
+        // Of what others leave before: 0.4 and 0.3, of which the last has enough.
+        assert_eq!(tokens(&left(Settings { top_k: 2, ..cold.clone() }, &logits)), [1]);
+        assert_eq!(tokens(&left(Settings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
+        // What comes behind it leaves the best.
+        let behind = vec![Kind::Xtc, Kind::TopK, Kind::Temperature];
+        assert_eq!(tokens(&left(Settings { top_k: 2, samplers: behind, ..cold }, &logits)), [2]);
     }
 
     #[test]
     fn repetitions_are_found_and_end_at_breakers() {
         let found = |history: &[u32], breakers: &[(u32, Vec<u32>)]| {
-            let found = samplers::repetitions(history, breakers);
+            let found = samplers::repetitions(history, &Breakers::new(breakers.to_vec()));
             let mut found: Vec<(u32, usize)> = found.into_iter().filter(|(_, length)| *length > 0).collect();
             found.sort_unstable();
             found
@@ -564,7 +640,7 @@ mod tests {
     proptest! {
         #[test]
         fn repetitions_are_those_of_a_search(history in prop::collection::vec(0u32..3, 1..40)) {
-            let found = samplers::repetitions(&history, &[]);
+            let found = samplers::repetitions(&history, &Breakers::default());
             let count = history.len();
             for token in 0..3 {
                 let ends = (1..count).filter(|i| history[*i] == token);
@@ -577,6 +653,7 @@ mod tests {
     #[test]
     fn what_goes_on_with_a_repetition_loses_a_power_of_its_length() {
         let with = |dry_multiplier: f32, dry_breakers: Vec<(u32, Vec<u32>)>| {
+            let dry_breakers = Arc::new(Breakers::new(dry_breakers));
             let settings = Settings { dry_multiplier, dry_base: 2.0, dry_breakers, ..Settings::greedy() };
             let mut sampler = Sampler::new(settings).unwrap();
             [0, 1, 2, 3, 0, 1, 2].into_iter().for_each(|token| sampler.accept(token));
@@ -663,7 +740,7 @@ mod tests {
     #[test]
     fn settings_outside_their_range_are_errors() {
         for (settings, name) in [
-            (Settings { temperature: -0.1, ..plain() }, "temperature"),
+            (Settings { temperature: 1001.0, ..plain() }, "temperature"),
             (Settings { temperature: f32::NAN, ..plain() }, "temperature"),
             (Settings { top_p: 1.1, ..plain() }, "top_p"),
             (Settings { min_p: -1.0, ..plain() }, "min_p"),

@@ -13,8 +13,9 @@
 //! | mirostat | Basu et al. 2020 |
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::{LOWEST_LOGIT, LOWEST_TEMPERATURE, SampleError, Sampler, largest};
+use super::{Breakers, LOWEST_LOGIT, LOWEST_TEMPERATURE, SampleError, Sampler, Settings, largest};
 use crate::engine::Softmax;
 
 /// A sampler.
@@ -53,29 +54,45 @@ pub struct Row {
     pub letter: char,
     /// Whether the token with the largest logit stays it, and a candidate.
     pub(super) keeps_best: bool,
+    /// Whether it does anything.
+    pub(super) is_on: fn(&Settings) -> bool,
     pub(super) apply: Apply,
 }
 
 type Apply = fn(&mut Sampler, &dyn Softmax) -> Result<(), SampleError>;
 
-const fn row(kind: Kind, name: &'static str, letter: char, keeps_best: bool, apply: Apply) -> Row {
-    Row { kind, name, aliases: &[], letter, keeps_best, apply }
+const fn row(kind: Kind, name: &'static str, letter: char, is_on: fn(&Settings) -> bool, apply: Apply) -> Row {
+    Row { kind, name, aliases: &[], letter, keeps_best: true, is_on, apply }
 }
 
 /// All samplers, in llama.cpp's order.
 pub static SAMPLERS: [Row; 9] = [
-    row(Kind::Penalties, "penalties", 'e', false, penalties),
-    row(Kind::Dry, "dry", 'd', false, dry),
-    Row { aliases: &["top-n-sigma"], ..row(Kind::TopNSigma, "top_n_sigma", 's', true, top_n_sigma) },
-    Row { aliases: &["top-k"], ..row(Kind::TopK, "top_k", 'k', true, top_k) },
+    Row {
+        keeps_best: false,
+        ..row(
+            Kind::Penalties,
+            "penalties",
+            'e',
+            |s| s.repeat_penalty != 1.0 || s.presence_penalty != 0.0 || s.frequency_penalty != 0.0,
+            penalties,
+        )
+    },
+    Row {
+        keeps_best: false,
+        ..row(Kind::Dry, "dry", 'd', |s| s.dry_multiplier != 0.0 && s.dry_base >= 1.0 && s.dry_window > 0, dry)
+    },
+    Row { aliases: &["top-n-sigma"], ..row(Kind::TopNSigma, "top_n_sigma", 's', |s| s.top_n_sigma > 0.0, top_n_sigma) },
+    Row { aliases: &["top-k"], ..row(Kind::TopK, "top_k", 'k', |s| s.top_k > 0, top_k) },
     Row {
         aliases: &["typical_p", "typical", "typical-p", "typ", "typ-p"],
-        ..row(Kind::TypicalP, "typ_p", 'y', false, typical_p)
+        keeps_best: false,
+        ..row(Kind::TypicalP, "typ_p", 'y', |s| s.typical_p < 1.0, typical_p)
     },
-    Row { aliases: &["top-p", "nucleus"], ..row(Kind::TopP, "top_p", 'p', true, top_p) },
-    Row { aliases: &["min-p"], ..row(Kind::MinP, "min_p", 'm', true, min_p) },
-    row(Kind::Xtc, "xtc", 'x', false, xtc),
-    Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', true, temperature) },
+    Row { aliases: &["top-p", "nucleus"], ..row(Kind::TopP, "top_p", 'p', |s| s.top_p < 1.0, top_p) },
+    Row { aliases: &["min-p"], ..row(Kind::MinP, "min_p", 'm', |s| s.min_p > 0.0, min_p) },
+    // Of two tokens one has at most a half.
+    Row { keeps_best: false, ..row(Kind::Xtc, "xtc", 'x', |s| s.xtc_probability > 0.0 && s.xtc_threshold <= 0.5, xtc) },
+    Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', |_| true, temperature) },
 ];
 
 /// The samplers where nothing is said.
@@ -117,10 +134,8 @@ fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> 
     let settings = &sampler.settings;
     let (repeat, presence) = (settings.repeat_penalty, settings.presence_penalty);
     let (frequency, window) = (settings.frequency_penalty, settings.repeat_window as usize);
-    if repeat == 1.0 && presence == 0.0 && frequency == 0.0 {
-        return Ok(());
-    }
     sampler.scale();
+    sampler.isolate();
     let begin = sampler.recent.len().saturating_sub(window);
     let mut recent: Vec<u32> = sampler.recent.range(begin..).copied().collect();
     recent.sort_unstable();
@@ -135,15 +150,8 @@ fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> 
 }
 
 /// How long the repetitions are that each token would go on with: of the texts that end the history and stand in it before, followed by the token, the longest.
-pub(super) fn repetitions(history: &[u32], breakers: &[(u32, Vec<u32>)]) -> HashMap<u32, usize> {
+pub(super) fn repetitions(history: &[u32], breakers: &Breakers) -> HashMap<u32, usize> {
     let count = history.len();
-    // No repetition goes over the last breaker.
-    let breaks = |from_end: usize| {
-        let at = count - 1 - from_end;
-        let tails = breakers.iter().filter(|(head, tail)| *head == history[at] && history[at + 1..].starts_with(tail));
-        tails.map(|(_, tail)| tail.len()).max().map(|tail| from_end - tail)
-    };
-    let limit = (0..count).find_map(breaks).unwrap_or(count);
     // Gusfield's Z, from the end: `common[i]` tokens before the i-th last one, and it, are those that end the history.
     let at = |i: usize| history[count - 1 - i];
     let mut common = vec![0usize; count];
@@ -158,6 +166,11 @@ pub(super) fn repetitions(history: &[u32], breakers: &[(u32, Vec<u32>)]) -> Hash
         }
         common[i] = length;
     }
+    // No repetition goes over the last breaker; one that begins before all of them, and its tail, is no matter.
+    let most = common.iter().copied().max().unwrap_or(0);
+    let reach = count.min(most.saturating_add(breakers.longest_tail()).saturating_add(1));
+    let breaks = |from_end: usize| Some(from_end - breakers.tail_of(&history[count - 1 - from_end..])?);
+    let limit = (0..reach).find_map(breaks).unwrap_or(count);
     let mut longest: HashMap<u32, usize> = HashMap::new();
     for (i, common) in common.iter().enumerate().skip(1) {
         let own = longest.entry(at(i - 1)).or_default();
@@ -170,21 +183,18 @@ fn dry(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     let settings = &sampler.settings;
     let (multiplier, base) = (settings.dry_multiplier, settings.dry_base);
     let (allowed, window) = (settings.dry_allowed_length as usize, settings.dry_window as usize);
-    if multiplier == 0.0 || base < 1.0 || window == 0 {
-        return Ok(());
-    }
     let begin = sampler.recent.len().saturating_sub(window);
     let history: Vec<u32> = sampler.recent.range(begin..).copied().collect();
     if history.len() <= allowed {
         return Ok(());
     }
-    let alone: Vec<u32> =
-        settings.dry_breakers.iter().filter(|(_, tail)| tail.is_empty()).map(|(head, _)| *head).collect();
-    let longest = repetitions(&history, &settings.dry_breakers);
+    let breakers = Arc::clone(&settings.dry_breakers);
+    let longest = repetitions(&history, &breakers);
     sampler.scale();
+    sampler.isolate();
     for (token, length) in longest {
         let Some(logit) = sampler.logits.get_mut(token as usize) else { continue };
-        if length >= allowed && length > 0 && !alone.contains(&token) {
+        if length >= allowed && length > 0 && !breakers.is_alone(token) {
             // Whatever the power, the penalty is a number.
             let penalty = f64::from(multiplier) * f64::from(base).powi((length - allowed).min(1 << 20) as i32);
             *logit -= penalty.min(f64::from(-LOWEST_LOGIT)) as f32;
@@ -197,9 +207,6 @@ fn dry(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
 
 fn top_n_sigma(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     let n = f64::from(sampler.settings.top_n_sigma);
-    if n <= 0.0 {
-        return Ok(());
-    }
     sampler.scale();
     sampler.list();
     let logits = &sampler.logits;
@@ -219,7 +226,7 @@ fn top_n_sigma(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError
 
 fn top_k(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     let k = sampler.settings.top_k as usize;
-    if k == 0 || k >= sampler.count() {
+    if k >= sampler.count() {
         return Ok(());
     }
     if sampler.all {
@@ -235,9 +242,6 @@ fn top_k(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
 
 fn typical_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
     let p = f64::from(sampler.settings.typical_p);
-    if p >= 1.0 {
-        return Ok(());
-    }
     sampler.sort();
     let shares = sampler.shares(softmax)?;
     let entropy = entropy(&shares);
@@ -265,9 +269,6 @@ pub(super) fn entropy(shares: &[f64]) -> f64 {
 
 fn top_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
     let p = sampler.settings.top_p;
-    if p >= 1.0 {
-        return Ok(());
-    }
     sampler.sort();
     sampler.softmax(softmax)?;
     let enough = sampler.total() * f64::from(p);
@@ -282,9 +283,6 @@ fn top_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError
 
 fn min_p(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     let p = sampler.settings.min_p;
-    if p <= 0.0 {
-        return Ok(());
-    }
     sampler.scale();
     sampler.list();
     let (best, logits) = (sampler.best(), &sampler.logits);
@@ -295,8 +293,7 @@ fn min_p(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
 
 fn xtc(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
     let (probability, threshold) = (sampler.settings.xtc_probability, f64::from(sampler.settings.xtc_threshold));
-    // Of two tokens one has at most a half.
-    if probability <= 0.0 || threshold > 0.5 || sampler.count() < 2 {
+    if sampler.count() < 2 {
         return Ok(());
     }
     if sampler.random.uniform() > f64::from(probability) {

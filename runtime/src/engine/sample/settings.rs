@@ -1,5 +1,8 @@
 //! How tokens are drawn: each number's name and range stands in one table.
 
+use std::sync::Arc;
+
+use super::Breakers;
 use super::samplers::{DEFAULT, Kind};
 
 /// Longest window of penalties.
@@ -10,7 +13,7 @@ const MAX_TOP_K: f64 = (1 << 24) as f64;
 /// How tokens are drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Divides logits; 0 is greedy.
+    /// Divides logits; 0 and less is greedy.
     pub temperature: f32,
     /// How far the temperature goes below and above where tokens are certain and where they are not; 0 is off.
     pub dynatemp_range: f32,
@@ -46,8 +49,8 @@ pub struct Settings {
     pub dry_allowed_length: u32,
     /// How many recent tokens repetitions are looked for in.
     pub dry_window: u32,
-    /// What no repetition goes over: a token, and those behind it that make it that.
-    pub dry_breakers: Vec<(u32, Vec<u32>)>,
+    /// What no repetition goes over.
+    pub dry_breakers: Arc<Breakers>,
     /// Mirostat's version, in place of all samplers but the temperature; 0 is off.
     pub mirostat: u32,
     /// The surprise that it aims at, in bits.
@@ -86,7 +89,7 @@ impl Default for Settings {
             dry_base: 1.75,
             dry_allowed_length: 2,
             dry_window: 64,
-            dry_breakers: Vec::new(),
+            dry_breakers: Arc::default(),
             mirostat: 0,
             mirostat_tau: 5.0,
             mirostat_eta: 0.1,
@@ -105,10 +108,14 @@ impl Settings {
     }
 
     /// Refuses numbers outside their ranges.
-    pub(super) fn check(&self) -> Result<(), SettingsError> {
+    ///
+    /// # Errors
+    /// Names the first of them.
+    pub fn check(&self) -> Result<(), SettingsError> {
         for number in NUMBERS {
             let found = (number.get)(self);
-            if !(number.least..=number.most).contains(&found) {
+            // What was set as the least or the most was rounded since.
+            if !(number.least as f32..=number.most as f32).contains(&(found as f32)) {
                 let Number { name: setting, least, most, .. } = *number;
                 return Err(SettingsError { setting, found, least, most });
             }
@@ -197,10 +204,20 @@ macro_rules! window {
 
 /// All of them.
 pub const NUMBERS: &[Number] = &[
-    real!(temperature, 0.0, 1000.0),
+    // Less than 0 is greedy, too, as in llama.cpp.
+    Number {
+        least: -1000.0,
+        set: |settings, value| settings.temperature = value.max(0.0) as f32,
+        ..real!(temperature, 0.0, 1000.0)
+    },
     real!(dynatemp_range, 0.0, 1000.0),
     real!(dynatemp_exponent, 0.0, 100.0),
-    whole!("top_k", top_k, MAX_TOP_K),
+    // -1 is off.
+    Number {
+        least: -1.0,
+        set: |settings, value| settings.top_k = value.max(0.0) as u32,
+        ..whole!("top_k", top_k, MAX_TOP_K)
+    },
     real!(top_p, 0.0, 1.0),
     real!(min_p, 0.0, 1.0),
     real!(typical_p, 0.0, 1.0),

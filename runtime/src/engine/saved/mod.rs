@@ -48,7 +48,7 @@ pub use identity::{Digest, Identity};
 /// First bytes of a saved state.
 pub const MAGIC: [u8; 8] = *b"IXSTATE\n";
 /// A saved state.
-pub const KIND: Kind = Kind { name: "saved state", is: |head| head.starts_with(&MAGIC), streams: false };
+pub const KIND: Kind = Kind { name: "saved state", is: |head| head.starts_with(&MAGIC), streams: false, private: true };
 /// Version of the encoding; others are refused.
 pub const VERSION: u32 = 1;
 /// Bytes before the tokens.

@@ -1,11 +1,13 @@
 //! Parts of sequences, of which others with the same beginning are put together: pages of positions, and points.
 
+use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ixc_ir::state::Rollback;
 
 use super::{Digest, Facts, Of, SavedError, has_copies, read_copies, read_places, write};
-use crate::engine::{Engine, SequenceId};
+use crate::engine::{Engine, Sequence, SequenceId};
 
 impl Engine {
     /// The places of some positions of a sequence, from a multiple of 32 on. `before` stands for the tokens before, `tokens` are those of the positions.
@@ -113,19 +115,20 @@ impl Engine {
     }
 
     /// Makes a sequence of pages, one behind the other from the first position on, and goes back to a position of the last; of states that cannot be cut
-    /// there, with the point that was saved there.
+    /// there, with the point that was saved there. `read` gives the bytes of each page, one after the other; none is needed behind the next.
     ///
     /// # Errors
     /// See [`SavedError`]. The sequence is empty then.
     pub fn load_pages(
         &mut self,
         id: SequenceId,
-        pages: &[&[u8]],
+        pages: &[&Facts],
+        read: &mut dyn FnMut(usize) -> io::Result<Arc<Vec<u8>>>,
         point: Option<&[u8]>,
         position: u32,
     ) -> Result<(), SavedError> {
         self.forget_logits();
-        let loaded = self.put_together(id, pages, point, position);
+        let loaded = self.put_together(id, pages, read, point, position);
         if loaded.is_err() {
             self.empty(id);
         }
@@ -135,7 +138,8 @@ impl Engine {
     fn put_together(
         &mut self,
         id: SequenceId,
-        pages: &[&[u8]],
+        pages: &[&Facts],
+        bytes_of: &mut dyn FnMut(usize) -> io::Result<Arc<Vec<u8>>>,
         point: Option<&[u8]>,
         position: u32,
     ) -> Result<(), SavedError> {
@@ -145,15 +149,14 @@ impl Engine {
             let facts = Facts::read(&mut bytes, all as u64, &identity, &of)?;
             Ok((facts, all - bytes.len()))
         };
-        let facts = pages.iter().map(|page| read(page)).collect::<Result<Vec<_>, _>>()?;
         let mut end = 0;
-        for (page, _) in &facts {
+        for page in pages {
             if page.positions.start != end || page.firsts.len() != of.states.len() {
                 return Err(SavedError::From { found: page.positions.start, expected: end });
             }
             end = page.positions.end;
         }
-        let last = facts.last().map_or(0, |(page, _)| page.positions.start);
+        let last = pages.last().map_or(0, |page| page.positions.start);
         if position <= last || position > end {
             let expected = format!("above {last} and at most {end}");
             return Err(SavedError::Number { what: "to go on at".into(), found: position.into(), expected });
@@ -166,14 +169,23 @@ impl Engine {
             }
             (_, false) => None,
         };
-        let stand = self.stand(&facts.iter().map(|(page, _)| page).collect::<Vec<_>>(), position, id)?;
-        let sequence = self.loaded.store.sequences.get_mut(id.0).ok_or(SavedError::NoSequence { id })?;
-        sequence.stand_at(&stand);
-        for ((facts, behind), bytes) in facts.iter().zip(pages) {
-            read_places(facts, sequence, &mut &bytes[*behind..])?;
+        let stand = self.stand(pages, position, id)?;
+        self.sequence_mut(id)?.stand_at(&stand);
+        for (number, page) in pages.iter().enumerate() {
+            let bytes = bytes_of(number)?;
+            let mut rest = bytes.as_slice();
+            if self.saved_facts(&mut rest, bytes.len() as u64)? != **page {
+                let (found, expected) = (number as u64, "those that it was found by".to_owned());
+                return Err(SavedError::Number { what: "other facts in page".into(), found, expected });
+            }
+            read_places(page, self.sequence_mut(id)?, &mut rest)?;
         }
-        sequence.go_back_with(position, whole);
+        self.sequence_mut(id)?.go_back_with(position, whole);
         Ok(())
+    }
+
+    fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence, SavedError> {
+        self.loaded.store.sequences.get_mut(id.0).ok_or(SavedError::NoSequence { id })
     }
 }
 

@@ -1,0 +1,73 @@
+//! What no repetition goes over: a token, and those behind it that make it that.
+
+/// Such tokens and their tails, each once and in order, so that those of a token are found at once, however many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Breakers {
+    all: Vec<(u32, Vec<u32>)>,
+    longest_tail: usize,
+}
+
+impl Breakers {
+    /// Of tokens and their tails.
+    pub fn new(mut all: Vec<(u32, Vec<u32>)>) -> Breakers {
+        all.sort_unstable();
+        all.dedup();
+        let longest_tail = all.iter().map(|(_, tail)| tail.len()).max().unwrap_or(0);
+        Breakers { all, longest_tail }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn longest_tail(&self) -> usize {
+        self.longest_tail
+    }
+
+    fn of(&self, head: u32) -> &[(u32, Vec<u32>)] {
+        let begin = self.all.partition_point(|(own, _)| *own < head);
+        let rest = &self.all[begin..];
+        &rest[..rest.partition_point(|(own, _)| *own == head)]
+    }
+
+    /// Whether a token is one without a tail.
+    pub(super) fn is_alone(&self, token: u32) -> bool {
+        // The shortest comes first.
+        self.of(token).first().is_some_and(|(_, tail)| tail.is_empty())
+    }
+
+    /// How long the longest tail is that makes the first of these tokens one; `None` where it is none.
+    pub(super) fn tail_of(&self, tokens: &[u32]) -> Option<usize> {
+        let (head, rest) = tokens.split_first()?;
+        let own = self.of(*head);
+        let most = if own.is_empty() { return None } else { self.longest_tail.min(rest.len()) };
+        (0..=most).rev().find(|length| own.binary_search_by(|(_, tail)| tail[..].cmp(&rest[..*length])).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn tails_are_those_of_a_search(
+            all in prop::collection::vec((0u32..3, prop::collection::vec(0u32..3, 0..4)), 0..12),
+            tokens in prop::collection::vec(0u32..3, 0..6),
+        ) {
+            let breakers = Breakers::new(all.clone());
+            let is = |(head, tail): &&(u32, Vec<u32>)| tokens.first() == Some(head) && tokens[1..].starts_with(tail);
+            prop_assert_eq!(breakers.tail_of(&tokens), all.iter().filter(is).map(|(_, tail)| tail.len()).max());
+            for token in 0..3 {
+                prop_assert_eq!(breakers.is_alone(token), all.contains(&(token, vec![])));
+            }
+        }
+    }
+}
