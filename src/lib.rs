@@ -3,6 +3,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | `batch` | requests of a file, many at once (feature `serve`) |
 //! | [`mod@bench`] | how fast a model runs: steps that are timed |
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`build`] | which `ixc` this is: version and commit |
@@ -34,6 +35,8 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+#[cfg(feature = "serve")]
+pub mod batch;
 pub mod bench;
 pub mod budget;
 pub mod build;

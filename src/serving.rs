@@ -273,8 +273,13 @@ impl Model for Host {
 }
 
 impl Host {
+    /// Requests that are worked on at once.
+    pub fn parallel(&self) -> usize {
+        self.facts.parallel
+    }
+
     /// Lets what is computed end, and waits until what prompts began with is kept.
-    fn end(self) {
+    pub(crate) fn end(self) {
         let Host { submissions, thread, .. } = self;
         drop(submissions);
         let thread = thread.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -54,6 +54,11 @@ impl HttpError {
         HttpError::invalid(None, message).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
     }
 
+    /// What is wrong, for people.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The body of an answer.
     pub(crate) fn body(&self) -> Value {
         let HttpError { kind, code, param, message, .. } = self;

@@ -5,6 +5,7 @@
 //! | [`model`] | what a server stands before |
 //! | `app` | what every request sees |
 //! | `connection` | connections: how many, and how long they may be silent |
+//! | `local` | no connections: requests that a process asks itself |
 //! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
 //! | `responses` | `/v1/responses` |
 //! | `anthropic` | `/v1/messages` |
@@ -27,6 +28,7 @@ mod app;
 mod connection;
 mod error;
 mod fields;
+mod local;
 pub mod model;
 mod native;
 mod openai;
@@ -53,6 +55,7 @@ use tokio::sync::watch;
 use app::App;
 pub use app::Options;
 use error::HttpError;
+pub use local::{Local, fields_of};
 pub use model::Model;
 
 /// Serves a model on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and

@@ -5,6 +5,7 @@
 //! cargo test --test whole golden::     those of golden.rs
 //! ```
 
+mod batch;
 mod batched;
 mod budget;
 mod cached;
