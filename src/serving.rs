@@ -289,12 +289,12 @@ impl Host {
     }
 }
 
-/// Listens on an address.
+/// Listens on the first of these addresses that the system gives.
 ///
 /// # Errors
-/// When the system refuses it.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
+/// When it refuses all of them.
+pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(addresses)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

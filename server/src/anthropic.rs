@@ -55,7 +55,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let wanted = Wanted {
         limit: Some(limit as usize),
-        sampling: sampling(&*app.model, &fields)?,
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop_sequences")?,
         ignore_end: false,
         constraint,

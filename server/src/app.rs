@@ -21,6 +21,8 @@ const PROMPTS_AT_ONCE: usize = 4;
 pub struct Options {
     /// Keys, one of which every request must have; none where anybody may ask.
     pub keys: Vec<String>,
+    /// Names besides `localhost` and addresses that requests may call it by, and pages may be from that ask; any where `None`.
+    pub hosts: Option<Vec<String>>,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long the head of a request may take.
@@ -42,6 +44,7 @@ impl Default for Options {
         let seconds = Duration::from_secs;
         Options {
             keys: Vec::new(),
+            hosts: None,
             connections: 512,
             head: seconds(10),
             body: seconds(30),
@@ -138,7 +141,10 @@ impl<M: Model> App<M> {
     }
 
     /// What takes long, on a thread that nobody waits for.
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, HttpError> {
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&M) -> T + Send + 'static,
+    ) -> Result<T, HttpError> {
         let model = self.model.clone();
         let done = tokio::task::spawn_blocking(move || work(&model)).await;
         done.map_err(|error| HttpError::failed(error.to_string()))

@@ -49,6 +49,14 @@ impl HttpError {
             .with_status(StatusCode::UNAUTHORIZED, "authentication_error")
     }
 
+    /// It was called by a name that is none of its own.
+    pub(crate) fn host(name: &str) -> HttpError {
+        let message = format!(
+            "{name:?} is no name of this server: it has localhost and its address, and those that --allowed-host says"
+        );
+        HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
+    }
+
     /// The model failed.
     pub(crate) fn failed(message: impl Into<String>) -> HttpError {
         HttpError::invalid(None, message).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
@@ -69,6 +77,7 @@ impl HttpError {
     pub(crate) fn anthropic_body(&self) -> Value {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",

@@ -14,6 +14,7 @@
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
+//! | `names` | by which names it may be called |
 //! | `error` | how requests fail |
 //!
 //! Invariant: every path but `/health` wants a key, where there are keys.
@@ -30,6 +31,7 @@ mod error;
 mod fields;
 mod local;
 pub mod model;
+mod names;
 mod native;
 mod openai;
 mod responses;
@@ -129,8 +131,13 @@ async fn guarded<M: Model>(
     if is_anthropic { HttpError::as_anthropic(response) } else { response }
 }
 
-/// What stands before every request: keys, and a body that comes in time and is not too large.
+/// What stands before every request: names that it may be called by, keys, and a body that comes in time and is not too large.
 async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, next: Next) -> Response {
+    if let Some(hosts) = &app.options.hosts
+        && let Err(name) = names::are_allowed(hosts, &request)
+    {
+        return HttpError::host(&name).into_response();
+    }
     let is_open = ["/health", "/v1/health"].contains(&request.uri().path());
     if !is_open && !has_key(&app.options.keys, &request) {
         return HttpError::key().into_response();
@@ -173,7 +180,9 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
 /// Whether a request has one of the keys, or there are none. All are compared, whole, so that time tells nothing of them.
 fn has_key(keys: &[String], request: &Request) -> bool {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
+    // Names of schemes have no case (RFC 9110, 11.1).
+    let bearer = bearer.and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, key)| key);
     let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
     let found = found.unwrap_or_default().trim().as_bytes();
     let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));

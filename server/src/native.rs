@@ -17,7 +17,7 @@ use crate::answer::{Answer, Answers, Next, Usage};
 use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
-use crate::model::{End, Likely, Model, Request, Status};
+use crate::model::{End, Likely, Model, Refusal, Request, Status};
 use crate::openai::{conversation, likely_object, prompt_tokens};
 use crate::wanted::{constraint_of_text, sampling};
 
@@ -54,12 +54,17 @@ pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     let fields = Fields::of(&body)?;
     let content = fields.text("content")?.ok_or_else(|| HttpError::invalid(Some("content"), "content is missing"))?;
     let flag = |name, otherwise| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(otherwise));
-    let tokens = app.model.encode(content, flag("add_special", false)?, flag("parse_special", true)?)?;
-    if !flag("with_pieces", false)? {
-        return Ok(Json(json!({"tokens": tokens})));
-    }
-    let piece = |&id: &u32| Ok(json!({"id": id, "piece": app.model.decode(&[id])?}));
-    Ok(Json(json!({"tokens": tokens.iter().map(piece).collect::<Result<Vec<_>, HttpError>>()?})))
+    let (content, add, parse) = (content.to_owned(), flag("add_special", false)?, flag("parse_special", true)?);
+    let with_pieces = flag("with_pieces", false)?;
+    let made = move |model: &M| -> Result<Value, Refusal> {
+        let tokens = model.encode(&content, add, parse)?;
+        if !with_pieces {
+            return Ok(json!({"tokens": tokens}));
+        }
+        let piece = |&id: &u32| Ok(json!({"id": id, "piece": model.decode(&[id])?}));
+        Ok(json!({"tokens": tokens.iter().map(piece).collect::<Result<Vec<_>, Refusal>>()?}))
+    };
+    Ok(Json(app.blocking(made).await??))
 }
 
 /// Tokens as text.
@@ -73,7 +78,7 @@ pub(crate) async fn detokenize<M: Model>(
         .and_then(Value::as_array)
         .and_then(|list| list.iter().map(|number| u32::try_from(number.as_u64()?).ok()).collect::<Option<Vec<u32>>>());
     let tokens = tokens.ok_or_else(|| HttpError::invalid(Some("tokens"), "tokens must be a list of tokens"))?;
-    Ok(Json(json!({"content": app.model.decode(&tokens)?})))
+    Ok(Json(json!({"content": app.blocking(move |model| model.decode(&tokens)).await??})))
 }
 
 /// What a template makes of a conversation.
@@ -102,9 +107,9 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     fields.refuse(COMPLETION_UNSUPPORTED)?;
     let limit = fields.number("n_predict")?.filter(|limit| *limit >= 0.0).map(|limit| limit as usize);
     let request = Request {
-        tokens: prompt_tokens(&*app.model, fields.get("prompt"))?,
+        tokens: prompt_tokens(&app, fields.get("prompt")).await?,
         limit,
-        sampling: sampling(&*app.model, &fields)?,
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,

@@ -85,7 +85,7 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
     };
     let wanted = Wanted {
         limit: limit.map(|limit| limit as usize),
-        sampling: sampling(&*app.model, &fields)?,
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         constraint: constraint_of_chat(&fields)?,
@@ -104,10 +104,10 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     refuse(&fields, COMPLETION_UNSUPPORTED)?;
     let how = How::of(&fields, Kind::Completion)?;
     let limit = fields.number("max_tokens")?.map_or(COMPLETION_TOKENS, |limit| limit as usize);
-    let tokens = prompt_tokens(&*app.model, fields.get("prompt"))?;
+    let tokens = prompt_tokens(&app, fields.get("prompt")).await?;
     let request = Request {
         limit: Some(limit),
-        sampling: sampling(&*app.model, &fields)?,
+        sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
@@ -127,12 +127,16 @@ fn count(fields: &Fields) -> Result<u32, HttpError> {
 }
 
 /// A prompt: a text, a list with one, or tokens.
-pub(crate) fn prompt_tokens(model: &impl Model, prompt: Option<&Value>) -> Result<Vec<u32>, HttpError> {
+pub(crate) async fn prompt_tokens<M: Model>(app: &App<M>, prompt: Option<&Value>) -> Result<Vec<u32>, HttpError> {
     let wrong = || HttpError::invalid(Some("prompt"), "prompt must be a text, or a list of tokens");
+    let encoded = |text: &str| {
+        let text = text.to_owned();
+        app.blocking(move |model| model.encode(&text, true, true))
+    };
     let tokens = match prompt {
-        Some(Value::String(text)) => model.encode(text, true, true)?,
+        Some(Value::String(text)) => encoded(text).await??,
         Some(Value::Array(list)) => match list.as_slice() {
-            [Value::String(text)] => model.encode(text, true, true)?,
+            [Value::String(text)] => encoded(text).await??,
             [Value::String(_), ..] => {
                 return Err(HttpError::unsupported("prompt", "more than one prompt in a request"));
             }

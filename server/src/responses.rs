@@ -55,7 +55,7 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
     let chat = chat_of(&fields)?;
     let wanted = Wanted {
         limit: fields.number("max_output_tokens")?.map(|limit| limit as usize),
-        sampling: sampling(&*app.model, &fields)?,
+        sampling: sampling(&app, &fields).await?,
         stop: Vec::new(),
         ignore_end: false,
         constraint: constraint_of_chat(&chat)?,

@@ -4,6 +4,7 @@ use ixc_grammar::Source;
 use ixc_runtime::sample::{self, Kind, Settings};
 use serde_json::{Value, json};
 
+use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{Constraint, Model};
@@ -13,7 +14,7 @@ const MOST_BREAKERS: usize = 64;
 const MOST_BREAKER_BYTES: usize = 64;
 
 /// How tokens are chosen; the defaults are those of a run. Fields are named as the sampler names its settings.
-pub(crate) fn sampling(model: &impl Model, fields: &Fields) -> Result<Settings, HttpError> {
+pub(crate) async fn sampling<M: Model>(app: &App<M>, fields: &Fields) -> Result<Settings, HttpError> {
     let mut settings = Settings::default();
     for number in sample::NUMBERS {
         if let Some(found) = fields.number(number.name)? {
@@ -33,7 +34,8 @@ pub(crate) fn sampling(model: &impl Model, fields: &Fields) -> Result<Settings, 
         settings.samplers = kinds(samplers)?;
     }
     if settings.dry_multiplier > 0.0 {
-        settings.dry_breakers = model.breakers(breakers(fields)?.as_deref())?;
+        let texts = breakers(fields)?;
+        settings.dry_breakers = app.blocking(move |model| model.breakers(texts.as_deref())).await??;
     }
     Ok(settings)
 }

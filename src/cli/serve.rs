@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,13 +42,13 @@ const QUEUE: usize = 16;
 Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
 is 503. What a prompt has in common with an earlier one is not computed again. A request whose client goes away ends.
 
-Without keys it listens on this machine alone. Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
+Without keys it listens on this machine alone, and answers where it is called localhost or by its address (--allowed-host says other names). Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// The address to listen on.
-    #[arg(long, default_value = "127.0.0.1")]
-    host: IpAddr,
+    /// The address to listen on, or a name that has one, such as localhost.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    host: String,
     /// The port to listen on; 0 takes a free one, and says which.
     #[arg(long, default_value_t = 8080, env = "IXC_PORT", hide_env_values = true)]
     port: u16,
@@ -62,6 +62,10 @@ pub struct Args {
     /// Listen on an address that others reach, without keys.
     #[arg(long)]
     no_api_key: bool,
+    /// Answer also where the server is called by this name; may be given several times. Without keys it answers to localhost and addresses alone, so that no page in a
+    /// browser reaches it by a name of its own.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    allowed_host: Vec<String>,
     /// The model's name in answers [default: its file's].
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
@@ -103,7 +107,9 @@ impl Args {
     /// Runs the command.
     pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
         let keys = self.keys()?;
-        if keys.is_empty() && !self.host.is_loopback() && !self.no_api_key {
+        let addresses = self.addresses()?;
+        let is_here = addresses.iter().all(|address| address.ip().is_loopback());
+        if keys.is_empty() && !is_here && !self.no_api_key {
             let wrong =
                 format!("others reach {}: --api-key-file says who may ask, --no-api-key that anybody may", self.host);
             return Err(Usage(wrong).into());
@@ -127,9 +133,9 @@ impl Args {
             ..options
         };
         // Before the model is loaded, which takes longer.
-        let address = SocketAddr::new(self.host, self.port);
-        let listener =
-            serving::listen(address).map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
+        let address = format!("{}:{}", self.host, self.port);
+        let refused = || ixc::Error::io(Path::new(&address), "listen on");
+        let listener = serving::listen(&addresses).map_err(refused())?;
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
@@ -152,13 +158,15 @@ impl Args {
             drops_turns: self.drop_turns,
         };
         let host = Host::new(session, of)?;
-        let local = listener.local_addr().map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
+        let local = listener.local_addr().map_err(refused())?;
         note!(
             "ixc: {name} on http://{local}, {} at once in contexts of {context}, {}",
             counted(self.parallel.into(), "request"),
             counted(threads, "thread")
         );
-        let options = ixc_server::Options { keys, ..ixc_server::Options::default() };
+        let is_guarded = !self.allowed_host.is_empty() || keys.is_empty() && is_here;
+        let hosts = is_guarded.then(|| [&self.allowed_host[..], std::slice::from_ref(&self.host)].concat());
+        let options = ixc_server::Options { keys, hosts, ..ixc_server::Options::default() };
         let (end, ended) = tokio::sync::oneshot::channel();
         interrupt::once(move || {
             note!("ixc: ending; Ctrl-C again ends at once");
@@ -166,6 +174,16 @@ impl Args {
         });
         serve(host, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
         Ok(())
+    }
+
+    /// The addresses that are meant; IPv4 first, since clients that are told a name try both, and those that are told an address mostly this one.
+    fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let name = self.host.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&self.host);
+        let found = (name, self.port).to_socket_addrs();
+        let wrong = |why: String| Usage(format!("--host {}: there is no such address: {why}", self.host));
+        let mut found: Vec<SocketAddr> = found.map_err(|error| wrong(error.to_string()))?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        if found.is_empty() { Err(wrong("the name has none".to_owned()).into()) } else { Ok(found) }
     }
 
     /// Where what prompts begin with is kept.

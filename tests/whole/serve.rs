@@ -44,7 +44,7 @@ impl Server {
     pub fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
         );
         self.send(&[head.as_bytes(), body.as_bytes()].concat())
     }
@@ -398,11 +398,12 @@ fn what_is_wrong_is_said_by_name() {
         assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["message"].is_string(), "{text}");
     }
     // A body that says how long it is, and is not read.
-    let stream = server
-        .send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n");
+    let stream = server.send(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n",
+    );
     assert_eq!(answer_status(stream), 413);
     // One that breaks off, and is not too large.
-    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_eq!(answer_status(server.send(format!("{head}no length\r\n").as_bytes())), 400);
     // It works on, and has the name that the command line said.
     assert_eq!(server.post("/v1/completions", &completion("Hi", 1)).0, 200);
@@ -687,14 +688,48 @@ fn who_has_no_key_is_told_so() {
         ("Authorization: Bearer on\r\n", 401),
         ("Authorization: Bearer onetwo\r\n", 401),
         ("Authorization: Bearer two\r\n", 200),
+        ("Authorization: bearer two\r\n", 200),
+        ("Authorization: BEARER  two\r\n", 200),
+        ("Authorization: Basic two\r\n", 401),
+        ("Authorization: Bearertwo\r\n", 401),
         ("x-api-key: one\r\n", 200),
     ] {
         assert_eq!(server.ask("GET", "/v1/models", headers, "").0, expected, "{headers}");
     }
     assert_eq!(server.get("/metrics").0, 401);
     assert_eq!(server.get("/health").0, 200);
-    let refused = ixc(["serve", "demo", "--host", "0.0.0.0", "--port", "0"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(2));
+    for host in ["0.0.0.0", "::", "no.such.name.invalid"] {
+        let refused = ixc(["serve", "demo", "--host", host, "--port", "0"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{host}");
+    }
+}
+
+/// Without keys, a page whose name was made to lead here is refused, as is one of another place; with keys names say nothing.
+#[test]
+fn who_calls_a_server_by_another_name_is_refused() {
+    let ask = |server: &Server, host: &str, more: &str| {
+        let head = format!("GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        answer(server.send(head.as_bytes()))
+    };
+    let server = Server::start(&["--host", "localhost", "--allowed-host", "models.example"]);
+    for (host, more, expected) in [
+        ("localhost:8080", "", 200),
+        ("127.0.0.1", "", 200),
+        ("models.example", "Origin: https://models.example\r\n", 200),
+        ("localhost", "Origin: http://127.0.0.1:3000\r\n", 200),
+        ("evil.example", "", 403),
+        ("localhost", "Origin: https://evil.example\r\n", 403),
+        ("localhost", "Origin: null\r\n", 403),
+        ("localhost\r\nHost: evil.example", "", 403),
+    ] {
+        let (status, text) = ask(&server, host, more);
+        assert_eq!(status, expected, "{host} {more}: {text}");
+        if expected == 403 {
+            assert!(text.contains("--allowed-host"), "{text}");
+        }
+    }
+    let server = Server::start(&["--api-key", "one"]);
+    assert_eq!(ask(&server, "any.example", "x-api-key: one\r\n").0, 200);
 }
 
 /// A client that goes away, in its answer and while it waits, frees its place; a queue that is full says so.
