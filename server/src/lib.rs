@@ -9,7 +9,9 @@
 //! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
 //! | `responses` | `/v1/responses` |
 //! | `anthropic` | `/v1/messages` |
-//! | `native` | llama-server's endpoints, `/health`, `/metrics` |
+//! | `native` | llama-server's endpoints, `/health` |
+//! | `metrics` | `/metrics` |
+//! | [`histogram`] | how values are distributed |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
@@ -29,7 +31,9 @@ mod app;
 mod connection;
 mod error;
 mod fields;
+pub mod histogram;
 mod local;
+mod metrics;
 pub mod model;
 mod names;
 mod native;
@@ -101,7 +105,7 @@ fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<boo
         .route("/props", get(native::props::<M>))
         .route("/slots", get(slots::slots::<M>))
         .route("/slots/{id}", post(slots::act::<M>))
-        .route("/metrics", get(native::metrics::<M>))
+        .route("/metrics", get(metrics::metrics::<M>))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)
         // Bodies are read in `guarded`, which bounds them.

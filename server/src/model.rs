@@ -8,6 +8,8 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::histogram::{self, Histogram};
+
 /// What makes tokens. Its methods are called by many threads at once, and none waits for tokens.
 pub trait Model: Send + Sync + 'static {
     /// What is known of it.
@@ -278,6 +280,8 @@ pub struct Status {
     pub rows: u64,
     /// Requests that ended.
     pub ended: u64,
+    /// Those of them that ended because as many tokens were made as were asked for, or the context was full.
+    pub bounded: u64,
     /// Requests that failed.
     pub failed: u64,
     /// Requests whose client went away.
@@ -288,6 +292,63 @@ pub struct Status {
     pub kept_memory: u64,
     /// Bytes of files.
     pub kept_folder: u64,
+    /// Sequences with a request, summed over all steps.
+    pub busy: u64,
+    /// Most tokens that a sequence has held.
+    pub most_held: usize,
+    /// How values are distributed.
+    pub distributions: Distributions,
+    /// What streamed experts did, where there are such.
+    pub experts: Option<Experts>,
+}
+
+/// How long requests took, in seconds, and how large steps were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distributions {
+    /// From a request until it was worked on.
+    pub queued: Histogram,
+    /// From a request to its first token.
+    pub first_token: Histogram,
+    /// From each token of a request to the next.
+    pub between_tokens: Histogram,
+    /// From a request to its end, of those that ended.
+    pub whole: Histogram,
+    /// Rows of steps.
+    pub rows: Histogram,
+}
+
+impl Default for Distributions {
+    fn default() -> Distributions {
+        let times = || Histogram::new(histogram::SECONDS);
+        Distributions {
+            queued: times(),
+            first_token: times(),
+            between_tokens: times(),
+            whole: times(),
+            rows: Histogram::new(histogram::ROWS),
+        }
+    }
+}
+
+/// What streamed experts did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Experts {
+    /// Needed ones that were there.
+    pub hits: u64,
+    /// Those of them that had been read ahead.
+    pub foreseen: u64,
+    /// Needed ones that were being read.
+    pub on_the_way: u64,
+    /// Needed ones that were not.
+    pub misses: u64,
+    /// Seconds that threads waited, all together.
+    pub stall_seconds: f64,
+    /// Reads.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Seconds with a read outstanding.
+    pub busy_seconds: f64,
 }
 
 /// A sequence.

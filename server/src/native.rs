@@ -1,13 +1,12 @@
-//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/health`; and `/metrics` for Prometheus.
+//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/health`.
 
 use std::convert::Infallible;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
@@ -17,7 +16,7 @@ use crate::answer::{Answer, Answers, Next, Usage};
 use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
-use crate::model::{End, Likely, Model, Refusal, Request, Status};
+use crate::model::{End, Likely, Model, Refusal, Request};
 use crate::openai::{conversation, likely_object, prompt_tokens};
 use crate::wanted::{constraint_of_text, sampling};
 
@@ -200,50 +199,4 @@ fn timings(answers: &Answers) -> Value {
         "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
         "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
     })
-}
-
-/// A figure of [`metrics`].
-struct Metric {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-    of: fn(&Status) -> f64,
-}
-
-const fn metric(name: &'static str, kind: &'static str, help: &'static str, of: fn(&Status) -> f64) -> Metric {
-    Metric { name, kind, help, of }
-}
-
-/// Names are llama-server's where it has such a figure, behind our prefix.
-const METRICS: &[Metric] = &[
-    metric("prompt_tokens_total", "counter", "Tokens of prompts that were computed.", |s| s.prompt_tokens as f64),
-    metric("prompt_tokens_cached_total", "counter", "Tokens of prompts that were held already.", |s| {
-        s.reused_tokens as f64
-    }),
-    metric("tokens_predicted_total", "counter", "Tokens that were made.", |s| s.made_tokens as f64),
-    metric("prompt_seconds_total", "counter", "Time of steps with prompts.", |s| s.prompt_seconds),
-    metric("tokens_predicted_seconds_total", "counter", "Time of the other steps.", |s| s.decode_seconds),
-    metric("n_decode_total", "counter", "Steps.", |s| s.steps as f64),
-    metric("n_rows_total", "counter", "Rows of all steps; by steps, the mean batch.", |s| s.rows as f64),
-    metric("requests_processing", "gauge", "Requests that are worked on.", |s| s.active as f64),
-    metric("requests_deferred", "gauge", "Requests that wait.", |s| s.waiting as f64),
-    metric("requests_ended_total", "counter", "Requests that ended.", |s| s.ended as f64),
-    metric("requests_failed_total", "counter", "Requests that failed.", |s| s.failed as f64),
-    metric("requests_cancelled_total", "counter", "Requests whose client went away.", |s| s.cancelled as f64),
-    metric("kv_cache_tokens", "gauge", "Tokens that sequences hold.", |s| {
-        s.slots.iter().map(|slot| slot.cached as f64).sum()
-    }),
-    metric("prompt_cache_memory_bytes", "gauge", "What is kept of prompts in memory.", |s| s.kept_memory as f64),
-    metric("prompt_cache_folder_bytes", "gauge", "What is kept of prompts in the folder.", |s| s.kept_folder as f64),
-];
-
-/// What Prometheus reads.
-pub(crate) async fn metrics<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
-    let status = app.model.status();
-    let mut text = String::new();
-    for Metric { name, kind, help, of } in METRICS {
-        // A text takes whatever is written to it.
-        let _ = writeln!(text, "# HELP ixc:{name} {help}\n# TYPE ixc:{name} {kind}\nixc:{name} {}", of(&status));
-    }
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::support::prometheus::Page;
 use crate::support::{ixc, stdout};
 
 /// A server, which is ended with this.
@@ -65,9 +66,14 @@ impl Server {
 
     /// A figure of its metrics.
     pub fn metric(&self, name: &str) -> f64 {
-        let (_, text) = self.get("/metrics");
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("ixc:{name} ")));
-        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        self.metrics().sum(&format!("ixc:{name}"), &[])
+    }
+
+    /// All of them.
+    pub fn metrics(&self) -> Page {
+        let (status, text) = self.get("/metrics");
+        assert_eq!(status, 200, "{text}");
+        Page::read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
     /// Waits until something is so.
@@ -678,6 +684,45 @@ fn facts_and_tokens() {
     let slots: Value = serde_json::from_str(&server.get("/slots").1).unwrap();
     assert_eq!((slots.as_array().unwrap().len(), &slots[0]["is_processing"]), (4, &json!(false)));
     assert_eq!(serde_json::from_str::<Value>(&server.get("/props").1).unwrap()["total_slots"], 4);
+}
+
+/// Figures are what was done, whatever the model is called.
+#[test]
+fn metrics_say_what_was_done() {
+    let server = Server::start(&["--alias", "a \"b\" \\c", "--parallel", "2"]);
+    let empty = server.metrics();
+    assert_eq!(empty.sum("ixc:time_to_first_token_seconds_count", &[]), 0.0);
+    assert_eq!(empty.sum("ixc:predicted_tokens_seconds", &[]), 0.0);
+    // Its weights are in memory.
+    assert!(!empty.families.keys().any(|name| name.contains("expert") || name.contains("drive")), "{empty:?}");
+    for (tokens, ignores_end) in [(5, true), (7, true), (3, true)] {
+        let mut request = completion(PROMPTS[2], tokens);
+        request["ignore_eos"] = ignores_end.into();
+        assert_eq!(server.post("/v1/completions", &request).0, 200);
+    }
+    let (_, stopped) =
+        server.post("/completion", &json!({"prompt": PROMPTS[2], "n_predict": 9, "temperature": 0, "stop": ["e"]}));
+    let made = 5.0 + 7.0 + 3.0 + stopped["tokens_predicted"].as_f64().unwrap();
+    let page = server.metrics();
+    let is = |name: &str, labels: &[(&str, &str)]| page.sum(&format!("ixc:{name}"), labels);
+    assert_eq!(is("tokens_predicted_total", &[("model_name", "a \"b\" \\c")]), made);
+    assert_eq!((is("requests_ended_total", &[]), is("requests_processing", &[])), (4.0, 0.0));
+    let ended =
+        ["stop", "length", "abort", "error"].map(|why| is("request_success_total", &[("finished_reason", why)]));
+    assert_eq!(ended, [1.0, 3.0, 0.0, 0.0]);
+    for name in ["request_queue_time_seconds", "time_to_first_token_seconds", "e2e_request_latency_seconds"] {
+        assert_eq!(is(&format!("{name}_count"), &[]), 4.0, "{name}");
+    }
+    assert_eq!(is("inter_token_latency_seconds_count", &[]), made - 4.0);
+    // Of four equal prompts three had but their last token to compute.
+    let (computed, cached) = (is("prompt_tokens_total", &[]), is("prompt_tokens_cached_total", &[]));
+    assert!(cached > 0.0 && cached % 3.0 == 0.0 && computed == cached / 3.0 + 4.0, "{computed} {cached}");
+    assert_eq!(is("iteration_tokens_total_count", &[]), is("n_decode_total", &[]));
+    assert_eq!(is("iteration_tokens_total_sum", &[]), is("n_rows_total", &[]));
+    assert_eq!(is("n_rows_total", &[]), computed + made - 4.0);
+    assert!(is("n_tokens_max", &[]) >= is("kv_cache_tokens", &[]) / 2.0 && is("n_busy_slots_per_decode", &[]) == 1.0);
+    assert!(is("predicted_tokens_seconds", &[]) > 0.0 && is("kv_cache_usage_perc", &[]) < 1.0);
+    assert!(is("time_to_first_token_seconds_sum", &[]) <= is("e2e_request_latency_seconds_sum", &[]));
 }
 
 #[test]

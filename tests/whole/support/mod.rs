@@ -5,6 +5,7 @@ pub mod headers;
 pub mod holes;
 pub mod made;
 pub mod measure;
+pub mod prometheus;
 pub mod split;
 pub mod steps;
 pub mod terminal;
