@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use ixc_files::open::open_append;
 use ixc_files::{Kind, Place};
+use ixc_server::model::One;
 use ixc_server::{Local, fields_of};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -377,7 +378,7 @@ pub fn run<R: BufRead>(
     // As many again wait, so that there are always tokens to compute.
     let at_once = 2 * host.parallel();
     let host = Arc::new(host);
-    let local = Local::new(Arc::clone(&host));
+    let local = Local::new(Arc::new(One(Arc::clone(&host))));
     let result = runtime.block_on(async {
         let (mut progress, mut running, mut ended) = (Progress::default(), JoinSet::new(), false);
         let mut stop = std::pin::pin!(async {

@@ -1,4 +1,4 @@
-//! A session behind a server: requests of many clients, computed together by one thread.
+//! Sessions behind a server: requests of many clients, computed together by one thread.
 //!
 //! ```text
 //! connections ──start──▶ queue ──▶ the engine's thread: Scheduler::step, over and over
@@ -26,8 +26,8 @@ use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{sample, saved};
-use ixc_server::Model;
 use ixc_server::model::{self, Constraint, Experts, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_server::{Model, Models};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -35,6 +35,10 @@ use crate::prompt_cache;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{self, ContextShift, End, Session, StopStrings};
 use crate::{Error, build, chat};
+
+mod registry;
+
+pub use registry::{Registry, Source};
 
 /// How often the thread says that it is there while there is nothing to do.
 const BEAT: Duration = Duration::from_secs(1);
@@ -307,15 +311,15 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
 /// # Errors
 /// When the system refuses threads.
 pub fn serve(
-    host: Host,
+    models: Registry,
     listener: TcpListener,
     options: ixc_server::Options,
     ended: tokio::sync::oneshot::Receiver<()>,
 ) -> io::Result<()> {
     // Requests are parsed and answers written by two threads; the engine has its own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let host = Arc::new(host);
-    let served = Arc::clone(&host);
+    let models = Arc::new(models);
+    let served: Arc<dyn Models<Host>> = Arc::clone(&models) as Arc<dyn Models<Host>>;
     let result = runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let end = async move {
@@ -327,10 +331,10 @@ pub fn serve(
         ixc_server::serve(listener, served, options, end).await;
         Ok(())
     });
-    // With it go connections that did not end in time, and their hold on the host.
+    // With it go connections that did not end in time, and their hold on models.
     drop(runtime);
-    if let Some(host) = Arc::into_inner(host) {
-        host.end();
+    if let Some(models) = Arc::into_inner(models) {
+        models.end();
     }
     result
 }

@@ -111,7 +111,10 @@ impl From<Refusal> for HttpError {
             Refusal::Invalid { .. } => error,
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
             Refusal::TooLong { .. } => HttpError { code: Some("context_length_exceeded"), ..error },
-            Refusal::Busy { .. } | Refusal::Ending => {
+            Refusal::NoModel { .. } => HttpError { code: Some("model_not_found"), param: Some("model"), ..error }
+                .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
+            Refusal::Failed { .. } => error.with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+            Refusal::Busy { .. } | Refusal::NoRoom { .. } | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }
         }

@@ -62,13 +62,13 @@ use app::App;
 pub use app::Options;
 use error::HttpError;
 pub use local::{Local, fields_of};
-pub use model::Model;
+pub use model::{Model, Models};
 
-/// Serves a model on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
+/// Serves models on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
 /// returns.
 pub async fn serve<M: Model>(
     listener: TcpListener,
-    model: Arc<M>,
+    models: Arc<dyn Models<M>>,
     options: Options,
     end: impl Future<Output = ()> + Send + 'static,
 ) {
@@ -79,13 +79,13 @@ pub async fn serve<M: Model>(
         // The receivers see the end only as long as there is a sender.
         std::future::pending::<()>().await;
     });
-    let router = router(model, options.clone(), ending.clone());
+    let router = router(models, options.clone(), ending.clone());
     connection::serve(listener, router, &options, ending).await;
 }
 
-fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> Router {
+fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> Router {
     let body_bytes = options.body_bytes;
-    let app = Arc::new(App::new(model, options, ending));
+    let app = Arc::new(App::new(models, options, ending));
     Router::new()
         .route("/health", get(native::health::<M>))
         .route("/v1/health", get(native::health::<M>))

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-use crate::Model;
 use crate::app::Options;
 use crate::fields::Fields;
+use crate::model::{Model, Models};
 
 /// A server that nobody reaches but this process.
 #[derive(Clone, Debug)]
@@ -23,12 +23,12 @@ pub struct Local {
 }
 
 impl Local {
-    /// Before a model.
-    pub fn new<M: Model>(model: Arc<M>) -> Local {
+    /// Before models.
+    pub fn new<M: Model>(models: Arc<dyn Models<M>>) -> Local {
         let (end, ending) = watch::channel(false);
         // Whoever asks knows how much, and waits for room as long as it takes.
         let options = Options { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..Options::default() };
-        Local { router: crate::router(model, options, ending), _end: Arc::new(end) }
+        Local { router: crate::router(models, options, ending), _end: Arc::new(end) }
     }
 
     /// Most bytes of a body.

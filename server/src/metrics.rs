@@ -1,4 +1,4 @@
-//! `/metrics`: figures for Prometheus, of each model.
+//! `/metrics`: figures for Prometheus, of each model that is loaded.
 //!
 //! Names are llama-server's where it has such a figure, vLLM's where that one alone has, and ours otherwise; all behind `ixc:`.
 //!
@@ -205,7 +205,8 @@ const METRICS: &[Metric] = &[
 
 /// What Prometheus reads.
 pub(crate) async fn metrics<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
-    let models = [(app.model.facts(), app.model.status())];
+    let loaded: Vec<Arc<M>> = app.models.list().into_iter().filter_map(|listed| listed.model).collect();
+    let models: Vec<_> = loaded.iter().map(|model| (model.facts(), model.status())).collect();
     ([(header::CONTENT_TYPE, TEXT)], text(&models)).into_response()
 }
 

@@ -1,5 +1,7 @@
 //! What a server stands before: something that makes tokens of prompts.
 
+use std::sync::Arc;
+
 use ixc_frontend::chat::Parser;
 use ixc_frontend::template::Conversation;
 use ixc_grammar::{Matcher, Source};
@@ -9,6 +11,54 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::histogram::{self, Histogram};
+
+/// Models by name, of which some are loaded.
+pub trait Models<M>: Send + Sync + 'static {
+    /// All of them, loaded or not.
+    fn list(&self) -> Vec<Listed<M>>;
+
+    /// The model of a name, or the first where none is said, if it is loaded.
+    ///
+    /// # Errors
+    /// [`Refusal::NoModel`] where there is none of the name.
+    fn loaded(&self, name: Option<&str>) -> Result<Option<Arc<M>>, Refusal>;
+
+    /// The same, loaded now where it is not. May take minutes, and others wait for their turn: not for threads that anybody waits for. It stays loaded as
+    /// long as somebody has it.
+    ///
+    /// # Errors
+    /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] where others answer that would have to be unloaded; [`Refusal::Failed`] where it cannot be loaded.
+    fn load(&self, name: Option<&str>) -> Result<Arc<M>, Refusal>;
+}
+
+/// A model among others.
+#[derive(Clone, Debug)]
+pub struct Listed<M> {
+    /// Its name.
+    pub name: String,
+    /// It, where it is loaded.
+    pub model: Option<Arc<M>>,
+    /// Bytes of memory that are counted for it, where it is loaded and that is known.
+    pub memory: Option<u64>,
+}
+
+/// One model, whatever it is called.
+#[derive(Clone, Debug)]
+pub struct One<M>(pub Arc<M>);
+
+impl<M: Model> Models<M> for One<M> {
+    fn list(&self) -> Vec<Listed<M>> {
+        vec![Listed { name: self.0.facts().name.clone(), model: Some(Arc::clone(&self.0)), memory: None }]
+    }
+
+    fn loaded(&self, _: Option<&str>) -> Result<Option<Arc<M>>, Refusal> {
+        Ok(Some(Arc::clone(&self.0)))
+    }
+
+    fn load(&self, _: Option<&str>) -> Result<Arc<M>, Refusal> {
+        Ok(Arc::clone(&self.0))
+    }
+}
 
 /// What makes tokens. Its methods are called by many threads at once, and none waits for tokens.
 pub trait Model: Send + Sync + 'static {
@@ -249,6 +299,30 @@ pub enum Refusal {
     Busy {
         /// How many.
         waiting: usize,
+    },
+    /// There is no such model.
+    #[error("there is no model {name:?}; there are {known}")]
+    NoModel {
+        /// What was asked for.
+        name: String,
+        /// What there is, for people.
+        known: String,
+    },
+    /// There is no memory for it as long as others are used.
+    #[error("there is no room for {name} while {others} answer; try again later")]
+    NoRoom {
+        /// What was asked for.
+        name: String,
+        /// What takes the memory, for people.
+        others: String,
+    },
+    /// It cannot be loaded.
+    #[error("{name} cannot be loaded: {message}")]
+    Failed {
+        /// What was asked for.
+        name: String,
+        /// Why, for people.
+        message: String,
     },
     /// It is ending, or has failed.
     #[error("the server is shutting down")]

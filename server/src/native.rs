@@ -6,14 +6,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Answers, Next, Usage};
-use crate::app::App;
+use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Likely, Model, Refusal, Request};
@@ -22,7 +22,8 @@ use crate::wanted::{constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
 pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
-    let (status, word) = match (app.is_ending(), app.model.status().alive) {
+    let loaded = app.models.list().into_iter().filter_map(|listed| listed.model);
+    let (status, word) = match (app.is_ending(), loaded.into_iter().all(|model| model.status().alive)) {
         (false, true) => (StatusCode::OK, "ok"),
         (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "the engine does not answer"),
@@ -31,26 +32,28 @@ pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response
 }
 
 /// What is known of the model.
-pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
+pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
+    let app = app.of_name(query(&uri, "model")).await?;
     let facts = app.model.facts();
     let settings = ixc_runtime::sample::Settings::default();
     let numbers = ixc_runtime::sample::NUMBERS.iter();
     let mut params: Map<String, Value> =
         numbers.map(|number| (number.name.to_owned(), (number.get)(&settings).into())).collect();
     params.insert("samplers".to_owned(), settings.samplers.iter().map(|kind| kind.name()).collect());
-    Json(json!({
+    Ok(Json(json!({
         "model_alias": facts.name, "model_path": facts.name, "total_slots": facts.parallel, "build_info": facts.build,
         "chat_template": facts.template.as_deref().unwrap_or_default(),
         "default_generation_settings": {
             "n_ctx": facts.context,
             "params": params,
         },
-    }))
+    })))
 }
 
 /// A text as tokens.
 pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
+    let app = app.of(&fields).await?;
     let content = fields.text("content")?.ok_or_else(|| HttpError::invalid(Some("content"), "content is missing"))?;
     let flag = |name, otherwise| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(otherwise));
     let (content, add, parse) = (content.to_owned(), flag("add_special", false)?, flag("parse_special", true)?);
@@ -76,6 +79,7 @@ pub(crate) async fn detokenize<M: Model>(
         .get("tokens")
         .and_then(Value::as_array)
         .and_then(|list| list.iter().map(|number| u32::try_from(number.as_u64()?).ok()).collect::<Option<Vec<u32>>>());
+    let app = app.of(&fields).await?;
     let tokens = tokens.ok_or_else(|| HttpError::invalid(Some("tokens"), "tokens must be a list of tokens"))?;
     Ok(Json(json!({"content": app.blocking(move |model| model.decode(&tokens)).await??})))
 }
@@ -85,8 +89,9 @@ pub(crate) async fn apply_template<M: Model>(
     State(app): State<Arc<App<M>>>,
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
-    let conversation = conversation(&Fields::of(&body)?)?;
-    Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
+    let fields = Fields::of(&body)?;
+    let conversation = conversation(&fields)?;
+    Ok(Json(json!({"prompt": app.of(&fields).await?.prompt(conversation).await?.text})))
 }
 
 /// What is refused.
@@ -104,6 +109,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let fields = Fields::of(&body)?;
     drop(body);
     fields.refuse(COMPLETION_UNSUPPORTED)?;
+    let app = app.of(&fields).await?;
     let limit = fields.number("n_predict")?.filter(|limit| *limit >= 0.0).map(|limit| limit as usize);
     let request = Request {
         tokens: prompt_tokens(&app, fields.get("prompt")).await?,
@@ -118,7 +124,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let streamed = fields.flag("stream")?.unwrap_or(false);
     drop(fields);
     let name = app.model.facts().name.clone();
-    let mut answers = Answer::several(&*app.model, &request, None, 1)?;
+    let mut answers = Answer::several(&app.model, &request, None, 1)?;
     if !streamed {
         let (mut text, mut last, mut likely) = (String::new(), None, Vec::new());
         while let Some(next) = answers.next_of_one().await? {

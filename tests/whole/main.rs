@@ -28,6 +28,7 @@ mod kernel_command;
 mod kernel_replay;
 mod made_models;
 mod malformed;
+mod models;
 mod moved_plans;
 mod outputs;
 mod prompting;

@@ -20,8 +20,13 @@ pub struct Server {
 impl Server {
     /// Serves the demo model, with these arguments besides.
     pub fn start(arguments: &[&str]) -> Server {
+        Server::start_with(&[&["demo"], arguments].concat())
+    }
+
+    /// Serves with these arguments.
+    pub fn start_with(arguments: &[&str]) -> Server {
         let mut child =
-            ixc(["serve", "demo", "--port", "0", "-t", "2"]).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+            ixc(["serve", "--port", "0", "-t", "2"]).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("http://") {
@@ -30,7 +35,7 @@ impl Server {
         }
         // Nobody else reads what it says.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        let address = line.split("http://").nth(1).unwrap().split(',').next().unwrap().to_string();
+        let address = line.split("http://").nth(1).unwrap().split(',').next().unwrap().trim().to_string();
         Server { child, address }
     }
 
