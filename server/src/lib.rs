@@ -12,6 +12,7 @@
 //! | `native` | llama-server's endpoints, `/health` |
 //! | `metrics` | `/metrics` |
 //! | [`histogram`] | how values are distributed |
+//! | `page` | `/`: a page for browsers |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
@@ -19,7 +20,7 @@
 //! | `names` | by which names it may be called |
 //! | `error` | how requests fail |
 //!
-//! Invariant: every path but `/health` wants a key, where there are keys.
+//! Invariant: every path but `/health` and the page at `/` wants a key, where there are keys.
 //! Invariant: what would change an answer and is not there is refused by name, never passed over.
 //! Invariant: what a request may take is bounded: its body, its fields, the time it takes to come, the places in the queue.
 
@@ -38,6 +39,7 @@ pub mod model;
 mod names;
 mod native;
 mod openai;
+mod page;
 mod responses;
 mod slots;
 mod wanted;
@@ -87,6 +89,7 @@ fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch:
     let body_bytes = options.body_bytes;
     let app = Arc::new(App::new(models, options, ending));
     Router::new()
+        .route("/", get(page::page))
         .route("/health", get(native::health::<M>))
         .route("/v1/health", get(native::health::<M>))
         .route("/v1/models", get(openai::models::<M>))
@@ -142,7 +145,7 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
     {
         return HttpError::host(&name).into_response();
     }
-    let is_open = ["/health", "/v1/health"].contains(&request.uri().path());
+    let is_open = ["/", "/health", "/v1/health"].contains(&request.uri().path());
     if !is_open && !has_key(&app.options.keys, &request) {
         return HttpError::key().into_response();
     }

@@ -31,6 +31,7 @@ mod malformed;
 mod models;
 mod moved_plans;
 mod outputs;
+mod page;
 mod prompting;
 mod quantise;
 mod real_shapes;

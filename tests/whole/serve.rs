@@ -60,6 +60,18 @@ impl Server {
         answer(self.begin(method, path, headers, body))
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// An answer as it comes.
+    pub fn raw(&self, method: &str, path: &str) -> String {
+        let mut text = String::new();
+        self.begin(method, path, "", "").read_to_string(&mut text).unwrap();
+        text
+    }
+
     pub fn get(&self, path: &str) -> (u16, String) {
         self.ask("GET", path, "", "")
     }
