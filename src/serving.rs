@@ -36,8 +36,10 @@ use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{self, ContextShift, End, Session, StopStrings};
 use crate::{Error, build, chat};
 
+mod handle;
 mod registry;
 
+pub use handle::{Handle, Polled};
 pub use registry::{Registry, Source};
 
 /// How often the thread says that it is there while there is nothing to do.

@@ -211,6 +211,22 @@ pub struct Request {
     pub likeliest: Option<usize>,
 }
 
+impl Request {
+    /// As many tokens as there is room for, until the model ends; without a grammar.
+    pub fn new(tokens: Vec<u32>, sampling: Settings) -> Request {
+        Request {
+            tokens,
+            limit: None,
+            sampling,
+            stop: Vec::new(),
+            ignore_end: false,
+            show_special: false,
+            grammar: None,
+            likeliest: None,
+        }
+    }
+}
+
 /// A token, and how likely it was.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likely {

@@ -88,8 +88,11 @@ impl Registry {
     /// mean. All together take what [`memory`](ixc_runtime::engine::Options::memory) says, or nearly what the machine has left. Each keeps prompts in a
     /// folder of its own.
     pub fn several(sources: Vec<Source>, session: SessionOptions, host: Options) -> Registry {
-        let memory = session.run.memory.or_else(budget::left);
-        let total = memory.map_or(u64::MAX, |memory| memory.saturating_sub(memory_estimate::process_bytes()));
+        let total = match session.run.memory {
+            // What is said is of the whole process.
+            Some(memory) => memory.saturating_sub(memory_estimate::process_bytes()),
+            None => budget::left().unwrap_or(u64::MAX),
+        };
         let loaded = sources.iter().map(|_| None).collect();
         let state = Mutex::new(State { loaded, clock: 0 });
         Registry { sources, loading: Some(Loading { session, host, total }), state, turn: Mutex::new(()) }
