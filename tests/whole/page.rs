@@ -250,7 +250,7 @@ fn it_is_usable_by_all() {
     let server = Server::start(&["--chat-template", "chatml", "--api-key", "one"]);
     browser.resize(360, 740, "dark");
     browser.open(&format!("http://{}/", server.address()));
-    browser.until("document.getElementById('engine-failure').innerText.includes('API key')");
+    browser.until("document.getElementById('engine-failure').textContent.includes('API key')");
     browser.evaluate("document.querySelector('[data-panel=side]').click(); 0");
     assert_eq!(browser.evaluate("getComputedStyle(document.getElementById('side')).visibility"), "visible");
     browser.evaluate(
@@ -289,7 +289,7 @@ fn it_is_usable_by_all() {
     assert!(browser.evaluate(lightness).as_u64() > Some(600));
     // Everything that is used has a name, and what is said is said aloud.
     let nameless = "Array.from(document.querySelectorAll('button, input, select, textarea, canvas')).filter(node =>
-        !(node.getAttribute('aria-label') || node.labels?.[0]?.innerText.trim() || node.innerText.trim() || node.closest('[hidden]')))
+        !(node.getAttribute('aria-label') || node.labels?.[0]?.textContent.trim() || node.textContent.trim() || node.closest('[hidden]')))
         .map(node => node.outerHTML)";
     assert_eq!(browser.evaluate(nameless), json!([]));
     browser.resize(1280, 900, "dark");
