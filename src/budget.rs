@@ -13,6 +13,8 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 
+use std::path::Path;
+
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight};
 use ixc_runtime::load::SPARE_BYTES;
@@ -21,14 +23,33 @@ use ixc_runtime::{engine, memory_estimate};
 use crate::Error;
 use crate::compile::{Compiled, Options, compile};
 use crate::machine::system;
-use crate::model::Model;
+use crate::model::{Model, is_plan, open_plan};
 
 /// The part of the memory that is left which is taken where nothing is said, in percent: the rest is the system's.
 const MEMORY_PART: u64 = 90;
+/// What may be taken of the memory that is left; nothing where the system does not tell.
+pub fn left() -> Option<u64> {
+    Some([system::memory().available, system::cgroup_left()].into_iter().flatten().min()? / 100 * MEMORY_PART)
+}
+
 /// The budget where nothing is said, for what takes so many bytes; none where it fits.
 fn default_memory(needed: u64) -> Option<u64> {
-    let left = [system::memory().available, system::cgroup_left()].into_iter().flatten().min()? / 100 * MEMORY_PART;
-    (needed > left).then_some(left)
+    left().filter(|left| needed > *left)
+}
+
+/// Bytes that a model or a plan takes with all of it in memory, beside what this process has; of the demo model where there is no path.
+///
+/// # Errors
+/// When it is missing, malformed or cannot be compiled.
+pub fn needed(path: Option<&Path>, options: &Options, run: &engine::Options) -> Result<u64, Error> {
+    let plan = match path {
+        Some(path) if is_plan(path) => open_plan(path, None)?.plan,
+        Some(path) => compile(&Model::open(path)?, options)?.plan,
+        None => compile(&Model::new(crate::demo::open()?)?, options)?.plan,
+    };
+    // What the process has is in the sum.
+    let before = memory_estimate::process_bytes();
+    Ok(memory_estimate::resident(&plan, run)?.saturating_sub(before))
 }
 
 /// A plan's weights with a matrix for each expert.

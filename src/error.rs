@@ -3,6 +3,7 @@
 //! Messages say what is wrong and what would be right, in the words of the library. Which option of a command line that is, the command line
 //! adds.
 
+pub mod batch;
 pub mod kernels;
 pub mod record;
 
@@ -40,6 +41,7 @@ use crate::excerpt::Excerpt;
 use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
+use batch::BatchError;
 use kernels::{BundleError, KernelError};
 use record::RecordError;
 
@@ -328,6 +330,9 @@ pub enum Error {
     /// The record of an evaluation cannot be gone on with.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The answers of a batch cannot be gone on with.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// A text that is too short to be scored.
     #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
     ShortText {
@@ -450,6 +455,7 @@ impl Error {
             Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => {
                 Class::Failed
             }
+            Error::Batch(BatchError::Ended { .. }) => Class::Failed,
             Error::Drive { .. } => Class::Io,
             Error::Saved { source, .. } => match &**source {
                 SavedError::Io { source } => io_class(source),
@@ -488,6 +494,7 @@ impl Error {
             )
             | Error::Record(RecordError::Busy { .. } | RecordError::Other { .. })
             | Error::BehindPass { .. }
+            | Error::Batch(BatchError::Busy { .. } | BatchError::Other { .. })
             | Error::PlanSays { .. } => Class::Usage,
             Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
@@ -522,6 +529,7 @@ impl Error {
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }
             | Error::Record(_)
+            | Error::Batch(BatchError::Malformed { .. })
             | Error::ShortText { .. }
             | Error::OtherVocabulary { .. }
             | Error::LogitsNotFinite { .. }

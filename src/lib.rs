@@ -3,6 +3,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | `batch` | requests of a file, many at once (feature `serve`) |
 //! | [`mod@bench`] | how fast a model runs: steps that are timed |
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`build`] | which `ixc` this is: version and commit |
@@ -34,6 +35,8 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+#[cfg(feature = "serve")]
+pub mod batch;
 pub mod bench;
 pub mod budget;
 pub mod build;
@@ -68,6 +71,8 @@ pub mod timing;
 
 pub use error::Error;
 pub use ixc_files as files;
+#[cfg(feature = "serve")]
+pub use ixc_server as server;
 pub use {
     ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_frontend as frontend, ixc_grammar as grammar, ixc_ir as ir,
     ixc_passes as passes, ixc_runtime as runtime, ixc_targets as targets,

@@ -1,4 +1,4 @@
-//! A session behind a server: requests of many clients, computed together by one thread.
+//! Sessions behind a server: requests of many clients, computed together by one thread.
 //!
 //! ```text
 //! connections ──start──▶ queue ──▶ the engine's thread: Scheduler::step, over and over
@@ -24,9 +24,10 @@ use ixc_frontend::chat::{Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
+use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{sample, saved};
-use ixc_server::Model;
-use ixc_server::model::{self, Constraint, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_server::model::{self, Constraint, Experts, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_server::{Model, Models};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -34,6 +35,12 @@ use crate::prompt_cache;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{self, ContextShift, End, Session, StopStrings};
 use crate::{Error, build, chat};
+
+mod handle;
+mod registry;
+
+pub use handle::{Handle, Polled};
+pub use registry::{Registry, Source};
 
 /// How often the thread says that it is there while there is nothing to do.
 const BEAT: Duration = Duration::from_secs(1);
@@ -85,6 +92,8 @@ struct SlotWish {
 struct Submission {
     request: model::Request,
     events: UnboundedSender<model::Event>,
+    /// When it came.
+    at: Instant,
 }
 
 /// What the thread tells of itself.
@@ -253,7 +262,7 @@ impl Model for Host {
         let refused = if waiting >= self.options.queue.saturating_add(free) {
             Some(Refusal::Busy { waiting })
         } else {
-            let message = Message::Request(Box::new(Submission { request, events }));
+            let message = Message::Request(Box::new(Submission { request, events, at: Instant::now() }));
             self.submissions.send(message).is_err().then_some(Refusal::Ending)
         };
         match refused {
@@ -287,8 +296,13 @@ impl Model for Host {
 }
 
 impl Host {
+    /// Requests that are worked on at once.
+    pub fn parallel(&self) -> usize {
+        self.facts.parallel
+    }
+
     /// Lets what is computed end, and waits until what prompts began with is kept.
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         // Somebody may still hold the other end, who has nothing to say any more.
         let _ = self.submissions.send(Message::End);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -298,12 +312,12 @@ impl Host {
     }
 }
 
-/// Listens on an address.
+/// Listens on the first of these addresses that the system gives.
 ///
 /// # Errors
-/// When the system refuses it.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
+/// When it refuses all of them.
+pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(addresses)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -313,15 +327,15 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Errors
 /// When the system refuses threads.
 pub fn serve(
-    host: Host,
+    models: Registry,
     listener: TcpListener,
     options: ixc_server::Options,
     ended: tokio::sync::oneshot::Receiver<()>,
 ) -> io::Result<()> {
     // Requests are parsed and answers written by two threads; the engine has its own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let host = Arc::new(host);
-    let served = Arc::clone(&host);
+    let models = Arc::new(models);
+    let served: Arc<dyn Models<Host>> = Arc::clone(&models) as Arc<dyn Models<Host>>;
     let result = runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let end = async move {
@@ -335,7 +349,7 @@ pub fn serve(
     });
     // With it go connections that did not end in time. A grammar that is compiled just now, or a prompt that is made, is for nobody any more.
     runtime.shutdown_timeout(LAST);
-    host.end();
+    models.end();
     result
 }
 
@@ -356,6 +370,9 @@ struct Client<'t> {
     stop: StopStrings,
     made: usize,
     begun: bool,
+    /// When it came, and when its last token was made.
+    at: Instant,
+    last: Option<Instant>,
 }
 
 impl Client<'_> {
@@ -388,6 +405,21 @@ fn told(tokenizer: Option<&Tokenizer>, likely: sample::Likely) -> model::Likely 
     let sample::Likely { token, log_probability } = likely;
     let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(token).ok()).unwrap_or_default().to_vec();
     model::Likely { token, bytes, log_probability }
+}
+
+/// What streamed experts did, as it is told.
+fn experts(stats: &stats::Stats) -> Experts {
+    let (sum, drive) = (GroupStats::sum(&stats.groups), &stats.drive);
+    Experts {
+        hits: sum.hits,
+        foreseen: sum.foreseen,
+        on_the_way: sum.on_the_way,
+        misses: sum.misses,
+        stall_seconds: sum.stall.as_secs_f64(),
+        reads: drive.routed.reads + drive.predicted.reads,
+        read_bytes: drive.bytes(),
+        busy_seconds: drive.busy.as_secs_f64(),
+    }
 }
 
 /// What the thread works with.
@@ -477,7 +509,7 @@ impl<'t> Worker<'t> {
         Ok(SlotDone { tokens, bytes })
     }
 
-    fn submit(&mut self, Submission { request, events }: Submission) {
+    fn submit(&mut self, Submission { request, events, at }: Submission) {
         let model::Request { tokens, limit, mut sampling, stop, ignore_end, show_special, grammar, likeliest } =
             request;
         if ignore_end {
@@ -487,7 +519,8 @@ impl<'t> Worker<'t> {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let client = Client { events, text, stop: StopStrings::new(stop), made: 0, begun: false };
+                let client =
+                    Client { events, text, stop: StopStrings::new(stop), made: 0, begun: false, at, last: None };
                 self.clients.insert(id, client);
             }
             Err(error) => {
@@ -506,13 +539,18 @@ impl<'t> Worker<'t> {
     }
 
     fn step(&mut self) {
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), self.scheduler.active());
         let events = self.scheduler.step();
-        let took = begin.elapsed().as_secs_f64();
+        let begun = events.iter().filter(|(_, event)| matches!(event, Event::Begun { .. })).count();
+        let busy = before + begun;
+        let now = Instant::now();
+        let took = (now - begin).as_secs_f64();
         let (rows, prompts) = self.scheduler.last_rows();
         if rows > 0 {
             self.status.steps += 1;
             self.status.rows += rows as u64;
+            self.status.busy += busy as u64;
+            self.status.distributions.rows.add(rows as f64);
             self.status.prompt_tokens += prompts as u64;
             let seconds = if prompts > 0 { &mut self.status.prompt_seconds } else { &mut self.status.decode_seconds };
             *seconds += took;
@@ -523,6 +561,7 @@ impl<'t> Worker<'t> {
                     self.status.reused_tokens += reused as u64;
                     if let Some(client) = self.clients.get_mut(&id) {
                         client.begun = true;
+                        self.status.distributions.queued.add((begin - client.at).as_secs_f64());
                         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                         client.tell(model::Event::Begun { reused });
                     }
@@ -531,6 +570,11 @@ impl<'t> Worker<'t> {
                     self.status.made_tokens += 1;
                     let Some(client) = self.clients.get_mut(&id) else { continue };
                     client.made += 1;
+                    let distributions = &mut self.status.distributions;
+                    match client.last.replace(now) {
+                        None => distributions.first_token.add((now - client.at).as_secs_f64()),
+                        Some(last) => distributions.between_tokens.add((now - last).as_secs_f64()),
+                    }
                     if let Some((token, likeliest)) = likely {
                         let told = |one| told(self.tokenizer, one);
                         let likeliest = likeliest.into_iter().map(told).collect();
@@ -567,6 +611,8 @@ impl<'t> Worker<'t> {
     fn end(&mut self, id: RequestId, end: model::End) {
         if let Some(client) = self.clients.remove(&id) {
             self.status.ended += 1;
+            self.status.bounded += u64::from(matches!(end, model::End::Limit | model::End::Context));
+            self.status.distributions.whole.add(client.at.elapsed().as_secs_f64());
             // Before the client is told: whoever has an answer finds it counted.
             self.publish();
             client.end(end);
@@ -579,6 +625,9 @@ impl<'t> Worker<'t> {
         let kept = self.scheduler.kept();
         (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
         self.status.slots = self.scheduler.slots().map(|(cached, active)| Slot { cached, active }).collect();
+        let held = self.status.slots.iter().map(|slot| slot.cached).max();
+        self.status.most_held = self.status.most_held.max(held.unwrap_or(0));
+        self.status.experts = self.scheduler.session().engine().stream().map(|cache| experts(&cache.stats()));
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = (self.status.clone(), Instant::now());
     }
 }

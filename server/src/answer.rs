@@ -1,5 +1,7 @@
 //! An answer as it is made: text taken apart, and how it ends. The interfaces differ in how they say it.
 
+use std::any::Any;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ixc_frontend::chat::{Delta, Parser, TextParameters};
@@ -7,7 +9,7 @@ use ixc_frontend::template::{Conversation, Json};
 use ixc_runtime::sample::Settings;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::app::App;
+use crate::app::Asked;
 use crate::error::HttpError;
 use crate::model::{Constraint, End, Event, Likely, Model, Request};
 
@@ -77,7 +79,7 @@ impl Answer {
 
     /// Begins those to a conversation.
     pub(crate) async fn to_conversation<M: Model>(
-        app: &App<M>,
+        app: &Asked<M>,
         conversation: Conversation,
         wanted: Wanted,
     ) -> Result<Answers, HttpError> {
@@ -97,7 +99,7 @@ impl Answer {
 
     /// Begins so many of a request.
     pub(crate) fn several<M: Model>(
-        app: &App<M>,
+        app: &Asked<M>,
         request: &Request,
         parser: Option<&Parser>,
         count: u32,
@@ -118,7 +120,11 @@ impl Answer {
             Ok(Answer::new(events, parser, prompt))
         };
         let list = (0..count.max(1)).map(one).collect::<Result<Vec<_>, HttpError>>()?;
-        Ok(Answers { ended: vec![false; list.len()], list })
+        Ok(Answers {
+            ended: vec![false; list.len()],
+            list,
+            _model: Arc::clone(&app.model) as Arc<dyn Any + Send + Sync>,
+        })
     }
 
     /// What comes next; nothing behind the end.
@@ -165,6 +171,8 @@ impl Answer {
 pub(crate) struct Answers {
     list: Vec<Answer>,
     ended: Vec<bool>,
+    /// It stays loaded as long as they are made.
+    _model: Arc<dyn Any + Send + Sync>,
 }
 
 impl Answers {

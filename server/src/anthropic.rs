@@ -48,6 +48,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     let fields = Fields::of(&body)?;
     drop(body);
     fields.refuse(UNSUPPORTED)?;
+    let app = app.of(&fields).await?;
     let (constraint, tells) = anthropic_calls(&fields)?;
     let conversation = conversation(&fields, tells)?;
     let limit = fields.limit()?.flatten().filter(|limit| *limit >= 1);
@@ -77,6 +78,7 @@ pub(crate) async fn count_tokens<M: Model>(
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
+    let app = app.of(&fields).await?;
     let (_, tells) = anthropic_calls(&fields)?;
     let prompt = app.prompt(conversation(&fields, tells)?).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))

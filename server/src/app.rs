@@ -1,16 +1,19 @@
 //! What every request sees: the model, and how it is served.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::Uri;
 use ixc_frontend::template::Conversation;
 use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 
 use crate::error::HttpError;
-use crate::model::{Constraint, Model, Prompt, Refusal};
+use crate::fields::Fields;
+use crate::model::{Constraint, Model, Models, Prompt, Refusal};
 
 /// Bodies up to so many bytes wait for no others: of as many as there are connections all fit.
 pub(crate) const SMALL_BODY: u64 = 64 << 10;
@@ -26,6 +29,8 @@ const COMPILED_AT_ONCE: usize = 1;
 pub struct Options {
     /// Keys, one of which every request must have; none where anybody may ask.
     pub keys: Vec<String>,
+    /// Names besides `localhost` and addresses that requests may call it by, and pages may be from that ask; any where `None`.
+    pub hosts: Option<Vec<String>>,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long the head of a request may take.
@@ -47,6 +52,7 @@ impl Default for Options {
         let seconds = Duration::from_secs;
         Options {
             keys: Vec::new(),
+            hosts: None,
             connections: 512,
             head: seconds(10),
             body: seconds(30),
@@ -60,7 +66,7 @@ impl Default for Options {
 
 /// What every request sees.
 pub(crate) struct App<M> {
-    pub(crate) model: Arc<M>,
+    pub(crate) models: Arc<dyn Models<M>>,
     pub(crate) options: Options,
     ending: watch::Receiver<bool>,
     /// Bytes that large bodies may still have.
@@ -68,17 +74,25 @@ pub(crate) struct App<M> {
     /// Prompts that may still be made at once, and grammars that may be compiled.
     prompts: Arc<Semaphore>,
     compiled: Arc<Semaphore>,
+    /// Models are loaded one after the other.
+    loading: Arc<Mutex<()>>,
     /// Answers so far, and what tells those of one server from another's.
     count: AtomicU64,
     started: u64,
 }
 
 impl<M> App<M> {
-    pub(crate) fn new(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> App<M> {
+    pub(crate) fn new(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> App<M> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
         let bodies = Semaphore::new(options.bodies_bytes);
         let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
-        App { model, options, ending, bodies, prompts, compiled, count: AtomicU64::new(0), started }
+        let loading = Arc::new(Mutex::new(()));
+        App { models, options, ending, bodies, prompts, compiled, loading, count: AtomicU64::new(0), started }
+    }
+
+    /// When it was begun, in seconds since 1970.
+    pub(crate) fn started(&self) -> u64 {
+        self.started / 1_000_000_000
     }
 
     /// A name for an answer that no other has.
@@ -108,6 +122,44 @@ impl<M> App<M> {
 }
 
 impl<M: Model> App<M> {
+    /// With the model that a request names.
+    pub(crate) async fn of(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
+        self.of_name(fields.text("model")?.map(str::to_owned)).await
+    }
+
+    /// With the model of this name, which is loaded where it is not.
+    pub(crate) async fn of_name(self: &Arc<Self>, name: Option<String>) -> Result<Asked<M>, HttpError> {
+        let model = match self.models.loaded(name.as_deref())? {
+            Some(model) => model,
+            None => {
+                let (turn, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
+                let loaded = tokio::task::spawn_blocking(move || {
+                    // Also where nobody waits for it any more.
+                    let _turn = turn;
+                    models.load(name.as_deref())
+                });
+                loaded.await.map_err(|error| HttpError::failed(error.to_string()))??
+            }
+        };
+        Ok(Asked { app: Arc::clone(self), model })
+    }
+}
+
+/// What a request sees, with the model that it asks.
+pub(crate) struct Asked<M> {
+    app: Arc<App<M>>,
+    pub(crate) model: Arc<M>,
+}
+
+impl<M> Deref for Asked<M> {
+    type Target = App<M>;
+
+    fn deref(&self) -> &App<M> {
+        &self.app
+    }
+}
+
+impl<M: Model> Asked<M> {
     /// A conversation as a prompt. That may start a process, so threads of connections do not do it.
     pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompt, HttpError> {
         Ok(self.in_turn(&self.prompts, move |model| model.prompt(&conversation)).await??)
@@ -155,11 +207,39 @@ impl<M: Model> App<M> {
     }
 
     /// What takes long, on a thread that nobody waits for.
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&M) -> T + Send + 'static) -> Result<T, HttpError> {
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&M) -> T + Send + 'static,
+    ) -> Result<T, HttpError> {
         let model = self.model.clone();
         let done = tokio::task::spawn_blocking(move || work(&model)).await;
         done.map_err(|error| HttpError::failed(error.to_string()))
     }
+}
+
+/// The value of a name in what stands behind the path of an address; what is no UTF-8 is replaced.
+pub(crate) fn query(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let value =
+        pairs.filter_map(|pair| pair.split_once('=')).find_map(|(found, value)| (found == name).then_some(value));
+    value.map(unescaped)
+}
+
+/// A text of an address without its escapes.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, more @ ..] = rest {
+        let digit = |at: usize| more.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        let (byte, after) = match (byte, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => ((high * 16 + low) as u8, &more[2..]),
+            (b'+', ..) => (b' ', more),
+            _ => (*byte, more),
+        };
+        bytes.push(byte);
+        rest = after;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The bytes of a body for which there must be room.
@@ -175,8 +255,7 @@ pub(crate) fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Event, Facts, Refusal, Request, SlotAction, SlotDone, Status};
-    use std::sync::Mutex;
+    use crate::model::{Event, Facts, One, Refusal, Request, SlotAction, SlotDone, Status};
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::mpsc::UnboundedSender;
@@ -185,7 +264,7 @@ mod tests {
     /// Tells of every prompt that it begins, and ends it when it is told to.
     struct Slow {
         begun: Sender<()>,
-        end: Mutex<Receiver<()>>,
+        end: std::sync::Mutex<Receiver<()>>,
         /// Grammars that are compiled now, the most at once, and those that were.
         compiling: [AtomicUsize; 3],
     }
@@ -238,8 +317,8 @@ mod tests {
 
     fn slow(options: Options) -> (Arc<App<Slow>>, Receiver<()>, Sender<()>) {
         let ((begun, begins), (end, ends)) = (channel(), channel());
-        let model = Arc::new(Slow { begun, end: Mutex::new(ends), compiling: Default::default() });
-        (Arc::new(App::new(model, options, watch::channel(false).1)), begins, end)
+        let model = Arc::new(Slow { begun, end: std::sync::Mutex::new(ends), compiling: Default::default() });
+        (Arc::new(App::new(Arc::new(One(model)), options, watch::channel(false).1)), begins, end)
     }
 
     /// Also those whose clients are gone count: their processes run on.
@@ -248,7 +327,10 @@ mod tests {
         let (app, begins, end) = slow(Options::default());
         let ask = || {
             let app = app.clone();
-            tokio::spawn(async move { app.prompt(Conversation::default()).await.map(|prompt| prompt.tokens) })
+            tokio::spawn(async move {
+                let asked = app.of_name(None).await?;
+                asked.prompt(Conversation::default()).await.map(|prompt| prompt.tokens)
+            })
         };
         let asked: Vec<_> = (0..2 * PROMPTS_AT_ONCE).map(|_| ask()).collect();
         let (gone, stay) = asked.split_at(PROMPTS_AT_ONCE);
@@ -276,6 +358,7 @@ mod tests {
     #[tokio::test]
     async fn one_grammar_is_compiled_at_once_and_no_prompt_waits_for_it() {
         let (app, begins, end) = slow(Options::default());
+        let app = Arc::new(app.of_name(None).await.unwrap_or_else(|_| panic!("no model")));
         let any = || Some(Constraint::Json(serde_json::json!({})));
         let mut asked = Vec::new();
         for i in 0..3 * PROMPTS_AT_ONCE {
@@ -317,6 +400,14 @@ mod tests {
         while app.compiled.available_permits() == 0 {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[test]
+    fn names_in_addresses_are_unescaped() {
+        let of = |address: &'static str| query(&Uri::from_static(address), "model");
+        assert_eq!(of("/slots?action=save&model=a%20b+c%2fd%"), Some("a b c/d%".to_owned()));
+        assert_eq!(of("/slots?model=%ff%C3%A4%4"), Some("\u{fffd}\u{e4}%4".to_owned()));
+        assert_eq!((of("/slots"), of("/slots?models=x"), of("/slots?model=")), (None, None, Some(String::new())));
     }
 
     #[tokio::test]

@@ -1,18 +1,20 @@
 //! Connections: an accept loop of our own, since the heads of requests must come within a time, and answers must be read.
 //!
 //! Invariant: a connection whose client neither sends nor reads is closed, and there are never more than [`Options::connections`].
+//! Invariant: what is computed for a client ends soon after it has gone, whatever it had sent besides.
 
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::FutureExt;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, Sleep, sleep};
@@ -23,6 +25,8 @@ use crate::app::Options;
 const MOST_HEAD_BYTES: usize = 64 << 10;
 /// Waiting after the system refuses a connection, of which there may be too many.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
+/// How often a connection is asked whether its client has closed it, and how long an answer may go on then.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Serves connections until `ending` says so, then lets those that are there end, but no longer than [`Options::drain`].
 pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
@@ -50,19 +54,25 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
         let _ = stream.set_nodelay(true);
         let (router, options, mut ending) = (router.clone(), options.clone(), ending.clone());
         tokio::spawn(async move {
-            let io = TokioIo::new(Stalling::new(stream, options.write_stall));
+            let stream = Shared(Arc::new(Mutex::new(stream)));
+            let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall));
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MOST_HEAD_BYTES);
             let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(router)));
-            let result = tokio::select! {
-                result = connection.as_mut() => result,
-                () = ended(&mut ending) => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
+            let served = async {
+                tokio::select! {
+                    result = connection.as_mut() => result,
+                    () = ended(&mut ending) => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
                 }
             };
-            if let Err(error) = result {
-                tracing::debug!(%error, "connection");
+            tokio::select! {
+                result = served => if let Err(error) = result {
+                    tracing::debug!(%error, "connection");
+                },
+                () = stream.closed() => tracing::debug!("the client has gone"),
             }
             drop(place);
         });
@@ -80,16 +90,39 @@ async fn ended(ending: &mut watch::Receiver<bool>) {
     let _ = ending.wait_for(|ending| *ending).await;
 }
 
+/// A connection that is looked at while it is served, by the same task.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<TcpStream>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, TcpStream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Comes when the client has closed its side, and a little later. hyper sees that at once where it waits for bytes. Where it has bytes of a further
+    /// request already, it reads no more until the answer before is sent, and would see it never; the system tells all the same.
+    async fn closed(&self) {
+        let is_closed = || {
+            let ready = self.lock().ready(Interest::READABLE).now_or_never();
+            ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
+        };
+        while !is_closed() {
+            sleep(LOOK).await;
+        }
+        sleep(LOOK).await;
+    }
+}
+
 /// A connection that fails where nothing can be written for a time.
 struct Stalling {
-    stream: TcpStream,
+    stream: Shared,
     limit: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stalling {
-    fn new(stream: TcpStream, limit: Duration) -> Stalling {
+    fn new(stream: Shared, limit: Duration) -> Stalling {
         Stalling { stream, limit, waiting: None }
     }
 
@@ -109,28 +142,24 @@ impl Stalling {
 }
 
 impl AsyncRead for Stalling {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.lock()).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Stalling {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let tried = Pin::new(&mut self.stream).poll_write(context, bytes);
+        let tried = Pin::new(&mut *self.stream.lock()).poll_write(context, bytes);
         self.checked(context, tried)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let tried = Pin::new(&mut self.stream).poll_flush(context);
+        let tried = Pin::new(&mut *self.stream.lock()).poll_flush(context);
         self.checked(context, tried)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let tried = Pin::new(&mut self.stream).poll_shutdown(context);
+        let tried = Pin::new(&mut *self.stream.lock()).poll_shutdown(context);
         self.checked(context, tried)
     }
 }
@@ -160,5 +189,51 @@ mod tests {
         begins.recv().await.unwrap();
         end.send(true).unwrap();
         server.await.unwrap();
+    }
+
+    /// Says that it was dropped.
+    struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    /// A client sends further requests, as many as fit into no buffer, and goes away while the first is being answered.
+    #[tokio::test]
+    async fn further_requests_do_not_hide_that_the_client_has_gone() {
+        for further in [0, 1, 10_000] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+            let (dropped, mut drops) = tokio::sync::mpsc::unbounded_channel();
+            let answer = move || {
+                begun.send(()).unwrap();
+                let dropped = Dropped(dropped.clone());
+                async move {
+                    let _dropped = dropped;
+                    std::future::pending::<()>().await;
+                }
+            };
+            let router = Router::new().route("/", get(answer));
+            let (_end, ending) = watch::channel(false);
+            let server = tokio::spawn(async move { serve(listener, router, &Options::default(), ending).await });
+            let client = TcpStream::connect(address).await.unwrap();
+            let bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1 + further);
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                client.writable().await.unwrap();
+                match client.try_write(rest) {
+                    Ok(written) => rest = &rest[written..],
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+            }
+            begins.recv().await.unwrap();
+            assert!(drops.try_recv().is_err(), "the answer is waited for");
+            drop(client);
+            drops.recv().await.unwrap();
+            server.abort();
+        }
     }
 }

@@ -49,9 +49,22 @@ impl HttpError {
             .with_status(StatusCode::UNAUTHORIZED, "authentication_error")
     }
 
+    /// It was called by a name that is none of its own.
+    pub(crate) fn host(name: &str) -> HttpError {
+        let message = format!(
+            "{name:?} is no name of this server: it has localhost and its address, and those that --allowed-host says"
+        );
+        HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
+    }
+
     /// The model failed.
     pub(crate) fn failed(message: impl Into<String>) -> HttpError {
         HttpError::invalid(None, message).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
+    }
+
+    /// What is wrong, for people.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// The body of an answer.
@@ -64,6 +77,7 @@ impl HttpError {
     pub(crate) fn anthropic_body(&self) -> Value {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
@@ -97,7 +111,10 @@ impl From<Refusal> for HttpError {
             Refusal::Invalid { .. } => error,
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
             Refusal::TooLong { .. } => HttpError { code: Some("context_length_exceeded"), ..error },
-            Refusal::Busy { .. } | Refusal::Ending => {
+            Refusal::NoModel { .. } => HttpError { code: Some("model_not_found"), param: Some("model"), ..error }
+                .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
+            Refusal::Failed { .. } => error.with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+            Refusal::Busy { .. } | Refusal::NoRoom { .. } | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }
         }

@@ -74,6 +74,11 @@ impl Fields {
         Fields(fields)
     }
 
+    /// The object again.
+    pub(crate) fn into_map(self) -> Map<String, Value> {
+        self.0
+    }
+
     /// A field, unless it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())

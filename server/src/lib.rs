@@ -5,17 +5,22 @@
 //! | [`model`] | what a server stands before |
 //! | `app` | what every request sees |
 //! | `connection` | connections: how many, and how long they may be silent |
+//! | `local` | no connections: requests that a process asks itself |
 //! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
 //! | `responses` | `/v1/responses` |
 //! | `anthropic` | `/v1/messages` |
-//! | `native` | llama-server's endpoints, `/health`, `/metrics` |
+//! | `native` | llama-server's endpoints, `/health` |
+//! | `metrics` | `/metrics` |
+//! | [`histogram`] | how values are distributed |
+//! | `page` | `/`: a page for browsers |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
+//! | `names` | by which names it may be called |
 //! | `error` | how requests fail |
 //!
-//! Invariant: every path but `/health` wants a key, where there are keys.
+//! Invariant: every path but `/health` and the page at `/` wants a key, where there are keys.
 //! Invariant: what would change an answer and is not there is refused by name, never passed over.
 //! Invariant: what a request may take is bounded: its body, its fields, the time it takes to come, the places in the queue.
 
@@ -27,9 +32,14 @@ mod app;
 mod connection;
 mod error;
 mod fields;
+pub mod histogram;
+mod local;
+mod metrics;
 pub mod model;
+mod names;
 mod native;
 mod openai;
+mod page;
 mod responses;
 mod slots;
 mod wanted;
@@ -53,13 +63,14 @@ use tokio::sync::watch;
 use app::App;
 pub use app::Options;
 use error::HttpError;
-pub use model::Model;
+pub use local::{Local, fields_of};
+pub use model::{Model, Models};
 
-/// Serves a model on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
+/// Serves models on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
 /// returns.
 pub async fn serve<M: Model>(
     listener: TcpListener,
-    model: Arc<M>,
+    models: Arc<dyn Models<M>>,
     options: Options,
     end: impl Future<Output = ()> + Send + 'static,
 ) {
@@ -70,14 +81,15 @@ pub async fn serve<M: Model>(
         // The receivers see the end only as long as there is a sender.
         std::future::pending::<()>().await;
     });
-    let router = router(model, options.clone(), ending.clone());
+    let router = router(models, options.clone(), ending.clone());
     connection::serve(listener, router, &options, ending).await;
 }
 
-fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<bool>) -> Router {
+fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> Router {
     let body_bytes = options.body_bytes;
-    let app = Arc::new(App::new(model, options, ending));
+    let app = Arc::new(App::new(models, options, ending));
     Router::new()
+        .route("/", get(page::page))
         .route("/health", get(native::health::<M>))
         .route("/v1/health", get(native::health::<M>))
         .route("/v1/models", get(openai::models::<M>))
@@ -96,7 +108,7 @@ fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<boo
         .route("/props", get(native::props::<M>))
         .route("/slots", get(slots::slots::<M>))
         .route("/slots/{id}", post(slots::act::<M>))
-        .route("/metrics", get(native::metrics::<M>))
+        .route("/metrics", get(metrics::metrics::<M>))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)
         // Bodies are read in `guarded`, which bounds them.
@@ -126,9 +138,14 @@ async fn guarded<M: Model>(
     if is_anthropic { HttpError::as_anthropic(response) } else { response }
 }
 
-/// What stands before every request: keys, and a body that comes in time and is not too large.
+/// What stands before every request: names that it may be called by, keys, and a body that comes in time and is not too large.
 async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, next: Next) -> Response {
-    let is_open = ["/health", "/v1/health"].contains(&request.uri().path());
+    if let Some(hosts) = &app.options.hosts
+        && let Err(name) = names::are_allowed(hosts, &request)
+    {
+        return HttpError::host(&name).into_response();
+    }
+    let is_open = ["/", "/health", "/v1/health"].contains(&request.uri().path());
     if !is_open && !has_key(&app.options.keys, &request) {
         return HttpError::key().into_response();
     }
@@ -170,7 +187,9 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
 /// Whether a request has one of the keys, or there are none. All are compared, whole, so that time tells nothing of them.
 fn has_key(keys: &[String], request: &Request) -> bool {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
+    // Names of schemes have no case (RFC 9110, 11.1).
+    let bearer = bearer.and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, key)| key);
     let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
     let found = found.unwrap_or_default().trim().as_bytes();
     let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));

@@ -10,6 +10,56 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::histogram::{self, Histogram};
+
+/// Models by name, of which some are loaded.
+pub trait Models<M>: Send + Sync + 'static {
+    /// All of them, loaded or not.
+    fn list(&self) -> Vec<Listed<M>>;
+
+    /// The model of a name, or the first where none is said, if it is loaded.
+    ///
+    /// # Errors
+    /// [`Refusal::NoModel`] where there is none of the name.
+    fn loaded(&self, name: Option<&str>) -> Result<Option<Arc<M>>, Refusal>;
+
+    /// The same, loaded now where it is not. May take minutes, and others wait for their turn: not for threads that anybody waits for. It stays loaded as
+    /// long as somebody has it.
+    ///
+    /// # Errors
+    /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] where others answer that would have to be unloaded; [`Refusal::Failed`] where it cannot be loaded.
+    fn load(&self, name: Option<&str>) -> Result<Arc<M>, Refusal>;
+}
+
+/// A model among others.
+#[derive(Clone, Debug)]
+pub struct Listed<M> {
+    /// Its name.
+    pub name: String,
+    /// It, where it is loaded.
+    pub model: Option<Arc<M>>,
+    /// Bytes of memory that are counted for it, where it is loaded and that is known.
+    pub memory: Option<u64>,
+}
+
+/// One model, whatever it is called.
+#[derive(Clone, Debug)]
+pub struct One<M>(pub Arc<M>);
+
+impl<M: Model> Models<M> for One<M> {
+    fn list(&self) -> Vec<Listed<M>> {
+        vec![Listed { name: self.0.facts().name.clone(), model: Some(Arc::clone(&self.0)), memory: None }]
+    }
+
+    fn loaded(&self, _: Option<&str>) -> Result<Option<Arc<M>>, Refusal> {
+        Ok(Some(Arc::clone(&self.0)))
+    }
+
+    fn load(&self, _: Option<&str>) -> Result<Arc<M>, Refusal> {
+        Ok(Arc::clone(&self.0))
+    }
+}
+
 /// What makes tokens. Its methods are called by many threads at once, and none waits for tokens.
 pub trait Model: Send + Sync + 'static {
     /// What is known of it.
@@ -163,6 +213,22 @@ pub struct Request {
     pub likeliest: Option<usize>,
 }
 
+impl Request {
+    /// As many tokens as there is room for, until the model ends; without a grammar.
+    pub fn new(tokens: Vec<u32>, sampling: Settings) -> Request {
+        Request {
+            tokens,
+            limit: None,
+            sampling,
+            stop: Vec::new(),
+            ignore_end: false,
+            show_special: false,
+            grammar: None,
+            likeliest: None,
+        }
+    }
+}
+
 /// A token, and how likely it was.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likely {
@@ -252,6 +318,30 @@ pub enum Refusal {
         /// How many.
         waiting: usize,
     },
+    /// There is no such model.
+    #[error("there is no model {name:?}; there are {known}")]
+    NoModel {
+        /// What was asked for.
+        name: String,
+        /// What there is, for people.
+        known: String,
+    },
+    /// There is no memory for it as long as others are used.
+    #[error("there is no room for {name} while {others} answer; try again later")]
+    NoRoom {
+        /// What was asked for.
+        name: String,
+        /// What takes the memory, for people.
+        others: String,
+    },
+    /// It cannot be loaded.
+    #[error("{name} cannot be loaded: {message}")]
+    Failed {
+        /// What was asked for.
+        name: String,
+        /// Why, for people.
+        message: String,
+    },
     /// It is ending, or has failed.
     #[error("the server is shutting down")]
     Ending,
@@ -282,6 +372,8 @@ pub struct Status {
     pub rows: u64,
     /// Requests that ended.
     pub ended: u64,
+    /// Those of them that ended because as many tokens were made as were asked for, or the context was full.
+    pub bounded: u64,
     /// Requests that failed.
     pub failed: u64,
     /// Requests whose client went away.
@@ -292,6 +384,63 @@ pub struct Status {
     pub kept_memory: u64,
     /// Bytes of files.
     pub kept_folder: u64,
+    /// Sequences with a request, summed over all steps.
+    pub busy: u64,
+    /// Most tokens that a sequence has held.
+    pub most_held: usize,
+    /// How values are distributed.
+    pub distributions: Distributions,
+    /// What streamed experts did, where there are such.
+    pub experts: Option<Experts>,
+}
+
+/// How long requests took, in seconds, and how large steps were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distributions {
+    /// From a request until it was worked on.
+    pub queued: Histogram,
+    /// From a request to its first token.
+    pub first_token: Histogram,
+    /// From each token of a request to the next.
+    pub between_tokens: Histogram,
+    /// From a request to its end, of those that ended.
+    pub whole: Histogram,
+    /// Rows of steps.
+    pub rows: Histogram,
+}
+
+impl Default for Distributions {
+    fn default() -> Distributions {
+        let times = || Histogram::new(histogram::SECONDS);
+        Distributions {
+            queued: times(),
+            first_token: times(),
+            between_tokens: times(),
+            whole: times(),
+            rows: Histogram::new(histogram::ROWS),
+        }
+    }
+}
+
+/// What streamed experts did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Experts {
+    /// Needed ones that were there.
+    pub hits: u64,
+    /// Those of them that had been read ahead.
+    pub foreseen: u64,
+    /// Needed ones that were being read.
+    pub on_the_way: u64,
+    /// Needed ones that were not.
+    pub misses: u64,
+    /// Seconds that threads waited, all together.
+    pub stall_seconds: f64,
+    /// Reads.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Seconds with a read outstanding.
+    pub busy_seconds: f64,
 }
 
 /// A sequence.

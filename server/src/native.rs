@@ -1,29 +1,29 @@
-//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/health`; and `/metrics` for Prometheus.
+//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/health`.
 
 use std::convert::Infallible;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri};
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Answers, Next, Usage};
-use crate::app::App;
+use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
-use crate::model::{End, Likely, Model, Request, Status};
+use crate::model::{End, Likely, Model, Refusal, Request};
 use crate::openai::{conversation, likely_object, prompt_tokens};
 use crate::wanted::{constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
 pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
-    let (status, word) = match (app.is_ending(), app.model.status().alive) {
+    let loaded = app.models.list().into_iter().filter_map(|listed| listed.model);
+    let (status, word) = match (app.is_ending(), loaded.into_iter().all(|model| model.status().alive)) {
         (false, true) => (StatusCode::OK, "ok"),
         (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "the engine does not answer"),
@@ -32,34 +32,41 @@ pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response
 }
 
 /// What is known of the model.
-pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
+pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
+    let app = app.of_name(query(&uri, "model")).await?;
     let facts = app.model.facts();
     let settings = ixc_runtime::sample::Settings::default();
     let numbers = ixc_runtime::sample::NUMBERS.iter();
     let mut params: Map<String, Value> =
         numbers.map(|number| (number.name.to_owned(), (number.get)(&settings).into())).collect();
     params.insert("samplers".to_owned(), settings.samplers.iter().map(|kind| kind.name()).collect());
-    Json(json!({
+    Ok(Json(json!({
         "model_alias": facts.name, "model_path": facts.name, "total_slots": facts.parallel, "build_info": facts.build,
         "chat_template": facts.template.as_deref().unwrap_or_default(),
         "default_generation_settings": {
             "n_ctx": facts.context,
             "params": params,
         },
-    }))
+    })))
 }
 
 /// A text as tokens.
 pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
+    let app = app.of(&fields).await?;
     let content = fields.text("content")?.ok_or_else(|| HttpError::invalid(Some("content"), "content is missing"))?;
     let flag = |name, otherwise| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(otherwise));
-    let tokens = app.model.encode(content, flag("add_special", false)?, flag("parse_special", true)?)?;
-    if !flag("with_pieces", false)? {
-        return Ok(Json(json!({"tokens": tokens})));
-    }
-    let piece = |&id: &u32| Ok(json!({"id": id, "piece": app.model.decode(&[id])?}));
-    Ok(Json(json!({"tokens": tokens.iter().map(piece).collect::<Result<Vec<_>, HttpError>>()?})))
+    let (content, add, parse) = (content.to_owned(), flag("add_special", false)?, flag("parse_special", true)?);
+    let with_pieces = flag("with_pieces", false)?;
+    let made = move |model: &M| -> Result<Value, Refusal> {
+        let tokens = model.encode(&content, add, parse)?;
+        if !with_pieces {
+            return Ok(json!({"tokens": tokens}));
+        }
+        let piece = |&id: &u32| Ok(json!({"id": id, "piece": model.decode(&[id])?}));
+        Ok(json!({"tokens": tokens.iter().map(piece).collect::<Result<Vec<_>, Refusal>>()?}))
+    };
+    Ok(Json(app.blocking(made).await??))
 }
 
 /// Tokens as text.
@@ -72,8 +79,9 @@ pub(crate) async fn detokenize<M: Model>(
         .get("tokens")
         .and_then(Value::as_array)
         .and_then(|list| list.iter().map(|number| u32::try_from(number.as_u64()?).ok()).collect::<Option<Vec<u32>>>());
+    let app = app.of(&fields).await?;
     let tokens = tokens.ok_or_else(|| HttpError::invalid(Some("tokens"), "tokens must be a list of tokens"))?;
-    Ok(Json(json!({"content": app.model.decode(&tokens)?})))
+    Ok(Json(json!({"content": app.blocking(move |model| model.decode(&tokens)).await??})))
 }
 
 /// What a template makes of a conversation.
@@ -81,7 +89,9 @@ pub(crate) async fn apply_template<M: Model>(
     State(app): State<Arc<App<M>>>,
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
-    let conversation = conversation(&Fields::of(&body)?, app.model.facts().template.as_deref())?;
+    let fields = Fields::of(&body)?;
+    let app = app.of(&fields).await?;
+    let conversation = conversation(&fields, app.model.facts().template.as_deref())?;
     Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
 }
 
@@ -102,8 +112,9 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let fields = Fields::of(&body)?;
     drop(body);
     fields.refuse(COMPLETION_UNSUPPORTED)?;
+    let app = app.of(&fields).await?;
     let request = Request {
-        tokens: prompt_tokens(&*app.model, fields.get("prompt"))?,
+        tokens: prompt_tokens(&app, fields.get("prompt")).await?,
         limit: fields.limit()?.flatten(),
         sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
@@ -196,50 +207,4 @@ fn timings(answers: &Answers) -> Value {
         "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
         "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
     })
-}
-
-/// A figure of [`metrics`].
-struct Metric {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-    of: fn(&Status) -> f64,
-}
-
-const fn metric(name: &'static str, kind: &'static str, help: &'static str, of: fn(&Status) -> f64) -> Metric {
-    Metric { name, kind, help, of }
-}
-
-/// Names are llama-server's where it has such a figure, behind our prefix.
-const METRICS: &[Metric] = &[
-    metric("prompt_tokens_total", "counter", "Tokens of prompts that were computed.", |s| s.prompt_tokens as f64),
-    metric("prompt_tokens_cached_total", "counter", "Tokens of prompts that were held already.", |s| {
-        s.reused_tokens as f64
-    }),
-    metric("tokens_predicted_total", "counter", "Tokens that were made.", |s| s.made_tokens as f64),
-    metric("prompt_seconds_total", "counter", "Time of steps with prompts.", |s| s.prompt_seconds),
-    metric("tokens_predicted_seconds_total", "counter", "Time of the other steps.", |s| s.decode_seconds),
-    metric("n_decode_total", "counter", "Steps.", |s| s.steps as f64),
-    metric("n_rows_total", "counter", "Rows of all steps; by steps, the mean batch.", |s| s.rows as f64),
-    metric("requests_processing", "gauge", "Requests that are worked on.", |s| s.active as f64),
-    metric("requests_deferred", "gauge", "Requests that wait.", |s| s.waiting as f64),
-    metric("requests_ended_total", "counter", "Requests that ended.", |s| s.ended as f64),
-    metric("requests_failed_total", "counter", "Requests that failed.", |s| s.failed as f64),
-    metric("requests_cancelled_total", "counter", "Requests whose client went away.", |s| s.cancelled as f64),
-    metric("kv_cache_tokens", "gauge", "Tokens that sequences hold.", |s| {
-        s.slots.iter().map(|slot| slot.cached as f64).sum()
-    }),
-    metric("prompt_cache_memory_bytes", "gauge", "What is kept of prompts in memory.", |s| s.kept_memory as f64),
-    metric("prompt_cache_folder_bytes", "gauge", "What is kept of prompts in the folder.", |s| s.kept_folder as f64),
-];
-
-/// What Prometheus reads.
-pub(crate) async fn metrics<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
-    let status = app.model.status();
-    let mut text = String::new();
-    for Metric { name, kind, help, of } in METRICS {
-        // A text takes whatever is written to it.
-        let _ = writeln!(text, "# HELP ixc:{name} {help}\n# TYPE ixc:{name} {kind}\nixc:{name} {}", of(&status));
-    }
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }

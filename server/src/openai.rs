@@ -26,10 +26,10 @@ use ixc_frontend::template::{Conversation, Json as JsonText, Message};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Answers, Next, Usage, Wanted};
-use crate::app::App;
+use crate::app::{App, Asked};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
-use crate::model::{End, Likely, Model, Request};
+use crate::model::{End, Likely, Listed, Model, Request};
 use crate::wanted::{COMMON_UNSUPPORTED, constraint_of_chat, constraint_of_text, likeliest_of_chat, sampling};
 
 /// Most messages of a conversation.
@@ -45,7 +45,8 @@ const COMPLETION_TOKENS: usize = 16;
 
 /// The models that there are.
 pub(crate) async fn models<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [model_object(&*app.model)]}))
+    let data: Value = app.models.list().iter().map(|listed| model_object(&app, listed)).collect();
+    Json(json!({"object": "list", "data": data}))
 }
 
 /// One of them.
@@ -54,21 +55,28 @@ pub(crate) async fn model<M: Model>(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, HttpError> {
     let wrong = match name {
-        Ok(Path(name)) if name == app.model.facts().name => return Ok(Json(model_object(&*app.model))),
-        Ok(Path(name)) => format!("there is no model {name:?}; /v1/models lists them"),
+        Ok(Path(name)) => match app.models.list().iter().find(|listed| listed.name == name) {
+            Some(listed) => return Ok(Json(model_object(&app, listed))),
+            None => format!("there is no model {name:?}; /v1/models lists them"),
+        },
         Err(_) => "there is no such model, whose name is no UTF-8; /v1/models lists them".to_owned(),
     };
     Err(HttpError::invalid(Some("model"), wrong).with_status(StatusCode::NOT_FOUND, "invalid_request_error"))
 }
 
-fn model_object(model: &impl Model) -> Value {
-    let facts = model.facts();
-    json!({
-        "id": facts.name, "object": "model", "created": facts.created, "owned_by": "ixc",
-        "meta": {
+/// A model as it is told of; what is known of it once it is loaded is so only then.
+fn model_object<M: Model>(app: &App<M>, listed: &Listed<M>) -> Value {
+    let Listed { name, model, memory } = listed;
+    let facts = model.as_ref().map(|model| model.facts());
+    let meta = facts.map(|facts| {
+        json!({
             "architecture": facts.architecture, "n_ctx": facts.context, "n_ctx_train": facts.trained_context,
-            "n_vocab": facts.vocabulary, "size": facts.bytes,
-        },
+            "n_vocab": facts.vocabulary, "size": facts.bytes, "memory": memory,
+        })
+    });
+    json!({
+        "id": name, "object": "model", "created": facts.map_or(app.started(), |facts| facts.created), "owned_by": "ixc",
+        "loaded": facts.is_some(), "meta": meta,
     })
 }
 
@@ -77,6 +85,7 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
     let fields = Fields::of(&body)?;
     drop(body);
     refuse(&fields, CHAT_UNSUPPORTED)?;
+    let app = app.of(&fields).await?;
     let conversation = conversation(&fields, app.model.facts().template.as_deref())?;
     let how = How::of(&fields, Kind::Chat)?;
     let wanted = Wanted {
@@ -98,9 +107,10 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let fields = Fields::of(&body)?;
     drop(body);
     refuse(&fields, COMPLETION_UNSUPPORTED)?;
+    let app = app.of(&fields).await?;
     let how = How::of(&fields, Kind::Completion)?;
     let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
-    let tokens = prompt_tokens(&*app.model, fields.get("prompt"))?;
+    let tokens = prompt_tokens(&app, fields.get("prompt")).await?;
     let request = Request {
         limit,
         sampling: sampling(&app, &fields).await?,
@@ -123,12 +133,16 @@ fn count(fields: &Fields) -> Result<u32, HttpError> {
 }
 
 /// A prompt: a text, a list with one, or tokens.
-pub(crate) fn prompt_tokens(model: &impl Model, prompt: Option<&Value>) -> Result<Vec<u32>, HttpError> {
+pub(crate) async fn prompt_tokens<M: Model>(app: &Asked<M>, prompt: Option<&Value>) -> Result<Vec<u32>, HttpError> {
     let wrong = || HttpError::invalid(Some("prompt"), "prompt must be a text, or a list of tokens");
+    let encoded = |text: &str| {
+        let text = text.to_owned();
+        app.blocking(move |model| model.encode(&text, true, true))
+    };
     let tokens = match prompt {
-        Some(Value::String(text)) => model.encode(text, true, true)?,
+        Some(Value::String(text)) => encoded(text).await??,
         Some(Value::Array(list)) => match list.as_slice() {
-            [Value::String(text)] => model.encode(text, true, true)?,
+            [Value::String(text)] => encoded(text).await??,
             [Value::String(_), ..] => {
                 return Err(HttpError::unsupported("prompt", "more than one prompt in a request"));
             }
@@ -418,7 +432,7 @@ pub(crate) fn likely_object(likely: &Likely) -> Value {
     json!({"id": likely.token, "token": text_of(likely), "logprob": logarithm(likely), "bytes": likely.bytes})
 }
 
-async fn respond<M: Model>(app: &Arc<App<M>>, how: How, answers: Answers) -> Result<Response, HttpError> {
+async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result<Response, HttpError> {
     let frame = Frame {
         kind: how.kind,
         id: format!("{}-{}", how.kind.prefix(), app.next_id()),

@@ -25,7 +25,7 @@ use ixc_frontend::chat::{Delta, ToolCall};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Answers, Next, Usage, Wanted};
-use crate::app::App;
+use crate::app::{App, Asked};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Model};
@@ -52,6 +52,7 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
     let fields = Fields::of(&body)?;
     drop(body);
     fields.refuse(UNSUPPORTED)?;
+    let app = app.of(&fields).await?;
     let chat = chat_of(&fields)?;
     let wanted = Wanted {
         limit: fields.limit()?.flatten(),
@@ -74,7 +75,7 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
 }
 
 /// What a response says of its request.
-fn frame_of<M: Model>(fields: &Fields, app: &App<M>, wanted: &Wanted) -> Map<String, Value> {
+fn frame_of<M: Model>(fields: &Fields, app: &Asked<M>, wanted: &Wanted) -> Map<String, Value> {
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let frame = json!({
         "object": "response", "created_at": crate::app::seconds_since_1970(), "model": app.model.facts().name, "error": null,

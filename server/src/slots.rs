@@ -5,6 +5,8 @@
 //! POST /slots/1?action=restore  {"filename": "one.ixs"}
 //! POST /slots/1?action=erase
 //! ```
+//!
+//! `&model=NAME` says of which model, where there are several.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +18,7 @@ use axum::http::{StatusCode, Uri};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::app::App;
+use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{Model, SlotAction};
@@ -25,11 +27,13 @@ use crate::model::{Model, SlotAction};
 const MAX_NAME: usize = 255;
 
 /// What each sequence holds.
-pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
-    let context = app.model.facts().context;
-    let slots = app.model.status().slots;
+pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
+    // A model that is not loaded has none.
+    let Some(model) = app.models.loaded(query(&uri, "model").as_deref())? else { return Ok(Json(json!([]))) };
+    let context = model.facts().context;
+    let slots = model.status().slots;
     let slot = |(id, slot): (usize, crate::model::Slot)| json!({"id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached});
-    Json(slots.into_iter().enumerate().map(slot).collect())
+    Ok(Json(slots.into_iter().enumerate().map(slot).collect()))
 }
 
 /// Saves, restores or erases one.
@@ -39,6 +43,7 @@ pub(crate) async fn act<M: Model>(
     uri: Uri,
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
+    let app = app.of_name(query(&uri, "model")).await?;
     let slots = app.model.facts().parallel;
     let number = id.parse::<usize>().ok().filter(|number| *number < slots);
     let number = number.ok_or_else(|| {
@@ -46,8 +51,8 @@ pub(crate) async fn act<M: Model>(
         HttpError::invalid(None, wrong).with_status(StatusCode::NOT_FOUND, "not_found_error")
     })?;
     let fields = || if body.is_empty() { Fields::of(b"{}") } else { Fields::of(&body) };
-    let wanted = uri.query().unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("action="));
-    let action = match wanted {
+    let wanted = query(&uri, "action");
+    let action = match wanted.as_deref() {
         Some("save") => SlotAction::Save(file_name(&fields()?)?),
         Some("restore") => SlotAction::Restore(file_name(&fields()?)?),
         Some("erase") => SlotAction::Erase,

@@ -4,7 +4,7 @@ use ixc_grammar::Source;
 use ixc_runtime::sample::{self, Kind, Settings};
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::Asked;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{Constraint, Model};
@@ -14,7 +14,7 @@ const MOST_BREAKERS: usize = 64;
 const MOST_BREAKER_BYTES: usize = 64;
 
 /// How tokens are chosen; the defaults are those of a run. Fields are named as the sampler names its settings.
-pub(crate) async fn sampling<M: Model>(app: &App<M>, fields: &Fields) -> Result<Settings, HttpError> {
+pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Result<Settings, HttpError> {
     let mut settings = Settings::default();
     for number in sample::NUMBERS {
         if let Some(found) = fields.number(number.name)? {

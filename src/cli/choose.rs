@@ -70,6 +70,11 @@ impl ModelChoice {
         self.model.as_ref().or(self.model_file.as_ref())?.path()
     }
 
+    /// Whether one is named.
+    pub fn is_given(&self) -> bool {
+        self.model.is_some() || self.model_file.is_some()
+    }
+
     /// The model file of a plan, where it is named.
     pub fn file(&self) -> Option<&Path> {
         self.model.as_ref().and(self.model_file.as_ref())?.path()

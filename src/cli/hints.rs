@@ -1,6 +1,7 @@
 //! Which option mends what a library's error is about. Libraries know no options: who embeds them has none.
 
 use ixc::Error;
+use ixc::error::batch::BatchError;
 use ixc::eval::record::RecordError;
 use ixc::files::OutputError;
 use ixc::frontend::template::known;
@@ -35,6 +36,7 @@ pub fn hint(error: &Error) -> Option<String> {
         },
         Error::ShortText { .. } => "--ctx makes pieces shorter",
         Error::Record(RecordError::Other { .. } | RecordError::Malformed { .. }) => "--force begins it anew",
+        Error::Batch(BatchError::Other { .. } | BatchError::Malformed { .. }) => "--force begins it anew",
         Error::Load(error) => of_load(error)?,
         Error::PlanFile(FileError::Source(error)) => of_load(error)?,
         Error::Output(error) | Error::PlanFile(FileError::Output(error)) => of_output(error)?,

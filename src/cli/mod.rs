@@ -4,6 +4,7 @@
 //! the command in silence.
 
 mod answer;
+mod batch;
 mod bench;
 mod changed;
 mod choose;

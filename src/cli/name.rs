@@ -11,7 +11,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use ixc::hub::Caches;
 
 /// What stands for the built-in demo model.
-const DEMO: &str = "demo";
+pub const DEMO: &str = "demo";
 
 /// A model by name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use ixc::batch::Defaults;
 use ixc::chat::{self, Chat};
 use ixc::files::Output;
 use ixc::frontend::template::{ChatTemplate, own_program};
@@ -17,6 +18,7 @@ use ixc::runtime::saved;
 use ixc::runtime::trace::{self, Recorder};
 use ixc::session::{Session, SessionOptions};
 
+use super::batch::{Around, BatchChoice};
 use super::choose::{ModelChoice, RunChoice, backend};
 use super::force::{Force, reads};
 use super::grammar::GrammarChoice;
@@ -47,12 +49,17 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run --target amx --emulate -p Hello -n 4   code for another CPU
   ixc run model.gguf -f book.txt -n 1 --save-state book.ixs
   ixc run model.gguf --load-state book.ixs -p \"In short,\"
+  ixc run model.gguf --batch prompts.jsonl -o answers.jsonl
 
 The prompt is PROMPT, -p, -f or standard input; without any of them, on a terminal, a conversation begins. \
 One newline at the end of a file or of standard input is no part of the prompt. \
 Names of special tokens in the prompt are those tokens; with --chat they are text like any other. \
 Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit \
-status is 130 then. Where no text is being written it ends the program.")]
+status is 130 then. Where no text is being written it ends the program.
+
+A batch has one request in each line of its file, such as {\"prompt\": \"Hi\", \"max_tokens\": 8}; what a line does not say, the options here do. Answers are \
+written as they come, each with the number of its line, and the same command goes on behind those that are there. The exit status is 1 where one of them is an \
+error.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -100,6 +107,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     load_state: Option<PathBuf>,
     #[command(flatten)]
+    batch: BatchChoice,
+    #[command(flatten)]
     force: Force,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -116,7 +125,7 @@ struct Form {
 impl Args {
     /// Files that are named here and read.
     fn inputs(&self) -> Vec<&Path> {
-        let files = self.model.files().chain(self.file.as_deref()).chain(self.template.file());
+        let files = self.model.files().chain(self.file.as_deref()).chain(self.template.file()).chain(self.batch.file());
         files.chain(self.load_state.as_deref()).chain(self.grammar.files()).collect()
     }
 
@@ -130,12 +139,14 @@ impl Args {
         let mut output = output.transpose()?;
         let state = self.save_state.as_ref().map(|path| self.force.open(path, &saved::KIND, &inputs));
         let mut state = state.transpose()?;
+        let batch = self.batch.open(self.force, &inputs)?;
         let trace = output.is_some().then(|| Arc::new(Recorder::new()));
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
         let options = SessionOptions {
             run: engine::Options {
                 backend: backend(self.emulate),
+                sequences: self.batch.sequences(),
                 stats: self.stats,
                 trace: trace.clone(),
                 gauge: Some(Arc::clone(&gauge)),
@@ -149,6 +160,18 @@ impl Args {
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
+        if let Some(batch) = batch {
+            let defaults = Defaults {
+                fields: self.sampling.fields(),
+                stop: self.sampling.stop.clone(),
+                limit: self.limit(None),
+                text_limit: self.limit(Some(DEFAULT_TOKENS)),
+                chats: self.chats(),
+                system: self.system.clone(),
+            };
+            let (shift, force) = (self.shift, self.force);
+            return batch.answer(Around { session, template, shift, defaults, force, begin, inputs });
+        }
         for output in output.iter_mut().chain(&mut state) {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ixc::frontend::tokenizer::Tokenizer;
-use ixc::runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, SAMPLERS, Sampler, Settings};
+use ixc::runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, NUMBERS, SAMPLERS, Sampler, Settings};
 use ixc::session::{DRY_BREAKERS, breakers};
+use serde_json::{Map, Value};
 
 /// How the next token is chosen.
 #[derive(Debug, clap::Args)]
@@ -161,6 +162,24 @@ impl SamplingArgs {
             };
         }
         Ok(settings)
+    }
+
+    /// The same as fields of a request, but for texts to stop at. A seed is among them where one was named: otherwise each request has its own.
+    pub fn fields(&self) -> Map<String, Value> {
+        let settings = self.settings(self.seed(), &[]);
+        let mut fields: Map<String, Value> =
+            NUMBERS.iter().map(|number| (number.name.to_owned(), (number.get)(&settings).into())).collect();
+        fields.insert("samplers".to_owned(), settings.samplers.iter().map(|kind| kind.name()).collect());
+        fields.insert("ignore_eos".to_owned(), self.ignore_eos.into());
+        if self.has_seed() {
+            fields.insert("seed".to_owned(), self.seed.into());
+        }
+        match &*self.dry_sequence_breaker {
+            [] => None,
+            [none] if none == "none" => fields.insert("dry_sequence_breakers".to_owned(), Value::Array(Vec::new())),
+            texts => fields.insert("dry_sequence_breakers".to_owned(), texts.to_vec().into()),
+        };
+        fields
     }
 
     /// The sampler's settings, but for what repetitions do not go over.

@@ -1,8 +1,7 @@
 //! `ixc serve`: a model over HTTP.
 
-use std::ffi::OsStr;
-use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +9,14 @@ use ixc::frontend::template::own_program;
 use ixc::prompt_cache;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::serving::{self, Host, serve};
+use ixc::serving::{self, Host, Registry, Source, serve};
 use ixc::session::{Session, SessionOptions};
+use ixc_files::own::private_folder;
 use ixc_files::{ReadError, read_argument};
 
 use super::choose::{ModelChoice, RunChoice};
-use super::output::{Watch, counted, note};
+use super::name::{DEMO, ModelName};
+use super::output::{Bytes, Watch, counted, note};
 use super::shift::ShiftChoice;
 use super::size::Size;
 use super::template::TemplateChoice;
@@ -29,12 +30,14 @@ const MEMORY_BYTES: u64 = 1 << 30;
 /// Requests that may wait for each that is worked on.
 const QUEUE: usize = 16;
 
-/// Serves a model over HTTP: the interfaces of OpenAI (/v1/chat/completions, /v1/completions, /v1/models), Anthropic (/v1/messages) and llama-server (/completion,
+/// Serves models over HTTP: the interfaces of OpenAI (/v1/chat/completions, /v1/completions, /v1/models), Anthropic (/v1/messages) and llama-server (/completion,
 /// /tokenize, ...).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc serve model.gguf                     on http://127.0.0.1:8080
   ixc serve model.gguf --parallel 8 -c 8192
+  ixc serve small.gguf large.gguf --memory 24GiB
+  ixc serve --models-dir ~/models
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
@@ -42,13 +45,22 @@ const QUEUE: usize = 16;
 Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
 is 503. What a prompt has in common with an earlier one is not computed again. A request whose client goes away ends.
 
-Without keys it listens on this machine alone. Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
+Of several models a request names one (\"model\"), which is its file's name without the ending; one that names none means the first. What is loaded shares --memory, or what the machine has left: \
+where another is asked for that has no room, those that answer nobody are unloaded, the longest unused first.
+
+Without keys it listens on this machine alone, and answers where it is called localhost or by its address (--allowed-host says other names). Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// The address to listen on.
-    #[arg(long, default_value = "127.0.0.1")]
-    host: IpAddr,
+    /// Further models: requests choose one by name, and each is loaded when it is first asked for.
+    #[arg(value_name = "MODEL", value_parser = ModelName::parser())]
+    more: Vec<ModelName>,
+    /// Serve the models and plans of this folder, each by the name of its file.
+    #[arg(long, value_name = "DIR")]
+    models_dir: Option<PathBuf>,
+    /// The address to listen on, or a name that has one, such as localhost.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    host: String,
     /// The port to listen on; 0 takes a free one, and says which.
     #[arg(long, default_value_t = 8080, env = "IXC_PORT", hide_env_values = true)]
     port: u16,
@@ -62,6 +74,10 @@ pub struct Args {
     /// Listen on an address that others reach, without keys.
     #[arg(long)]
     no_api_key: bool,
+    /// Answer also where the server is called by this name; may be given several times. Without keys it answers to localhost and addresses alone, so that no page in a
+    /// browser reaches it by a name of its own.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    allowed_host: Vec<String>,
     /// The model's name in answers [default: its file's].
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
@@ -103,7 +119,9 @@ impl Args {
     /// Runs the command.
     pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
         let keys = self.keys()?;
-        if keys.is_empty() && !self.host.is_loopback() && !self.no_api_key {
+        let addresses = self.addresses()?;
+        let is_here = addresses.iter().all(|address| address.ip().is_loopback());
+        if keys.is_empty() && !is_here && !self.no_api_key {
             let wrong =
                 format!("others reach {}: --api-key-file says who may ask, --no-api-key that anybody may", self.host);
             return Err(Usage(wrong).into());
@@ -126,23 +144,16 @@ impl Args {
             },
             ..options
         };
+        let sources = self.sources()?;
         // Before the model is loaded, which takes longer.
-        let address = SocketAddr::new(self.host, self.port);
-        let listener =
-            serving::listen(address).map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
-        let watch = Watch::new(&gauge);
-        let session = Session::open(self.model.path(), &options)?;
-        drop(watch);
-        // As it is called on the command line where it has no file.
-        let stem = self.model.path().map_or(Some(OsStr::new("demo")), Path::file_stem);
-        let stem = || stem.map(|stem| stem.to_string_lossy().into_owned());
-        let name = self.alias.clone().or_else(stem).unwrap_or_default();
+        let address = format!("{}:{}", self.host, self.port);
+        let refused = || ixc::Error::io(Path::new(&address), "listen on");
+        let listener = serving::listen(&addresses).map_err(refused())?;
         let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);
-        let (threads, context) = (session.threads() as u64, session.context());
         let (slot_folder, prompts) = (self.slot_save_path.clone(), self.prompts());
         let of = serving::Options {
-            name: name.clone(),
+            name: sources[0].name.clone(),
             queue,
             template,
             renderer: Some(renderer),
@@ -151,21 +162,88 @@ impl Args {
             shift: self.shift.shift(),
             drops_turns: self.drop_turns,
         };
-        let host = Host::new(session, of)?;
-        let local = listener.local_addr().map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
-        note!(
-            "ixc: {name} on http://{local}, {} at once in contexts of {context}, {}",
-            counted(self.parallel.into(), "request"),
-            counted(threads, "thread")
-        );
-        let options = ixc_server::Options { keys, ..ixc_server::Options::default() };
+        let local = listener.local_addr().map_err(refused())?;
+        let parallel = counted(self.parallel.into(), "request");
+        let models = match &*sources {
+            [Source { name, path }] => {
+                let watch = Watch::new(&gauge);
+                let session = Session::open(path.as_deref(), &options)?;
+                drop(watch);
+                let (threads, context) = (session.threads() as u64, session.context());
+                let models = Registry::one(Host::new(session, of)?);
+                let threads = counted(threads, "thread");
+                note!("ixc: {name} on http://{local}, {parallel} at once in contexts of {context}, {threads}");
+                models
+            }
+            several => {
+                if let Some(folder) = &self.prompt_cache {
+                    private_folder(folder).map_err(ixc::Error::io(folder, "keep prompts in"))?;
+                }
+                let names: Vec<&str> = several.iter().map(|source| &*source.name).collect();
+                let names = names.join(", ");
+                let models = Registry::several(sources, options, of);
+                let memory = models.total().map_or_else(String::new, |total| format!(", {} for all", Bytes(total)));
+                note!("ixc: {names} on http://{local}, {parallel} at once of each{memory}");
+                models
+            }
+        };
+        let is_guarded = !self.allowed_host.is_empty() || keys.is_empty() && is_here;
+        let hosts = is_guarded.then(|| [&self.allowed_host[..], std::slice::from_ref(&self.host)].concat());
+        let options = ixc_server::Options { keys, hosts, ..ixc_server::Options::default() };
         let (end, ended) = tokio::sync::oneshot::channel();
         interrupt::once(move || {
             note!("ixc: ending; Ctrl-C again ends at once");
             let _ = end.send(());
         });
-        serve(host, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
+        serve(models, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
         Ok(())
+    }
+
+    /// The models, one at least, each with a name that no other has.
+    fn sources(&self) -> anyhow::Result<Vec<Source>> {
+        let mut paths: Vec<Option<PathBuf>> = Vec::new();
+        if self.model.is_given() || self.models_dir.is_none() {
+            paths.push(self.model.path().map(Path::to_owned));
+        }
+        paths.extend(self.more.iter().map(|name| name.path().map(Path::to_owned)));
+        if let Some(folder) = &self.models_dir {
+            let found = models_of(folder).map_err(ixc::Error::io(folder, "look for models in"))?;
+            if found.is_empty() {
+                return Err(
+                    BadInput(format!("{} has no models: files that end with .gguf or .ixp", folder.display())).into()
+                );
+            }
+            paths.extend(found.into_iter().map(Some));
+        }
+        if paths.len() > 1 {
+            for (option, is_given) in [("--alias", self.alias.is_some()), ("--model", self.model.file().is_some())] {
+                if is_given {
+                    return Err(Usage(format!("{option} is of one model, and there are {}", paths.len())).into());
+                }
+            }
+        }
+        let mut sources: Vec<Source> = Vec::new();
+        for path in paths {
+            if let Some(path) = &path {
+                std::fs::metadata(path).map_err(ixc::Error::io(path, "open"))?;
+            }
+            let name = self.alias.clone().unwrap_or_else(|| name_of(path.as_deref()));
+            if sources.iter().any(|source| source.name == name) {
+                return Err(Usage(format!("two models are called {name}; give one of their files another name")).into());
+            }
+            sources.push(Source { name, path });
+        }
+        Ok(sources)
+    }
+
+    /// The addresses that are meant; IPv4 first, since clients that are told a name try both, and those that are told an address mostly this one.
+    fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let name = self.host.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&self.host);
+        let found = (name, self.port).to_socket_addrs();
+        let wrong = |why: String| Usage(format!("--host {}: there is no such address: {why}", self.host));
+        let mut found: Vec<SocketAddr> = found.map_err(|error| wrong(error.to_string()))?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        if found.is_empty() { Err(wrong("the name has none".to_owned()).into()) } else { Ok(found) }
     }
 
     /// Where what prompts begin with is kept.
@@ -191,5 +269,55 @@ impl Args {
             }
         }
         Ok(keys)
+    }
+}
+
+/// What a model is called: as its file, which of a split model is the first.
+fn name_of(path: Option<&Path>) -> String {
+    let Some(path) = path else { return DEMO.to_owned() };
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    // A folder's name may have dots.
+    let name = if path.is_dir() { path.file_name().unwrap_or_default().to_string_lossy() } else { stem };
+    split_number(&name).map_or(&*name, |(before, _)| before).to_owned()
+}
+
+/// Of a part of a split model's file, what stands before its number, and the number.
+fn split_number(stem: &str) -> Option<(&str, u32)> {
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (before, number) = rest.rsplit_once('-')?;
+    count.parse::<u32>().ok().and(Some((before, number.parse().ok()?)))
+}
+
+/// Models and plans in a folder, in the order of their names: files that end as such, of split ones the first, and folders of safetensors.
+fn models_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let is_first = split_number(&stem).is_none_or(|(_, number)| number == 1);
+        let is_file = path.extension().is_some_and(|extension| extension == "gguf" || extension == "ixp");
+        if is_file && is_first && path.is_file() || path.join("config.json").is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_called_as_their_files() {
+        for (path, name) in [
+            ("/a/Qwen3-30B-A3B.Q4_K_M.gguf", "Qwen3-30B-A3B.Q4_K_M"),
+            ("big-00001-of-00009.gguf", "big"),
+            ("plan.ixp", "plan"),
+            ("one-of-many.gguf", "one-of-many"),
+        ] {
+            assert_eq!(name_of(Some(Path::new(path))), name);
+        }
+        assert_eq!(name_of(None), "demo");
     }
 }

@@ -36,6 +36,17 @@ pub const LLVM_MCA: Tool = Tool {
     suits: |version| version.first() == Some(&19),
 };
 
+/// A browser that pages are tried in. Its headless mode is that of the browser itself from 112 on.
+pub const CHROMIUM: Tool = Tool {
+    name: "Chromium",
+    programs: &["chromium", "chromium-browser", "google-chrome"],
+    variable: Some("IXC_CHROMIUM"),
+    ask: &["--version"],
+    before: "",
+    wanted: "112 or later (Debian: chromium)",
+    suits: |version| version >= &[112][..],
+};
+
 /// A Python that has the emulator Bochs; `emulator/tests/emulator/bochs/judge.py` says how to get it.
 pub const BOCHS: Tool = Tool {
     name: "bochscpu",

@@ -5,6 +5,7 @@
 //! cargo test --test whole golden::     those of golden.rs
 //! ```
 
+mod batch;
 mod batched;
 mod budget;
 mod cached;
@@ -27,8 +28,10 @@ mod kernel_command;
 mod kernel_replay;
 mod made_models;
 mod malformed;
+mod models;
 mod moved_plans;
 mod outputs;
+mod page;
 mod prompting;
 mod quantise;
 mod real_shapes;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::support::prometheus::Page;
 use crate::support::{ixc, stdout};
 
 /// A server, which is ended with this.
@@ -19,8 +20,13 @@ pub struct Server {
 impl Server {
     /// Serves the demo model, with these arguments besides.
     pub fn start(arguments: &[&str]) -> Server {
+        Server::start_with(&[&["demo"], arguments].concat())
+    }
+
+    /// Serves with these arguments.
+    pub fn start_with(arguments: &[&str]) -> Server {
         let mut child =
-            ixc(["serve", "demo", "--port", "0", "-t", "2"]).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+            ixc(["serve", "--port", "0", "-t", "2"]).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("http://") {
@@ -29,7 +35,7 @@ impl Server {
         }
         // Nobody else reads what it says.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        let address = line.split("http://").nth(1).unwrap().split(',').next().unwrap().to_string();
+        let address = line.split("http://").nth(1).unwrap().split(',').next().unwrap().trim().to_string();
         Server { child, address }
     }
 
@@ -44,7 +50,7 @@ impl Server {
     pub fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
         );
         self.send(&[head.as_bytes(), body.as_bytes()].concat())
     }
@@ -52,6 +58,18 @@ impl Server {
     /// The status and the body of an answer.
     fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
         answer(self.begin(method, path, headers, body))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// An answer as it comes.
+    pub fn raw(&self, method: &str, path: &str) -> String {
+        let mut text = String::new();
+        self.begin(method, path, "", "").read_to_string(&mut text).unwrap();
+        text
     }
 
     pub fn get(&self, path: &str) -> (u16, String) {
@@ -65,9 +83,14 @@ impl Server {
 
     /// A figure of its metrics.
     pub fn metric(&self, name: &str) -> f64 {
-        let (_, text) = self.get("/metrics");
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("ixc:{name} ")));
-        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        self.metrics().sum(&format!("ixc:{name}"), &[])
+    }
+
+    /// All of them.
+    pub fn metrics(&self) -> Page {
+        let (status, text) = self.get("/metrics");
+        assert_eq!(status, 200, "{text}");
+        Page::read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
     /// Waits until something is so.
@@ -422,11 +445,12 @@ fn what_is_wrong_is_said_by_name() {
         assert_eq!((status, answer["tokens_predicted"].as_u64()), (200, Some(2)), "{name}: {answer}");
     }
     // A body that says how long it is, and is not read.
-    let stream = server
-        .send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n");
+    let stream = server.send(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n",
+    );
     assert_eq!(answer_status(stream), 413);
     // One that breaks off, and is not too large.
-    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_eq!(answer_status(server.send(format!("{head}no length\r\n").as_bytes())), 400);
     // It works on, and has the name that the command line said.
     assert_eq!(server.post("/v1/completions", &completion("Hi", 1)).0, 200);
@@ -703,6 +727,45 @@ fn facts_and_tokens() {
     assert_eq!(serde_json::from_str::<Value>(&server.get("/props").1).unwrap()["total_slots"], 4);
 }
 
+/// Figures are what was done, whatever the model is called.
+#[test]
+fn metrics_say_what_was_done() {
+    let server = Server::start(&["--alias", "a \"b\" \\c", "--parallel", "2"]);
+    let empty = server.metrics();
+    assert_eq!(empty.sum("ixc:time_to_first_token_seconds_count", &[]), 0.0);
+    assert_eq!(empty.sum("ixc:predicted_tokens_seconds", &[]), 0.0);
+    // Its weights are in memory.
+    assert!(!empty.families.keys().any(|name| name.contains("expert") || name.contains("drive")), "{empty:?}");
+    for (tokens, ignores_end) in [(5, true), (7, true), (3, true)] {
+        let mut request = completion(PROMPTS[2], tokens);
+        request["ignore_eos"] = ignores_end.into();
+        assert_eq!(server.post("/v1/completions", &request).0, 200);
+    }
+    let (_, stopped) =
+        server.post("/completion", &json!({"prompt": PROMPTS[2], "n_predict": 9, "temperature": 0, "stop": ["e"]}));
+    let made = 5.0 + 7.0 + 3.0 + stopped["tokens_predicted"].as_f64().unwrap();
+    let page = server.metrics();
+    let is = |name: &str, labels: &[(&str, &str)]| page.sum(&format!("ixc:{name}"), labels);
+    assert_eq!(is("tokens_predicted_total", &[("model_name", "a \"b\" \\c")]), made);
+    assert_eq!((is("requests_ended_total", &[]), is("requests_processing", &[])), (4.0, 0.0));
+    let ended =
+        ["stop", "length", "abort", "error"].map(|why| is("request_success_total", &[("finished_reason", why)]));
+    assert_eq!(ended, [1.0, 3.0, 0.0, 0.0]);
+    for name in ["request_queue_time_seconds", "time_to_first_token_seconds", "e2e_request_latency_seconds"] {
+        assert_eq!(is(&format!("{name}_count"), &[]), 4.0, "{name}");
+    }
+    assert_eq!(is("inter_token_latency_seconds_count", &[]), made - 4.0);
+    // Of four equal prompts three had but their last token to compute.
+    let (computed, cached) = (is("prompt_tokens_total", &[]), is("prompt_tokens_cached_total", &[]));
+    assert!(cached > 0.0 && cached % 3.0 == 0.0 && computed == cached / 3.0 + 4.0, "{computed} {cached}");
+    assert_eq!(is("iteration_tokens_total_count", &[]), is("n_decode_total", &[]));
+    assert_eq!(is("iteration_tokens_total_sum", &[]), is("n_rows_total", &[]));
+    assert_eq!(is("n_rows_total", &[]), computed + made - 4.0);
+    assert!(is("n_tokens_max", &[]) >= is("kv_cache_tokens", &[]) / 2.0 && is("n_busy_slots_per_decode", &[]) == 1.0);
+    assert!(is("predicted_tokens_seconds", &[]) > 0.0 && is("kv_cache_usage_perc", &[]) < 1.0);
+    assert!(is("time_to_first_token_seconds_sum", &[]) <= is("e2e_request_latency_seconds_sum", &[]));
+}
+
 #[test]
 fn who_has_no_key_is_told_so() {
     let server = Server::start(&["--api-key", "one", "--api-key", "two"]);
@@ -711,14 +774,48 @@ fn who_has_no_key_is_told_so() {
         ("Authorization: Bearer on\r\n", 401),
         ("Authorization: Bearer onetwo\r\n", 401),
         ("Authorization: Bearer two\r\n", 200),
+        ("Authorization: bearer two\r\n", 200),
+        ("Authorization: BEARER  two\r\n", 200),
+        ("Authorization: Basic two\r\n", 401),
+        ("Authorization: Bearertwo\r\n", 401),
         ("x-api-key: one\r\n", 200),
     ] {
         assert_eq!(server.ask("GET", "/v1/models", headers, "").0, expected, "{headers}");
     }
     assert_eq!(server.get("/metrics").0, 401);
     assert_eq!(server.get("/health").0, 200);
-    let refused = ixc(["serve", "demo", "--host", "0.0.0.0", "--port", "0"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(2));
+    for host in ["0.0.0.0", "::", "no.such.name.invalid"] {
+        let refused = ixc(["serve", "demo", "--host", host, "--port", "0"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{host}");
+    }
+}
+
+/// Without keys, a page whose name was made to lead here is refused, as is one of another place; with keys names say nothing.
+#[test]
+fn who_calls_a_server_by_another_name_is_refused() {
+    let ask = |server: &Server, host: &str, more: &str| {
+        let head = format!("GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        answer(server.send(head.as_bytes()))
+    };
+    let server = Server::start(&["--host", "localhost", "--allowed-host", "models.example"]);
+    for (host, more, expected) in [
+        ("localhost:8080", "", 200),
+        ("127.0.0.1", "", 200),
+        ("models.example", "Origin: https://models.example\r\n", 200),
+        ("localhost", "Origin: http://127.0.0.1:3000\r\n", 200),
+        ("evil.example", "", 403),
+        ("localhost", "Origin: https://evil.example\r\n", 403),
+        ("localhost", "Origin: null\r\n", 403),
+        ("localhost\r\nHost: evil.example", "", 403),
+    ] {
+        let (status, text) = ask(&server, host, more);
+        assert_eq!(status, expected, "{host} {more}: {text}");
+        if expected == 403 {
+            assert!(text.contains("--allowed-host"), "{text}");
+        }
+    }
+    let server = Server::start(&["--api-key", "one"]);
+    assert_eq!(ask(&server, "any.example", "x-api-key: one\r\n").0, 200);
 }
 
 /// A client that goes away, in its answer and while it waits, frees its place; a queue that is full says so.

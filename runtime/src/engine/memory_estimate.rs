@@ -65,6 +65,11 @@ pub fn resident(plan: &Plan<Kernel>, options: &Options) -> Result<u64, LoadError
     Ok(load::resident(plan, fixed.saturating_add(load::resident_bytes())))
 }
 
+/// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
+pub fn process_bytes() -> u64 {
+    load::resident_bytes()
+}
+
 /// Whether a plan predicts experts of a layer before that layer's own router has named them.
 ///
 /// # Errors

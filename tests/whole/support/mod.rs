@@ -1,10 +1,12 @@
 //! What the whole-program tests share: the program, the golden files, `.npy`, and measures of error.
 
+pub mod browser;
 pub mod engines;
 pub mod headers;
 pub mod holes;
 pub mod made;
 pub mod measure;
+pub mod prometheus;
 pub mod split;
 pub mod steps;
 pub mod terminal;

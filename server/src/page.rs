@@ -1,0 +1,83 @@
+//! `/`: a page to talk with models, and to see what the engine does. One file, which asks this server alone.
+//!
+//! Invariant: the page runs no script and loads no style but its own (the nonce of each answer), sends nothing elsewhere, and makes no markup of what a model
+//! says: it builds nodes, and texts in them.
+
+use axum::http::{HeaderValue, header};
+use axum::response::{Html, IntoResponse, Response};
+
+use crate::error::HttpError;
+
+/// The page, with `NONCE` where what is random belongs.
+const PAGE: &str = include_str!("page.html");
+/// Bytes of a nonce, as CSP wants them at least.
+const NONCE_BYTES: usize = 16;
+
+/// The page. It has no secrets, and wants no key; what it asks does.
+pub(crate) async fn page() -> Result<Response, HttpError> {
+    let mut random = [0; NONCE_BYTES];
+    getrandom::fill(&mut random).map_err(|error| HttpError::failed(error.to_string()))?;
+    let nonce: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    let policy = HeaderValue::try_from(policy).map_err(|error| HttpError::failed(error.to_string()))?;
+    let mut response = Html(PAGE.replace("NONCE", &nonce)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the policy would stop silently, and what would be markup of a model's text.
+    #[test]
+    fn the_page_has_nothing_that_its_policy_refuses() {
+        assert_eq!(PAGE.matches("NONCE").count(), 2);
+        for tag in ["<script", "<style"] {
+            assert_eq!(PAGE.matches(tag).count(), 1);
+            assert!(PAGE.contains(&format!("{tag} nonce=\"NONCE\">")), "{tag}");
+        }
+        for never in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            " style=\"",
+            "src=",
+            "@import",
+            "url(",
+        ] {
+            assert!(!PAGE.contains(never), "{never}");
+        }
+        // No handlers in markup, and nothing of another place: addresses are those of this server.
+        let script = PAGE.find("<script").unwrap();
+        assert!(
+            !PAGE[..script].contains(" on")
+                || !PAGE[..script].split_whitespace().any(|word| word.starts_with("onclick="))
+        );
+        assert!(!PAGE.replace("https?:", "").contains("https://") && !PAGE.replace("https?:", "").contains("http://"));
+    }
+
+    #[tokio::test]
+    async fn nonces_differ() {
+        let policy = async || {
+            let response = page().await.unwrap();
+            response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned()
+        };
+        let (one, two) = (policy().await, policy().await);
+        assert!(one != two && !one.contains("unsafe") && !one.contains("NONCE"), "{one}");
+    }
+}

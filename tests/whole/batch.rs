@@ -1,0 +1,243 @@
+//! `ixc run --batch`: requests of a file and answers in another, also where it was interrupted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{ixc, piped, scratch, stderr, stdout};
+
+/// A batch with the demo model.
+fn batch(folder: &Path, more: &[&str]) -> Command {
+    let mut command = ixc(["run", "demo", "-t", "2", "-c", "256", "--temp", "0", "--batch"]);
+    command.arg(folder.join("in.jsonl")).arg("-o").arg(folder.join("out.jsonl")).args(more);
+    command
+}
+
+/// The answers, by their lines; none is there twice.
+fn answers(folder: &Path) -> Vec<(u64, Value)> {
+    let text = fs::read_to_string(folder.join("out.jsonl")).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'));
+    let mut all: Vec<(u64, Value)> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|answer| (answer["line"].as_u64().unwrap(), answer))
+        .collect();
+    all.sort_by_key(|(line, _)| *line);
+    assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0), "{text}");
+    all
+}
+
+fn folder_with(name: &str, lines: &[String]) -> PathBuf {
+    let folder = scratch(name);
+    fs::write(folder.join("in.jsonl"), lines.join("\n")).unwrap();
+    folder
+}
+
+/// Each line has the text that `ixc run` makes of it alone, in whichever form it asks.
+#[test]
+fn answers_are_those_of_single_runs() {
+    let prompts = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {", "Lifetimes"];
+    let mut lines: Vec<String> =
+        prompts.iter().enumerate().map(|(i, prompt)| json!({"id": i, "prompt": prompt}).to_string()).collect();
+    lines[2] = json!({
+        "custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": prompts[2], "max_tokens": 10},
+    })
+    .to_string();
+    lines[3] = json!({"prompt": prompts[3], "max_tokens": 3, "n": 2}).to_string();
+    lines.push(json!({"messages": [], "max_tokens": 4}).to_string());
+    lines.insert(1, "   ".to_owned());
+    let folder = folder_with("batch_answers", &lines);
+    let output = batch(&folder, &["-n", "10", "--parallel", "3"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("6 requests answered, 1 of them with an error"), "{}", stderr(&output));
+    let found = answers(&folder);
+    assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 3, 4, 5, 6, 7]);
+    let text = |at: usize| found[at].1["response"]["body"]["choices"][0]["text"].as_str().unwrap().trim_end();
+    for (at, prompt, count) in [
+        (0, prompts[0], "10"),
+        (1, prompts[1], "10"),
+        (2, prompts[2], "10"),
+        (3, prompts[3], "3"),
+        (4, prompts[4], "10"),
+    ] {
+        let alone =
+            stdout(ixc(["run", "demo", "-p", prompt, "-n", count, "--temp", "0", "-t", "2", "-c", "256", "--no-chat"]));
+        assert_eq!(text(at), alone.trim_end(), "{prompt}");
+    }
+    assert_eq!(
+        (&found[0].1["id"], &found[2].1["custom_id"], &found[2].1["id"]),
+        (&json!(0), &json!("c"), &Value::Null)
+    );
+    assert_eq!(found[3].1["response"]["body"]["choices"].as_array().unwrap().len(), 2);
+    let refused = &found[5].1["response"];
+    assert_eq!(refused["status_code"], 400, "{refused}");
+    assert!(refused["body"]["error"]["message"].as_str().unwrap().starts_with("messages has 0 entries"), "{refused}");
+}
+
+/// What users say is put to the template, with the system message that the command line says.
+#[test]
+fn prompts_are_turns_where_that_is_asked_for() {
+    let lines = [json!({"prompt": "Hi", "max_tokens": 4}), json!({"prompt": [1, 2]})].map(|line| line.to_string());
+    let folder = folder_with("batch_chat", &lines);
+    let output = batch(&folder, &["--chat-template", "chatml", "--system", "Be brief."]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let found = answers(&folder);
+    let body = &found[0].1["response"]["body"];
+    assert_eq!(
+        (&body["object"], &body["choices"][0]["message"]["role"]),
+        (&json!("chat.completion"), &json!("assistant"))
+    );
+    let alone =
+        ["run", "demo", "-p", "Hi", "-n", "4", "--temp", "0", "-t", "2", "-c", "256", "--chat-template", "chatml"];
+    let alone = stdout(ixc(alone.into_iter().chain(["--system", "Be brief."])));
+    assert_eq!(body["choices"][0]["message"]["content"].as_str().unwrap().trim(), alone.trim());
+    assert!(found[1].1["error"]["message"].as_str().unwrap().starts_with("line 2: prompt must be a text"));
+}
+
+/// Whatever a line is, it has one answer, which says what is wrong with it and where.
+#[test]
+fn lines_that_are_no_requests_have_errors_for_answers() {
+    let mut input = Vec::new();
+    let long = "x".repeat((32 << 20) + 1);
+    for line in [
+        &b"{\"prompt\": "[..],
+        b"[]",
+        b"\xff\xfe",
+        b"{\"id\": \"\\u0000\", \"prompt\": \"x\", \"temperature\": -1}",
+        b"{\"prompt\": \"x\", \"stream\": true}",
+        b"{\"prompt\": \"x\", \"max_tokens\": 1e99}",
+        long.as_bytes(),
+        b"{\"prompt\": \"The\", \"max_tokens\": 1}",
+    ] {
+        input.extend_from_slice(line);
+        input.push(b'\n');
+    }
+    // Depth.
+    input.extend_from_slice("[".repeat(100_000).as_bytes());
+    let folder = scratch("batch_errors");
+    fs::write(folder.join("in.jsonl"), &input).unwrap();
+    let output = batch(&folder, &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let found = answers(&folder);
+    let said = |answer: &Value| match &answer["error"]["message"] {
+        Value::String(message) => message.clone(),
+        _ => answer["response"]["body"]["error"]["message"].as_str().unwrap_or("nothing").to_owned(),
+    };
+    let said: Vec<String> = found.iter().map(|(_, answer)| said(answer)).collect();
+    for (said, expected) in said.iter().zip([
+        "line 1: the body is no JSON",
+        "line 2: the body is a list, must be an object",
+        "line 3: the body is no JSON",
+        "temperature is -1, must be a number from 0",
+        "line 5: stream: answers of a batch are whole",
+        "max_tokens is 1e+99, must be a whole number",
+        "line 7: it has 33554433 bytes, and may have 33554432",
+        "nothing",
+        "line 9: the body is no JSON",
+    ]) {
+        assert!(said.starts_with(expected), "{said} is not {expected}");
+    }
+    assert_eq!(said.len(), 9);
+    assert_eq!(found[3].1["id"], "\0");
+}
+
+/// What was answered stays as it is, what was cut off is cut, and the rest is answered; by another input it is refused.
+#[test]
+fn a_batch_goes_on_where_it_was() {
+    let lines: Vec<String> =
+        (0..12).map(|i| json!({"prompt": format!("{i} is"), "max_tokens": 3}).to_string()).collect();
+    let folder = folder_with("batch_goes_on", &lines);
+    let out = folder.join("out.jsonl");
+    assert!(batch(&folder, &[]).output().unwrap().status.success());
+    let whole = fs::read_to_string(&out).unwrap();
+    let expected = answers(&folder);
+    assert_eq!(expected.len(), 12);
+    // The text of an answer; ids and times differ.
+    let texts = |all: &[(u64, Value)]| -> Vec<Value> {
+        all.iter().map(|(_, answer)| answer["response"]["body"]["choices"][0]["text"].clone()).collect()
+    };
+    let written: Vec<&str> = whole.split_inclusive('\n').collect();
+    let kept = written[..5].concat();
+    for torn in ["", "{", &written[5][..written[5].len() - 1], &written[6][..9]] {
+        fs::write(&out, format!("{kept}{torn}")).unwrap();
+        let output = batch(&folder, &[]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("7 requests answered, 5 answered before"), "{}", stderr(&output));
+        assert!(fs::read_to_string(&out).unwrap().starts_with(&kept));
+        assert_eq!(texts(&answers(&folder)), texts(&expected));
+    }
+    // Nothing is left to do.
+    let before = fs::read(&out).unwrap();
+    assert!(batch(&folder, &[]).output().unwrap().status.success());
+    assert_eq!(fs::read(&out).unwrap(), before);
+
+    let mut others = lines.clone();
+    others[3] = json!({"prompt": "another"}).to_string();
+    fs::write(folder.join("in.jsonl"), others.join("\n")).unwrap();
+    let output = batch(&folder, &["-n", "2"]).output().unwrap();
+    let said = stderr(&output);
+    assert!(output.status.code() == Some(2) && said.contains("answers line 4 of another batch"), "{said}");
+    assert_eq!(fs::read(&out).unwrap(), before);
+    assert!(batch(&folder, &["-n", "2", "--force"]).output().unwrap().status.success());
+    assert_eq!(answers(&folder).len(), 12);
+    for (there, status, says) in [
+        ("a letter", 2, "is no file of a batch's answers"),
+        ("{\"line\": 1}\n", 65, "line 1 is no answer of a batch"),
+        ("{\"line\":1,\"request\":\"g\"}\n", 65, "line 1 is no answer of a batch"),
+        ("{\"line\":1,\"request\":\"0\"}\n{\"line\":1,\"request\":\"0\"}\n", 65, "line 1 is answered twice"),
+        ("{\"line\":1,\"request\":\"0\"}\nmy notes", 65, "line 2 is no answer of a batch"),
+    ] {
+        fs::write(&out, there).unwrap();
+        let output = batch(&folder, &[]).output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.code() == Some(status) && said.contains(says), "{said}");
+        assert_eq!(fs::read_to_string(&out).unwrap(), there);
+    }
+    // An output is never an input.
+    let same = folder.join("in.jsonl");
+    let output = ixc(["run", "demo", "--batch"]).arg(&same).arg("-o").arg(&same).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+/// Ctrl-C, and a kill: nothing is lost, and nothing answered twice.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_batch_goes_on() {
+    let lines: Vec<String> = (0..40)
+        .map(|i| json!({"prompt": format!("{i} is"), "max_tokens": 60, "ignore_eos": true}).to_string())
+        .collect();
+    let folder = folder_with("batch_interrupted", &lines);
+    let out = folder.join("out.jsonl");
+    let mut before = 0;
+    for (signal, status) in [(libc::SIGINT, Some(130)), (libc::SIGKILL, None)] {
+        let mut child = batch(&folder, &[]).stderr(Stdio::null()).spawn().unwrap();
+        let begin = Instant::now();
+        while fs::read(&out).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count() <= before {
+            assert!(begin.elapsed() < Duration::from_secs(120) && child.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // SAFETY: the child is there until it is waited for.
+        unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+        assert_eq!(child.wait().unwrap().code(), status);
+        before = fs::read(&out).unwrap().iter().filter(|byte| **byte == b'\n').count();
+        assert!(before < lines.len(), "it was too fast to be interrupted");
+    }
+    let output = batch(&folder, &[]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("{before} answered before")), "{}", stderr(&output));
+    assert_eq!(answers(&folder).len(), lines.len());
+}
+
+/// Requests may come from a pipe.
+#[test]
+fn requests_come_from_standard_input() {
+    let folder = scratch("batch_pipe");
+    let mut command = ixc(["run", "demo", "-t", "2", "-c", "64", "--batch", "-", "-n", "2", "-o"]);
+    command.arg(folder.join("out.jsonl"));
+    let output = piped(command, "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(answers(&folder).len(), 2);
+}

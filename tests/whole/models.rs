@@ -1,0 +1,156 @@
+//! `ixc serve` with several models: chosen by name, loaded when they are asked for, unloaded where another needs their room.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::serve::Server;
+use crate::support::{demo_model, ixc, scratch, stderr};
+
+/// A folder with copies of the demo model by these names.
+fn folder(name: &str, models: &[&str]) -> PathBuf {
+    let folder = scratch(name);
+    for model in models {
+        fs::copy(demo_model(), folder.join(model)).unwrap();
+    }
+    folder
+}
+
+fn listed(server: &Server) -> Vec<Value> {
+    let models: Value = serde_json::from_str(&server.get("/v1/models").1).unwrap();
+    models["data"].as_array().unwrap().clone()
+}
+
+fn loaded(server: &Server) -> Vec<String> {
+    let models = listed(server).into_iter().filter(|model| model["loaded"] == true);
+    models.map(|model| model["id"].as_str().unwrap().to_owned()).collect()
+}
+
+fn ask(server: &Server, model: &str) -> (u16, Value) {
+    let request = json!({"model": model, "prompt": "The borrow checker", "max_tokens": 4, "temperature": 0});
+    server.post("/v1/completions", &request)
+}
+
+/// The memory of a process, in bytes.
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn models_are_loaded_when_they_are_asked_for() {
+    let folder = folder("models_by_name", &["a.gguf", "b-00001-of-00001.gguf"]);
+    let server = Server::start_with(&["--models-dir", folder.to_str().unwrap(), "-c", "256"]);
+    let names: Vec<Value> = listed(&server).into_iter().map(|model| model["id"].clone()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert!(loaded(&server).is_empty());
+    assert_eq!(
+        (server.get("/health").0, server.get("/slots").1, server.get("/metrics")),
+        (200, "[]".into(), (200, String::new()))
+    );
+    let (status, b) = ask(&server, "b");
+    assert_eq!((status, &b["model"]), (200, &json!("b")), "{b}");
+    assert_eq!(loaded(&server), ["b"]);
+    let (status, answer) = ask(&server, "c");
+    let error = &answer["error"];
+    assert_eq!(
+        (status, &error["code"], &error["param"]),
+        (404, &json!("model_not_found"), &json!("model")),
+        "{answer}"
+    );
+    assert_eq!(error["message"], "there is no model \"c\"; there are a, b");
+    assert_eq!(server.post("/v1/completions", &json!({"model": 1, "prompt": "x"})).0, 400);
+    // A request that names none means the first, and the same file says the same.
+    let (_, a) =
+        server.post("/v1/completions", &json!({"prompt": "The borrow checker", "max_tokens": 4, "temperature": 0}));
+    assert_eq!((&a["model"], &a["choices"]), (&json!("a"), &b["choices"]));
+    assert_eq!(loaded(&server), ["a", "b"]);
+    for (path, status) in [
+        ("/slots?model=b", 200),
+        ("/slots?model=c", 404),
+        ("/props?model=b", 200),
+        ("/v1/models/b", 200),
+        ("/v1/models/c", 404),
+    ] {
+        assert_eq!(server.get(path).0, status, "{path}");
+    }
+    let page = server.metrics();
+    for model in ["a", "b"] {
+        assert_eq!(page.sum("ixc:requests_ended_total", &[("model_name", model)]), 1.0);
+    }
+}
+
+/// Two of three do not fit: what answers nobody makes room, and what answers does not.
+#[test]
+fn models_share_a_budget() {
+    let folder = folder("models_budget", &["a.gguf", "b.gguf", "c.gguf"]);
+    let arguments = ["--models-dir", folder.to_str().unwrap(), "-c", "2048", "--parallel", "1"];
+    let free = Server::start_with(&arguments);
+    let process = resident(free.child.id());
+    assert_eq!(ask(&free, "a").0, 200);
+    let own = listed(&free)[0]["meta"]["memory"].as_u64().unwrap();
+    drop(free);
+    // The process itself differs little from run to run.
+    let of = |models: u64| (process + models * own / 2).to_string();
+    let budget = of(3);
+    let server = Server::start_with(&[&arguments[..], &["--memory", &budget]].concat());
+    for model in ["a", "b", "a", "c"] {
+        let (status, answer) = ask(&server, model);
+        assert_eq!((status, answer["model"].as_str()), (200, Some(model)), "{answer}");
+        assert_eq!(loaded(&server), [model]);
+    }
+    let endless = json!({"model": "c", "prompt": "Hi", "max_tokens": 100_000, "ignore_eos": true, "stream": true});
+    let stream = server.begin("POST", "/v1/completions", "", &endless.to_string());
+    server.until("the request", |server| server.metric("requests_processing") == 1.0);
+    // `c` answers as long as its context has room, which on a fast machine is less long than the other waits.
+    let (status, answer) = ask(&server, "a");
+    match status {
+        503 => {
+            assert_eq!(answer["error"]["message"], "there is no room for a while c answer; try again later");
+            assert_eq!(loaded(&server), ["c"]);
+        }
+        status => assert_eq!((status, loaded(&server)), (200, vec!["a".to_owned()]), "{answer}"),
+    }
+    drop(stream);
+    assert_eq!(ask(&server, "b").0, 200);
+    assert_eq!(loaded(&server), ["b"]);
+    drop(server);
+
+    // With room for two it is the longest unused that goes.
+    let budget = of(5);
+    let server = Server::start_with(&[&arguments[..], &["--memory", &budget]].concat());
+    for (model, expected) in [("a", vec!["a"]), ("b", vec!["a", "b"]), ("a", vec!["a", "b"]), ("c", vec!["a", "c"])] {
+        assert_eq!(ask(&server, model).0, 200);
+        assert_eq!(loaded(&server), expected);
+    }
+}
+
+#[test]
+fn what_cannot_be_loaded_is_said() {
+    let folder = folder("models_wrong", &["a.gguf"]);
+    fs::write(folder.join("b.gguf"), "GGUF, or not").unwrap();
+    fs::write(folder.join("notes.txt"), "no model").unwrap();
+    let server = Server::start_with(&["--models-dir", folder.to_str().unwrap(), "-c", "256"]);
+    assert_eq!(listed(&server).len(), 2);
+    let (status, answer) = ask(&server, "b");
+    assert_eq!((status, answer["error"]["type"].as_str()), (500, Some("server_error")), "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().starts_with("b cannot be loaded: "), "{answer}");
+    assert_eq!(ask(&server, "a").0, 200);
+    let a = folder.join("a.gguf");
+    let (a, none) = (a.to_str().unwrap(), folder.join("none.gguf"));
+    let empty = scratch("models_none");
+    for (arguments, status, says) in [
+        (&[a, a][..], 2, "two models are called a"),
+        (&[a, none.to_str().unwrap()], 66, "none.gguf"),
+        (&["demo", a, "--alias", "x"], 2, "--alias is of one model"),
+        (&["--models-dir", empty.to_str().unwrap()], 65, "has no models"),
+        (&["--models-dir", a], 74, "look for models in"),
+    ] {
+        let output = ixc(["serve", "--port", "0"]).args(arguments).output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.code() == Some(status) && said.contains(says), "{arguments:?}: {said}");
+    }
+    assert!(Path::new(a).exists());
+}

@@ -1,0 +1,322 @@
+//! The page of `ixc serve`, in a browser where there is one.
+
+use std::path::Path;
+
+use ixc_testing::tools::CHROMIUM;
+use serde_json::{Value, json};
+
+use crate::serve::Server;
+use crate::support::browser::Browser;
+
+/// Where pictures of the page go, to be looked at.
+fn picture(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"))
+}
+
+/// A browser, or nothing, said aloud.
+fn browser(test: &str) -> Option<Browser> {
+    let found = CHROMIUM.find(&format!("page::{test}"))?;
+    let mut browser = Browser::start(&found.program, &format!("page_{test}"));
+    browser.resize(1280, 900, "light");
+    Some(browser)
+}
+
+/// Has the page ask with these fields besides, whatever else it asks.
+fn with_fields(browser: &mut Browser, fields: &Value) {
+    browser.evaluate(&format!(
+        "{{ const own = window.fetch; window.fetch = (path, options) => {{
+             if (options?.body) options = {{ ...options, body: JSON.stringify({{ ...JSON.parse(options.body), ...{fields} }}) }};
+             return own(path, options);
+         }}; 0 }}"
+    ));
+}
+
+/// Has the page read this as an answer to its next questions.
+fn answered_by(browser: &mut Browser, deltas: &[Value]) {
+    let events: String = deltas
+        .iter()
+        .map(|delta| format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta}]})))
+        .chain(["data: [DONE]\n\n".to_owned()])
+        .collect();
+    // In pieces that end anywhere, also within a character.
+    browser.evaluate(&format!(
+        "{{ const own = window.fetch; window.fetch = (path, options) => {{
+             if (!path.includes('chat/completions')) return own(path, options);
+             const bytes = new TextEncoder().encode({});
+             return Promise.resolve(new Response(new ReadableStream({{ start(c) {{
+               for (let i = 0; i < bytes.length; i += 7) c.enqueue(bytes.slice(i, i + 7));
+               c.close();
+             }} }})));
+         }}; 0 }}",
+        json!(events)
+    ));
+}
+
+fn say(browser: &mut Browser, text: &str) {
+    browser.evaluate(&format!(
+        "document.getElementById('question').value = {}; document.getElementById('ask').requestSubmit(); 0",
+        json!(text)
+    ));
+}
+
+const IDLE: &str = "document.getElementById('stop').hidden && !document.getElementById('send').hidden";
+const ANSWERS: &str = "Array.from(document.querySelectorAll('article.assistant .body'), node => node.innerText)";
+
+/// What the browser says is what the interface says; conversations last, are edited, asked again and deleted.
+#[test]
+fn it_talks() {
+    let Some(mut browser) = browser("it_talks") else { return };
+    let server = Server::start(&["--chat-template", "chatml", "--parallel", "2", "-c", "1024"]);
+    let ask = |messages: Value| {
+        let request = json!({"messages": messages, "temperature": 0, "max_tokens": 12});
+        let (_, answer) = server.post("/v1/chat/completions", &request);
+        answer["choices"][0]["message"]["content"].as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let words = |text: &Value| text.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    browser.open(&format!("http://{}/", server.address()));
+    browser.until("document.getElementById('model').value === 'demo'");
+    browser.evaluate(
+        "{ for (const [name, value] of [['temperature', '0'], ['max_tokens', '12']]) {
+             const input = document.querySelector(`#sampling input[name=${name}]`);
+             input.value = value; input.dispatchEvent(new Event('change'));
+           } 0 }",
+    );
+    say(&mut browser, "What is a trait?");
+    browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
+    let first = ask(json!([{"role": "user", "content": "What is a trait?"}]));
+    let said = browser.evaluate(ANSWERS);
+    // Markdown may take what it means out of a text.
+    let plain = |text: String| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>();
+    assert_eq!(plain(words(&said[0])), plain(first.clone()));
+    assert!(browser.evaluate("document.querySelector('.note').innerText").as_str().unwrap().contains("12 tokens"));
+    browser.until("document.querySelectorAll('#slots .slot').length === 2");
+    browser.picture(&picture("light"));
+
+    // It is there again, with its settings, and goes on.
+    browser.open(&format!("http://{}/", server.address()));
+    browser.until("document.getElementById('model').value === 'demo'");
+    assert_eq!(browser.evaluate(ANSWERS), said);
+    assert_eq!(browser.evaluate("document.querySelector('#sampling input[name=max_tokens]').value"), "12");
+    let sent = "JSON.parse(localStorage.getItem('ixc.conversations'))[0].messages";
+    say(&mut browser, "And then?");
+    browser.until(&format!("{IDLE} && {ANSWERS}.length === 2"));
+    let raw = browser.evaluate(sent);
+    assert_eq!(raw.as_array().unwrap().len(), 4);
+    let before = [&raw[0], &raw[1], &raw[2]].map(|m| json!({"role": m["role"], "content": m["content"]}));
+    let second = ask(json!(before));
+    assert_eq!(plain(words(&raw[3]["content"])), plain(second));
+
+    // The last answer again; then the first question, otherwise.
+    let press = |name: &str, at: usize| {
+        format!(
+            "Array.from(document.querySelectorAll('article')[{at}].querySelectorAll('button'), b => b)
+               .find(b => b.innerText === '{name}').click(); 0"
+        )
+    };
+    browser.evaluate(&press("Regenerate", 3));
+    browser.until(&format!("{IDLE} && {ANSWERS}.length === 2"));
+    assert_eq!(browser.evaluate(&format!("{sent}[3].content")), raw[3]["content"]);
+    browser.evaluate(&press("Edit", 0));
+    browser.evaluate("document.querySelector('article textarea').value = 'Hi'; document.querySelector('article form').requestSubmit(); 0");
+    browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
+    assert_eq!(browser.evaluate(&format!("{sent}.map(m => m.content)[0]")), "Hi");
+
+    // Another conversation, beside it; then neither.
+    browser.evaluate("document.getElementById('new').click(); 0");
+    assert_eq!(browser.evaluate(ANSWERS), json!([]));
+    say(&mut browser, "A second one");
+    browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
+    assert_eq!(browser.evaluate("document.querySelectorAll('#conversations li').length"), 2);
+    browser
+        .evaluate("window.confirm = () => true; document.querySelectorAll('#conversations li button')[1].click(); 0");
+    assert_eq!(browser.evaluate(&format!("{sent}[0].content")), "Hi");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Stop stops the engine, not only the page.
+#[test]
+fn it_stops() {
+    let Some(mut browser) = browser("it_stops") else { return };
+    let server = Server::start(&["--chat-template", "chatml", "--parallel", "1"]);
+    browser.open(&format!("http://{}/", server.address()));
+    browser.until("document.getElementById('model').value === 'demo'");
+    with_fields(&mut browser, &json!({"ignore_eos": true, "max_tokens": 4000}));
+    say(&mut browser, "Go on for ever");
+    browser.until("document.querySelector('article.assistant .body')?.innerText.length > 20");
+    browser.evaluate("document.getElementById('stop').click(); 0");
+    browser.until(IDLE);
+    server.until("the end of the request", |server| server.metric("requests_cancelled_total") == 1.0);
+    assert_eq!(browser.evaluate("document.querySelector('article.assistant .note').innerText"), "stopped");
+    // What was said stays.
+    assert!(
+        browser
+            .evaluate("JSON.parse(localStorage.getItem('ixc.conversations'))[0].messages[1].content.length")
+            .as_u64()
+            > Some(20)
+    );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// A model's text is text: what would be markup, a script or an address of one is shown as it is. Reasoning is folded.
+#[test]
+fn what_a_model_says_is_no_markup() {
+    let Some(mut browser) = browser("what_a_model_says_is_no_markup") else { return };
+    let server = Server::start(&["--chat-template", "chatml"]);
+    browser.open(&format!("http://{}/", server.address()));
+    browser.until("document.getElementById('model').value === 'demo'");
+    let hostile = "<img src=x onerror=\"window.hit = 1\"><script>window.hit = 2</script>\n\n\
+        [one](javascript:window.hit=3) [two](data:text/html,x) [three](https://example.org/?a=1\"onclick=\"x) <b>bold</b>\n\n\
+        | a | b |\n| - | - |\n| <i>x</i> | `<u>` |";
+    let markdown = "# Title\n\nSome **bold**, *slanted*, `code` and ~~old~~ text, https://example.org/x.\nNext line\n\n\
+        - one\n- two\n  - inner\n\n1. first\n2. second\n\n> quoted\n\n```rust\nfn main() { let x = 1 * 2 * 3; }\n```\n\n---\n\n\
+        | left | right |\n| --- | --- |\n| 1 | 2 |\n\nUmlaute: \u{e4}\u{f6}\u{fc} \u{1f980}";
+    answered_by(
+        &mut browser,
+        &[
+            json!({"role": "assistant", "content": ""}),
+            json!({"reasoning_content": "I *think* <b>so</b>"}),
+            json!({"content": hostile}),
+            json!({"content": format!("\n\n{markdown}")}),
+        ],
+    );
+    say(&mut browser, "<b>my own</b> *words*");
+    browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
+    let count = |browser: &mut Browser, what: &str| {
+        browser.evaluate(&format!("document.querySelectorAll('#log {what}').length")).as_u64().unwrap()
+    };
+    for (what, expected) in [
+        ("img", 0),
+        ("script", 0),
+        ("b", 0),
+        ("i", 0),
+        ("u", 0),
+        ("article.user em", 0),
+        ("table", 2),
+        ("h3", 1),
+        ("strong", 1),
+        ("del", 1),
+        ("ul", 2),
+        ("ol", 1),
+        ("blockquote", 1),
+        ("pre", 1),
+        ("hr", 1),
+        ("details.reasoning", 1),
+        ("details[open]", 0),
+        ("a", 2),
+        ("a:not([rel~=noopener])", 0),
+        ("*[onclick]", 0),
+    ] {
+        assert_eq!(count(&mut browser, what), expected, "{what}");
+    }
+    let links = browser.evaluate("Array.from(document.querySelectorAll('#log a'), a => a.protocol)");
+    assert_eq!(links, json!(["https:", "https:"]));
+    assert_eq!(browser.evaluate("window.hit === undefined"), true);
+    let text = browser.evaluate("document.querySelector('article.assistant .body').innerText");
+    let text = text.as_str().unwrap();
+    for shown in [
+        "<img src=x",
+        "<script>",
+        "<b>bold</b>",
+        "(javascript:window.hit=3)",
+        "let x = 1 * 2 * 3;",
+        "\u{e4}\u{f6}\u{fc} \u{1f980}",
+    ] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
+    assert_eq!(browser.evaluate("document.querySelector('article.user .body').innerText"), "<b>my own</b> *words*");
+    // What is made to take long by its length does not.
+    for long in [
+        "**a ".repeat(20_000),
+        "`".repeat(50_000),
+        "[".repeat(50_000),
+        "> ".repeat(2_000),
+        "- ".repeat(5_000),
+        "|".repeat(50_000),
+    ] {
+        answered_by(&mut browser, &[json!({"content": long})]);
+        let begin = std::time::Instant::now();
+        browser.evaluate("document.getElementById('new').click(); 0");
+        say(&mut browser, "Long");
+        browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
+        assert!(begin.elapsed().as_secs() < 30, "{}", &long[..4]);
+    }
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// A phone, dark colours, a key, and what the engine does.
+#[test]
+fn it_is_usable_by_all() {
+    let Some(mut browser) = browser("it_is_usable_by_all") else { return };
+    let server = Server::start(&["--chat-template", "chatml", "--api-key", "one"]);
+    browser.resize(360, 740, "dark");
+    browser.open(&format!("http://{}/", server.address()));
+    browser.until("document.getElementById('engine-failure').textContent.includes('API key')");
+    browser.evaluate("document.querySelector('[data-panel=side]').click(); 0");
+    assert_eq!(browser.evaluate("getComputedStyle(document.getElementById('side')).visibility"), "visible");
+    browser.evaluate(
+        "{ const key = document.getElementById('key'); key.value = 'one'; key.dispatchEvent(new Event('change')); 0 }",
+    );
+    browser.until("document.getElementById('model').value === 'demo'");
+    browser.until(
+        "document.querySelectorAll('#slots .slot').length === 4 && document.getElementById('engine-failure').hidden",
+    );
+    // Experts are drawn where the server tells of them.
+    assert_eq!(browser.evaluate("document.getElementById('experts').hidden"), true);
+    browser.evaluate(
+        "{ const own = window.fetch; window.fetch = (path, options) => path.startsWith('experts')
+             ? Promise.resolve(Response.json({layers: [[0, 1, 4], [9, 0, 2]]})) : own(path, options); 0 }",
+    );
+    browser.picture(&picture("narrow-settings"));
+    browser.evaluate("document.querySelector('[data-close=side]').click(); 0");
+    answered_by(
+        &mut browser,
+        &[
+            json!({"reasoning_content": "Let me see."}),
+            json!({"content": "A *long* answer with `code`:\n\n```\nlet a_line_that_is_much_wider_than_a_phone = \"is scrolled by itself\"; // and nothing else is\n```\n\n| a | b |\n| --- | --- |\n| 1 | 2 |"}),
+        ],
+    );
+    say(&mut browser, "A-word-that-is-longer-than-the-window-of-a-phone-is-wide-and-has-no-space-to-break-it-at");
+    browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
+    assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), true);
+    assert_eq!(
+        browser.evaluate("document.getElementById('log').scrollWidth <= document.getElementById('log').clientWidth"),
+        true
+    );
+    browser.picture(&picture("narrow-dark"));
+    let lightness = "(() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number); return r + g + b; })()";
+    assert!(browser.evaluate(lightness).as_u64() < Some(150));
+    browser.evaluate("document.getElementById('theme').click(); 0");
+    assert!(browser.evaluate(lightness).as_u64() > Some(600));
+    // Everything that is used has a name, and what is said is said aloud.
+    let nameless = "Array.from(document.querySelectorAll('button, input, select, textarea, canvas')).filter(node =>
+        !(node.getAttribute('aria-label') || node.labels?.[0]?.textContent.trim() || node.textContent.trim() || node.closest('[hidden]')))
+        .map(node => node.outerHTML)";
+    assert_eq!(browser.evaluate(nameless), json!([]));
+    browser.resize(1280, 900, "dark");
+    browser.evaluate("document.getElementById('theme').click(); 0");
+    browser.picture(&picture("dark"));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Without a browser: the page comes whole, without a key, under a policy.
+#[test]
+fn it_is_served_under_a_policy() {
+    let server = Server::start(&["--api-key", "one"]);
+    let text = server.raw("GET", "/");
+    let (head, page) = text.split_once("\r\n\r\n").unwrap();
+    let head = head.to_lowercase();
+    assert!(head.starts_with("http/1.1 200") && head.contains("content-type: text/html; charset=utf-8"), "{head}");
+    for part in [
+        "default-src 'none'",
+        "script-src 'nonce-",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "nosniff",
+        "no-store",
+    ] {
+        assert!(head.contains(part), "{part}: {head}");
+    }
+    let nonce = head.split("script-src 'nonce-").nth(1).unwrap().split('\'').next().unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    assert_eq!(page.matches(&format!("nonce=\"{nonce}\"")).count(), 2);
+}

@@ -1,0 +1,243 @@
+//! A browser without a window, driven by its DevTools protocol over a WebSocket.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::scratch;
+
+/// How long something may take to come about.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A browser with one page, which is ended with this.
+pub struct Browser {
+    child: Child,
+    socket: TcpStream,
+    calls: u64,
+    /// What the page complained of: errors of scripts, and what its policy refused.
+    pub complaints: Vec<String>,
+}
+
+impl Browser {
+    /// Starts it, with a profile of its own.
+    pub fn start(program: &Path, name: &str) -> Browser {
+        let profile = scratch(name);
+        let mut command = Command::new(program);
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]);
+        command.args(["--disable-background-networking", "--hide-scrollbars", "--remote-debugging-port=0"]);
+        command.arg(format!("--user-data-dir={}", profile.display())).arg("about:blank");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("ws://") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "the browser has ended");
+        }
+        // Nobody else reads what it says.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        let address = line.split("ws://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        let begin = Instant::now();
+        let page = loop {
+            let pages: Value = serde_json::from_str(&get(&address, "/json/list")).unwrap();
+            let page = pages.as_array().unwrap().iter().find(|page| page["type"] == "page").cloned();
+            match page {
+                Some(page) => break page,
+                None => assert!(begin.elapsed() < PATIENCE, "the browser has no page"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let path = page["webSocketDebuggerUrl"].as_str().unwrap().split_once(&address).unwrap().1.to_owned();
+        let mut socket = TcpStream::connect(&address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        // Any key will do: nobody stands between.
+        let upgrade = format!(
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        );
+        socket.write_all(upgrade.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(byte(&mut socket));
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+        let mut browser = Browser { child, socket, calls: 0, complaints: Vec::new() };
+        for domain in ["Page.enable", "Runtime.enable", "Log.enable"] {
+            browser.call(domain, json!({}));
+        }
+        browser
+    }
+
+    /// Calls a method; gives its result.
+    #[track_caller]
+    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.calls += 1;
+        let id = self.calls;
+        self.send(&json!({"id": id, "method": method, "params": parameters}).to_string());
+        loop {
+            let mut message: Value = serde_json::from_str(&self.receive()).unwrap();
+            if message["id"] == id {
+                assert!(message.get("error").is_none(), "{method}: {message}");
+                return message["result"].take();
+            }
+            let said = &message["params"];
+            match message["method"].as_str() {
+                Some("Runtime.exceptionThrown") => self.complaints.push(said["exceptionDetails"].to_string()),
+                // What a server refused is said here too, and is no fault of the page's; advice is none of errors.
+                Some("Log.entryAdded") if said["entry"]["source"] != "network" && said["entry"]["level"] == "error" => {
+                    self.complaints.push(said["entry"].to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The value of an expression of JavaScript, when it is there.
+    #[track_caller]
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let parameters = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
+        let mut result = self.call("Runtime.evaluate", parameters);
+        assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
+        result["result"]["value"].take()
+    }
+
+    /// Waits until an expression is true.
+    #[track_caller]
+    pub fn until(&mut self, expression: &str) {
+        let begin = Instant::now();
+        while self.evaluate(expression) != true {
+            let text = || "document.body.innerText".to_owned();
+            assert!(begin.elapsed() < PATIENCE, "{expression} does not come: {}", self.evaluate(&text()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Opens a page.
+    #[track_caller]
+    pub fn open(&mut self, address: &str) {
+        let result = self.call("Page.navigate", json!({"url": address}));
+        assert!(result.get("errorText").is_none(), "{result}");
+        self.until(&format!("document.readyState === 'complete' && location.href === {}", json!(address)));
+    }
+
+    /// Has a window of this size, with light or dark colours.
+    pub fn resize(&mut self, width: u32, height: u32, scheme: &str) {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.call("Emulation.setDeviceMetricsOverride", size);
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.call("Emulation.setEmulatedMedia", json!({"features": features}));
+    }
+
+    /// Writes what is seen to a file.
+    pub fn picture(&mut self, path: &Path) {
+        let picture = self.call("Page.captureScreenshot", json!({"format": "png"}));
+        fs::write(path, of_base64(picture["data"].as_str().unwrap())).unwrap();
+    }
+
+    /// Sends a text in one frame (RFC 6455); its mask is zero.
+    fn send(&mut self, text: &str) {
+        let mut frame = vec![0x81];
+        match text.len() {
+            short @ ..126 => frame.push(0x80 | short as u8),
+            middle @ ..65536 => {
+                frame.push(0x80 | 126);
+                frame.extend_from_slice(&(middle as u16).to_be_bytes());
+            }
+            long => {
+                frame.push(0x80 | 127);
+                frame.extend_from_slice(&(long as u64).to_be_bytes());
+            }
+        }
+        frame.extend_from_slice(&[0; 4]);
+        frame.extend_from_slice(text.as_bytes());
+        self.socket.write_all(&frame).unwrap();
+    }
+
+    /// The next text, of as many frames as it has.
+    fn receive(&mut self) -> String {
+        let mut text = Vec::new();
+        loop {
+            let (head, length) = (byte(&mut self.socket), byte(&mut self.socket));
+            let mut wide = [0; 8];
+            let length = match length {
+                126 => {
+                    self.socket.read_exact(&mut wide[6..]).unwrap();
+                    u64::from_be_bytes(wide)
+                }
+                127 => {
+                    self.socket.read_exact(&mut wide).unwrap();
+                    u64::from_be_bytes(wide)
+                }
+                short => short.into(),
+            };
+            let mut part = vec![0; length as usize];
+            self.socket.read_exact(&mut part).unwrap();
+            // Pings want no answer here, and there is no other kind but texts and what goes on with them.
+            if head & 0x0f <= 1 {
+                text.extend_from_slice(&part);
+                if head & 0x80 != 0 {
+                    return String::from_utf8(text).unwrap();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn byte(socket: &mut TcpStream) -> u8 {
+    let mut byte = [0];
+    socket.read_exact(&mut byte).unwrap();
+    byte[0]
+}
+
+/// The body of an answer to a GET.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let (mut head, mut stream) = (String::new(), BufReader::new(stream));
+    let mut length = 0;
+    loop {
+        head.clear();
+        stream.read_line(&mut head).unwrap();
+        match head.to_lowercase().strip_prefix("content-length:") {
+            Some(found) => length = found.trim().parse().unwrap(),
+            None if head.trim().is_empty() => break,
+            None => {}
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    String::from_utf8(body).unwrap()
+}
+
+/// Bytes of base64 (RFC 4648).
+fn of_base64(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        other => panic!("{other} is no digit of base64"),
+    };
+    let (mut bytes, mut bits, mut count) = (Vec::new(), 0u32, 0);
+    for byte in text.trim_end_matches('=').bytes() {
+        bits = bits << 6 | u32::from(digit(byte));
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    bytes
+}
