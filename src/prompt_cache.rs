@@ -531,8 +531,10 @@ impl PromptCache {
         if let Some(writer) = self.writer.take() {
             writer.end();
         }
-        // Another process may have the folder.
-        drop(self.lock.take());
+        // Another process may have the folder. Closing the file is not enough while a process that is being started has it, too.
+        if let Some(Err(error)) = self.lock.take().map(|lock| lock.unlock()) {
+            tracing::debug!(%error, "the folder of prompts stays locked");
+        }
     }
 }
 
