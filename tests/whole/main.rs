@@ -25,6 +25,7 @@ mod help;
 mod hostile_plans;
 mod kernel_command;
 mod kernel_replay;
+mod ktransformers;
 mod made_models;
 mod malformed;
 mod moved_plans;

@@ -248,7 +248,7 @@ impl<'a> Encoder<'a> {
         let minimum = f16::from_f32(scaled.minimum).to_f32();
         let d = match self.quants.d {
             Number::Half | Number::PartOfHalf { .. } | Number::TopsOfWords { .. } => vec![self.quants.d.near(scaled.d)],
-            Number::HalfOfE4m3 => vec![self.quants.d.near(scaled.d)],
+            Number::HalfOfE4m3 | Number::Single => vec![self.quants.d.near(scaled.d)],
             Number::HalfOfPower => {
                 let below = self.quants.d.near(scaled.d);
                 vec![below, 2.0 * below]
