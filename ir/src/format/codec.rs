@@ -229,7 +229,7 @@ impl Number {
 
     /// The number that is stored for one near this.
     pub(super) fn near(self, x: f32) -> f32 {
-        let mut bytes = vec![0; self.bytes()];
+        let mut bytes = [0; 8];
         self.put(x, &mut bytes);
         self.at(&bytes, 0)
     }
