@@ -96,14 +96,14 @@ struct Quantised {
 }
 
 /// As kt-kernel quantises, the largest number of each row gets the largest integer; no other integer is larger.
-fn quantised(random: &mut Random, largest: i8, [rows, columns]: [usize; 2]) -> Quantised {
+fn quantised(random: &mut Random, (largest, unit): (i8, f32), [rows, columns]: [usize; 2]) -> Quantised {
     let mut integers: Vec<i8> =
         (0..rows * columns).map(|_| (random.signed() * (f32::from(largest) + 0.49)).round() as i8).collect();
     for row in integers.chunks_exact_mut(columns) {
         let (at, sign) = (random.below(columns as u64) as usize, random.below(2) as i8 * 2 - 1);
         row[at] = sign * largest;
     }
-    let number = |random: &mut Random| (64 + random.below(64)) as f32 / f32::from(largest) / 1024.0;
+    let number = |random: &mut Random| (64 + random.below(64)) as f32 / f32::from(largest) / unit / 1024.0;
     // 8 bits of a mantissa.
     let scales = (0..rows).map(|_| f32::from_bits(number(random).to_bits() & 0xffff_0000)).collect();
     Quantised { rows, columns, integers, scales }
@@ -151,7 +151,7 @@ fn folders(at: &Path, bits: usize, nodes: usize) -> [std::path::PathBuf; 2] {
                 [("gate", [EXPERT_WIDTH, WIDTH]), ("up", [EXPERT_WIDTH, WIDTH]), ("down", [WIDTH, EXPERT_WIDTH])]
             {
                 let own = if matrix == "down" { [shape[0], shape[1] / nodes] } else { [shape[0] / nodes, shape[1]] };
-                let parts: Vec<Quantised> = (0..nodes).map(|_| quantised(&mut random, largest, own)).collect();
+                let parts: Vec<Quantised> = (0..nodes).map(|_| quantised(&mut random, (largest, unit), own)).collect();
                 let mut numbers = vec![0f32; shape[0] * shape[1]];
                 for (node, part) in parts.iter().enumerate() {
                     let name = format!("blk.{layer}.ffn_{matrix}_exps.{expert}.numa.{node}");
