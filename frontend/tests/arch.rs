@@ -908,7 +908,9 @@ fn keys_of_rows_by_the_last_tokens_are_checked() {
     let rows: Vec<_> = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Ngram).collect();
     let of_rows: Vec<_> = rows.iter().map(|op| ["m0", "m1", "m2", "modulus"].map(|attr| op.attr(attr).int())).collect();
     assert_eq!(of_rows, [[3, 1 << 40, 0, 7], [3, 1 << 40, 0, 5]]);
-    let cases: [((&str, ixc_frontend::gguf::Value), &str); 10] = [
+    let cases: [((&str, ixc_frontend::gguf::Value), &str); 11] = [
+        // Each would be an op.
+        (("ple.heads_per_ngram", 65u32.into()), "key \"qwen4exp.ple.heads_per_ngram\" is 65; must be from 1 to 64"),
         (
             ("ple.layers", vec![0u32, 1].into()),
             "key \"qwen4exp.ple.layers\" is an array of 2; must be an array of one layer",

@@ -440,15 +440,23 @@ fn a_count_may_be_given_for_each_layer() {
     assert_eq!((key("expert_feed_forward_length"), key("expert_used_count"), key("expert_shared_count")), (16, 1, 1));
 }
 
-/// Weights that KTransformers' converter cut in tiles are refused by name, with what is read instead.
+/// What KTransformers' tools make without the rest of a model, or in other ways than are read, is refused with what is read instead.
 #[test]
-fn tiles_of_ktransformers_are_refused() {
+fn other_things_of_ktransformers_are_refused() {
     let config =
         json!({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4});
-    let at = folder("ktransformers", &config, &[("blk.0.ffn_gate_exps.0.numa.0.weight", "BF16", &[64])]);
+    let at = folder("ktransformers-awq", &config, &[("blk.0.ffn_gate_exps.0.weight", "BF16", &[64])]);
     let said = ixc_frontend::open(&at).unwrap_err().to_string();
-    assert!(said.contains("blk.0.ffn_gate_exps.0.numa.0.weight") && said.contains("KTransformers packed"), "{said}");
-    assert!(said.contains("take the folder in BF16 or FP8"), "{said}");
+    assert!(said.contains("blk.0.ffn_gate_exps.0.weight") && said.contains("by another method"), "{said}");
+    for (file, expected) in [
+        ("_layer_0", "convert without --no-merge-safetensor"),
+        ("model-00001.safetensors", "convert_cpu_weights.py copies the rest"),
+    ] {
+        let at = folder("ktransformers-parts", &config, &[("model.norm.weight", "BF16", &[32])]);
+        fs::rename(at.join("model.safetensors"), at.join(file)).unwrap();
+        let said = ixc_frontend::open(&at).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 /// Codes of four bits with a scale for 32 are blocks whatever they are called, and FP8's scales may stand beside the weight.

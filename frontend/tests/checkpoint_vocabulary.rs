@@ -122,6 +122,22 @@ fn both_ends_of_a_text_are_said_by_the_processor_then_by_flags() {
     }
 }
 
+/// All ends of answers that a configuration lists, where nothing is said of generation.
+#[test]
+fn all_ends_of_answers_count() {
+    let ends = |name: &str, generation: &str| {
+        let folder = Folder::new(name, "deepseek-fp8")
+            .write("generation_config.json", generation)
+            .edit("config.json", |json| json["eos_token_id"] = json!([2, 0, 7]));
+        let special = folder.spec().special;
+        (special.eos, special.eot, special.eom)
+    };
+    assert_eq!(ends("ends-of-config", "{}"), (Some(2), Some(0), Some(7)));
+    assert_eq!(ends("ends-null", r#"{"eos_token_id": null}"#), (Some(2), Some(0), Some(7)));
+    assert_eq!(ends("ends-of-generation", r#"{"eos_token_id": [5, 2]}"#), (Some(2), Some(5), None));
+    assert_eq!(ends("ends-one", r#"{"eos_token_id": 2}"#), (Some(2), None, None));
+}
+
 #[test]
 fn templates_are_found_wherever_they_are() {
     let without = |name: &str| {

@@ -10,6 +10,9 @@
 //!     columns [512 by 1]
 //! ```
 //!
+//! Where columns of a matrix are stored apart, so many pieces stand *beside* each other, and make rows together. Integers in [tiles](Tiles) are moved, with the
+//! scale of their row, into a format that has both.
+//!
 //! What is read is rounded nowhere but where a piece's numbers do not fit the derived format: FP8 numbers times their scales, as `f32`, become
 //! the nearest `bf16`.
 //!
@@ -18,6 +21,7 @@
 mod element;
 mod indexed;
 mod scales;
+mod tiles;
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -27,6 +31,8 @@ pub use element::Element;
 pub use indexed::Indexed;
 use scales::scale;
 pub use scales::{ScaleKind, Scales};
+pub use tiles::Tiles;
+use tiles::{Part, Slots};
 
 /// Elements of a block of MX formats, which share a scale.
 const MX_BLOCK: u64 = 32;
@@ -137,6 +143,11 @@ impl Piece {
         len(&self.rows).unwrap_or(0)
     }
 
+    /// Columns of the derived tensor that it has; `None` where they are too many.
+    fn column_count(&self) -> Option<u64> {
+        len(&self.columns)?.checked_mul(self.element.columns())
+    }
+
     /// The last element of any row and column.
     fn last(&self) -> Option<u64> {
         self.rows.iter().chain(&self.columns).try_fold(self.first, |element, axis| {
@@ -149,6 +160,7 @@ impl Piece {
     fn tile(&self, row: u64, whole: u64) -> Option<Tile> {
         let (rows, columns) = (self.rows.last()?, self.columns.last()?);
         if self.element.columns() > 1
+            || self.element.tiles().is_some()
             || columns.stride <= 1
             || rows.stride == 0
             || rows.stride > MAX_STEP
@@ -184,7 +196,9 @@ pub struct Derived {
     pub format: Format,
     /// Numbers of a row.
     pub columns: u64,
-    /// Its rows, one behind the other.
+    /// Pieces that stand beside each other: so many have a row's columns together.
+    pub beside: u32,
+    /// Its rows, one behind the other; of those that stand beside each other the leftmost first.
     pub pieces: Vec<Piece>,
 }
 
@@ -227,7 +241,8 @@ pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 impl Derived {
     /// Bytes of all its rows; `None` where they are too many.
     pub fn bytes(&self) -> Option<u64> {
-        let rows = self.pieces.iter().try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
+        let leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
+        let rows = leftmost.fold(Some(0u64), |rows, piece| rows?.checked_add(len(&piece.rows)?))?;
         rows.checked_mul(self.format.row_bytes(self.columns)?)
     }
 
@@ -247,6 +262,7 @@ impl Derived {
         if self.bytes().is_none() || self.columns == 0 {
             return Err(DerivedError::Shape { piece: 0, what: "no columns, or too many rows" });
         }
+        self.check_beside()?;
         for (number, piece) in self.pieces.iter().enumerate() {
             let wrong = |what| Err(DerivedError::Shape { piece: number, what });
             let outside = |what, available| Err(DerivedError::Outside { piece: number, what, available });
@@ -265,9 +281,6 @@ impl Derived {
                 return wrong("an axis of no length");
             }
             let element = piece.element;
-            if len(&piece.columns).and_then(|n| n.checked_mul(element.columns())) != Some(self.columns) {
-                return wrong("other columns than the derived tensor");
-            }
             let elements = piece.last().and_then(|last| last.checked_add(1));
             let end = elements.and_then(|elements| element.bytes_of(elements));
             let (Some(elements), true) = (elements, end.is_some_and(|end| end <= piece.extent.bytes)) else {
@@ -275,6 +288,26 @@ impl Derived {
             };
             let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&self.format);
             match (element, piece.scales) {
+                (Element::Tiled(tiles), _) if !tiles::fits(piece, tiles, self.format) => {
+                    return wrong(
+                        "tiles that are no whole ones, or not seen row by row, or of a format without their integers",
+                    );
+                }
+                (
+                    Element::Tiled(Tiles { rows, columns, .. }),
+                    Some(Scales {
+                        kind: ScaleKind::Number(Element::F32),
+                        extent,
+                        block_rows: 1,
+                        block_columns,
+                        columns: of,
+                    }),
+                ) if [block_columns, of] == [columns; 2] => {
+                    if rows.checked_mul(4).is_none_or(|bytes| bytes > extent.bytes) {
+                        return outside("its scales", extent.bytes);
+                    }
+                }
+                (Element::Tiled(_), _) => return wrong("tiles without an f32 for each row"),
                 (Element::Mxfp4, Some(Scales { kind: ScaleKind::OfBlock, extent, .. })) => {
                     if self.format != Format::Mxfp4 || piece.change != Change::Keep {
                         return wrong("blocks of another format");
@@ -292,7 +325,9 @@ impl Derived {
                 (
                     _,
                     Some(Scales {
-                        kind: ScaleKind::Number(Element::Mxfp4 | Element::F8E4m3 | Element::Block(_)), ..
+                        kind:
+                            ScaleKind::Number(Element::Mxfp4 | Element::F8E4m3 | Element::Block(_) | Element::Tiled(_)),
+                        ..
                     }),
                 ) => {
                     return wrong("scales that are no numbers of two or four bytes");
@@ -315,6 +350,32 @@ impl Derived {
         Ok(())
     }
 
+    /// Whether the pieces that stand beside each other have as many rows, and a row's columns together.
+    fn check_beside(&self) -> Result<(), DerivedError> {
+        let beside = self.beside as usize;
+        let wrong = |piece, what| Err(DerivedError::Shape { piece, what });
+        if beside == 0 || !self.pieces.len().is_multiple_of(beside) {
+            return wrong(self.pieces.len(), "no whole number of pieces beside each other");
+        }
+        if beside > 1 && self.format.tail_bytes() > 0 {
+            return wrong(0, "pieces beside each other, of a format that has a scale for all of a row");
+        }
+        let block = self.format.block_len() as u64;
+        for (number, group) in self.pieces.chunks_exact(beside).enumerate() {
+            let columns = group.iter().try_fold(0u64, |columns, piece| {
+                let own = piece.column_count().filter(|own| beside == 1 || own.is_multiple_of(block))?;
+                columns.checked_add(own)
+            });
+            if columns != Some(self.columns) {
+                return wrong(number * beside, "other columns than the derived tensor");
+            }
+            if group.iter().any(|piece| len(&piece.rows) != len(&group[0].rows)) {
+                return wrong(number * beside, "other rows than the pieces beside it");
+            }
+        }
+        Ok(())
+    }
+
     /// With where the rows of each piece end, so that a row is found at once however many pieces there are.
     pub fn indexed(self) -> Indexed {
         let mut rows = 0u64;
@@ -322,7 +383,7 @@ impl Derived {
             rows = rows.saturating_add(piece.row_count());
             rows
         };
-        let ends = self.pieces.iter().map(end).collect();
+        let ends = self.pieces.iter().step_by((self.beside as usize).max(1)).map(end).collect();
         Indexed { derived: self, ends }
     }
 
@@ -342,6 +403,51 @@ impl Derived {
                 return false;
             }
             (column, out) = (column + count, rest);
+        }
+        true
+    }
+
+    /// Parts of rows of pieces that stand beside each other, the same of each: from a column on, and so many. With `ends` there is room for what a row
+    /// has behind its blocks.
+    fn rows_beside(
+        &self,
+        pieces: &[Piece],
+        (row, rows): (u64, u64),
+        (column, columns): (u64, u64),
+        ends: bool,
+        out: &mut [u8],
+        fetch: &Fetch<'_>,
+    ) -> bool {
+        let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
+        let bytes = |columns: u64| (columns / block_len * block_bytes) as usize;
+        let stride = out.len() / rows as usize;
+        let mut first = 0;
+        for piece in pieces {
+            let behind = first + piece.column_count().unwrap_or(0);
+            let (from, to) = (column.max(first), (column + columns).min(behind));
+            let only_its_end = ends && columns == 0 && column == behind;
+            if from < to || only_its_end {
+                let own = to.saturating_sub(from);
+                let end =
+                    if ends && to == behind && behind == self.columns { stride } else { bytes(from - column + own) };
+                let at = bytes(from - column)..end;
+                let columns = (from - first, own);
+                let read = match piece.element.tiles() {
+                    Some(tiles) => {
+                        let part = Part { rows: (row, rows), columns, ends };
+                        tiles::read(piece, tiles, self.format, &part, fetch, Slots { out: &mut *out, stride, at })
+                    }
+                    None => {
+                        let mut rows = (row..).zip(out.chunks_exact_mut(stride));
+                        let column = columns.0 / piece.element.columns();
+                        rows.all(|(row, out)| self.row(piece, row, column, &mut out[at.clone()], fetch))
+                    }
+                };
+                if !read {
+                    return false;
+                }
+            }
+            first = behind;
         }
         true
     }
@@ -531,7 +637,7 @@ mod tests {
             scales: None,
             change: Change::Keep,
         };
-        let derived = Derived { format: Format::F32, columns: kept, pieces: vec![piece] };
+        let derived = Derived { format: Format::F32, columns: kept, beside: 1, pieces: vec![piece] };
         derived.check(&[file.len() as u64]).unwrap();
         let fetch = |_: u32, offset: u64, out: &mut [u8]| {
             out.copy_from_slice(&file[offset as usize..][..out.len()]);
@@ -566,7 +672,7 @@ mod tests {
         let turned = Piece { change: Change::PlusOne, ..turned };
         let change = Change::Times([3.0, 2.0]);
         let last = Piece { first: 21, change, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
-        let derived = Derived { format: Format::F32, columns: 3, pieces: vec![turned, last] };
+        let derived = Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![turned, last] };
         let rows: Vec<f32> = [0, 2, 1, 3, 4, 6, 5, 7]
             .iter()
             .flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32))
@@ -581,6 +687,7 @@ mod tests {
         let plain = Derived {
             format: Format::F16,
             columns: 3,
+            beside: 1,
             pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
         };
         let plain = plain.indexed();
@@ -592,7 +699,7 @@ mod tests {
     fn columns_are_transposed() {
         let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();
         let pieces = vec![piece(Element::Bf16, extent(0, 12), &[(3, 1)], &[(2, 3)])];
-        let derived = Derived { format: Format::Bf16, columns: 2, pieces };
+        let derived = Derived { format: Format::Bf16, columns: 2, beside: 1, pieces };
         let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
         assert_eq!(read(&derived, &file, 2), right);
         assert_eq!(read(&derived, &file, 12), right);
@@ -614,7 +721,7 @@ mod tests {
                 Element::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
                 Element::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
                 Element::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
-                Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => {
+                Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) | Element::Tiled(_) => {
                     (0..1800u32).map(|i| (i * 31 % 126) as u8).collect()
                 }
             };
@@ -625,7 +732,7 @@ mod tests {
                 let mut transposed = piece(element, whole, &[], &[(6, 150)]);
                 transposed.rows = views.clone();
                 let pieces = vec![transposed];
-                let derived = Derived { format, columns: 6, pieces };
+                let derived = Derived { format, columns: 6, beside: 1, pieces };
                 let each = format.block_bytes();
                 // A row's part at a time is never a tile.
                 let right = read(&derived, &file, each);
@@ -680,7 +787,7 @@ mod tests {
         let count = 1u64 << 20;
         let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
         let pieces = vec![one; count as usize];
-        let derived = Derived { format: Format::F32, columns: 1, pieces }.indexed();
+        let derived = Derived { format: Format::F32, columns: 1, beside: 1, pieces }.indexed();
         let fetch = |_: u32, _: u64, out: &mut [u8]| {
             out.fill(7);
             true
@@ -726,7 +833,7 @@ mod tests {
             scales: Some(scales),
             ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
         };
-        let derived = Derived { format: Format::F32, columns: 4, pieces: vec![row(2), row(1), row(0)] };
+        let derived = Derived { format: Format::F32, columns: 4, beside: 1, pieces: vec![row(2), row(1), row(0)] };
         let right: Vec<u8> = [3.0f32, 3.0, 4.0, 4.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
             .iter()
             .flat_map(|x| x.to_le_bytes())
@@ -744,7 +851,7 @@ mod tests {
         let scales =
             Scales { extent: extent(16, 1), kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
         let pieces = vec![Piece { scales: Some(scales), ..piece(Element::Mxfp4, extent(0, 16), &[], &[]) }];
-        let derived = Derived { format: Format::Mxfp4, columns: 32, pieces };
+        let derived = Derived { format: Format::Mxfp4, columns: 32, beside: 1, pieces };
         let made = read(&derived, &file, 17);
         let right: Vec<u8> = std::iter::once(121).chain((0..16).map(|i| i | i << 4)).collect();
         assert_eq!(made, right);
@@ -755,6 +862,7 @@ mod tests {
         let good = Derived {
             format: Format::F16,
             columns: 3,
+            beside: 1,
             pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
         };
         good.check(&[48]).unwrap();

@@ -23,6 +23,7 @@ pub mod codec;
 pub mod digits;
 pub mod encode;
 pub mod grids;
+mod integers;
 pub mod packed;
 pub mod requantise;
 
@@ -322,6 +323,12 @@ format_table! {
         /// AMXINT4_KGroup have a float there, which makes the error 2 % less and sums leave the integers every 128 columns).
         I4G128 "i4_g128", 128 => 65, { quants @ 0, 64; scales @ 64, 1 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Multiples { columns: 128 })), activation A8Row, packed I4G128R16 "i4_g128_r16";
+        /// Of checkpoints: bytes with an f32 for 64 columns, `x = d * q` (KTransformers' AMXINT8, where a row's columns are cut and each part has a scale of its own).
+        I8D64 "i8_d64", 64 => 68, { d @ 0, 4; quants @ 4, 64 },
+            Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).d(Number::Single)), activation A8Small, packed I8D64R16 "i8_d64_r16";
+        /// Of checkpoints: four bits with an f32 for 128 columns, `x = d * (q - 8)` (KTransformers' AMXINT4, likewise).
+        I4D128 "i4_d128", 128 => 68, { d @ 0, 4; quants @ 4, 64 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).d(Number::Single)), activation A8Small, packed I4D128R16 "i4_d128_r16";
     }
     activations {
         /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
@@ -456,7 +463,8 @@ impl Format {
 
     /// The weight formats that others can be requantised to.
     pub fn requantised() -> impl Iterator<Item = Format> {
-        FORMATS.iter().filter(|row| row.gguf_id.is_none() && row.packed.is_some()).map(|row| row.format)
+        let by_rows = FORMATS.iter().filter(|row| row.packed.is_some()).map(|row| row.format);
+        by_rows.filter(|format| format.has_row_scale())
     }
 
     /// Whether values of a graph or a plan have this format.

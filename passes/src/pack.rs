@@ -103,8 +103,8 @@ pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
 /// For each weight of the module the format that kernels read, where that is not the one in the file.
 fn layouts(module: &Module, target: MatrixTarget) -> Vec<Option<Format>> {
     let mut formats: Vec<Option<Format>> = module.weights.iter().map(|_| None).collect();
-    // What is requantised is packed in any case.
-    let packs = |weight: &Weight| target.packed || weight.choice.stored.is_some();
+    // What has a scale for a whole row, requantised or stored so, is packed in any case: no kernel reads it otherwise.
+    let packs = |weight: &Weight| target.packed || weight.format.has_row_scale();
     for (format, weight) in formats.iter_mut().zip(&module.weights).filter(|(_, weight)| packs(weight)) {
         let part = weight.part.as_ref().map_or([0; 2], |part| [part.rows, part.from]);
         // A part of a tensor is whole strips of it.

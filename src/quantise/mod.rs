@@ -171,12 +171,13 @@ fn layer(name: &str) -> Option<usize> {
 pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, QuantiseError> {
     let tied = model.tensor("output.weight").is_none();
     // Every layer has tensors.
-    let layers = number(model, "block_count").unwrap_or(1).min(model.tensors().len() as u64) as usize;
+    let layers = number(model, "block_count").unwrap_or(1).min(model.own_tensors().len() as u64) as usize;
     let heads = number(model, "attention.head_count").unwrap_or(1);
     let heads_of_key = heads / number(model, "attention.head_count_kv").unwrap_or(heads).max(1);
     let experts = number(model, "expert_count").unwrap_or(0);
-    let mut tensors = Vec::with_capacity(model.tensors().len());
-    for tensor in model.tensors() {
+    let mut tensors = Vec::with_capacity(model.own_tensors().len());
+    // What a graph takes instead of others is made anew by whoever reads the file.
+    for tensor in model.own_tensors() {
         let mut planned = Planned { tensor, to: None, shorter: false };
         let [columns, _, matrices] = planned.shape();
         let said = options.overrides.iter().rev().find(|(pattern, _)| matches(pattern, tensor.name()));

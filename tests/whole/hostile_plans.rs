@@ -68,7 +68,7 @@ fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
         change: Made::Keep,
     };
     let format = plan.weights[at].stored;
-    plan.derived.push(Derived { format, columns, pieces: vec![piece] });
+    plan.derived.push(Derived { format, columns, beside: 1, pieces: vec![piece] });
     (plan.weights[at].file, plan.weights[at].offset) = (WeightFile::Derived(number), 0);
     at
 }

@@ -26,6 +26,7 @@ mod help;
 mod hostile_plans;
 mod kernel_command;
 mod kernel_replay;
+mod ktransformers;
 mod made_models;
 mod malformed;
 mod models;

@@ -317,3 +317,25 @@ fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
     // Matrices of heads are those of DeepSeek's, among the shared models.
     assert!(seen[0] && seen[1], "{seen:?}");
 }
+
+/// Tensors that only a graph takes, made of others when a file is opened, are no part of what is written: llama.cpp knows none of them.
+#[test]
+fn what_was_made_for_a_graph_is_not_written() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
+    let folder = scratch("quantise_made");
+    let names = |gguf: &Gguf| gguf.tensors().map(|tensor| tensor.name().to_owned()).collect::<Vec<_>>();
+    for (model, made) in [("qwen4exp-chosen", ".indexer.mean.weight"), ("deepseek2-kv_b", ".attn_k_b.weight")] {
+        let (from, to) = (golden.join(format!("{model}.gguf")), folder.join(format!("{model}.gguf")));
+        let own = names(&Gguf::open(&from).unwrap());
+        let completed = names(&ixc::model::open_files(&from).unwrap());
+        assert!(completed.iter().any(|name| name.ends_with(made)), "{model} has {made} of its own: {completed:?}");
+        stdout({
+            let mut command = ixc(["quantise"]);
+            command.arg(&from).args(["Q8_0", "--allow-requantize", "-q", "-o"]).arg(&to);
+            command
+        });
+        assert_eq!(names(&Gguf::open(&to).unwrap()), own, "{model}");
+        // Made anew, the model is whole.
+        assert_eq!(names(&ixc::model::open_files(&to).unwrap()).len(), completed.len(), "{model}");
+    }
+}

@@ -121,7 +121,8 @@ fn formats() -> String {
         let whose = if row.rows > 1 { "strip" } else { "row" };
         fields.extend(row.tail.iter().map(|f| format!("behind a {whose} {} @ {}", f.name, f.offset)));
         let none = match (row.rows, row.format.is_weight()) {
-            (1, true) => "none: ixc requantises",
+            (1, true) if row.format.has_row_scale() => "none: ixc requantises",
+            (1, true) => "none: of checkpoints",
             (1, false) => "none: activations only",
             _ => "none: ixc packs",
         };

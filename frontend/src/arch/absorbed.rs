@@ -48,6 +48,6 @@ fn transposed(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) ->
         scales: None,
         change: Change::Keep,
     };
-    let derived = Derived { format: element.scaled_format(), columns: still, pieces: vec![piece] };
+    let derived = Derived { format: element.scaled_format(), columns: still, beside: 1, pieces: vec![piece] };
     Ok(Made { name, dims: vec![still, rank, heads], derived })
 }

@@ -10,6 +10,9 @@
 //!
 //! Where entries are of four positions they overlap, and a token chooses some of them, by tensors called `indexer`: as long as it chooses all, that is
 //! as it is here. So the context is cut to as many positions.
+//!
+//! Beyond that a token attends to its window and to entries that an index over compressors of its own chooses, in one softmax: `attention.entries` has all entries of a state
+//! and takes no list, and `index.top_k` lists positions for `attention`.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;

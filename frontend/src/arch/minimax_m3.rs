@@ -1,6 +1,9 @@
 //! `minimax-m3`: MiniMax-M3: normalised heads, gates as gpt-oss has them, a dense network in the first layers, shared experts in the others. Its attention is over
 //! blocks of positions that an index chooses, the ones around a row always: all of them up to a context of as many blocks as are chosen, to which the model's
 //! is cut (`hyper`).
+//!
+//! Beyond that each head of keys attends to blocks of its own: its index scores a block by the largest `q . k` of its positions. `index.top_k` scores positions, or runs that
+//! have one key, by a sum over heads, and gives one list for all heads of an `attention`.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};

@@ -218,7 +218,7 @@ fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
             scales: None,
             change: Change::Times([0.0; 2]),
         };
-        let derived = Derived { format: Format::F32, columns: length, pieces: vec![piece] };
+        let derived = Derived { format: Format::F32, columns: length, beside: 1, pieces: vec![piece] };
         made.push(Made { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
     }
     Ok(made)
@@ -244,7 +244,7 @@ fn taps_in_singles(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
             scales: None,
             change: Change::Keep,
         };
-        let derived = Derived { format: Format::F32, columns: taps, pieces: vec![piece] };
+        let derived = Derived { format: Format::F32, columns: taps, beside: 1, pieces: vec![piece] };
         made.push(Made { name: format!("{layer}{TAPS_IN_SINGLES}"), dims: vec![taps, channels], derived });
     }
     Ok(made)

@@ -217,5 +217,5 @@ pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format) -> Option
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
     shape.reverse();
-    Some((Derived { format, columns, pieces }, shape))
+    Some((Derived { format, columns, beside: 1, pieces }, shape))
 }

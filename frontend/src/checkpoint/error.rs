@@ -57,13 +57,15 @@ pub enum CheckpointError {
         /// What it says.
         found: Box<str>,
     },
-    /// Experts as KTransformers' converter packs them: quantised, in tiles of AMX, a part for each NUMA node.
-    #[error("{}: tensor \"{}\" is of experts that KTransformers packed for its kernels (AMX, by NUMA node), which nothing else reads; take the folder in BF16 or FP8 that they were converted from", path.display(), quoted(tensor))]
+    /// Experts as KTransformers' converter packs them, in another way than is read.
+    #[error("{}: tensor \"{}\" is of experts that KTransformers packed{fault}; take the folder that they were converted from", path.display(), quoted(tensor))]
     Packed {
         /// The folder.
         path: Box<Path>,
         /// One of them.
         tensor: Box<str>,
+        /// What is another way.
+        fault: PackedFault,
     },
     /// The folder has no weights.
     #[error("{}: is a Hugging Face folder without model.safetensors, or model.safetensors.index.json: {hint}", path.display())]
@@ -140,6 +142,28 @@ pub enum CheckpointError {
         tensor: Box<str>,
         /// Why not.
         source: DerivedError,
+    },
+}
+
+/// Why packed experts are not read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PackedFault {
+    /// A name that none of the methods that are read has.
+    #[error(" by another method than int8 and int4 (AWQ, perhaps), which is not read")]
+    Name,
+    /// Rows without the integer that their largest number has.
+    #[error(
+        " for other kernels than AMX's (moe_int8 or moe_int4, perhaps), whose order is not read: row {row} has {found} for its largest number, and of {method} it is {expected}"
+    )]
+    Order {
+        /// The row.
+        row: usize,
+        /// Its largest integer, as it is read.
+        found: f32,
+        /// What was expected.
+        method: &'static str,
+        /// Its largest integer.
+        expected: u8,
     },
 }
 

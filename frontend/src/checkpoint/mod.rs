@@ -17,6 +17,7 @@
 //! | `shards` | the files of a checkpoint, their tensors, and scales of quantised ones |
 //! | `array` | views of stored tensors |
 //! | `names` | which tensor is which, and how it is made |
+//! | `packed` | experts that KTransformers' converter packed |
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
@@ -31,6 +32,7 @@ mod error;
 mod families;
 mod keys;
 mod names;
+mod packed;
 mod safetensors;
 mod shards;
 mod special;
@@ -40,16 +42,17 @@ mod vocabulary;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ixc_ir::derived::{Change, Element, Indexed};
+use ixc_ir::derived::{Change, Derived, Element, Indexed};
 use ixc_ir::format::Format;
 
 use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
 use array::Array;
 use config::Config;
-pub use error::{CheckpointError, HeaderFault};
+pub use error::{CheckpointError, HeaderFault, PackedFault};
 use families::Family;
 use keys::Described;
 use names::{Made, OneOf, SHARED, Sizes};
+use packed::Packed;
 use shards::{Quantisation, Shards};
 
 /// The configuration of a checkpoint's folder.
@@ -88,7 +91,7 @@ const OTHER_PARTS: [&str; 24] = [
     "linear_proj.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 11] = [
+const PREFIXES: [(&str, &str); 12] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
@@ -97,6 +100,8 @@ const PREFIXES: [(&str, &str); 11] = [
     ("model.backbone.", "model."),
     ("model.lm_head.", "lm_head."),
     ("transformer.", "model."),
+    // As KTransformers' converter renames them.
+    ("blk.", "model.layers."),
     // Models without a head.
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
@@ -131,21 +136,18 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
     let Described { mut entries, sizes, kv_heads, constants } = keys::keys(&config, family)?;
-    let shards = Shards::open(folder)?;
+    let mut shards = Shards::open(folder)?;
     for (end, key) in family.numbers {
         if let Some(numbers) = shards::numbers(&shards, end)? {
             entries.push((format!("{}.{key}", family.architecture).into(), numbers));
         }
     }
-    // Under names like `blk.0.ffn_up_exps.7.numa.0.weight` (kt-kernel, `convert_cpu_weights.py`).
-    if let Some(tensor) = shards.tensors.keys().find(|name| name.starts_with("blk.") && name.contains("_exps.")) {
-        return Err(CheckpointError::Packed { path: folder.into(), tensor: tensor.clone() });
-    }
+    let packed = packed::experts(&mut shards, &sizes)?;
     let weights = shards::weights(&shards, &quantisation, family.by_rank)?;
     let made = made(&shards, &config, family, (&sizes, &kv_heads), weights)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
-    let (tensors, derived) = placed(&shards, made, family.single)?;
+    let (tensors, derived) = placed(&shards, made, packed, family.single)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
 }
@@ -154,10 +156,15 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
 fn placed(
     shards: &Shards,
     made: BTreeMap<String, Group>,
+    packed: Vec<Packed>,
     single: &[&str],
 ) -> Result<(Vec<Tensor>, Vec<Indexed>), CheckpointError> {
     let lengths = shards.lengths();
-    let (mut tensors, mut all) = (Vec::with_capacity(made.len()), Vec::new());
+    let (mut tensors, mut all) = (Vec::with_capacity(made.len() + packed.len()), Vec::new());
+    let checked = |name: &str, derived: &Derived| {
+        let wrong = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
+        derived.check(&lengths).map_err(wrong)
+    };
     let mut made: Vec<(String, Group)> = made.into_iter().collect();
     made.sort_by_key(|(name, _)| layer(name));
     for (name, Group { arrays, stacked }) in made {
@@ -170,11 +177,7 @@ fn placed(
             shapes.dedup();
             unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
         })?;
-        derived.check(&lengths).map_err(|source| CheckpointError::Derived {
-            path: shards.folder.clone(),
-            tensor: name.as_str().into(),
-            source,
-        })?;
+        checked(&name, &derived)?;
         let derived = derived.indexed();
         let place = derived.place(0, derived.bytes().unwrap_or(0));
         let (file, offset) = match place.filter(|(_, offset)| offset.is_multiple_of(ALIGNMENT)) {
@@ -184,11 +187,18 @@ fn placed(
                 (shards.files.len() + all.len() - 1, 0)
             }
         };
-        let id = if first.is_table() { Some(TABLE) } else { format.row().gguf_id };
-        let tensor_type = id.and_then(TensorType::from_id);
+        let tensor_type = if first.is_table() { TensorType::from_id(TABLE) } else { TensorType::of(format) };
         let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
         tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
     }
+    for Packed { name, derived, dims } in packed {
+        checked(&name, &derived)?;
+        let file = shards.files.len() + all.len();
+        let tensor = TensorType::of(derived.format).and_then(|ty| Tensor::new(&name, ty, &dims, file, 0));
+        tensors.push(tensor.ok_or_else(|| shards.wrong(&name, format!("{dims:?}"), "a tensor of the model"))?);
+        all.push(derived.indexed());
+    }
+    tensors.sort_by_key(|tensor| layer(tensor.name()));
     Ok((tensors, all))
 }
 

@@ -123,7 +123,9 @@ pub(super) fn hint(folder: &Path) -> &'static str {
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
         "pytorch_model.bin is a pickle, which is not read: save the model as safetensors (transformers: save_pretrained)"
     } else if has("_layer_0") {
-        "KTransformers' .kt files are packed for its kernels: take the folder in BF16 or FP8 that they were converted from"
+        "KTransformers' .kt files are of experts alone, one for each matrix and node: convert without --no-merge-safetensor (convert_cpu_weights.py), which copies the rest"
+    } else if has("model-00001.safetensors") {
+        "model-00001.safetensors without an index is what KTransformers' merge_cpu_weights.py makes, of experts alone: convert_cpu_weights.py copies the rest"
     } else if has("consolidated.safetensors") || has("consolidated.safetensors.index.json") {
         "consolidated.safetensors is Mistral's own layout, which is not read: take the files of Hugging Face's"
     } else {

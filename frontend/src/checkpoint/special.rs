@@ -123,7 +123,10 @@ pub(super) fn roles(
     // What ends an answer beside the end of a text.
     let eos = ids.iter().find(|(key, _)| *key == "eos_token_id").map(|(_, id)| *id);
     let mut others: Vec<u32> = ends.other_eos.and_then(id_of).into_iter().collect();
-    for id in numbers(generation.get("eos_token_id")) {
+    // What is said of generation, or else all that a model lists; one alone is often a default that its tokenizer does not have.
+    let said = generation.get("eos_token_id").filter(|ends| !ends.is_null());
+    let listed = config.value("eos_token_id").filter(|ends| ends.is_array());
+    for id in numbers(said.or(listed)) {
         if !others.contains(&id) {
             others.push(id);
         }

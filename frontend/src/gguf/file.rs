@@ -15,7 +15,7 @@ use super::error::{Fault, GgufError, Place};
 use super::foreign;
 use super::metadata::Metadata;
 use super::parse::{Parsed, Tensor, parse};
-use super::tensor_type::{TENSOR_TYPES, TensorType};
+use super::tensor_type::TensorType;
 
 /// What tells whether a file is still the one that was read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -56,6 +56,8 @@ pub struct Gguf {
     files: Vec<ShardFile>,
     metadata: Metadata,
     tensors: Vec<Tensor>,
+    /// How many of them the files have, or what they are presented as: those behind were made for a graph.
+    own: usize,
     /// What tensors are made of whose file's number is not below that of the files.
     derived: Vec<Indexed>,
     /// Tensors that are neither, counted behind these.
@@ -109,7 +111,8 @@ impl Gguf {
         }
         let metadata = metadata.unwrap_or_else(|| unreachable!("a model has at least one file"));
         let by_name = by_name(&tensors, &files, metadata.path())?;
-        Ok(Gguf { files, metadata, tensors, derived: Vec::new(), constants: Vec::new(), by_name })
+        let own = tensors.len();
+        Ok(Gguf { files, metadata, tensors, own, derived: Vec::new(), constants: Vec::new(), by_name })
     }
 
     /// A model of files of another kind: keys and tensors as a GGUF file would have them. A tensor's file is one of `files`, or, counted
@@ -145,7 +148,8 @@ impl Gguf {
                 return Err(malformed(tensor, &files, metadata.path(), fault));
             }
         }
-        Ok(Gguf { files, metadata, tensors, derived, constants, by_name })
+        let own = tensors.len();
+        Ok(Gguf { files, metadata, tensors, own, derived, constants, by_name })
     }
 
     /// The same model with tensors that none of its files has, made of what they have.
@@ -164,8 +168,8 @@ impl Gguf {
                 GgufError::Malformed { path, offset: 0, place: Place::Tensor((*name).into()), fault }
             };
             derived.check(&lengths).map_err(|_| outside())?;
-            let kind = TENSOR_TYPES.iter().find(|kind| kind.format() == Some(derived.format)).ok_or_else(outside)?;
-            let tensor = Tensor::new(&name, *kind, &dims, first + added.len(), 0).ok_or_else(outside)?;
+            let kind = TensorType::of(derived.format).ok_or_else(outside)?;
+            let tensor = Tensor::new(&name, kind, &dims, first + added.len(), 0).ok_or_else(outside)?;
             if derived.bytes() != Some(tensor.bytes) {
                 return Err(outside());
             }
@@ -192,6 +196,11 @@ impl Gguf {
     /// All tensors, shard by shard in file order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.tensors.iter()
+    }
+
+    /// The same without those that [`Gguf::with`] made of others: what a file of the model has, or would have.
+    pub fn own_tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
+        self.tensors[..self.own].iter()
     }
 
     /// The tensor called `name`.

@@ -44,5 +44,5 @@ pub use error::{ErrorClass, Fault, GgufError, Place, quoted};
 pub use file::{FileIdentity, Gguf, Made, ShardFile};
 pub use metadata::{FromValue, Metadata, Mismatch};
 pub use parse::{MAX_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor};
-pub use tensor_type::{TENSOR_TYPES, TensorType};
+pub use tensor_type::{NO_ID, TENSOR_TYPES, TensorType};
 pub use value::{Array, StringArray, Value};

@@ -1,24 +1,30 @@
 //! ggml's tensor types: every id that a GGUF file may name, with its block, whether or not `ixc` computes with it.
 //!
-//! Sizes let a file be read and inspected; [`TensorType::format`] says which types have a row in the format table.
+//! Sizes let a file be read and inspected; [`TensorType::format`] says which types have a row in the format table. Tensors of checkpoints may have
+//! formats that no GGUF file has: these are types, too, without an id.
 
 use ixc_ir::format::Format;
 
 /// A ggml tensor type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// Id in the file (ggml `enum ggml_type`).
+    /// Id in the file (ggml `enum ggml_type`); [`NO_ID`] where no file has the type.
     pub id: u32,
-    /// ggml's name.
+    /// ggml's name, or ours.
     pub name: &'static str,
     /// Elements in a block.
     pub block_len: u32,
     /// Bytes in a block.
     pub block_bytes: u32,
+    /// Bytes of a row behind its blocks.
+    tail_bytes: u32,
 }
 
+/// The id of types that no GGUF file has.
+pub const NO_ID: u32 = u32::MAX;
+
 const fn row(id: u32, name: &'static str, block_len: u32, block_bytes: u32) -> TensorType {
-    TensorType { id, name, block_len, block_bytes }
+    TensorType { id, name, block_len, block_bytes, tail_bytes: 0 }
 }
 
 /// All types of ggml that a file can hold; ids that are not here were removed from ggml or never existed.
@@ -66,9 +72,27 @@ impl TensorType {
         TENSOR_TYPES.iter().find(|row| row.id == id).copied()
     }
 
+    /// The type of weights in a format, whether or not GGUF files have it; `None` for what is no weight as it is stored.
+    pub fn of(format: Format) -> Option<TensorType> {
+        let row = format.row();
+        if let Some(id) = row.gguf_id {
+            return TensorType::from_id(id);
+        }
+        let bytes = |bytes: usize| u32::try_from(bytes).ok();
+        let (block_len, block_bytes) = (bytes(row.block_len)?, bytes(row.block_bytes)?);
+        let tail_bytes = bytes(format.tail_bytes())?;
+        let own = TensorType { id: NO_ID, name: row.name, block_len, block_bytes, tail_bytes };
+        row.packed.map(|_| own)
+    }
+
+    /// Whether GGUF files have it.
+    pub fn is_in_files(self) -> bool {
+        self.id != NO_ID
+    }
+
     /// The format to compute with, or `None` where `ixc` has none.
     pub fn format(self) -> Option<Format> {
-        Format::from_gguf_id(self.id)
+        if self.is_in_files() { Format::from_gguf_id(self.id) } else { Format::from_name(self.name) }
     }
 
     /// Bytes of a tensor of this type with dimensions `dims` (`ne` order: `dims[0]` is the row length). `None` where a row
@@ -78,7 +102,8 @@ impl TensorType {
         if row % u64::from(self.block_len) != 0 {
             return None;
         }
-        let row_bytes = (row / u64::from(self.block_len)).checked_mul(u64::from(self.block_bytes))?;
+        let blocks = (row / u64::from(self.block_len)).checked_mul(u64::from(self.block_bytes))?;
+        let row_bytes = blocks.checked_add(self.tail_bytes.into())?;
         rest.iter().try_fold(row_bytes, |bytes, &dim| bytes.checked_mul(dim))
     }
 }
@@ -101,6 +126,23 @@ mod tests {
             assert_eq!((ours.block_len as usize, ours.block_bytes as usize), (format.block_len, format.block_bytes));
             assert_eq!(ours.name.to_lowercase(), format.name);
         }
+    }
+
+    #[test]
+    fn formats_of_checkpoints_have_a_type_without_an_id() {
+        for row in FORMATS {
+            let found = TensorType::of(row.format);
+            assert_eq!(found.is_some(), row.packed.is_some(), "{}", row.name);
+            let Some(found) = found else { continue };
+            assert_eq!(
+                (found.format(), found.is_in_files()),
+                (Some(row.format), row.gguf_id.is_some()),
+                "{}",
+                row.name
+            );
+            assert_eq!(found.tensor_bytes(&[512, 3]), row.format.row_bytes(512).map(|bytes| 3 * bytes), "{}", row.name);
+        }
+        assert_eq!(TensorType::from_id(NO_ID), None);
     }
 
     #[test]

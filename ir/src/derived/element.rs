@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::{MX_BLOCK, MX_CODES};
+use super::{MX_BLOCK, MX_CODES, Tiles};
 use crate::format::Format;
 
 /// How a stored tensor's elements are written.
@@ -21,6 +21,8 @@ pub enum Element {
     Mxfp4,
     /// A number of a format of files, whose blocks lie one behind another. Views count numbers.
     Block(Format),
+    /// An integer of a matrix in tiles, with a scale for each row. Views count integers, and are of whole rows.
+    Tiled(Tiles),
 }
 
 impl Element {
@@ -38,11 +40,15 @@ impl Element {
             Element::F8E4m3 => (1, 1),
             Element::Mxfp4 => (1, MX_CODES),
             Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
+            Element::Tiled(tiles) => (tiles.per_byte(), 1),
         }
     }
 
     /// Where elements from `first` on lie: the first byte of their blocks, and how many bytes those have.
     pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
+        if let Element::Tiled(tiles) = self {
+            return tiles.span(first, count);
+        }
         let (len, bytes) = self.block();
         let (begin, end) = (first / len, first.checked_add(count)?.div_ceil(len));
         Some((begin.checked_mul(bytes)?, (end - begin).checked_mul(bytes)?))
@@ -56,18 +62,21 @@ impl Element {
     /// Columns that one stands for.
     pub fn columns(self) -> u64 {
         match self {
-            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) => 1,
+            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) | Element::Tiled(_) => 1,
             Element::Mxfp4 => MX_BLOCK,
         }
     }
 
-    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are.
+    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are,
+    /// of a matrix in tiles its integers with a scale for each row.
     pub fn scaled_format(self) -> Format {
         match self {
             Element::F32 | Element::Block(_) => Format::F32,
             Element::F16 => Format::F16,
             Element::Bf16 | Element::F8E4m3 => Format::Bf16,
             Element::Mxfp4 => Format::Mxfp4,
+            Element::Tiled(Tiles { bits: 4, .. }) => Format::I4Row,
+            Element::Tiled(_) => Format::I8Row,
         }
     }
 
@@ -77,7 +86,15 @@ impl Element {
             Element::F32 => Some(Format::F32),
             Element::F16 => Some(Format::F16),
             Element::Bf16 => Some(Format::Bf16),
-            Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => None,
+            Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) | Element::Tiled(_) => None,
+        }
+    }
+
+    /// How a matrix lies, where it is in tiles.
+    pub(super) fn tiles(self) -> Option<Tiles> {
+        match self {
+            Element::Tiled(tiles) => Some(tiles),
+            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => None,
         }
     }
 
@@ -93,8 +110,8 @@ impl Element {
                 out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32());
             }
             Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
-            // Blocks are moved, never converted, or converted whole.
-            Element::Mxfp4 | Element::Block(_) => {}
+            // Blocks are moved, never converted, or converted whole; tiles are moved.
+            Element::Mxfp4 | Element::Block(_) | Element::Tiled(_) => {}
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Reading a derived tensor: which pieces rows are of, and where their bytes come from.
 
-use super::{Axis, Change, Derived, Extent, Fetch, Piece, at};
+use super::{Axis, Change, Derived, Extent, Fetch, Piece, at, tiles};
 
-/// A derived tensor, and where the rows of each of its pieces end.
+/// A derived tensor, and where the rows of each of its pieces end, or of those that stand beside each other.
 #[derive(Clone, Debug)]
 pub struct Indexed {
     pub(super) derived: Derived,
@@ -18,11 +18,12 @@ impl std::ops::Deref for Indexed {
 }
 
 impl Indexed {
-    /// The number of the piece that a row is of, and that piece's first row.
-    fn piece(&self, row: u64) -> Option<(&Piece, u64)> {
+    /// The pieces beside each other that a row is of, and their first row.
+    fn beside(&self, row: u64) -> Option<(&[Piece], u64)> {
         let number = self.ends.partition_point(|end| *end <= row);
         let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Some((self.pieces.get(number)?, first))
+        let beside = self.derived.beside as usize;
+        Some((self.pieces.get(number.checked_mul(beside)?..)?.get(..beside)?, first))
     }
 
     /// Gives the bytes from `offset` on, which are whole blocks of rows. False where they are not, or `fetch` has not what they are made of.
@@ -53,25 +54,44 @@ impl Indexed {
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
         let (mut row, within) = (offset / row_bytes, offset % row_bytes);
         let whole = |bytes: u64| bytes.is_multiple_of(block_bytes);
+        let tail = self.format.tail_bytes() as u64;
+        // With what stands behind a row's blocks, or blocks alone.
+        let ends = within + each.min(row_bytes) == row_bytes;
+        let blocks = if ends { each.saturating_sub(tail) } else { each };
         if each == 0
             || each > row_bytes - within
+            || within + blocks > row_bytes - tail
             || !whole(within)
-            || !whole(each)
+            || !whole(blocks)
             || !(out.len() as u64).is_multiple_of(each)
         {
             return out.is_empty();
         }
         let mut out = out;
         while !out.is_empty() {
-            let Some((piece, first)) = self.piece(row) else { return false };
-            let number = row - first;
-            let tile = piece.tile(number, out.len() as u64 / each);
-            let rows = tile.as_ref().map_or(1, |tile| tile.rows);
+            let Some((pieces, first)) = self.beside(row) else { return false };
+            let (number, left) = (row - first, out.len() as u64 / each);
+            let column = within / block_bytes * block_len;
+            let one = match pieces {
+                [piece] if piece.element.tiles().is_none() => Some(piece),
+                _ => None,
+            };
+            let tile = one.and_then(|piece| piece.tile(number, left));
+            let rows = match (&tile, one) {
+                (Some(tile), _) => tile.rows,
+                (None, Some(_)) => 1,
+                (None, None) => left.min(together(pieces, number)),
+            };
             let (part, rest) = std::mem::take(&mut out).split_at_mut((rows * each) as usize);
-            let column = within / block_bytes * block_len / piece.element.columns();
-            let read = match &tile {
-                Some(tile) => self.derived.tile(piece, tile, column, part, fetch),
-                None => self.derived.row(piece, number, column, part, fetch),
+            let read = match (&tile, one) {
+                (Some(tile), Some(piece)) => {
+                    self.derived.tile(piece, tile, column / piece.element.columns(), part, fetch)
+                }
+                (_, Some(piece)) => self.derived.row(piece, number, column / piece.element.columns(), part, fetch),
+                (_, None) => {
+                    let columns = (column, blocks / block_bytes * block_len);
+                    self.derived.rows_beside(pieces, (number, rows), columns, ends, part, fetch)
+                }
             };
             if !read {
                 return false;
@@ -87,17 +107,19 @@ impl Indexed {
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
         let (mut row, end) = (offset / row_bytes, offset.saturating_add(bytes).div_ceil(row_bytes));
         while row < end {
-            let Some((piece, before)) = self.piece(row) else { break };
-            let behind = before.saturating_add(piece.row_count());
+            let Some((pieces, before)) = self.beside(row) else { break };
+            let behind = before.saturating_add(pieces.first().map_or(0, Piece::row_count));
             let (first, last) = (row - before, end.min(behind) - 1 - before);
-            let elements: Vec<u64> = [first, last].iter().map(|&row| piece.first + at(&piece.rows, row)).collect();
-            let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
-            let from = elements[0].min(elements[1]);
-            let count = elements[0].max(elements[1]) + width + 1 - from;
-            if let Some((from, bytes)) = piece.element.span(from, count)
-                && let Some(offset) = piece.extent.part(from, bytes)
-            {
-                spans.push(Extent { file: piece.extent.file, offset, bytes });
+            for piece in pieces {
+                let elements: Vec<u64> = [first, last].iter().map(|&row| piece.first + at(&piece.rows, row)).collect();
+                let width: u64 = piece.columns.iter().map(|axis| (axis.len - 1) * axis.stride).sum();
+                let from = elements[0].min(elements[1]);
+                let count = elements[0].max(elements[1]) + width + 1 - from;
+                if let Some((from, bytes)) = piece.element.span(from, count)
+                    && let Some(offset) = piece.extent.part(from, bytes)
+                {
+                    spans.push(Extent { file: piece.extent.file, offset, bytes });
+                }
             }
             row = behind;
         }
@@ -110,7 +132,7 @@ impl Indexed {
         if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
             return None;
         }
-        let (piece, before) = self.piece(offset / row_bytes)?;
+        let ([piece], before) = self.beside(offset / row_bytes)? else { return None };
         let (row, count) = (offset / row_bytes - before, bytes / row_bytes);
         let kept =
             piece.element.format() == Some(self.format) && piece.scales.is_none() && piece.change == Change::Keep;
@@ -131,4 +153,10 @@ impl Indexed {
         let (first, _) = piece.element.span(first, 0)?;
         Some((piece.extent.file, piece.extent.part(first, bytes)?))
     }
+}
+
+/// How many rows from one on are read at a time of pieces that stand beside each other.
+fn together(pieces: &[Piece], row: u64) -> u64 {
+    let each = pieces.iter().map(|piece| piece.element.tiles().map_or(1, |tiles| tiles::together(piece, tiles, row)));
+    each.min().unwrap_or(1).max(1)
 }

@@ -138,6 +138,8 @@ pub enum Number {
     /// A byte of E4M3 without its sign (OCP 8-bit floating point, 5.1; ggml's UE4M3), of which the number is half: beside a codebook of doubled values.
     /// What is no number there is 0, as in ggml.
     HalfOfE4m3,
+    /// IEEE single.
+    Single,
 }
 
 /// The byte of E4M3 that is no number.
@@ -150,6 +152,7 @@ impl Number {
             Number::Half | Number::PartOfHalf { .. } => 2,
             Number::TopsOfWords { .. } => 8,
             Number::HalfOfPower | Number::HalfOfE4m3 => 1,
+            Number::Single => 4,
         }
     }
 
@@ -157,7 +160,9 @@ impl Number {
     pub const fn packed(self) -> Number {
         match self {
             Number::TopsOfWords { halved } => Number::PartOfHalf { halved },
-            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 => self,
+            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => {
+                self
+            }
         }
     }
 
@@ -168,7 +173,7 @@ impl Number {
                 let tops = bytes.chunks_exact(2).take(4).map(|word| word[1] >> 4).collect::<Vec<_>>();
                 tops.chunks_exact(2).map(|tops| tops[0] | (tops[1] << 4)).collect()
             }
-            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 => {
+            Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => {
                 bytes[..self.bytes()].to_vec()
             }
         }
@@ -195,6 +200,7 @@ impl Number {
                 // Of a half-precision number that has the same bits the exponent is 8 less.
                 byte => f16::from_bits(u16::from(byte) << 7).to_f32() * HALF_OF_E4M3,
             },
+            Number::Single => f32_at(bytes, at),
         }
     }
 
@@ -217,12 +223,13 @@ impl Number {
                 let half = f16::from_f32(x).to_bits() & 0x7fff;
                 bytes[0] = ((half + (1 << 6)) >> 7).min(u16::from(E4M3_NAN - 1)) as u8;
             }
+            Number::Single => bytes[..4].copy_from_slice(&x.to_le_bytes()),
         }
     }
 
     /// The number that is stored for one near this.
     pub(super) fn near(self, x: f32) -> f32 {
-        let mut bytes = vec![0; self.bytes()];
+        let mut bytes = [0; 8];
         self.put(x, &mut bytes);
         self.at(&bytes, 0)
     }
@@ -234,6 +241,8 @@ impl Number {
             Number::TopsOfWords { .. } => bytes[7] &= 0xbf,
             Number::HalfOfPower => {}
             Number::HalfOfE4m3 => bytes[0] &= E4M3_NAN,
+            // Between 2^-7 and 2^-5, of either sign.
+            Number::Single => bytes[3] = bytes[3] & 0x80 | 0x3c,
         }
     }
 }

@@ -19,13 +19,16 @@ use half::{bf16, f16};
 
 use super::codec::{Codes, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales};
 use super::digits::Digits;
-use super::{Codec, FORMATS, Format};
+use super::{Codec, FORMATS, Format, K_BLOCK};
 
 use entries::Entries;
 use numbers::Numbers;
 
 /// Rounds of fitting `d` and `dmin` to codes, and codes to these.
 const ROUNDS: usize = 2;
+/// Most elements of a block, and most groups of one that have scales of their own.
+const MOST: usize = K_BLOCK;
+const MOST_GROUPS: usize = K_BLOCK / 16;
 
 impl Format {
     /// All that [`Format::encode_row`] makes.
@@ -140,6 +143,17 @@ struct Encoder<'a> {
     numbers: Numbers,
     /// Where codes are those of a grid.
     entries: Option<Entries>,
+    /// Where the bits of each code are in a block, plane by plane: empty where there are no planes.
+    places: Vec<Places>,
+}
+
+/// A plane's bits of a block's codes.
+struct Places {
+    /// Bits of a code that planes before this one have.
+    below: usize,
+    mask: u8,
+    /// Byte of the block and bit of that byte, of each code.
+    at: Vec<(usize, usize)>,
 }
 
 /// What is nearest to the numbers of a group.
@@ -153,77 +167,140 @@ struct Fit {
 }
 
 /// Scales and minimums of a block's groups: integers, where `d` and `dmin` are their units, or as many ones.
+#[derive(Clone, Copy)]
 struct Scaled {
     d: f32,
     /// What the minimums are multiplied with; where there are no integers, what is added.
     minimum: f32,
-    scales: Vec<f32>,
-    minimums: Vec<f32>,
+    scales: [f32; MOST_GROUPS],
+    minimums: [f32; MOST_GROUPS],
+    groups: usize,
+}
+
+impl Scaled {
+    fn scales(&self) -> &[f32] {
+        &self.scales[..self.groups]
+    }
+}
+
+/// What is lost with some codes, and the sums of which the best scale for them follows: x is nearly `d * a - minimum * b`.
+#[derive(Default)]
+struct Passed {
+    lost: f32,
+    aa: f32,
+    ab: f32,
+    bb: f32,
+    xa: f32,
+    xb: f32,
 }
 
 impl<'a> Encoder<'a> {
     fn new(format: Format, quants: &'a Quants) -> Encoder<'a> {
         let numbers = Numbers::of(quants);
         let entries = quants.grid().map(|grid| Entries::of(grid, &numbers));
-        Encoder { format, quants, numbers, entries }
+        let mut below = 0;
+        let place = |plane: &Plane| {
+            let field = format.field(plane.field);
+            let at = (0..format.block_len()).map(|i| {
+                let (byte, shift) = plane.place(i);
+                (field + byte, shift)
+            });
+            let mask = ((1u16 << plane.bits) - 1) as u8;
+            let places = Places { below, mask, at: at.collect() };
+            below += plane.bits;
+            places
+        };
+        let planes = match quants.codes {
+            Codes::Planes => [Some(&quants.low), quants.high.as_ref()],
+            Codes::Digits(_) | Codes::Grid(_) => [None, None],
+        };
+        let places = planes.into_iter().flatten().map(place).collect();
+        Encoder { format, quants, numbers, entries, places }
     }
 
     fn block(&self, x: &[f32], importance: &[f32], out: &mut [u8]) {
         // Elements with another `d` are others' alone.
         let columns = self.format.d_columns();
-        let parts = x.chunks_exact(columns).zip(importance.chunks_exact(columns));
-        let (codes, scaled): (Vec<Vec<u8>>, Vec<Scaled>) = parts.filter_map(|(x, w)| self.best(x, w)).unzip();
-        if let Some(first) = scaled.first() {
-            self.write(&codes.concat(), first, out);
+        let mut codes = [0u8; MOST];
+        let codes = &mut codes[..x.len()];
+        let parts = x.chunks_exact(columns).zip(importance.chunks_exact(columns)).zip(codes.chunks_exact_mut(columns));
+        let mut all = [None; MOST_GROUPS];
+        parts.zip(&mut all).for_each(|(((x, w), codes), scaled)| *scaled = Some(self.best(x, w, codes)));
+        if let Some(first) = &all[0] {
+            self.write(codes, first, out);
             let d = |i: usize| self.format.field("d") + i * self.quants.d.bytes();
-            scaled.iter().enumerate().for_each(|(i, scaled)| self.quants.d.put(scaled.d, &mut out[d(i)..]));
+            let all = all.iter().flatten().enumerate();
+            all.for_each(|(i, scaled)| self.quants.d.put(scaled.d, &mut out[d(i)..]));
         }
     }
 
     /// Codes and scales of elements with one `d`.
-    fn best(&self, x: &[f32], importance: &[f32]) -> Option<(Vec<u8>, Scaled)> {
+    fn best(&self, x: &[f32], importance: &[f32], best: &mut [u8]) -> Scaled {
         let mean = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
-        let w: Vec<f32> =
-            x.iter().zip(importance).map(|(x, importance)| importance * (2.0 * mean + x * x).sqrt()).collect();
+        let mut w = [0f32; MOST];
+        let w = &mut w[..x.len()];
+        for ((w, x), importance) in w.iter_mut().zip(x).zip(importance) {
+            *w = importance * (2.0 * mean + x * x).sqrt();
+        }
         // A column that nothing was ever multiplied with matters to nobody, but a block has a scale all the same.
-        let w = if w.iter().all(|&w| w == 0.0) { vec![1.0; w.len()] } else { w };
+        if w.iter().all(|&w| w == 0.0) {
+            w.fill(1.0);
+        }
         let group = self.quants.scaled().unwrap_or(x.len());
         let negative = self.quants.minimum == Minimum::Scaled;
         let groups = x.chunks_exact(group).zip(w.chunks_exact(group));
-        let fits: Vec<Fit> = groups
-            .map(|(x, w)| match (&self.entries, self.quants.minimum) {
+        let mut fits = [Fit::default(); MOST_GROUPS];
+        for (fit, (x, w)) in fits.iter_mut().zip(groups) {
+            *fit = match (&self.entries, self.quants.minimum) {
                 (Some(entries), _) => entries.fit(x, w),
                 (None, Minimum::None) => Fit { scale: self.numbers.fit(x, w), ..Fit::default() },
                 (None, Minimum::Half | Minimum::Scaled) => {
                     let (scale, minimum) = self.numbers.fit_with_minimum(x, w, negative);
                     Fit { scale, minimum, ..Fit::default() }
                 }
-            })
-            .collect();
-        let (mut best, mut least_lost) = (None, f32::INFINITY);
-        for mut scaled in self.stored(self.rounded(&fits)) {
+            };
+        }
+        let first = self.rounded(&fits[..x.len() / group]);
+        let (mut kept, mut least_lost) = (None, f32::INFINITY);
+        let mut codes = [0u8; MOST];
+        let codes = &mut codes[..x.len()];
+        // Of powers the two that are near are tried, and none follows from the codes.
+        let fits_more = self.quants.d != Number::HalfOfPower;
+        for mut scaled in self.stored(first) {
             for round in 0..=ROUNDS {
-                let codes = self.codes(x, &w, &scaled, group);
-                let lost = self.lost(x, &w, &codes, &scaled, group);
-                let fitted = (round < ROUNDS).then(|| self.fitted(x, &w, &codes, &scaled, group));
+                self.codes(x, w, &scaled, group, codes);
+                let more = round < ROUNDS && fits_more;
+                let passed = match (more, self.quants.minimum) {
+                    (false, _) => self.passed::<false, false>(x, w, codes, &scaled, group),
+                    (true, Minimum::None) => self.passed::<true, false>(x, w, codes, &scaled, group),
+                    (true, Minimum::Half | Minimum::Scaled) => self.passed::<true, true>(x, w, codes, &scaled, group),
+                };
                 // What is no number is lost whatever is kept.
-                if lost < least_lost || best.is_none() {
-                    (best, least_lost) = (Some((codes, scaled)), lost);
+                if passed.lost < least_lost || kept.is_none() {
+                    (kept, least_lost) = (Some(scaled), passed.lost);
+                    best.copy_from_slice(codes);
                 }
-                match fitted {
+                match more.then(|| self.fitted(&passed, &scaled)) {
                     Some(Some(next)) => scaled = next,
                     Some(None) | None => break,
                 }
             }
         }
-        best
+        kept.unwrap_or(first)
     }
 
     /// Integers for the scales and minimums of groups, with their units.
     fn rounded(&self, fits: &[Fit]) -> Scaled {
+        let mut all = Scaled {
+            d: 0.0,
+            minimum: 0.0,
+            scales: [1.0; MOST_GROUPS],
+            minimums: [1.0; MOST_GROUPS],
+            groups: fits.len(),
+        };
         let Some(range) = self.quants.scale_range() else {
             let Fit { scale: d, minimum, .. } = fits[0];
-            return Scaled { d, minimum, scales: vec![1.0], minimums: vec![1.0] };
+            return Scaled { d, minimum, ..all };
         };
         let extreme = fits.iter().fold(0f32, |a, b| if b.scale.abs() > a.abs() { b.scale } else { a });
         // The extreme gets the integer that has no counterpart, where there is one.
@@ -235,27 +312,29 @@ impl<'a> Encoder<'a> {
         let over = |value: f32, unit: f32, range: ScaleRange| {
             if unit == 0.0 { range.near(0.0) } else { range.near(value / unit) }
         };
-        Scaled {
-            d,
-            minimum,
-            scales: fits.iter().map(|fit| over(fit.scale, d, range)).collect(),
-            minimums: fits.iter().map(|fit| over(-fit.minimum, minimum, minimums)).collect(),
+        for ((fit, scale), low) in fits.iter().zip(&mut all.scales).zip(&mut all.minimums) {
+            (*scale, *low) = (over(fit.scale, d, range), over(-fit.minimum, minimum, minimums));
         }
+        Scaled { d, minimum, ..all }
     }
 
     /// With the floats that can be stored, and are near.
-    fn stored(&self, scaled: Scaled) -> Vec<Scaled> {
+    fn stored(&self, scaled: Scaled) -> impl Iterator<Item = Scaled> + use<> {
         let minimum = f16::from_f32(scaled.minimum).to_f32();
-        let d = match self.quants.d {
-            Number::Half | Number::PartOfHalf { .. } | Number::TopsOfWords { .. } => vec![self.quants.d.near(scaled.d)],
-            Number::HalfOfE4m3 => vec![self.quants.d.near(scaled.d)],
-            Number::HalfOfPower => {
-                let below = self.quants.d.near(scaled.d);
-                vec![below, 2.0 * below]
-            }
+        let near = self.quants.d.near(scaled.d);
+        let above = match self.quants.d {
+            Number::Half
+            | Number::PartOfHalf { .. }
+            | Number::TopsOfWords { .. }
+            | Number::HalfOfE4m3
+            | Number::Single => None,
+            Number::HalfOfPower => Some(2.0 * near),
         };
-        let with = |d: f32| Scaled { d, minimum, scales: scaled.scales.clone(), minimums: scaled.minimums.clone() };
-        d.into_iter().map(with).collect()
+        let with = move |d: f32| {
+            let all: Scaled = scaled;
+            Scaled { d, minimum, ..all }
+        };
+        std::iter::once(near).chain(above).map(with)
     }
 
     /// Scale and addend of a group.
@@ -268,53 +347,64 @@ impl<'a> Encoder<'a> {
         (scaled.d * scaled.scales[group], addend)
     }
 
-    fn codes(&self, x: &[f32], w: &[f32], scaled: &Scaled, group: usize) -> Vec<u8> {
-        if let Some(entries) = &self.entries {
-            let groups = x.chunks_exact(group).zip(w.chunks_exact(group)).enumerate();
-            return groups.flat_map(|(index, (x, w))| entries.codes(self.of_group(scaled, index).0, x, w)).collect();
-        }
-        let groups = x.chunks_exact(group).enumerate();
-        let codes = groups.flat_map(|(index, x)| {
+    fn codes(&self, x: &[f32], w: &[f32], scaled: &Scaled, group: usize, out: &mut [u8]) {
+        let groups = x.chunks_exact(group).zip(w.chunks_exact(group)).zip(out.chunks_exact_mut(group)).enumerate();
+        for (index, ((x, w), out)) in groups {
             let (scale, addend) = self.of_group(scaled, index);
-            // Of a scale below the normal numbers there may be none.
-            let inverse = if scale.recip().is_finite() { scale.recip() } else { 0.0 };
-            x.iter().map(move |x| self.numbers.code((x - addend) * inverse))
-        });
-        codes.collect()
+            match &self.entries {
+                Some(entries) => out.copy_from_slice(&entries.codes(scale, x, w)),
+                None => {
+                    // Of a scale below the normal numbers there may be none.
+                    let inverse = if scale.recip().is_finite() { scale.recip() } else { 0.0 };
+                    self.numbers.codes(x, addend, inverse, out);
+                }
+            }
+        }
     }
 
-    fn lost(&self, x: &[f32], w: &[f32], codes: &[u8], scaled: &Scaled, group: usize) -> f32 {
-        let elements = x.iter().zip(w).zip(codes).enumerate();
-        let lost = elements.map(|(i, ((x, w), code))| {
-            let (scale, addend) = self.of_group(scaled, i / group);
-            let difference = scale * self.numbers.of[usize::from(*code)] + addend - x;
-            w * difference * difference
-        });
-        lost.sum()
-    }
-
-    /// The best `d` and minimum for these codes; `None` where any is as good, or none can be fitted.
-    fn fitted(&self, x: &[f32], w: &[f32], codes: &[u8], scaled: &Scaled, group: usize) -> Option<Scaled> {
-        // x is nearly d * a - minimum * b.
-        let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0f32, 0f32, 0f32, 0f32, 0f32);
-        for (i, ((x, w), code)) in x.iter().zip(w).zip(codes).enumerate() {
-            let a = scaled.scales[i / group] * self.numbers.of[usize::from(*code)];
+    /// What is lost with these codes, and with `FIT` the sums that the best scale follows from, with `MINIMUM` those of the minimum, too. Each sum is one chain of
+    /// additions, in the order of the elements, so that all of them side by side take the time of one.
+    fn passed<const FIT: bool, const MINIMUM: bool>(
+        &self,
+        x: &[f32],
+        w: &[f32],
+        codes: &[u8],
+        scaled: &Scaled,
+        group: usize,
+    ) -> Passed {
+        let mut passed = Passed::default();
+        let groups = x.chunks_exact(group).zip(w.chunks_exact(group)).zip(codes.chunks_exact(group)).enumerate();
+        for (index, ((x, w), codes)) in groups {
+            let (scale, addend) = self.of_group(scaled, index);
+            let unit = scaled.scales[index];
             let b = match self.quants.minimum {
                 Minimum::None => 0.0,
                 Minimum::Half => -1.0,
-                Minimum::Scaled => scaled.minimums[i / group],
+                Minimum::Scaled => scaled.minimums[index],
             };
-            aa += w * a * a;
-            ab += w * a * b;
-            bb += w * b * b;
-            xa += w * x * a;
-            xb += w * x * b;
+            for ((x, w), code) in x.iter().zip(w).zip(codes) {
+                let number = self.numbers.of[usize::from(*code)];
+                let difference = scale * number + addend - x;
+                passed.lost += w * difference * difference;
+                if FIT {
+                    let a = unit * number;
+                    passed.aa += w * a * a;
+                    passed.xa += w * x * a;
+                    if MINIMUM {
+                        passed.ab += w * a * b;
+                        passed.bb += w * b * b;
+                        passed.xb += w * x * b;
+                    }
+                }
+            }
         }
+        passed
+    }
+
+    /// The best `d` and minimum for the codes that these are the sums of; `None` where any is as good, or none can be fitted.
+    fn fitted(&self, sums: &Passed, scaled: &Scaled) -> Option<Scaled> {
+        let &Passed { aa, ab, bb, xa, xb, .. } = sums;
         let determinant = aa * bb - ab * ab;
-        // Of powers the two that are near were tried.
-        if self.quants.d == Number::HalfOfPower {
-            return None;
-        }
         let (d, minimum) = if bb > 0.0 && determinant > 1e-6 * aa * bb {
             let minimum = (xa * ab - xb * aa) / determinant;
             let minimum = if self.quants.minimum == Minimum::Scaled { minimum.max(0.0) } else { minimum };
@@ -325,38 +415,22 @@ impl<'a> Encoder<'a> {
         if !d.is_finite() || !minimum.is_finite() {
             return None;
         }
-        let found = Scaled {
-            d: self.quants.d.near(d),
-            minimum: f16::from_f32(minimum).to_f32(),
-            scales: scaled.scales.clone(),
-            minimums: scaled.minimums.clone(),
-        };
+        let found = Scaled { d: self.quants.d.near(d), minimum: f16::from_f32(minimum).to_f32(), ..*scaled };
         (found.d != scaled.d || found.minimum != scaled.minimum).then_some(found)
     }
 
     fn write(&self, codes: &[u8], scaled: &Scaled, out: &mut [u8]) {
         out.fill(0);
-        let mut put = |plane: &Plane, i: usize, bits: u8| {
-            let (byte, shift) = plane.place(i);
-            let mask = ((1u16 << plane.bits) - 1) as u8;
-            out[self.format.field(plane.field) + byte] |= (bits & mask) << shift;
-        };
-        match self.quants.codes {
-            Codes::Planes => {
-                for (i, &code) in codes.iter().enumerate() {
-                    put(&self.quants.low, i, code);
-                    if let Some(high) = &self.quants.high {
-                        put(high, i, code >> self.quants.low.bits);
-                    }
-                }
+        for Places { below, mask, at } in &self.places {
+            for (&code, &(byte, shift)) in codes.iter().zip(at) {
+                out[byte] |= (code >> below & mask) << shift;
             }
-            Codes::Digits(_) | Codes::Grid(_) => {}
         }
         if let Some(entries) = &self.entries {
             entries.write(codes, |field, byte, bits| out[self.format.field(field) + byte] |= bits);
         }
         if let Scales::Coded(codes) = &self.quants.scales {
-            for (i, &scale) in scaled.scales.iter().enumerate() {
+            for (i, &scale) in scaled.scales().iter().enumerate() {
                 let mut code = codes.code(scale);
                 for (field, byte, shift, width) in codes.bits.parts(i) {
                     let bits = (code & ((1 << width) - 1)) << shift;
@@ -378,7 +452,7 @@ impl<'a> Encoder<'a> {
                 first = rest;
             }
         }
-        let both = scaled.scales.iter().zip(&scaled.minimums).enumerate();
+        let both = scaled.scales().iter().zip(&scaled.minimums).enumerate();
         match self.quants.scales {
             Scales::None | Scales::Coded(_) | Scales::Row | Scales::Multiples { .. } => {}
             Scales::SixBits => {

@@ -67,6 +67,19 @@ fn row(to: Format, quants: &Quants, x: &[f32], out: &mut [u8]) {
     for ((x, codes), group) in x.chunks(group_len).zip(codes.chunks_mut(group_len)).zip(&groups) {
         range.codes(quants, x, group.inverse, codes);
     }
+    put_codes(to, quants, &codes, blocks);
+    if let Some(columns) = quants.multiples() {
+        let each = to.block_len() / columns;
+        let at = to.field("scales");
+        for (groups, block) in groups.chunks_exact(each).zip(blocks.chunks_exact_mut(to.block_bytes())) {
+            block[at..].iter_mut().zip(groups).for_each(|(scale, group)| *scale = group.multiple as u8);
+        }
+    }
+}
+
+/// Puts codes in a plane of blocks, whose bits there are zero.
+#[inline]
+pub(super) fn put_codes(to: Format, quants: &Quants, codes: &[u8], blocks: &mut [u8]) {
     let at = to.field(quants.low.field);
     let (bits, run) = (quants.low.bits, quants.low.run);
     for (codes, block) in codes.chunks_exact(to.block_len()).zip(blocks.chunks_exact_mut(to.block_bytes())) {
@@ -75,13 +88,6 @@ fn row(to: Format, quants: &Quants, x: &[f32], out: &mut [u8]) {
             for (i, codes) in codes.chunks_exact(run).enumerate() {
                 bytes.iter_mut().zip(codes).for_each(|(byte, code)| *byte |= code << (i * bits));
             }
-        }
-    }
-    if let Some(columns) = quants.multiples() {
-        let each = to.block_len() / columns;
-        let at = to.field("scales");
-        for (groups, block) in groups.chunks_exact(each).zip(blocks.chunks_exact_mut(to.block_bytes())) {
-            block[at..].iter_mut().zip(groups).for_each(|(scale, group)| *scale = group.multiple as u8);
         }
     }
 }

@@ -414,7 +414,7 @@ fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
             let part = b.splat_f32(b.ty(whole).lanes, Number::part(halved));
             b.mul(whole, part)
         }
-        Number::Half | Number::HalfOfPower | Number::HalfOfE4m3 => whole,
+        Number::Half | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => whole,
     }
 }
 
@@ -464,18 +464,23 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
             let bits = b.same(Op::IMax, &[normal, small]);
             b.bitcast(Type::f32(lanes), bits)
         }
+        Number::Single => b.load(Type::f32(lanes), buffer, at),
     }
 }
 
-/// An integer of one or two bytes.
+/// An integer of one, two or four bytes.
 pub fn whole(bytes: usize) -> Type {
-    if bytes == 1 { Type::i8(1) } else { Type::i16(1) }
+    match bytes {
+        1 => Type::i8(1),
+        2 => Type::i16(1),
+        _ => Type::i32(1),
+    }
 }
 
 /// The bits of a block's float as packed blocks have them.
 pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: Affine) -> ValueId {
     match number {
-        Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 => {
+        Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => {
             b.load(whole(number.bytes()), buffer, at)
         }
         Number::TopsOfWords { .. } => {

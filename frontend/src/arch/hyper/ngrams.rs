@@ -12,10 +12,12 @@
 
 use ixc_ir::ngram::{Hash, MAX_IDS, TOKENS};
 
+use super::MAX_WIDTH;
 use super::keys::Keys;
-use super::{MAX_COUNT, MAX_WIDTH};
 use crate::gguf::{GgufError, Value};
 
+/// Most rows of a length: eight times as many as any model has. Each is an op of the graph.
+const MAX_ROWS: u64 = 64;
 /// Most taps and most rows before a row: the op takes no more.
 const MAX_TAPS: u64 = 8;
 const MAX_BEFORE: u64 = 12;
@@ -63,7 +65,7 @@ impl Ngrams {
             let limit = format!("so small that taps every {size} tokens reach at most {MAX_BEFORE} back");
             return Err(keys.metadata.bad_value(&keys.name("ple.conv_kernel"), taps, limit));
         }
-        let of_size = keys.required("ple.heads_per_ngram", 1, MAX_COUNT)? as usize;
+        let of_size = keys.required("ple.heads_per_ngram", 1, MAX_ROWS)? as usize;
         let count = of_size * (size as usize - 1);
         let multipliers = numbers(keys, "ple.layer_multipliers", size as usize, i64::MAX as u64)?;
         let offsets = numbers(keys, "ple.head_offsets", count, i32::MAX as u64)?;

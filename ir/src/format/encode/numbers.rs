@@ -15,10 +15,10 @@ pub(super) struct Numbers {
     pub of: Vec<f32>,
     least: f32,
     most: f32,
-    /// The mean distance of two beside each other.
-    distance: f32,
     /// The nearest code of each integer from -128 on, where numbers are no sequence of integers.
     nearest: Option<Box<[u8; 256]>>,
+    /// The numbers that the extreme one of a group may get: of each, a scale is tried.
+    tried: Vec<f32>,
 }
 
 impl Numbers {
@@ -40,8 +40,17 @@ impl Numbers {
                 Some(Box::new(std::array::from_fn(|i| near(i as f32 - 128.0))))
             }
         };
+        // The mean distance of two beside each other.
         let distance = (most - least) / f32::from(codes - 1);
-        Numbers { of, least, most, distance, nearest }
+        // Bytes are as near as it matters.
+        let steps = if of.len() == 256 { 0 } else { STEPS };
+        let bounds = if least == -most { &[most][..] } else { &[least, most] };
+        let around = |bound: &f32| {
+            let bound = *bound;
+            (-steps..=steps).map(move |step| bound + step as f32 * STEP * distance)
+        };
+        let tried = bounds.iter().flat_map(around).collect();
+        Numbers { of, least, most, nearest, tried }
     }
 
     /// The code whose number is nearest to `x`.
@@ -56,29 +65,46 @@ impl Numbers {
         }
     }
 
+    /// The codes of numbers less an addend, times the inverse of a scale.
+    #[inline]
+    pub fn codes(&self, x: &[f32], addend: f32, inverse: f32, out: &mut [u8]) {
+        let near = |x: f32| rounded(((x - addend) * inverse).clamp(self.least, self.most));
+        let pairs = out.iter_mut().zip(x);
+        match &self.nearest {
+            None if self.of[0] == self.least => pairs.for_each(|(code, x)| *code = (near(*x) - self.least) as u8),
+            None => pairs.for_each(|(code, x)| *code = near(*x) as i8 as u8),
+            Some(nearest) => pairs.for_each(|(code, x)| *code = nearest[(near(*x) + 128.0) as usize]),
+        }
+    }
+
     /// The scale with which the numbers are nearest to `x`, each difference's square times `w`.
     pub fn fit(&self, x: &[f32], w: &[f32]) -> f32 {
-        let extreme = x.iter().fold(0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
+        let extreme = extreme(x);
         if extreme == 0.0 || !extreme.is_finite() {
             return 0.0;
         }
-        // Bytes are as near as it matters.
-        let steps = if self.of.len() == 256 { 0 } else { STEPS };
-        let bounds = if self.least == -self.most { &[self.most][..] } else { &[self.least, self.most] };
-        let tried = bounds
-            .iter()
-            .flat_map(|bound| (-steps..=steps).map(move |step| bound + step as f32 * STEP * self.distance));
-        let inverses: Vec<f32> = tried.map(|number| number / extreme).collect();
-        let (mut best, mut most_gained) = (extreme / bounds[0], f32::NEG_INFINITY);
-        for inverses in inverses.chunks(LANES) {
-            let sums = self.sums(x, w, 0.0, inverses);
-            for (with_x, squares) in sums.with_x.into_iter().zip(sums.squares).take(inverses.len()) {
+        let first = if self.least == -self.most { self.most } else { self.least };
+        let (mut best, mut most_gained) = (extreme / first, f32::NEG_INFINITY);
+        let mut try_all = |with_x: &[f32], squares: &[f32]| {
+            for (with_x, squares) in with_x.iter().zip(squares) {
                 // The sum of squares of the differences, with the best scale for these codes, is that of x less this.
                 let gained = with_x * with_x / squares;
                 if gained > most_gained {
                     (best, most_gained) = (with_x / squares, gained);
                 }
             }
+        };
+        if let [number] = self.tried[..] {
+            let Sums { with_x, squares, .. } = self.sums::<1>(x, w, 0.0, &[number / extreme]);
+            try_all(&with_x, &squares);
+            return best;
+        }
+        let mut inverses = [0f32; MOST_TRIED];
+        let inverses = &mut inverses[..self.tried.len()];
+        inverses.iter_mut().zip(&self.tried).for_each(|(inverse, number)| *inverse = number / extreme);
+        for inverses in inverses.chunks(LANES) {
+            let Sums { with_x, squares, .. } = self.sums::<LANES>(x, w, 0.0, inverses);
+            try_all(&with_x[..inverses.len()], &squares);
         }
         best
     }
@@ -99,9 +125,11 @@ impl Numbers {
             sxx += w * x * x;
         }
         let tried = STEPS_WITH_MINIMUM.map(|step| (self.most + step as f32 * STEP) / (most - least));
-        let inverses: Vec<f32> = tried.collect();
-        let sums = inverses.chunks(LANES).flat_map(|inverses| {
-            let Sums { numbers, squares, with_x } = self.sums(x, w, least, inverses);
+        let mut inverses = [0f32; MOST_TRIED];
+        let count = STEPS_WITH_MINIMUM.count();
+        inverses.iter_mut().zip(tried).for_each(|(inverse, tried)| *inverse = tried);
+        let sums = inverses[..count].chunks(LANES).flat_map(|inverses| {
+            let Sums { numbers, squares, with_x } = self.sums::<LANES>(x, w, least, inverses);
             let all = numbers.into_iter().zip(squares).zip(with_x);
             all.take(inverses.len())
         });
@@ -127,7 +155,7 @@ impl Numbers {
 
 impl Numbers {
     /// The sums with each of some scales, of which the inverses are given: of the numbers nearest to `x` less `least`.
-    fn sums(&self, x: &[f32], w: &[f32], least: f32, inverses: &[f32]) -> Sums {
+    fn sums<const LANES: usize>(&self, x: &[f32], w: &[f32], least: f32, inverses: &[f32]) -> Sums<LANES> {
         match &self.nearest {
             None => sums(x, w, least, inverses, |x| rounded(x.clamp(self.least, self.most))),
             Some(_) => sums(x, w, least, inverses, |x| self.of[usize::from(self.code(x))]),
@@ -138,9 +166,11 @@ impl Numbers {
 /// Scales whose sums are made side by side: each alone is a chain of additions, which wait for each other.
 const LANES: usize = 8;
 
+/// Most scales that are tried.
+const MOST_TRIED: usize = 2 * (2 * STEPS as usize + 1);
+
 /// Sums of each scale.
-#[derive(Default)]
-struct Sums {
+struct Sums<const LANES: usize> {
     /// Of w times the number.
     numbers: [f32; LANES],
     /// Of w times its square.
@@ -150,8 +180,15 @@ struct Sums {
 }
 
 #[inline]
-fn sums(x: &[f32], w: &[f32], least: f32, inverses: &[f32], near: impl Fn(f32) -> f32) -> Sums {
-    let (mut sums, mut scales) = (Sums::default(), [0f32; LANES]);
+fn sums<const LANES: usize>(
+    x: &[f32],
+    w: &[f32],
+    least: f32,
+    inverses: &[f32],
+    near: impl Fn(f32) -> f32,
+) -> Sums<LANES> {
+    let mut sums = Sums { numbers: [0.0; LANES], squares: [0.0; LANES], with_x: [0.0; LANES] };
+    let mut scales = [0f32; LANES];
     scales[..inverses.len()].copy_from_slice(inverses);
     for (&x, &w) in x.iter().zip(w) {
         let (from_least, with_w) = (x - least, w * x);
@@ -163,6 +200,17 @@ fn sums(x: &[f32], w: &[f32], least: f32, inverses: &[f32], near: impl Fn(f32) -
         }
     }
     sums
+}
+
+/// The number farthest from 0, the first of those; 0 where there is none. By bits, of which several are compared at once.
+fn extreme(x: &[f32]) -> f32 {
+    const INFINITY: i32 = f32::INFINITY.to_bits() as i32;
+    let size = |x: f32| {
+        let bits = x.abs().to_bits() as i32;
+        if bits > INFINITY { 0 } else { bits }
+    };
+    let most = x.iter().fold(0, |most, &x| most.max(size(x)));
+    x.iter().copied().find(|&x| size(x) == most && most > 0).unwrap_or(0.0)
 }
 
 /// The nearest integer, of two as near the even one, of numbers below 2^22: an instruction of its own is not on every x86-64, and a call for each number

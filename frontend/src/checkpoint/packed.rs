@@ -1,0 +1,292 @@
+//! Experts as KTransformers' converter packs them (kt-kernel, `convert_cpu_weights.py`, of methods `int8` and `int4`), read as they are.
+//!
+//! Such a folder has a copy of everything that is no expert, under its name in transformers with `blk.` for `model.layers.` and without `model.`, and of the
+//! experts of each layer two vectors for each matrix and NUMA node:
+//!
+//! ```text
+//! blk.3.ffn_up_exps.7.numa.0.weight   I8    integers in tiles of AMX ([`Tiles`]), of two to a byte where they have four bits
+//! blk.3.ffn_up_exps.7.numa.0.scale    F32   a number for each row: x = scale * integer, of four bits x = 16 * scale * integer
+//! ```
+//!
+//! A node's part of gates and up are rows of an expert, one node's behind the other's, and of its last matrix the columns that go with these. Each part was quantised for
+//! itself. So rows have one scale, but those of the last matrix of several nodes as many as there are nodes: the first become a format with a
+//! scale for each row, the others one with a number for a few columns. No number is rounded in either.
+//!
+//! What files do not say is which kernels they were packed for: AMX's, or those of other machines (`moe_int8`, `moe_int4`), whose bytes have the same lengths and names in
+//! another order. Both give the largest number of each row the largest integer that there is, so rows in which that is not found were packed
+//! otherwise ([`check`]).
+
+use std::collections::BTreeMap;
+
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece, ScaleKind, Scales, Tiles};
+use ixc_ir::format::Format;
+
+use super::error::{CheckpointError, PackedFault};
+use super::names::Sizes;
+use super::safetensors::Entry;
+use super::shards::Shards;
+
+/// Most NUMA nodes that an expert is cut for.
+const MAX_NODES: u64 = 256;
+/// Rows that are looked at to tell by which kernels a folder was packed, and bytes of integers that are held meanwhile.
+const LOOKED_AT: u64 = 16;
+
+/// How integers of a method lie.
+struct Packing {
+    method: &'static str,
+    bits: u8,
+    /// Rows and columns of a block of tiles (`N_BLOCK` and `K_BLOCK` of kt-kernel's `GemmKernel224Int8` and `GemmKernel224Int4`).
+    block: [u64; 2],
+    /// What scales are multiplied with: integers of four bits are the upper ones of a byte there.
+    scale: f32,
+    /// The integer of a row's largest number.
+    largest: u8,
+    /// Formats with a scale for each row, and with one for a few columns.
+    formats: [Format; 2],
+}
+
+static PACKINGS: [Packing; 2] = [
+    Packing {
+        method: "AMXINT8",
+        bits: 8,
+        block: [64, 3584],
+        scale: 1.0,
+        largest: 127,
+        formats: [Format::I8Row, Format::I8D64],
+    },
+    Packing {
+        method: "AMXINT4",
+        bits: 4,
+        block: [128, 3584],
+        scale: 16.0,
+        largest: 7,
+        formats: [Format::I4Row, Format::I4D128],
+    },
+];
+
+/// What an expert's matrix is cut along, for nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Rows,
+    Columns,
+}
+
+/// The matrices of an expert: their name, and how they are cut.
+static MATRICES: [(&str, Cut); 3] =
+    [("ffn_gate_exps", Cut::Rows), ("ffn_up_exps", Cut::Rows), ("ffn_down_exps", Cut::Columns)];
+/// Matrices that are turned, for training: what they say is said by the others.
+const FOR_TRAINING: &str = "_bwd_exps";
+
+/// A tensor of all experts of a layer.
+pub(super) struct Packed {
+    /// Its name in GGUF files.
+    pub name: String,
+    pub derived: Derived,
+    /// Its dimensions in `ne` order.
+    pub dims: Vec<u64>,
+}
+
+/// Weight and scales of a node's part.
+#[derive(Default)]
+struct Part {
+    weight: Option<(u32, Entry)>,
+    scale: Option<(u32, Entry)>,
+}
+
+/// Layer, and number in [`MATRICES`].
+type Place = (u64, usize);
+/// Parts by expert and node.
+type Parts = BTreeMap<(u64, u64), Part>;
+
+/// Takes packed experts out of a folder's tensors.
+///
+/// # Errors
+/// When one is missing, or has other bytes than its matrix takes; and when they were packed in another way.
+pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<Packed>, CheckpointError> {
+    let is_packed = |name: &str| name.starts_with("blk.") && name.contains("_exps.");
+    let names: Vec<Box<str>> = shards.tensors.keys().filter(|name| is_packed(name)).cloned().collect();
+    let mut found: BTreeMap<Place, Parts> = BTreeMap::new();
+    for name in names {
+        let Some(stored) = shards.tensors.remove(&name) else { continue };
+        if name.contains(FOR_TRAINING) {
+            continue;
+        }
+        let Some((place, expert, node, is_scale)) = place(&name) else {
+            let fault = PackedFault::Name;
+            return Err(CheckpointError::Packed { path: shards.folder.clone(), tensor: name, fault });
+        };
+        if place.0 >= sizes.layers {
+            continue;
+        }
+        if expert >= sizes.experts || node >= MAX_NODES {
+            let expected = format!("an expert below {} and a node below {MAX_NODES}", sizes.experts);
+            return Err(shards.wrong(&name, format!("of expert {expert} and node {node}"), expected));
+        }
+        let part = found.entry(place).or_default().entry((expert, node)).or_default();
+        *(if is_scale { &mut part.scale } else { &mut part.weight }) = Some(stored);
+    }
+    let mut packed = Vec::with_capacity(found.len());
+    for (number, ((layer, matrix), parts)) in found.into_iter().enumerate() {
+        let (name, cut) = MATRICES[matrix];
+        let name = format!("blk.{layer}.{name}");
+        packed.push(stacked(shards, sizes, &name, cut, &parts)?);
+        // One folder is packed by the same kernels.
+        if number == 0 {
+            check(shards, &name, &packed[0])?;
+        }
+    }
+    Ok(packed)
+}
+
+/// What a tensor is of: a layer's matrix, an expert, a node; and whether it has scales.
+fn place(name: &str) -> Option<(Place, u64, u64, bool)> {
+    let mut words = name.strip_prefix("blk.")?.split('.');
+    let mut word = || words.next();
+    let layer = word()?.parse().ok()?;
+    let matrix = word()?;
+    let matrix = MATRICES.iter().position(|(known, _)| *known == matrix)?;
+    let expert = word()?.parse().ok()?;
+    (word()? == "numa").then_some(())?;
+    let node = word()?.parse().ok()?;
+    let is_scale = match word()? {
+        "weight" => false,
+        "scale" => true,
+        _ => return None,
+    };
+    words.next().is_none().then_some(((layer, matrix), expert, node, is_scale))
+}
+
+/// All experts of a matrix.
+fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) -> Result<Packed, CheckpointError> {
+    let nodes = parts.keys().map(|(_, node)| node + 1).max().unwrap_or(1);
+    let [rows, columns] = match cut {
+        Cut::Rows => [sizes.expert_width, sizes.width],
+        Cut::Columns => [sizes.width, sizes.expert_width],
+    };
+    let own = |len: u64, along: Cut| if cut == along { len / nodes } else { len };
+    let [own_rows, own_columns] = [own(rows, Cut::Rows), own(columns, Cut::Columns)];
+    let first = parts.values().find_map(|part| part.weight.as_ref());
+    let missing = |expert: u64, node: u64, end: &str| CheckpointError::TensorMissing {
+        path: shards.folder.clone(),
+        tensor: format!("{name}.{expert}.numa.{node}.{end}").into(),
+    };
+    let (_, first) = first.ok_or_else(|| missing(0, 0, "weight"))?;
+    let bytes = |bits: u8| u128::from(own_rows) * u128::from(own_columns) * u128::from(bits) / 8;
+    let packing = PACKINGS.iter().find(|packing| bytes(packing.bits) == u128::from(first.bytes)).ok_or_else(|| {
+        let each = PACKINGS.iter().map(|packing| format!("{} ({})", bytes(packing.bits), packing.method));
+        let expected = format!(
+            "{} bytes, of {own_rows} rows and {own_columns} columns: {rows} by {columns} for {nodes} nodes",
+            each.collect::<Vec<_>>().join(" or ")
+        );
+        shards.wrong(&first.name, format!("{} bytes", first.bytes), expected)
+    })?;
+    let [block_rows, block_columns] = packing.block;
+    let tiles = Tiles { bits: packing.bits, rows: own_rows, columns: own_columns, block_rows, block_columns };
+    let whole = match cut {
+        Cut::Rows => own_rows.checked_mul(nodes) == Some(rows),
+        Cut::Columns => own_columns.checked_mul(nodes) == Some(columns),
+    };
+    if tiles.bytes() != Some(first.bytes) || !whole {
+        let found = format!("a part of {rows} by {columns} for {nodes} nodes");
+        let expected = format!("parts of 32 rows by {} columns", 512 / u64::from(packing.bits));
+        return Err(shards.wrong(&first.name, found, expected));
+    }
+    let mut pieces = Vec::new();
+    for expert in 0..sizes.experts {
+        for node in 0..nodes {
+            let part = parts.get(&(expert, node));
+            let weight = part.and_then(|part| part.weight.as_ref()).ok_or_else(|| missing(expert, node, "weight"))?;
+            let scale = part.and_then(|part| part.scale.as_ref()).ok_or_else(|| missing(expert, node, "scale"))?;
+            let types = [(weight, first.bytes, &["I8", "U8"][..]), (scale, 4 * own_rows, &["F32"])];
+            for ((_, entry), bytes, names) in types {
+                if entry.bytes != bytes || !names.contains(&entry.dtype.name) {
+                    let found = format!("{} bytes of {}", entry.bytes, entry.dtype.name);
+                    return Err(shards.wrong(&entry.name, found, format!("{bytes} bytes of {}", names[0])));
+                }
+            }
+            pieces.push(piece(tiles, packing, weight, scale));
+        }
+    }
+    let beside = if cut == Cut::Columns { nodes as u32 } else { 1 };
+    let format = packing.formats[usize::from(beside > 1)];
+    let dims = vec![columns, rows, sizes.experts];
+    Ok(Packed { name: format!("{name}.weight"), derived: Derived { format, columns, beside, pieces }, dims })
+}
+
+/// A node's part.
+fn piece(tiles: Tiles, packing: &Packing, weight: &(u32, Entry), scale: &(u32, Entry)) -> Piece {
+    let extent = |(file, entry): &(u32, Entry)| Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+    let Tiles { rows, columns, .. } = tiles;
+    Piece {
+        extent: extent(weight),
+        element: Element::Tiled(tiles),
+        first: 0,
+        rows: vec![Axis { len: rows, stride: columns }],
+        columns: vec![Axis { len: columns, stride: 1 }],
+        scales: Some(Scales {
+            extent: extent(scale),
+            kind: ScaleKind::Number(Element::F32),
+            block_rows: 1,
+            block_columns: columns,
+            columns,
+        }),
+        change: if packing.scale == 1.0 { Change::Keep } else { Change::Times([packing.scale, 1.0]) },
+    }
+}
+
+/// Whether the first rows of a matrix are such as AMX's kernels leave: each has the largest integer, but rows of zeros.
+fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointError> {
+    let lengths = shards.lengths();
+    let Packed { derived, .. } = packed;
+    let wrong = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
+    derived.check(&lengths).map_err(wrong)?;
+    let Some(packing) = PACKINGS.iter().find(|packing| packing.formats.contains(&derived.format)) else {
+        return Ok(());
+    };
+    let fetch = |file: u32, offset: u64, out: &mut [u8]| {
+        let data = shards.files.get(file as usize).map_or(&[][..], |file| file.data());
+        let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
+        part.map(|part| out.copy_from_slice(part)).is_some()
+    };
+    let row_bytes = derived.format.row_bytes(derived.columns).unwrap_or(0);
+    let mut rows = vec![0; (LOOKED_AT * row_bytes) as usize];
+    if !derived.clone().indexed().read(0, &mut rows, &fetch) {
+        return Ok(());
+    }
+    for (row, bytes) in rows.chunks_exact(row_bytes as usize).enumerate() {
+        let numbers = derived.format.dequantise_rows(bytes, derived.columns as usize);
+        let most = numbers.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let scale = derived.pieces.first().and_then(|piece| piece.scales).map(|scales| {
+            let mut bytes = [0u8; 4];
+            fetch(scales.extent.file, scales.extent.offset + 4 * row as u64, &mut bytes);
+            (f32::from_le_bytes(bytes) * packing.scale).abs()
+        });
+        let Some(scale) = scale.filter(|scale| scale.is_normal()) else { continue };
+        let largest = (most / scale).round();
+        if largest != f32::from(packing.largest) {
+            let fault = PackedFault::Order { row, found: largest, method: packing.method, expected: packing.largest };
+            return Err(CheckpointError::Packed { path: shards.folder.clone(), tensor: name.into(), fault });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_layer_matrix_expert_and_node() {
+        assert_eq!(place("blk.12.ffn_down_exps.7.numa.1.scale"), Some(((12, 2), 7, 1, true)));
+        assert_eq!(place("blk.0.ffn_gate_exps.0.numa.0.weight"), Some(((0, 0), 0, 0, false)));
+        for other in [
+            "blk.0.ffn_gate_exps.0.weight",
+            "blk.0.ffn_gate_exps.0.numa.0.qzeros",
+            "blk.0.ffn_gate_exps.0.numa.0.weight.1",
+            "blk.0.ffn_gate_exps.-1.numa.0.weight",
+            "blk.x.ffn_gate_exps.0.numa.0.weight",
+        ] {
+            assert_eq!(place(other), None, "{other}");
+        }
+    }
+}

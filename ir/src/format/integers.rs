@@ -1,0 +1,82 @@
+//! Rows whose integers are given, with their scale: what others quantised, in formats that keep it as it is.
+
+use super::codec::{Codes, Minimum, Number, Quants, Scales, Values};
+use super::{Format, requantise};
+
+impl Format {
+    /// Whether rows of integers of so many bits, in two's complement, with an `f32` for each row are the same numbers in this format.
+    pub fn takes_integers(self, bits: usize) -> bool {
+        let takes = |quants: &Quants| {
+            let values = match quants.values {
+                Values::Signed => bits == 8,
+                Values::Linear { zero } => usize::from(zero) == 1 << (bits - 1),
+                Values::Codebook(_) => false,
+            };
+            let scaled = match quants.scales {
+                Scales::Row => true,
+                Scales::None => quants.d == Number::Single,
+                Scales::SixBits
+                | Scales::Signed16
+                | Scales::Nibbles16
+                | Scales::Coded(_)
+                | Scales::Multiples { .. } => false,
+            };
+            let plain = quants.codes == Codes::Planes && quants.high.is_none() && quants.minimum == Minimum::None;
+            values && scaled && plain && quants.low.bits == bits
+        };
+        (1..=8).contains(&bits) && self.rows() == 1 && self.quants().is_some_and(takes)
+    }
+
+    /// Writes whole blocks of integers, of each its bits in a byte, that are to be multiplied with `d`, and with `ends` what a row has behind its last
+    /// block. They become codes.
+    ///
+    /// # Panics
+    /// When the lengths do not fit together, or the format [takes](Format::takes_integers) no such integers; callers have checked both.
+    pub fn put_integers(self, integers: &mut [u8], d: f32, ends: bool, out: &mut [u8]) {
+        let Some(quants) = self.quants() else { panic!("{self} has no integers") };
+        let (blocks, tail) = out.split_at_mut(integers.len() / self.block_len() * self.block_bytes());
+        let zero = match quants.values {
+            Values::Linear { zero } => zero,
+            Values::Signed | Values::Codebook(_) => 0,
+        };
+        // The code of 0 is the highest bit, or 0: to add it is to change that bit.
+        integers.iter_mut().for_each(|bits| *bits ^= zero);
+        blocks.fill(0);
+        requantise::put_codes(self, quants, integers, blocks);
+        if self.has_row_scale() {
+            if ends {
+                tail.fill(0);
+                tail[self.tail_field("d")..][..4].copy_from_slice(&d.to_le_bytes());
+            }
+        } else {
+            let at = self.field("d");
+            blocks.chunks_exact_mut(self.block_bytes()).for_each(|block| quants.d.put(d, &mut block[at..]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FORMATS;
+    use super::*;
+
+    #[test]
+    fn integers_are_their_numbers_in_every_format_that_takes_them() {
+        for bits in [4, 8] {
+            let formats = FORMATS.iter().map(|row| row.format).filter(|format| format.takes_integers(bits));
+            let names: Vec<&str> = formats.clone().map(Format::name).collect();
+            let expected: &[&str] = if bits == 4 { &["i4_row", "i4_d128"] } else { &["i8_row", "i8_d64"] };
+            assert_eq!(names, expected);
+            for format in formats {
+                let least = -1i32 << (bits - 1);
+                let integers: Vec<i8> = (0..384).map(|i| (least + i * 7 % (1 << bits)) as i8).collect();
+                let d = 0.3f32;
+                let mut row = vec![0xff; format.row_bytes(384).unwrap() as usize];
+                let mut bits_of: Vec<u8> = integers.iter().map(|q| *q as u8 & (u8::MAX >> (8 - bits))).collect();
+                format.put_integers(&mut bits_of, d, true, &mut row);
+                let expected: Vec<f32> = integers.iter().map(|q| d * f32::from(*q)).collect();
+                assert_eq!(format.dequantise_rows(&row, 384), expected, "{format}");
+            }
+        }
+    }
+}
