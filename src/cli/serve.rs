@@ -53,7 +53,7 @@ pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
     /// Further models: requests choose one by name, and each is loaded when it is first asked for.
-    #[arg(value_name = "MODEL", value_parser = ModelName::parser())]
+    #[arg(value_name = "MORE", value_parser = ModelName::parser())]
     more: Vec<ModelName>,
     /// Serve the models and plans of this folder, each by the name of its file.
     #[arg(long, value_name = "DIR")]

@@ -264,8 +264,17 @@ fn it_is_usable_by_all() {
     assert_eq!(browser.evaluate("document.getElementById('experts').hidden"), true);
     browser.evaluate(
         "{ const own = window.fetch; window.fetch = (path, options) => path.startsWith('experts')
-             ? Promise.resolve(Response.json({layers: [[0, 1, 4], [9, 0, 2]]})) : own(path, options); 0 }",
+             ? Promise.resolve(Response.json({layers: [[0, 1, 4], [9, 0, 2]]})) : own(path, options);
+           document.getElementById('model').dispatchEvent(new Event('change')); 0 }",
     );
+    browser.until("!document.getElementById('experts').hidden");
+    let drawn = "(() => { const heat = document.getElementById('heat');
+        const alpha = (x, y) => heat.getContext('2d').getImageData(x, y, 1, 1).data[3];
+        return [heat.width, heat.height, alpha(0, 0), alpha(1, 0), alpha(2, 0), alpha(0, 1)]; })()";
+    // The square root of the part of the most.
+    assert_eq!(browser.evaluate(drawn), json!([3, 2, 0, 85, 170, 255]));
+    let said = browser.evaluate("document.getElementById('heat').getAttribute('aria-label')");
+    assert!(said.as_str().unwrap().starts_with("4 of 6 experts were chosen"), "{said}");
     browser.picture(&picture("narrow-settings"));
     browser.evaluate("document.querySelector('[data-close=side]').click(); 0");
     answered_by(
