@@ -24,7 +24,7 @@ use ixc_frontend::chat::{Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
-use ixc_runtime::{sample, saved};
+use ixc_runtime::{engine, sample, saved};
 use ixc_server::Model;
 use ixc_server::model::{self, Constraint, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
 use tokio::sync::mpsc::UnboundedSender;
@@ -564,7 +564,12 @@ impl<'t> Worker<'t> {
         self.status.active = self.scheduler.active();
         let kept = self.scheduler.kept();
         (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
-        self.status.slots = self.scheduler.slots().map(|(cached, active)| Slot { cached, active }).collect();
+        let held = self.scheduler.slots().zip(self.scheduler.slot_bytes());
+        let slot = |((cached, active), (bytes, shared_bytes))| Slot { cached, active, bytes, shared_bytes };
+        self.status.slots = held.map(slot).collect();
+        let engine::StateBytes { own, shared, unshared, copies, whole_copies, .. } =
+            self.scheduler.session().engine().state_bytes();
+        self.status.states = model::StateBytes { own, shared, unshared, copies, whole_copies };
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = (self.status.clone(), Instant::now());
     }
 }

@@ -228,6 +228,19 @@ const METRICS: &[Metric] = &[
     metric("kv_cache_tokens", "gauge", "Tokens that sequences hold.", |s| {
         s.slots.iter().map(|slot| slot.cached as f64).sum()
     }),
+    metric("states_bytes", "gauge", "Memory of what sequences hold, shared pages once.", |s| {
+        (s.states.own + s.states.shared) as f64
+    }),
+    metric("states_shared_bytes", "gauge", "Pages of it that several sequences share.", |s| s.states.shared as f64),
+    metric("states_saved_bytes", "gauge", "What it would be more if nothing was shared.", |s| {
+        s.states.unshared.saturating_sub(s.states.shared) as f64
+    }),
+    metric("sequence_copies_total", "counter", "Sequences that began as a copy of another.", |s| {
+        s.states.copies as f64
+    }),
+    metric("sequence_whole_copies_total", "counter", "Those of them that share no pages.", |s| {
+        s.states.whole_copies as f64
+    }),
     metric("prompt_cache_memory_bytes", "gauge", "What is kept of prompts in memory.", |s| s.kept_memory as f64),
     metric("prompt_cache_folder_bytes", "gauge", "What is kept of prompts in the folder.", |s| s.kept_folder as f64),
 ];

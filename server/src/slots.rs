@@ -28,7 +28,11 @@ const MAX_NAME: usize = 255;
 pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
     let context = app.model.facts().context;
     let slots = app.model.status().slots;
-    let slot = |(id, slot): (usize, crate::model::Slot)| json!({"id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached});
+    let slot = |(id, slot): (usize, crate::model::Slot)| {
+        json!({
+            "id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached, "bytes": slot.bytes, "bytes_shared": slot.shared_bytes,
+        })
+    };
     Json(slots.into_iter().enumerate().map(slot).collect())
 }
 

@@ -128,8 +128,9 @@ impl Pair {
         for (id, tokens) in self.ids.iter().zip(&self.held).filter(|(_, tokens)| !tokens.is_empty()) {
             let positions = self.engines.each_ref().map(|engine| engine.sequence(*id).unwrap().position() as usize);
             assert_eq!(positions, [tokens.len(); 2], "{}", self.name);
-            // Of 128 positions some have places in common.
-            if tokens.len().is_multiple_of(128) {
+            // Where positions share a place, blocks are longer than these sequences.
+            let (states, _) = self.engines[0].states();
+            if tokens.len().is_multiple_of(32) && states.iter().all(|state| state.every == 1) {
                 let saved = |engine: &Engine| {
                     let mut bytes = Vec::new();
                     engine.save_state(*id, tokens, None, &mut bytes).unwrap();
@@ -190,7 +191,7 @@ fn copied_by_the_system() -> u64 {
         match line.strip_prefix("Anonymous:") {
             Some(kib) if inside => bytes += kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10,
             Some(_) => {}
-            None if line.contains("-") && line.contains(" r") && line.contains("p ") => {
+            None if line.split_once(' ').is_some_and(|(range, _)| range.contains('-')) => {
                 inside = line.contains("/memfd:ixc-states");
             }
             None => {}
