@@ -39,7 +39,7 @@ use std::path::Path;
 use ixc_files::{Output, open_regular};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::Matcher;
-use ixc_runtime::engine::{Addition, FIRST, SequenceId, StepError};
+use ixc_runtime::engine::{Addition, FIRST, Sequence, SequenceId, StepError};
 use ixc_runtime::sample::{Likely, Sampler, Settings, likely};
 use ixc_runtime::saved::SavedError;
 
@@ -312,6 +312,12 @@ impl Scheduler {
     /// Of each sequence, how many tokens it holds, and whether a request is worked on.
     pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
         self.slots.iter().map(|slot| (slot.cached.len(), slot.active.is_some()))
+    }
+
+    /// Of each sequence, the bytes that hold something, and how many of these lie in pages that others may have, too.
+    pub fn slot_bytes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let sequence = |slot: &Slot| self.session.engine.sequence(slot.sequence);
+        self.slots.iter().map(move |slot| sequence(slot).map_or((0, 0), Sequence::bytes))
     }
 
     /// Rows of the last step, and how many of them are of prompts.

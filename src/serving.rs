@@ -25,7 +25,7 @@ use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_runtime::stream::store::stats::{self, GroupStats};
-use ixc_runtime::{sample, saved};
+use ixc_runtime::{engine, sample, saved};
 use ixc_server::model::{self, Constraint, Experts, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
 use ixc_server::{Model, Models};
 use tokio::sync::mpsc::UnboundedSender;
@@ -624,10 +624,15 @@ impl<'t> Worker<'t> {
         self.status.active = self.scheduler.active();
         let kept = self.scheduler.kept();
         (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
-        self.status.slots = self.scheduler.slots().map(|(cached, active)| Slot { cached, active }).collect();
-        let held = self.status.slots.iter().map(|slot| slot.cached).max();
-        self.status.most_held = self.status.most_held.max(held.unwrap_or(0));
-        self.status.experts = self.scheduler.session().engine().stream().map(|cache| experts(&cache.stats()));
+        let held = self.scheduler.slots().zip(self.scheduler.slot_bytes());
+        let slot = |((cached, active), (bytes, shared_bytes))| Slot { cached, active, bytes, shared_bytes };
+        self.status.slots = held.map(slot).collect();
+        let most = self.status.slots.iter().map(|slot| slot.cached).max();
+        self.status.most_held = self.status.most_held.max(most.unwrap_or(0));
+        let engine = self.scheduler.session().engine();
+        self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
+        let engine::StateBytes { own, shared, unshared, copies, whole_copies, .. } = engine.state_bytes();
+        self.status.states = model::StateBytes { own, shared, unshared, copies, whole_copies };
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = (self.status.clone(), Instant::now());
     }
 }

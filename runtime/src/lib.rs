@@ -60,5 +60,5 @@ pub use engine::{file, load, memory_estimate, options, sample, saved};
 pub(crate) use executor::sliding;
 pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, page_cache_hints, states, stats};
-pub use storage::{blocks, memory, pages};
-pub(crate) use storage::{identity, pack, stored, weights};
+pub use storage::{blocks, memory, pages, shared_pages};
+pub(crate) use storage::{identity, pack, page_file, stored, weights};

@@ -104,6 +104,31 @@ const METRICS: &[Metric] = &[
     ),
     metric("n_tokens_max", Gauge(|(_, s)| Some(s.most_held as f64)), "Most tokens that a sequence has held."),
     metric("iteration_tokens_total", Of::Histogram(|s| &s.distributions.rows), "Rows of a step: its batch."),
+    metric(
+        "states_bytes",
+        Gauge(|(_, s)| Some((s.states.own + s.states.shared) as f64)),
+        "Memory of what sequences hold, shared pages once.",
+    ),
+    metric(
+        "states_shared_bytes",
+        Gauge(|(_, s)| Some(s.states.shared as f64)),
+        "Pages of it that several sequences share.",
+    ),
+    metric(
+        "states_saved_bytes",
+        Gauge(|(_, s)| Some(s.states.unshared.saturating_sub(s.states.shared) as f64)),
+        "What it would be more if nothing was shared.",
+    ),
+    metric(
+        "sequence_copies_total",
+        Counter(|(_, s)| Some(s.states.copies as f64)),
+        "Sequences that began as a copy of another.",
+    ),
+    metric(
+        "sequence_whole_copies_total",
+        Counter(|(_, s)| Some(s.states.whole_copies as f64)),
+        "Those of them that share no pages.",
+    ),
     metric("requests_processing", Gauge(|(_, s)| Some(s.active as f64)), "Requests that are worked on."),
     metric("requests_deferred", Gauge(|(_, s)| Some(s.waiting as f64)), "Requests that wait."),
     metric("requests_ended_total", Counter(|(_, s)| Some(s.ended as f64)), "Requests that ended."),

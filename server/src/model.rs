@@ -380,6 +380,8 @@ pub struct Status {
     pub cancelled: u64,
     /// What each sequence holds: tokens, and whether a request is worked on.
     pub slots: Vec<Slot>,
+    /// What sequences hold in memory, in bytes.
+    pub states: StateBytes,
     /// Bytes in memory that are kept of prompts.
     pub kept_memory: u64,
     /// Bytes of files.
@@ -450,4 +452,23 @@ pub struct Slot {
     pub cached: usize,
     /// Whether a request is worked on.
     pub active: bool,
+    /// Bytes that these take.
+    pub bytes: u64,
+    /// How many of them lie in pages that other sequences may have, too.
+    pub shared_bytes: u64,
+}
+
+/// What sequences hold in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateBytes {
+    /// Bytes that are one sequence's.
+    pub own: u64,
+    /// Bytes of pages that several share, each counted once.
+    pub shared: u64,
+    /// The same, counted for each that has them.
+    pub unshared: u64,
+    /// Sequences that began as a copy of another.
+    pub copies: u64,
+    /// How many of them share nothing.
+    pub whole_copies: u64,
 }

@@ -32,7 +32,11 @@ pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) ->
     let Some(model) = app.models.loaded(query(&uri, "model").as_deref())? else { return Ok(Json(json!([]))) };
     let context = model.facts().context;
     let slots = model.status().slots;
-    let slot = |(id, slot): (usize, crate::model::Slot)| json!({"id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached});
+    let slot = |(id, slot): (usize, crate::model::Slot)| {
+        json!({
+            "id": id, "n_ctx": context, "is_processing": slot.active, "n_cached": slot.cached, "bytes": slot.bytes, "bytes_shared": slot.shared_bytes,
+        })
+    };
     Ok(Json(slots.into_iter().enumerate().map(slot).collect()))
 }
 

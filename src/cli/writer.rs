@@ -255,6 +255,19 @@ impl Writer<'_> {
         for PageUse { what, resident, large } in self.session.engine().pages() {
             note!("pages     {what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
         }
+        let states = self.session.engine().state_bytes();
+        if states.copies > 0 {
+            let (own, shared, saved) = (states.own, states.shared, states.unshared.saturating_sub(states.shared));
+            note!(
+                "sharing   {} of states are shared, {} their own; it saves {}",
+                Bytes(shared),
+                Bytes(own),
+                Bytes(saved)
+            );
+        }
+        if let Some(refusal) = states.refusal {
+            note!("sharing   {} of {} copies share nothing: {refusal}", states.whole_copies, states.copies);
+        }
         note!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {
             note!("memory    {} at the peak, mapped weights included", Bytes(peak));

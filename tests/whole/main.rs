@@ -44,6 +44,7 @@ mod run;
 mod saved;
 mod scaled;
 mod serve;
+mod shared;
 mod simulate;
 mod slots;
 mod support;

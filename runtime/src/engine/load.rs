@@ -165,7 +165,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         advice: None,
         trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity, context)).collect::<Result<_, _>>()?,
-        sequences: Sequences::new(run.sequences, plan.states, capacity, plan.max_tokens)?,
+        sequences: Sequences::new(run.sequences, plan.states, (capacity, plan.max_tokens), options.sharing)?,
         capacity,
         parts: Parts::new(&program, run.sequences)?,
         inputs: Inputs::new(plan.max_tokens, &top_k, &program.shared, &program.ngrams)?,

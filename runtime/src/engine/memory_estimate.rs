@@ -1,7 +1,8 @@
 //! What a plan takes of memory: found out before it is loaded, and by the same rules.
 //!
 //! In: an open plan that says when its experts are needed. Out: the bytes that are there all the time, and how any budget beyond
-//! them is spent on slots for experts. Nothing is mapped, packed or read but the plan.
+//! them is spent on slots for experts. Nothing is mapped, packed or read but the plan. States are counted whole for each sequence: what
+//! they will share ([`crate::shared_pages`]) nobody knows before they are there, and each may come to have its own.
 //!
 //! ```text
 //! budget 6 GiB = 1.9 GiB fixed (weights of every token, KV cache, activations, code) + 4.1 GiB slots: 1571 of 6144 experts

@@ -20,6 +20,6 @@ pub mod sample;
 pub mod saved;
 pub mod sequence;
 
-pub use crate::executor::sequences::Sequence;
+pub use crate::executor::sequences::{Sequence, StateBytes};
 pub use options::{BackendKind, ExpertStore, Options};
 pub use sequence::{Addition, Engine, FIRST, SequenceId, Softmax, StepError};

@@ -6,6 +6,7 @@ use crate::error::load::LoadError;
 use crate::gauge::Gauge;
 use crate::pool::{MAX_THREADS, Pool};
 use crate::processors::{Machine, Pin, Unpinned};
+use crate::shared_pages::Sharing;
 use crate::stream::predict;
 use crate::stream::store::Config;
 use crate::trace::Recorder;
@@ -47,6 +48,8 @@ pub struct Options {
     pub context: Option<u32>,
     /// Sequences that there can be at once; one where it is 0. Memory for the states of as many is counted, and taken as they fill.
     pub sequences: u32,
+    /// When sequences share the memory of what they begin with, where one was copied from another.
+    pub sharing: Sharing,
     /// Whether each sequence of a step has the bits that it has alone also where tiles multiply, which round activations otherwise: its rows are then
     /// multiplied on their own. On targets without tiles it has those bits anyway.
     pub exact_batch: bool,

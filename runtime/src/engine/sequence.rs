@@ -22,7 +22,7 @@ use ixc_targets::Target;
 
 use crate::crew::Crew;
 use crate::execute::{self, Counts, ExecuteError, ItemError};
-use crate::executor::sequences::{Piece, Sequence};
+use crate::executor::sequences::{Piece, Sequence, StateBytes};
 use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, Loaded};
@@ -389,7 +389,7 @@ impl Engine {
     }
 
     /// Makes a sequence a copy of the first `tokens` tokens of another, or of as many before that as states can get back to; gives how many it has
-    /// then. So a prompt that several begin with is computed once.
+    /// then. So a prompt that several begin with is computed once; and it is in memory once, where the system lets it ([`crate::shared_pages`]).
     ///
     /// # Errors
     /// [`StepError::NoSequence`], and [`StepError::SequenceTwice`] where they are not two.
@@ -400,10 +400,7 @@ impl Engine {
         }
         let sequences = &mut self.loaded.store.sequences;
         let missing = [from, to].into_iter().find(|id| sequences.get(id.0).is_none());
-        match (sequences.two(from.0, to.0), missing) {
-            (Some((from, to)), None) => Ok(to.copy_from(from, tokens)),
-            (_, missing) => Err(StepError::NoSequence { id: missing.unwrap_or(to) }),
-        }
+        sequences.copy(from.0, to.0, tokens).ok_or(StepError::NoSequence { id: missing.unwrap_or(to) })
     }
 
     /// Adds tokens in as many steps as they take, and gives the logits of the last one.
@@ -493,6 +490,11 @@ impl Engine {
     pub fn states(&self) -> (&[State], u64) {
         let sequences = &self.loaded.store.sequences;
         (sequences.declared(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
+    }
+
+    /// What states hold, of all sequences: shared and not.
+    pub fn state_bytes(&self) -> StateBytes {
+        self.loaded.store.sequences.bytes()
     }
 
     /// The states of fixed size as the last step left them: name, elements of a row, numbers.

@@ -6,11 +6,16 @@
 //! attention 1 row, 1 row and 200 rows, each with the keys and values of its own sequence
 //! ```
 //!
+//! A sequence that becomes a copy of another shares memory with it ([`crate::shared_pages`]), where the system lets it.
+//!
 //! Invariant: a piece's rows follow those of the piece before, and no two pieces of a step are of one sequence.
+
+use std::sync::{Arc, OnceLock};
 
 use ixc_ir::plan::State;
 
 use crate::memory::MemoryError;
+use crate::shared_pages::{Pool, Refusal, Sharing};
 use crate::states::States;
 use crate::states::parts::Stand;
 
@@ -99,12 +104,37 @@ impl Sequence {
         }
     }
 
-    /// Becomes a copy of another of the same plan, and is then cut to `tokens`, or as far before that as states reach; gives how many it has.
-    pub(crate) fn copy_from(&mut self, from: &Sequence, tokens: u32) -> u32 {
-        self.states.copy_from(&from.states, from.used, self.used);
-        (self.position, self.used) = (from.position, from.used);
-        self.truncate(tokens)
+    /// Becomes a copy of the first `tokens` tokens of another of the same plan, or of as many before that as its states reach; gives how many it has.
+    fn copy_from(&mut self, from: &mut Sequence, tokens: u32, pool: Option<&Arc<Pool>>) -> u32 {
+        let position = from.reach(tokens);
+        self.states.copy_from(&mut from.states, (position, from.used), self.used, pool);
+        (self.position, self.used) = (position, position);
+        position
     }
+
+    /// Bytes of its states that hold something, copies apart, and how many of them lie in pages that other sequences may have, too.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.states.used_bytes(self.used), self.states.shared_bytes())
+    }
+}
+
+/// What the states of sequences hold, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateBytes {
+    /// In memory that is one sequence's.
+    pub own: u64,
+    /// In pages that several sequences share, each counted once.
+    pub shared: u64,
+    /// The same, counted for each sequence that has them: what they would take if nothing was shared.
+    pub unshared: u64,
+    /// Mappings that sharing takes of those that a process may have.
+    pub mappings: u64,
+    /// Sequences that were copied from others.
+    pub copies: u64,
+    /// How many of these share nothing.
+    pub whole_copies: u64,
+    /// Why something was last copied that could have been shared.
+    pub refusal: Option<Refusal>,
 }
 
 /// The sequences of an engine, by number. What was removed leaves its number to the next.
@@ -115,6 +145,11 @@ pub(crate) struct Sequences {
     states: Vec<State>,
     capacity: u32,
     max_tokens: u32,
+    sharing: Sharing,
+    /// What they share pages in, once a sequence was copied; nothing where they share none.
+    pool: OnceLock<Result<Option<Arc<Pool>>, Refusal>>,
+    copies: u64,
+    whole_copies: u64,
 }
 
 impl Sequences {
@@ -122,8 +157,15 @@ impl Sequences {
     ///
     /// # Errors
     /// When the system refuses memory.
-    pub(crate) fn new(most: u32, states: Vec<State>, capacity: u32, max_tokens: u32) -> Result<Sequences, MemoryError> {
-        let mut sequences = Sequences { all: Vec::new(), most: most.max(1), states, capacity, max_tokens };
+    pub(crate) fn new(
+        most: u32,
+        states: Vec<State>,
+        (capacity, max_tokens): (u32, u32),
+        sharing: Sharing,
+    ) -> Result<Sequences, MemoryError> {
+        let (all, most, pool) = (Vec::new(), most.max(1), OnceLock::new());
+        let mut sequences =
+            Sequences { all, most, states, capacity, max_tokens, sharing, pool, copies: 0, whole_copies: 0 };
         sequences.add()?;
         Ok(sequences)
     }
@@ -168,16 +210,33 @@ impl Sequences {
         self.all.get_mut(number as usize)?.as_mut()
     }
 
-    /// One to read and another to write; `None` where they are not two.
-    pub(crate) fn two(&mut self, from: u32, to: u32) -> Option<(&Sequence, &mut Sequence)> {
-        let (from, to) = (from as usize, to as usize);
-        if from == to || from.max(to) >= self.all.len() {
-            return None;
+    /// Makes one a copy of the first `tokens` tokens of another, or of as many before that as states reach; gives how many it has then, or `None` where they
+    /// are not two.
+    pub(crate) fn copy(&mut self, from: u32, to: u32, tokens: u32) -> Option<u32> {
+        let (from, to) = self.all.get_disjoint_mut([from as usize, to as usize]).ok().map(|[from, to]| (from, to))?;
+        let (from, to) = (from.as_mut()?, to.as_mut()?);
+        let new_pool = || Pool::new(from.states.shared_columns(), from.states.memory().bytes(), self.sharing);
+        let pool = self.pool.get_or_init(new_pool).as_ref().ok().and_then(Option::as_ref);
+        let position = to.copy_from(from, tokens, pool);
+        self.copies += 1;
+        self.whole_copies += u64::from(to.states.shared_bytes() == 0);
+        Some(position)
+    }
+
+    /// What the states of all hold.
+    pub(crate) fn bytes(&self) -> StateBytes {
+        let (mut own, mut unshared) = (0, 0);
+        for (used, shared) in self.iter().map(Sequence::bytes) {
+            own += used.saturating_sub(shared);
+            unshared += shared;
         }
-        let (low, high) = self.all.split_at_mut(from.max(to));
-        let (low, high) = (&mut low[from.min(to)], &mut high[0]);
-        let (from, to) = if from < to { (low, high) } else { (high, low) };
-        Some((from.as_ref()?, to.as_mut()?))
+        let (shared, mappings, refusal) = match self.pool.get() {
+            Some(Ok(Some(pool))) => (pool.held(), pool.mappings(), pool.refusal()),
+            Some(Err(refusal)) => (0, 0, Some(refusal.clone())),
+            Some(Ok(None)) | None => (0, 0, None),
+        };
+        let &Sequences { copies, whole_copies, .. } = self;
+        StateBytes { own, shared, unshared, mappings, copies, whole_copies, refusal }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
@@ -201,3 +260,6 @@ pub(crate) struct Piece {
     /// How many are.
     pub(crate) outputs: u32,
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

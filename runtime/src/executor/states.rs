@@ -14,9 +14,13 @@
 //! Of a state with a window memory holds the last positions alone ([`Sliding`]); where a step's do not fit any more, those that are still needed
 //! move to the front.
 //!
+//! Of states that hold all positions a copy shares whole pages with what it was copied from ([`crate::shared_pages`]).
+//!
 //! Invariant: a region given here lies inside this memory.
 
 use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
 
 use ixc_ir::plan::{ATTENTION_BLOCK, State, StateField};
 use ixc_ir::state::Rollback;
@@ -25,18 +29,25 @@ pub(crate) mod parts;
 
 use super::sliding::Sliding;
 use crate::memory::{Layout, Memory, MemoryError, Region, part};
+use crate::shared_pages::{Column, Pool, SharedPrefix, Zeroed};
 
 /// Copies that are kept of the states that cannot be cut. Each copy takes as much memory as those states.
 pub const SNAPSHOTS: usize = 4;
+/// Fields with columns that are longer begin at a page of memory, so that their first rows can be shared, too. (Where pages are larger, a page less is.)
+const PAGE: u64 = 4096;
 
 /// A field of a state in memory: columns of equal size, one after the other.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     region: Region,
+    /// Where it begins in the memory of the states.
+    offset: u64,
     field: StateField,
     /// Bytes of a column's position, or of a column.
     row_bytes: u64,
     column_bytes: u64,
+    /// The number of the first column among those that sequences share, where they do.
+    shared: Option<usize>,
 }
 
 impl Columns {
@@ -49,6 +60,18 @@ impl Columns {
         // Columns of no bytes may be as many as a number can say.
         let columns = if self.column_bytes == 0 { 0 } else { self.field.columns };
         (0..columns).filter_map(|column| self.column(column))
+    }
+
+    /// Of each column, where its places from one to another lie in the memory of the states, and its number among those that sequences share.
+    fn ranges(&self, places: Range<u32>) -> impl Iterator<Item = (Option<usize>, Range<u64>)> {
+        let at = |place: u32| u64::from(place).saturating_mul(self.row_bytes).min(self.column_bytes);
+        let (from, to) = (at(places.start), at(places.end));
+        // Columns of no bytes may be as many as a number can say.
+        let columns = if self.column_bytes == 0 { 0 } else { self.field.columns };
+        (0..columns).map(move |column| {
+            let begin = self.offset + u64::from(column) * self.column_bytes;
+            (self.shared.map(|first| first + column as usize), begin + from..begin + to.max(from))
+        })
     }
 
     /// Moves the positions `dropped..there` to the front; whole blocks of [`ATTENTION_BLOCK`] lie one after the other in every field.
@@ -68,26 +91,29 @@ impl Columns {
         !self.field.format.is_quantised()
     }
 
-    /// Copies the first positions of another field of the same size, or all of one without positions.
-    fn copy_from(&self, from: &Columns, positions: u32) {
-        let rows = if self.field.positions { positions.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
-        let bytes = u64::from(rows).saturating_mul(self.row_bytes).min(self.column_bytes).min(from.column_bytes);
-        for (to, from) in self.columns().zip(from.columns()) {
-            let (Some(to), Some(from)) = (to.part(0, bytes), from.part(0, bytes)) else { continue };
-            // SAFETY: both lie in the mappings of their states, of which these are borrowed exclusively by who calls and the others not
-            // written; so no kernel runs. They are two mappings.
-            unsafe { to.base().copy_from_nonoverlapping(from.base(), bytes as usize) };
+    /// Copies the first places of another field of the same size, or all of one without positions: of these states `memory`, and what is not shared.
+    fn copy_from(&self, (memory, shared): (Region, &SharedPrefix), from: Region, places: u32) {
+        let rows = if self.field.positions { places.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
+        for (number, range) in self.ranges(0..rows) {
+            for own in shared.own(number, range) {
+                let at = |memory: Region| memory.part(own.start, own.end - own.start);
+                let (Some(to), Some(from)) = (at(memory), at(from)) else { continue };
+                // SAFETY: both lie in the mappings of their states, which are borrowed exclusively by who calls, so no kernel runs. They
+                // are two mappings.
+                unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
+            }
         }
     }
 
-    /// Makes the positions `from..to` zero.
-    fn clear(&self, from: u32, to: u32) {
-        for column in self.columns() {
-            let count = u64::from(to.saturating_sub(from)) * self.row_bytes;
-            let Some(positions) = column.part(u64::from(from) * self.row_bytes, count) else { continue };
-            // SAFETY: the region lies in the mapping of the states that this is a part of, which are borrowed exclusively by who calls,
-            // so no kernel runs.
-            unsafe { positions.base().write_bytes(0, positions.bytes() as usize) };
+    /// Makes the places `from..to` zero, as far as they are not.
+    fn clear(&self, memory: Region, zeroed: &Zeroed, from: u32, to: u32) {
+        for (number, range) in self.ranges(from..to.max(from)) {
+            for rest in zeroed.rest(number, range) {
+                let Some(places) = memory.part(rest.start, rest.end - rest.start) else { continue };
+                // SAFETY: the region lies in the mapping of the states that this is a part of, which are borrowed exclusively by who calls,
+                // so no kernel runs.
+                unsafe { places.base().write_bytes(0, places.bytes() as usize) };
+            }
         }
     }
 }
@@ -112,6 +138,8 @@ pub struct States {
     snapshots: VecDeque<Snapshot>,
     /// Whether bytes were put here that no kernel wrote ([`parts`]).
     foreign: bool,
+    /// What of the memory is that of other states, too.
+    shared: SharedPrefix,
 }
 
 impl States {
@@ -129,12 +157,18 @@ impl States {
         let memory = Memory::zeroed(what, layout.end, false)?;
         let mut places = places.into_iter();
         let mut fields = Vec::with_capacity(states.len());
+        let mut shared_columns = 0;
         for state in states {
             let columns = state.fields.iter().zip(&mut places).map(|(&field, (offset, bytes))| {
                 let row_bytes = field.row_bytes().unwrap_or(0);
                 let rows = if field.positions { state.held(capacity, max_tokens) } else { 1 };
                 let column_bytes = row_bytes.saturating_mul(rows.into());
-                Ok(Columns { region: part(&memory, what, offset, bytes)?, field, row_bytes, column_bytes })
+                // What has a window moves.
+                let is_shared = state.kind.row().shared && state.window.is_none() && column_bytes > PAGE;
+                let shared = is_shared.then_some(shared_columns);
+                shared_columns += if is_shared { field.columns as usize } else { 0 };
+                let region = part(&memory, what, offset, bytes)?;
+                Ok(Columns { region, offset, field, row_bytes, column_bytes, shared })
             });
             fields.push(columns.collect::<Result<Vec<_>, MemoryError>>()?);
         }
@@ -145,7 +179,15 @@ impl States {
             slides.then(|| Sliding::new(window, state.every, held, max_tokens)).transpose()
         });
         let sliding = sliding.collect::<Result<_, _>>()?;
-        Ok(States { memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new(), foreign: false })
+        Ok(States {
+            memory,
+            states: states.to_vec(),
+            fields,
+            sliding,
+            snapshots: VecDeque::new(),
+            foreign: false,
+            shared: SharedPrefix::default(),
+        })
     }
 
     /// What they are.
@@ -156,6 +198,36 @@ impl States {
     /// All of its memory, but for copies.
     pub fn memory(&self) -> Region {
         self.memory.region()
+    }
+
+    /// The columns that sequences of this layout share.
+    pub(crate) fn shared_columns(&self) -> Vec<Column> {
+        let fields = self.states.iter().zip(&self.fields).flat_map(|(state, fields)| {
+            fields.iter().filter(|columns| columns.shared.is_some()).map(move |columns| (state.every, columns))
+        });
+        let columns = fields.flat_map(|(every, columns)| {
+            let &Columns { row_bytes, column_bytes: bytes, .. } = columns;
+            let column = move |range: Range<u64>| Column { offset: range.start, bytes, row_bytes, every };
+            columns.ranges(0..0).map(move |(_, range)| column(range))
+        });
+        columns.collect()
+    }
+
+    /// Bytes of pages that are those of other states, too.
+    pub fn shared_bytes(&self) -> u64 {
+        self.shared.bytes()
+    }
+
+    /// Bytes of this memory, copies apart, that hold something of `used` positions.
+    pub fn used_bytes(&self, used: u32) -> u64 {
+        let bytes = self.fields.iter().zip(&self.sliding).flat_map(|(fields, sliding)| {
+            let places = sliding.as_ref().map_or(used, |sliding| sliding.places(used));
+            fields.iter().map(move |columns| match columns.field.positions {
+                true => u64::from(places) * columns.row_bytes * u64::from(columns.field.columns),
+                false => columns.region.bytes(),
+            })
+        });
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Bytes of all states for `capacity` positions, copies included.
@@ -210,17 +282,26 @@ impl States {
 
     /// Goes back to a position that [`States::reach`] gave; `used` is how many positions were written.
     pub fn back_to(&mut self, position: u32, used: u32) {
+        self.leave(position, used, u32::MAX);
+    }
+
+    /// As [`States::back_to`]; of states that hold all positions only blocks of those below `held` were written.
+    fn leave(&mut self, position: u32, used: u32, held: u32) {
+        let memory = self.memory.region();
+        let zeroed = self.shared.cut(memory, position);
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&mut self.sliding) {
             let (position, used) = match sliding {
                 Some(sliding) => sliding.back_to(position, used),
                 None => (position, used),
             };
+            let blocks = held.div_ceil(state.every.max(1)).checked_next_multiple_of(ATTENTION_BLOCK);
+            let used = if state.window.is_some() { used } else { used.min(blocks.unwrap_or(u32::MAX)) };
             // In whole blocks, where nothing stays.
             let used = if position == 0 { used.next_multiple_of(ATTENTION_BLOCK) } else { used };
             for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                 let can_be_infinite = columns.can_be_infinite() || self.foreign && position == 0;
                 if row.cleared && columns.field.positions && can_be_infinite {
-                    columns.clear(position, used);
+                    columns.clear(memory, &zeroed, position, used);
                 }
             }
         }
@@ -257,7 +338,7 @@ impl States {
                 for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                     columns.drop_first(dropped, there);
                     if row.cleared && columns.can_be_infinite() {
-                        columns.clear(there - dropped, there);
+                        columns.clear(self.memory.region(), &Zeroed::Nothing, there - dropped, there);
                     }
                 }
             }
@@ -265,20 +346,36 @@ impl States {
         }
     }
 
-    /// Becomes a copy of other states of the same plan and as much memory, of which `used` positions were written; of these `own` were.
-    pub fn copy_from(&mut self, from: &States, used: u32, own: u32) {
+    /// Becomes a copy of other states of the same plan and as much memory, of which `used` positions were written, at a position that
+    /// [`States::reach`] gave of them; of these `own` were. What they have in common is shared, where there is a pool.
+    pub(crate) fn copy_from(
+        &mut self,
+        from: &mut States,
+        (position, used): (u32, u32),
+        own: u32,
+        pool: Option<&Arc<Pool>>,
+    ) {
         self.back_to(0, own);
         for (to, from) in self.sliding.iter_mut().flatten().zip(from.sliding.iter().flatten()) {
             to.stand_at(from.base());
         }
-        for (i, (to, from_fields)) in self.fields.iter().zip(&from.fields).enumerate() {
-            let places = from.sliding.get(i).and_then(Option::as_ref).map_or(used, |sliding| sliding.places(used));
-            for (to, from) in to.iter().zip(from_fields) {
-                to.copy_from(from, places);
-            }
+        let (memory, original) = (self.memory.region(), from.memory.region());
+        if let Some(pool) = pool {
+            from.shared.freeze(original, pool, position);
+            self.shared.take(memory, pool, (&from.shared, original), position);
+        }
+        // Of what holds all positions no more than will be left, in whole blocks.
+        let held = used.min(position.next_multiple_of(ATTENTION_BLOCK));
+        for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&self.sliding) {
+            let written = if state.window.is_some() { used } else { held };
+            let places = sliding.as_ref().map_or(written, |sliding| sliding.places(written));
+            fields.iter().for_each(|columns| columns.copy_from((memory, &self.shared), original, places));
         }
         self.snapshots.clone_from(&from.snapshots);
         self.foreign = from.foreign;
+        if position < used {
+            self.leave(position, used, held);
+        }
     }
 
     /// The states of one value: name, elements of a row, and what they have.
@@ -331,6 +428,9 @@ fn fields_of(states: &[State], capacity: u32, max_tokens: u32) -> impl Iterator<
 fn place(field: &StateField, capacity: u32, layout: &mut Layout) -> (u64, u64) {
     // What does not fit is more than any machine has: the mapping is then refused.
     let bytes = field.bytes(capacity).unwrap_or(u64::MAX);
+    if field.positions && bytes / u64::from(field.columns.max(1)) > PAGE {
+        layout.align(PAGE);
+    }
     (layout.add(bytes), bytes)
 }
 

@@ -210,6 +210,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Has the next part begin at a multiple of so many bytes.
+    pub(crate) fn align(&mut self, bytes: u64) {
+        self.end = self.end.checked_next_multiple_of(bytes).unwrap_or(u64::MAX);
+    }
+
     /// Adds a part; gives its offset. Saturates: the mapping is then refused.
     pub(crate) fn add(&mut self, bytes: u64) -> u64 {
         let at = self.end;

@@ -11,6 +11,9 @@ use ixc_files::read_system;
 
 use crate::memory::Region;
 
+/// What mappings of pages are called that several sequences share: each has its part of them.
+const SHARED: &str = "/memfd:";
+
 /// Some memory, as far as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageUse {
@@ -61,6 +64,7 @@ fn of(mappings: &[Mapping], begin: u64, end: u64) -> (u64, u64) {
 /// Reads `smaps`.
 fn mappings(text: &str) -> Vec<Mapping> {
     let mut found: Vec<Mapping> = Vec::new();
+    let mut is_shared = false;
     for line in text.lines() {
         let Some((name, rest)) = line.split_once([':', ' ']) else { continue };
         if let Some((begin, end)) = name.split_once('-') {
@@ -70,13 +74,15 @@ fn mappings(text: &str) -> Vec<Mapping> {
                 && begin < end
             {
                 found.push(Mapping { begin, end, ..Mapping::default() });
+                is_shared = rest.contains(SHARED);
             }
             continue;
         }
         let (Some(mapping), Some(kib)) = (found.last_mut(), rest.trim().strip_suffix(" kB")) else { continue };
         let bytes = kib.parse::<u64>().map_or(0, |kib| kib.saturating_mul(1024));
         match name {
-            "Rss" => mapping.resident = bytes,
+            "Rss" if !is_shared => mapping.resident = bytes,
+            "Pss" if is_shared => mapping.resident = bytes,
             "AnonHugePages" | "FilePmdMapped" | "ShmemPmdMapped" => mapping.large = mapping.large.saturating_add(bytes),
             _ => {}
         }
@@ -100,12 +106,19 @@ VmFlags: rd sh mr mw me ms hg
 Rss:                 400 kB
 AnonHugePages:       200 kB
 ShmemPmdMapped:        0 kB
+900000-a00000 rw-p 00000000 00:01 7 /memfd:ixc-states (deleted)
+Rss:                 400 kB
+Pss:                 100 kB
 ";
 
     #[test]
     fn mappings_are_read_and_their_parts_counted_by_length() {
         let found = mappings(SMAPS);
-        let expected = [(0x10_0000, 0x50_0000, 3 << 20, 2 << 20), (0x50_0000, 0x90_0000, 400 << 10, 200 << 10)];
+        let expected = [
+            (0x10_0000, 0x50_0000, 3 << 20, 2 << 20),
+            (0x50_0000, 0x90_0000, 400 << 10, 200 << 10),
+            (0x90_0000, 0xa0_0000, 100 << 10, 0),
+        ];
         let expected = expected.map(|(begin, end, resident, large)| Mapping { begin, end, resident, large });
         assert_eq!(found, expected);
         assert_eq!(of(&found, 0x10_0000, 0x50_0000), (3 << 20, 2 << 20));

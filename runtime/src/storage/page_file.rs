@@ -1,0 +1,261 @@
+//! Pages that lie in an anonymous file, so that several mappings can have the same ones.
+//!
+//! The file has no name and no place on a drive: it is memory (`memfd_create`), as long as somebody has it open or mapped. It takes what was written to it, whatever
+//! its length; what is punched out of it is given back.
+//!
+//! Invariant: what is mapped here is mapped privately: who writes there has a copy of the page from then on, made by the system, and the file never changes.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use crate::memory::Region;
+
+/// An anonymous file.
+#[derive(Debug)]
+pub(crate) struct PageFile {
+    file: File,
+    /// Bytes of a page.
+    page: u64,
+    /// Where it ends: places up to there are somebody's.
+    end: Mutex<u64>,
+}
+
+impl PageFile {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When the system refuses, or has no such files.
+    pub(crate) fn new() -> io::Result<PageFile> {
+        Ok(PageFile { file: system::open()?, page: system::page_bytes()?, end: Mutex::new(0) })
+    }
+
+    /// Bytes of a page: offsets and lengths of what is mapped are multiples.
+    pub(crate) fn page(&self) -> u64 {
+        self.page
+    }
+
+    /// What the system says that it takes.
+    #[cfg(all(test, unix))]
+    pub(crate) fn resident(&self) -> u64 {
+        self.file.metadata().map_or(0, |file| std::os::unix::fs::MetadataExt::blocks(&file) * 512)
+    }
+
+    /// A place that nothing else has, and never had; it takes no memory before it is written.
+    ///
+    /// # Errors
+    /// When a file may not be as long.
+    pub(crate) fn reserve(&self, bytes: u64) -> io::Result<u64> {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = *end;
+        let next = at.checked_add(bytes).and_then(|next| next.checked_next_multiple_of(self.page));
+        let next = next.filter(|next| *next <= system::longest_file()).ok_or(io::ErrorKind::FileTooLarge)?;
+        self.file.set_len(next)?;
+        *end = next;
+        Ok(at)
+    }
+
+    /// Writes a region to a place of it.
+    ///
+    /// # Safety
+    /// The region is mapped, and nothing writes it meanwhile.
+    ///
+    /// # Errors
+    /// When the system refuses memory.
+    #[cfg_attr(not(unix), expect(unused_variables))]
+    pub(crate) unsafe fn write(&self, offset: u64, from: Region) -> io::Result<()> {
+        #[cfg(unix)]
+        {
+            // SAFETY: who calls says that it is mapped, and so initialised, and that nothing writes it.
+            let bytes = unsafe { std::slice::from_raw_parts(from.base(), from.bytes() as usize) };
+            std::os::unix::fs::FileExt::write_all_at(&self.file, bytes, offset)
+        }
+        #[cfg(not(unix))]
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Puts pages of it in the place of a region, privately.
+    ///
+    /// # Safety
+    /// The region is whole pages of an anonymous mapping of the caller's, and nothing uses it meanwhile. What it held is lost.
+    ///
+    /// # Errors
+    /// When the system refuses; the region is then as it was.
+    pub(crate) unsafe fn map(&self, offset: u64, to: Region) -> io::Result<()> {
+        // SAFETY: as who calls says.
+        unsafe { system::map(to, Some((&self.file, offset))) }
+    }
+
+    /// Gives back the pages of a part, which nothing has mapped any more.
+    ///
+    /// # Errors
+    /// When the system refuses; they stay then.
+    pub(crate) fn punch(&self, part: &Range<u64>) -> io::Result<()> {
+        system::punch(&self.file, part)
+    }
+}
+
+/// Puts new pages, which are zero, in the place of a region's.
+///
+/// # Safety
+/// As of [`PageFile::map`].
+///
+/// # Errors
+/// When the system refuses; the region is then as it was.
+pub(crate) unsafe fn renew(region: Region) -> io::Result<()> {
+    // SAFETY: as who calls says.
+    unsafe { system::map(region, None) }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::ops::Range;
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    use crate::memory::Region;
+
+    pub(super) fn open() -> io::Result<File> {
+        let create = |flags| {
+            // SAFETY: the name is a string that lives during the call.
+            let descriptor = unsafe { libc::memfd_create(c"ixc-states".as_ptr(), flags) };
+            if descriptor < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: it is open, and nobody else has it.
+            Ok(unsafe { File::from_raw_fd(descriptor) })
+        };
+        // Where files of memory must not be programs that has to be said; systems before 6.3 do not know the word.
+        create(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => create(libc::MFD_CLOEXEC),
+            _ => Err(error),
+        })
+    }
+
+    pub(super) fn page_bytes() -> io::Result<u64> {
+        // SAFETY: takes a number only.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u64::try_from(bytes)
+            .ok()
+            .filter(|bytes| bytes.is_power_of_two())
+            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    /// What `ulimit -f` says: to be longer is answered with a signal.
+    pub(super) fn longest_file() -> u64 {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the structure lives during the call, which fills it.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+        let most = i64::MAX.cast_unsigned();
+        if known { limit.rlim_cur.min(most) } else { most }
+    }
+
+    /// # Safety
+    /// As of [`super::PageFile::map`].
+    pub(super) unsafe fn map(to: Region, file: Option<(&File, u64)>) -> io::Result<()> {
+        let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
+        let (descriptor, offset, anonymous) = match file {
+            // Memory is not promised for pages that will hardly ever be written.
+            Some((file, offset)) => (file.as_raw_fd(), offset, libc::MAP_NORESERVE),
+            // As the mapping around it, so that the system makes one of both.
+            None => (-1, 0, libc::MAP_ANONYMOUS),
+        };
+        let (bytes, offset) =
+            (usize::try_from(to.bytes()).map_err(too_long)?, i64::try_from(offset).map_err(too_long)?);
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED | anonymous);
+        // SAFETY: the place is a part of the caller's own mapping, as it says, so nothing else is there.
+        let at = unsafe { libc::mmap(to.base().cast(), bytes, access, flags, descriptor, offset) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    pub(super) fn punch(file: &File, part: &Range<u64>) -> io::Result<()> {
+        let number = |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        let (at, bytes) = (number(part.start)?, number(part.end.saturating_sub(part.start))?);
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: takes a descriptor that is open, and numbers.
+        match unsafe { libc::fallocate(file.as_raw_fd(), how, at, bytes) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::ops::Range;
+
+    use crate::memory::Region;
+
+    pub(super) fn open() -> io::Result<File> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn page_bytes() -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn longest_file() -> u64 {
+        0
+    }
+
+    pub(super) unsafe fn map(_: Region, _: Option<(&File, u64)>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn punch(_: &File, _: &Range<u64>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+
+    #[test]
+    fn pages_are_the_same_until_they_are_written_and_zero_when_they_are_renewed() {
+        let file = PageFile::new().unwrap();
+        let page = file.page();
+        let [one, two] = [(); 2].map(|()| Memory::zeroed("a test", 4 * page, false).unwrap());
+        let part = |memory: &Memory, first: u64, pages: u64| memory.region().part(first * page, pages * page).unwrap();
+        // SAFETY: the memory is mapped, and nobody else has it.
+        unsafe { one.region().base().write_bytes(7, 4 * page as usize) };
+        assert_eq!(file.reserve(3 * page).unwrap(), 0);
+        let at = file.reserve(2 * page - 5).unwrap();
+        assert_eq!((at, file.reserve(1).unwrap()), (3 * page, 5 * page));
+        // SAFETY: as above.
+        unsafe {
+            file.write(at, part(&one, 1, 2)).unwrap();
+            file.map(at, part(&one, 1, 2)).unwrap();
+            file.map(at, part(&two, 1, 2)).unwrap();
+        }
+        // SAFETY: as above.
+        let byte = |memory: &Memory, at: u64| unsafe { memory.region().base().add(at as usize).read() };
+        assert_eq!([0, 1, 2, 3].map(|n| byte(&two, n * page)), [0, 7, 7, 0]);
+        // SAFETY: as above, for writing.
+        unsafe { two.region().base().add(page as usize + 1).write(8) };
+        assert_eq!([byte(&one, page + 1), byte(&two, page + 1), byte(&two, page)], [7, 8, 7]);
+        // SAFETY: as above.
+        unsafe { renew(part(&two, 1, 3)) }.unwrap();
+        assert_eq!([1, 2, 3].map(|n| byte(&two, n * page + 1)), [0, 0, 0]);
+        assert_eq!(byte(&one, 2 * page), 7);
+    }
+
+    #[test]
+    fn punched_pages_are_given_back() {
+        let file = PageFile::new().unwrap();
+        let memory = Memory::zeroed("a test", 64 * file.page(), false).unwrap();
+        // SAFETY: the memory is mapped, and nobody else has it.
+        unsafe { memory.region().base().write_bytes(1, memory.region().bytes() as usize) };
+        let at = file.reserve(memory.region().bytes()).unwrap();
+        // SAFETY: as above.
+        unsafe { file.write(at, memory.region()) }.unwrap();
+        assert_eq!(file.resident(), 64 * file.page());
+        file.punch(&(at + 16 * file.page()..at + 64 * file.page())).unwrap();
+        assert_eq!(file.resident(), 16 * file.page());
+    }
+}
