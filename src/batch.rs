@@ -41,7 +41,8 @@ use crate::serving::Host;
 /// What answers begin with.
 const BEGIN: &[u8] = b"{\"line\":";
 /// A file of answers.
-pub const KIND: Kind = Kind { name: "file of a batch's answers", is: |head| head.starts_with(BEGIN), streams: false };
+pub const KIND: Kind =
+    Kind { name: "file of a batch's answers", is: |head| head.starts_with(BEGIN), streams: false, private: false };
 /// Most bytes of a line: a body of a server has no more.
 fn most_line_bytes() -> u64 {
     Local::body_bytes() as u64
