@@ -1,5 +1,6 @@
 //! Experts that KTransformers' converter packed (kt-kernel): the numbers that the same folder has with them in plain floats, and damaged ones in a line.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::path::Path;
 use crate::support::engines::{self, bits};
 use crate::support::{ixc, list, read_npy, scratch, stderr, stdout};
 use ixc::compile::{Options, compile};
+use ixc::frontend::gguf::Gguf;
 use ixc::ir::random::Random;
 use ixc::model::Model;
 use ixc::runtime::load::LoadError;
@@ -22,7 +24,7 @@ const VOCABULARY: usize = 48;
 const HEADS: [usize; 3] = [4, 2, 32];
 const TOKENS: [u32; 9] = [3, 47, 0, 11, 11, 30, 8, 21, 2];
 /// Error of compiled logits over the interpreter's: activations are bytes.
-const LIMIT: f64 = 3e-4;
+const LIMIT: f64 = 3e-5;
 
 /// A tensor of a folder.
 struct Tensor {
@@ -233,9 +235,12 @@ fn packed_experts_are_their_numbers() {
             let mut command = ixc(["quantise"]);
             command.arg(model).args(["Q8_0", "--allow-requantize", "-q", "--force", "-o"]).arg(&made);
             stdout(command);
-            fs::read(&made).unwrap()
+            let file = Gguf::open(&made).unwrap();
+            let tensors =
+                file.tensors().map(|tensor| (tensor.name().to_owned(), file.tensor_data(tensor).into_owned()));
+            tensors.collect::<BTreeMap<_, _>>()
         });
-        assert!(quantised[0] == quantised[1], "{bits_of} bits, {nodes} nodes: another file than of the numbers");
+        assert!(quantised[0] == quantised[1], "{bits_of} bits, {nodes} nodes: other blocks than of the numbers");
     }
 }
 
@@ -255,7 +260,8 @@ fn packed_experts_are_streamed_from_a_plan() {
     stdout(command);
     let emulate: &[&str] = if Target::AVX2.missing().is_empty() { &[] } else { &["--emulate"] };
     let out = scratch.join("logits.npy");
-    let streamed = logits(&made, &out, &[&["--memory", "1MiB"], emulate].concat());
+    // Most of it is what is no expert.
+    let streamed = logits(&made, &out, &[&["--memory", "96MiB"], emulate].concat());
     let resident = logits(&converted, &out, &target(Target::AVX2));
     assert!(bits(&streamed) == bits(&resident), "other bits than from memory");
 }
