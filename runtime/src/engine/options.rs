@@ -47,6 +47,8 @@ pub struct Options {
     pub context: Option<u32>,
     /// Sequences that there can be at once; one where it is 0. Memory for the states of as many is counted, and taken as they fill.
     pub sequences: u32,
+    /// Additions of a step beside one for each sequence: where several go to one sequence, one behind the other.
+    pub more_additions: u32,
     /// Whether each sequence of a step has the bits that it has alone also where tiles multiply, which round activations otherwise: its rows are then
     /// multiplied on their own. On targets without tiles it has those bits anyway.
     pub exact_batch: bool,
