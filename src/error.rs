@@ -3,6 +3,7 @@
 //! Messages say what is wrong and what would be right, in the words of the library. Which option of a command line that is, the command line
 //! adds.
 
+pub mod draft;
 pub mod kernels;
 pub mod record;
 
@@ -38,6 +39,7 @@ use ixc_runtime::stream::StreamError;
 use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
+use draft::DraftError;
 use kernels::{BundleError, KernelError};
 use record::RecordError;
 
@@ -219,6 +221,15 @@ pub enum Error {
         /// How many there are.
         slots: usize,
     },
+    /// A model whose states cannot be cut, of which tokens were to be guessed.
+    #[error(
+        "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
+         could not be taken back"
+    )]
+    NoSpeculation,
+    /// A model that cannot guess for another one.
+    #[error("the draft model cannot guess for the model: {0}")]
+    Draft(#[from] DraftError),
     /// A text that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -476,6 +487,8 @@ impl Error {
             | Error::Token { .. }
             | Error::NoTokens
             | Error::NoSlot { .. }
+            | Error::NoSpeculation
+            | Error::Draft(_)
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Answers, Next, Usage};
+use crate::answer::{Answer, Answers, Guessed, Next, Usage};
 use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
@@ -190,11 +190,17 @@ fn timings(answers: &Answers) -> Value {
     let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
     let rate =
         |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
-    json!({
+    let mut timings = json!({
         "cache_n": reused, "prompt_n": computed, "prompt_ms": before, "prompt_per_token_ms": each(before, computed),
         "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
         "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
-    })
+    });
+    let Guessed { drafted, accepted } = answers.guessed();
+    if drafted > 0 {
+        timings["draft_n"] = drafted.into();
+        timings["draft_n_accepted"] = accepted.into();
+    }
+    timings
 }
 
 /// A figure of [`metrics`].
@@ -216,6 +222,18 @@ const METRICS: &[Metric] = &[
         s.reused_tokens as f64
     }),
     metric("tokens_predicted_total", "counter", "Tokens that were made.", |s| s.made_tokens as f64),
+    metric(
+        "spec_decode_num_drafts_total",
+        "counter",
+        "How often tokens of a request were guessed and computed.",
+        |s| s.drafts as f64,
+    ),
+    metric("spec_decode_num_draft_tokens_total", "counter", "Tokens that were guessed and computed.", |s| {
+        s.drafted_tokens as f64
+    }),
+    metric("spec_decode_num_accepted_tokens_total", "counter", "Those of them that were made.", |s| {
+        s.accepted_tokens as f64
+    }),
     metric("prompt_seconds_total", "counter", "Time of steps with prompts.", |s| s.prompt_seconds),
     metric("tokens_predicted_seconds_total", "counter", "Time of the other steps.", |s| s.decode_seconds),
     metric("n_decode_total", "counter", "Steps.", |s| s.steps as f64),

@@ -37,6 +37,7 @@ mod serve;
 mod shift;
 mod simulate;
 mod size;
+mod speculation;
 mod spelling;
 mod spent;
 mod stages;

@@ -18,6 +18,7 @@ use super::choose::{ModelChoice, RunChoice};
 use super::output::{Watch, counted, note};
 use super::shift::ShiftChoice;
 use super::size::Size;
+use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
 use super::{BadInput, Usage, interrupt};
 
@@ -36,6 +37,7 @@ const QUEUE: usize = 16;
   ixc serve model.gguf                     on http://127.0.0.1:8080
   ixc serve model.gguf --parallel 8 -c 8192
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  ixc serve model.gguf --spec ngram        repetitions are guessed
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
@@ -97,6 +99,8 @@ pub struct Args {
     template: TemplateChoice,
     #[command(flatten)]
     how: RunChoice,
+    #[command(flatten)]
+    speculation: SpeculationChoice,
 }
 
 impl Args {
@@ -118,12 +122,12 @@ impl Args {
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
         let options = SessionOptions {
-            run: engine::Options {
+            run: self.speculation.options(engine::Options {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
                 gauge: Some(Arc::clone(&gauge)),
                 ..options.run
-            },
+            }),
             ..options
         };
         // Before the model is loaded, which takes longer.
@@ -131,8 +135,10 @@ impl Args {
         let listener =
             serving::listen(address).map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
         let watch = Watch::new(&gauge);
+        let guesser = self.speculation.open(&options)?;
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
+        let speculation = self.speculation.of(guesser, &session)?;
         // As it is called on the command line where it has no file.
         let stem = self.model.path().map_or(Some(OsStr::new("demo")), Path::file_stem);
         let stem = || stem.map(|stem| stem.to_string_lossy().into_owned());
@@ -151,7 +157,7 @@ impl Args {
             shift: self.shift.shift(),
             drops_turns: self.drop_turns,
         };
-        let host = Host::new(session, of)?;
+        let host = Host::new(session, speculation, of)?;
         let local = listener.local_addr().map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;
         note!(
             "ixc: {name} on http://{local}, {} at once in contexts of {context}, {}",

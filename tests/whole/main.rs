@@ -42,6 +42,7 @@ mod scaled;
 mod serve;
 mod simulate;
 mod slots;
+mod speculation;
 mod support;
 mod terminal;
 #[allow(dead_code, reason = "the runtime's tests use the rest of it")]
