@@ -87,7 +87,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Box<run::Args>),
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Compile(compile::Args),
     Logits(logits::Args),
     Eval(eval::Args),
