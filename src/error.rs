@@ -4,6 +4,7 @@
 //! adds.
 
 pub mod batch;
+pub mod draft;
 pub mod kernels;
 pub mod record;
 
@@ -42,6 +43,7 @@ use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
 use batch::BatchError;
+use draft::DraftError;
 use kernels::{BundleError, KernelError};
 use record::RecordError;
 
@@ -258,6 +260,15 @@ pub enum Error {
         /// How many may be.
         most: usize,
     },
+    /// A model whose states cannot be cut, of which tokens were to be guessed.
+    #[error(
+        "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
+         could not be taken back"
+    )]
+    NoSpeculation,
+    /// A model that cannot guess for another one.
+    #[error("the draft model cannot guess for the model: {0}")]
+    Draft(#[from] DraftError),
     /// A text that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -525,6 +536,8 @@ impl Error {
             | Error::NoSlot { .. }
             | Error::Breakers { .. }
             | Error::SameFolder { .. }
+            | Error::NoSpeculation
+            | Error::Draft(_)
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }

@@ -11,6 +11,7 @@
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | `constraint` | the grammar of a whole answer of which a part is asked for (feature `serve`) |
 //! | [`demo`] | the model that is built in |
+//! | [`draft_model`] | a small model that guesses what a larger one will write |
 //! | [`eval`] | perplexity of a text, and how far predictions are from another model's |
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
@@ -29,6 +30,7 @@
 //! | [`scheduler`] | many requests at once in one engine |
 //! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
+//! | [`speculate`] | tokens that are guessed and computed with the last one |
 //! | [`support`] | architectures, formats, tokenizers: what this build takes |
 //! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`bytes_per_token`] | bytes that a token reads |
@@ -47,6 +49,7 @@ pub mod compile;
 #[cfg(feature = "serve")]
 mod constraint;
 pub mod demo;
+pub mod draft_model;
 pub mod dump;
 pub mod error;
 pub mod eval;
@@ -66,6 +69,7 @@ pub mod scheduler;
 pub mod serving;
 pub mod session;
 pub mod simulate;
+pub mod speculate;
 pub mod support;
 pub mod timing;
 

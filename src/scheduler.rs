@@ -9,6 +9,8 @@
 //! Tokens that are made come first, then prompts, in the order in which they were submitted, as far as there is room in the step. What a sequence holds
 //! stays when its request has ended, and serves the next one that begins with the same tokens.
 //!
+//! Where tokens are guessed ([`Scheduler::speculate`]), a step without prompts has rows of what may follow, too, as far as it has not many anyway.
+//!
 //! ```
 //! use ixc::runtime::sample::Settings;
 //! use ixc::scheduler::{Event, Job, Scheduler};
@@ -35,10 +37,12 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::time::Instant;
 
 use ixc_files::{Output, open_regular};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::Matcher;
+use ixc_ir::plan::MAX_OUTPUTS;
 use ixc_runtime::engine::{Addition, FIRST, Sequence, SequenceId, StepError};
 use ixc_runtime::sample::{Likely, Sampler, Settings, likely};
 use ixc_runtime::saved::SavedError;
@@ -46,6 +50,7 @@ use ixc_runtime::saved::SavedError;
 use crate::Error;
 use crate::prompt_cache::{self, LEAST_GAIN, Match, PromptCache};
 use crate::session::{self, ContextShift, End, Session};
+use crate::speculate::{Speculation, Tally, Text};
 
 /// Most tokens of prompts in a step that others' tokens wait for: what they wait grows with it, and so does what is read of weights for nothing.
 const PROMPT_ROWS: usize = 256;
@@ -97,6 +102,13 @@ pub enum Event {
         /// How likely it was, and the likeliest, where that was asked for.
         likely: Option<(Likely, Vec<Likely>)>,
     },
+    /// Of tokens that were guessed so many were computed, and so many of these made. Comes behind them.
+    Guessed {
+        /// Computed.
+        drafted: usize,
+        /// Made.
+        accepted: usize,
+    },
     /// There are no more.
     Ended(End),
     /// It failed, and with it all that were computed in the same step.
@@ -147,6 +159,24 @@ enum Kept {
     Nothing,
 }
 
+/// What a step computes for a slot.
+#[derive(Debug)]
+struct Rows {
+    /// The slot's number.
+    number: usize,
+    /// Tokens of its request.
+    count: usize,
+    /// What was guessed to follow them.
+    draft: Vec<u32>,
+}
+
+impl Rows {
+    /// Of a request alone.
+    fn new(number: usize, count: usize) -> Rows {
+        Rows { number, count, draft: Vec::new() }
+    }
+}
+
 /// Requests, and the session that computes them.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -157,6 +187,8 @@ pub struct Scheduler {
     cache: Option<PromptCache>,
     /// What goes on where a context is full.
     shift: Option<ContextShift>,
+    /// What guesses tokens.
+    speculation: Option<Speculation>,
     ends: Vec<u32>,
     /// Requests so far.
     count: u64,
@@ -185,6 +217,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             cache: None,
             shift: None,
+            speculation: None,
             ends,
             count: 0,
             steps: 0,
@@ -209,6 +242,23 @@ impl Scheduler {
     /// Has requests go on where their context is full: see [`ContextShift`]. A request without a limit ends at as many tokens as the context has.
     pub fn shift_contexts(&mut self, shift: ContextShift) {
         self.shift = Some(shift);
+    }
+
+    /// Has tokens guessed: see [`crate::speculate`]. As many are guessed in a step as [`engine::Options::more_additions`] has room for, and none beside prompts.
+    ///
+    /// [`engine::Options::more_additions`]: ixc_runtime::engine::Options::more_additions
+    ///
+    /// # Errors
+    /// [`Error::NoSpeculation`] where states cannot be cut.
+    pub fn speculate(&mut self, speculation: Speculation) -> Result<(), Error> {
+        self.session.check_speculation()?;
+        self.speculation = Some(speculation);
+        Ok(())
+    }
+
+    /// What came of guesses so far.
+    pub fn guessed(&self) -> Tally {
+        self.speculation.as_ref().map(Speculation::tally).unwrap_or_default()
     }
 
     /// What is kept of prompts.
@@ -320,7 +370,7 @@ impl Scheduler {
         self.slots.iter().map(move |slot| sequence(slot).map_or((0, 0), Sequence::bytes))
     }
 
-    /// Rows of the last step, and how many of them are of prompts.
+    /// Rows of the last step, those of guesses included, and how many of them are of prompts.
     pub fn last_rows(&self) -> (usize, usize) {
         self.last_rows
     }
@@ -352,16 +402,30 @@ impl Scheduler {
             let reused = self.slots[number].cached.len();
             events.push((id, Event::Begun { prompt: job.tokens.len(), reused }));
             self.slots[number].active = Some(Active { id, job, sampler, made: 0 });
+            self.speculation.iter_mut().for_each(|speculation| speculation.begin(number));
         }
-        let rows = self.rows();
+        let mut rows = self.rows();
         let is_prompt = |number: usize| self.slots[number].active.as_ref().is_some_and(|active| active.made == 0);
-        let prompts = rows.iter().filter(|(number, _)| is_prompt(*number)).map(|(_, count)| count).sum();
-        self.last_rows = (rows.iter().map(|(_, count)| count).sum(), prompts);
+        let prompts = rows.iter().filter(|rows| is_prompt(rows.number)).map(|rows| rows.count).sum();
         if rows.is_empty() {
+            self.last_rows = (0, 0);
             return events;
         }
-        if let Err(error) = self.compute(&rows) {
-            for &(number, _) in &rows {
+        // Beside prompts a step has rows enough, and its time says nothing about guesses.
+        let guesses = rows.iter().all(|rows| rows.count == 1) && prompts == 0;
+        if guesses {
+            self.guess(&mut rows);
+        }
+        let all = rows.iter().map(|rows| rows.count + rows.draft.len()).sum();
+        self.last_rows = (all, prompts);
+        let (begin, packing) = (Instant::now(), self.session.engine.packing_time());
+        let computed = self.compute(&rows);
+        if let Some(speculation) = self.speculation.as_mut().filter(|_| guesses && computed.is_ok()) {
+            let packed = self.session.engine.packing_time().saturating_sub(packing);
+            speculation.note_step(rows.len(), all, begin.elapsed().saturating_sub(packed));
+        }
+        if let Err(error) = computed {
+            for &Rows { number, .. } in &rows {
                 let slot = &mut self.slots[number];
                 let left = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position());
                 slot.cached.truncate(left as usize);
@@ -371,9 +435,9 @@ impl Scheduler {
             }
             return events;
         }
-        let (mut output, mut shifted) = (0, Vec::new());
-        for &(number, count) in &rows {
-            let slot = &mut self.slots[number];
+        let (mut output, mut cuts) = (0, Vec::new());
+        for Rows { number, count, draft } in &rows {
+            let slot = &mut self.slots[*number];
             let Some(active) = &mut slot.active else { continue };
             let begin = slot.cached.len();
             slot.cached.extend_from_slice(&active.job.tokens[begin..begin + count]);
@@ -381,59 +445,107 @@ impl Scheduler {
             if slot.cached.len() < active.job.tokens.len() {
                 continue;
             }
-            let logits = self.session.engine.logits(output);
-            let sampled = session::choose(
-                &mut active.sampler,
-                active.job.grammar.as_mut(),
-                logits,
-                &self.session.engine,
-                &self.ends,
-            );
-            output += 1;
+            // How much of it is the request's.
+            let mut held = slot.cached.len();
+            slot.cached.extend_from_slice(draft);
             let id = active.id;
-            let ended = match sampled {
-                Err(error) => Some(Event::Failed(error)),
-                Ok(token) if self.ends.contains(&token) => Some(Event::Ended(End::Token(token))),
-                // It was to make none.
-                Ok(_) if active.job.limit == Some(0) => Some(Event::Ended(End::Limit)),
-                Ok(token) => {
-                    let likely = active.job.likeliest.map(|count| likely(logits, token, count));
-                    events.push((id, Event::Token { token, likely }));
-                    active.made += 1;
-                    active.job.tokens.push(token);
-                    let context = self.session.engine.context() as usize;
-                    let is_full = active.job.tokens.len() > context;
-                    if let Some(shift) = self.shift.filter(|_| is_full) {
-                        active.job.tokens = shift.kept(&active.job.tokens, context);
-                        shifted.push(number);
+            let mut accepted = 0;
+            // Each token is drawn as it would be without guesses; what was guessed tells only whether the next one's logits are there already.
+            let ended = loop {
+                let logits = self.session.engine.logits(output + accepted);
+                let sampled = session::choose(
+                    &mut active.sampler,
+                    active.job.grammar.as_mut(),
+                    logits,
+                    &self.session.engine,
+                    &self.ends,
+                );
+                let ended = match sampled {
+                    Err(error) => Some(Event::Failed(error)),
+                    Ok(token) if self.ends.contains(&token) => Some(Event::Ended(End::Token(token))),
+                    // It was to make none.
+                    Ok(_) if active.job.limit == Some(0) => Some(Event::Ended(End::Limit)),
+                    Ok(token) => {
+                        let likely = active.job.likeliest.map(|count| likely(logits, token, count));
+                        events.push((id, Event::Token { token, likely }));
+                        active.made += 1;
+                        active.job.tokens.push(token);
+                        let context = self.session.engine.context() as usize;
+                        let is_full = active.job.tokens.len() > context;
+                        if let Some(shift) = self.shift.filter(|_| is_full) {
+                            active.job.tokens = shift.kept(&active.job.tokens, context);
+                            let common = slot.cached.iter().zip(&active.job.tokens).take_while(|(a, b)| a == b);
+                            held = held.min(common.count());
+                        }
+                        let endless = self.shift.is_some() && active.job.limit.is_none() && active.made >= context;
+                        match &active.job {
+                            Job { grammar: Some(grammar), .. } if grammar.is_ended() => {
+                                Some(Event::Ended(End::Grammar))
+                            }
+                            Job { limit, .. } if endless || *limit == Some(active.made) => {
+                                Some(Event::Ended(End::Limit))
+                            }
+                            _ if is_full && self.shift.is_none() => Some(Event::Ended(End::Context)),
+                            // There are no guesses behind what the context has room for.
+                            _ if draft.get(accepted) == Some(&token) && !is_full => {
+                                accepted += 1;
+                                held += 1;
+                                continue;
+                            }
+                            _ => break None,
+                        }
                     }
-                    let endless = self.shift.is_some() && active.job.limit.is_none() && active.made >= context;
-                    match &active.job {
-                        Job { grammar: Some(grammar), .. } if grammar.is_ended() => Some(Event::Ended(End::Grammar)),
-                        Job { limit, .. } if endless || *limit == Some(active.made) => Some(Event::Ended(End::Limit)),
-                        _ => (is_full && self.shift.is_none()).then_some(Event::Ended(End::Context)),
-                    }
-                }
+                };
+                break ended;
             };
+            output += 1 + draft.len();
+            if held < slot.cached.len() {
+                cuts.push((*number, held));
+            }
+            if guesses && let Some(speculation) = &mut self.speculation {
+                speculation.note_draft(*number, draft.len(), accepted);
+            }
+            if !draft.is_empty() {
+                events.push((id, Event::Guessed { drafted: draft.len(), accepted }));
+            }
             if let Some(event) = ended {
                 events.push((id, event));
                 slot.active = None;
             }
         }
-        // When all logits were read. What is left is a prompt again, of which the beginning is there.
-        for number in shifted {
-            self.cut_to_job(number);
+        // When all logits were read. Where a text's beginning was forgotten, what is left is a prompt again, of which the beginning is there.
+        for (number, held) in cuts {
+            self.cut(number, held);
         }
         events
     }
 
-    /// Cuts a sequence to what it has in common with its request's tokens.
-    fn cut_to_job(&mut self, number: usize) {
+    /// Cuts a sequence to so many tokens.
+    fn cut(&mut self, number: usize, held: usize) {
         let slot = &mut self.slots[number];
-        let Some(active) = &slot.active else { return };
-        let common = slot.cached.iter().zip(&active.job.tokens).take_while(|(a, b)| a == b).count();
-        let left = self.session.engine.truncate_sequence(slot.sequence, common as u32);
+        let left = self.session.engine.truncate_sequence(slot.sequence, held as u32);
         slot.cached.truncate(left.map_or(0, |left| left as usize));
+    }
+
+    /// Guesses what follows the requests of a step, of each of which it has the last token.
+    fn guess(&mut self, rows: &mut [Rows]) {
+        let Some(speculation) = &mut self.speculation else { return };
+        let engine = &self.session.engine;
+        let most = engine.max_tokens().min(engine.max_additions()).min(MAX_OUTPUTS) as usize;
+        let room = most.saturating_sub(rows.len());
+        let context = engine.context() as usize;
+        let slots = &self.slots;
+        let text = |rows: &Rows| {
+            let Active { job, made, .. } = slots[rows.number].active.as_ref()?;
+            let left = job.limit.map_or(usize::MAX, |limit| limit.saturating_sub(made + 1));
+            let most = context.saturating_sub(job.tokens.len()).min(left);
+            Some(Text { slot: rows.number, tokens: &job.tokens, most, draft: Vec::new() })
+        };
+        let texts: Vec<Text<'_>> = rows.iter().filter_map(text).collect();
+        if texts.len() == rows.len() {
+            let drafts = speculation.draft(texts, room);
+            rows.iter_mut().zip(drafts).for_each(|(rows, draft)| rows.draft = draft);
+        }
     }
 
     /// Makes a slot ready for a request: the free one that holds most of its tokens, or, where one that is worked on holds more, a copy of that; then
@@ -514,8 +626,8 @@ impl Scheduler {
         self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.session.engine, id, wanted))
     }
 
-    /// Which slots have rows in the next step, and how many.
-    fn rows(&self) -> Vec<(usize, usize)> {
+    /// Which slots have rows in the next step, and how many; without guesses.
+    fn rows(&self) -> Vec<Rows> {
         let most = self.session.max_tokens();
         let active =
             || self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot, slot.active.as_ref()?)));
@@ -525,7 +637,7 @@ impl Scheduler {
         // Where a step has fewer rows than there are sequences, those that have waited longest come first, and one row is a prompt's.
         single.sort_by_key(|(_, slot, _)| slot.used);
         let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
-        let mut rows: Vec<(usize, usize)> = single.iter().map(|(number, ..)| (*number, 1)).take(most_single).collect();
+        let mut rows: Vec<Rows> = single.iter().map(|(number, ..)| Rows::new(*number, 1)).take(most_single).collect();
         let mut room = most - rows.len();
         if !rows.is_empty() {
             room = room.min(PROMPT_ROWS);
@@ -540,22 +652,23 @@ impl Scheduler {
                 _ => room - room % PART,
             };
             if count > 0 {
-                rows.push((number, count));
+                rows.push(Rows::new(number, count));
                 room -= count;
             }
         }
         rows
     }
 
-    /// Computes so many rows of each of these slots.
-    fn compute(&mut self, rows: &[(usize, usize)]) -> Result<(), StepError> {
+    /// Computes the rows of a step. What was guessed is added token by token, so that each has the bits that it has in a step of its own.
+    fn compute(&mut self, rows: &[Rows]) -> Result<(), StepError> {
         let mut parts = Vec::with_capacity(rows.len());
-        for &(number, count) in rows {
-            let slot = &self.slots[number];
+        for Rows { number, count, draft } in rows {
+            let slot = &self.slots[*number];
             let Some(active) = &slot.active else { continue };
             let begin = slot.cached.len();
-            let last = (begin + count == active.job.tokens.len()).then_some(count as u32 - 1);
+            let last = (begin + count == active.job.tokens.len()).then_some(*count as u32 - 1);
             parts.push((slot.sequence, &active.job.tokens[begin..begin + count], last));
+            parts.extend(draft.chunks(1).map(|token| (slot.sequence, token, Some(0))));
         }
         let additions: Vec<Addition<'_>> = parts
             .iter()

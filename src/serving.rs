@@ -34,6 +34,7 @@ use tokio::sync::oneshot;
 use crate::prompt_cache;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{self, ContextShift, End, Session, StopStrings};
+use crate::speculate::{Speculation, Tally};
 use crate::{Error, build, chat};
 
 mod handle;
@@ -121,11 +122,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts the thread.
+    /// Starts the thread; tokens are guessed where there is a speculation.
     ///
     /// # Errors
-    /// When the template is malformed, or the system refuses memory or a thread.
-    pub fn new(session: Session, options: Options) -> Result<Host, Error> {
+    /// When the template is malformed, or the system refuses memory or a thread; [`Error::NoSpeculation`] where tokens cannot be guessed.
+    pub fn new(session: Session, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
         let own = || session.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
         let tokenizer = session.shared_tokenizer().ok().cloned();
@@ -160,6 +161,7 @@ impl Host {
             scheduler.keep_prompts(prompts.clone())?;
         }
         options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
+        speculation.map_or(Ok(()), |speculation| scheduler.speculate(speculation))?;
         let (submissions, incoming) = channel();
         let (told, decoder, folder) = (Arc::clone(&shared), tokenizer.clone(), options.slot_folder.clone());
         let work = move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming);
@@ -369,6 +371,8 @@ struct Client<'t> {
     text: Option<Stream<'t>>,
     stop: StopStrings,
     made: usize,
+    /// Tokens that were guessed and computed, and those of them that were made.
+    guessed: (usize, usize),
     begun: bool,
     /// When it came, and when its last token was made.
     at: Instant,
@@ -396,6 +400,10 @@ impl Client<'_> {
         let end = stop.found().map_or(end, |found| model::End::Stop(found.to_owned()));
         let text = stop.finish();
         self.tell(model::Event::Text { text, made });
+        let (drafted, accepted) = self.guessed;
+        if drafted > 0 {
+            self.tell(model::Event::Guessed { drafted, accepted });
+        }
         self.tell(model::Event::Ended { end, made });
     }
 }
@@ -519,8 +527,8 @@ impl<'t> Worker<'t> {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let client =
-                    Client { events, text, stop: StopStrings::new(stop), made: 0, begun: false, at, last: None };
+                let (stop, guessed) = (StopStrings::new(stop), (0, 0));
+                let client = Client { events, text, stop, made: 0, guessed, begun: false, at, last: None };
                 self.clients.insert(id, client);
             }
             Err(error) => {
@@ -567,8 +575,9 @@ impl<'t> Worker<'t> {
                     }
                 }
                 Event::Token { token, likely } => {
-                    self.status.made_tokens += 1;
+                    // Behind a text to stop at there may be some of the same step, which nobody wants.
                     let Some(client) = self.clients.get_mut(&id) else { continue };
+                    self.status.made_tokens += 1;
                     client.made += 1;
                     let distributions = &mut self.status.distributions;
                     match client.last.replace(now) {
@@ -586,6 +595,12 @@ impl<'t> Worker<'t> {
                     if client.stop.stopped() {
                         self.scheduler.cancel(id);
                         self.end(id, model::End::Model);
+                    }
+                }
+                Event::Guessed { drafted, accepted } => {
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.guessed.0 += drafted;
+                        client.guessed.1 += accepted;
                     }
                 }
                 Event::Ended(end) => self.end(
@@ -622,6 +637,8 @@ impl<'t> Worker<'t> {
     /// Says how it is.
     fn publish(&mut self) {
         self.status.active = self.scheduler.active();
+        let Tally { drafted, accepted, drafts, .. } = self.scheduler.guessed();
+        (self.status.drafted_tokens, self.status.accepted_tokens, self.status.drafts) = (drafted, accepted, drafts);
         let kept = self.scheduler.kept();
         (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
         let held = self.scheduler.slots().zip(self.scheduler.slot_bytes());

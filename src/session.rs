@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use ixc_codegen::module::CodegenError;
 use ixc_files::{Output, open_regular};
@@ -25,7 +26,7 @@ use ixc_grammar::Matcher;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{MAX_OUTPUTS, Plan, WeightFile};
-use ixc_runtime::engine::{self, Engine, ExpertStore, FIRST, SequenceId};
+use ixc_runtime::engine::{self, Addition, Engine, ExpertStore, FIRST, SequenceId};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
@@ -42,6 +43,7 @@ use crate::budget;
 use crate::compile::{self, decode_tokenizer};
 use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan, open_plan};
+use crate::speculate::{Speculation, Tally, Text};
 use crate::timing::Meter;
 pub use crate::timing::Phase;
 pub use ixc_runtime::saved::Loaded;
@@ -186,6 +188,8 @@ pub struct Generation {
     pub prefill: Phase,
     /// Tokens computed one by one: those made, but for the last, which nothing follows.
     pub decode: Phase,
+    /// What came of guesses, where some were made: [`Session::speculate`].
+    pub guessed: Tally,
     /// Where the time of both went; tasks and waiting only if [`engine::Options::stats`] said so.
     pub spent: Spent,
 }
@@ -212,6 +216,8 @@ pub struct Session {
     resumed: Option<SamplerState>,
     /// What goes on where the context is full.
     shift: Option<ContextShift>,
+    /// What guesses tokens.
+    speculation: Option<Speculation>,
     tokenizer: Result<Arc<Tokenizer>, TokenizerError>,
     /// Its chat template's source.
     chat_template: Option<String>,
@@ -338,6 +344,7 @@ impl Session {
             sampler: None,
             resumed: None,
             shift: None,
+            speculation: None,
             tokenizer,
             chat_template: spec.chat_template,
             facts,
@@ -473,8 +480,11 @@ impl Session {
             shifts: 0,
             prefill: Phase::default(),
             decode: Phase::default(),
+            guessed: Tally::default(),
             spent: Spent::default(),
         };
+        let guessed_before = self.guessed();
+        self.speculation.iter_mut().for_each(|speculation| speculation.begin(0));
         // What was before is none of this one's.
         self.engine.take_stats();
 
@@ -495,25 +505,43 @@ impl Session {
         generation.spent.prefill = self.engine.take_stats();
 
         let meter = Meter::new(&self.engine);
-        // What the context is of: all tokens, until it is full.
-        let mut window = request.tokens.to_vec();
-        while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
-            let token = choose(&mut sampler, grammar.as_mut(), self.engine.logits(0), &self.engine, &ends)?;
-            if ends.contains(&token) {
-                generation.end = End::Token(token);
+        // What the context is of: all tokens, until it is full. What was guessed to follow, and computed.
+        let (mut window, mut draft) = (request.tokens.to_vec(), Vec::new());
+        let limit = request.limit.unwrap_or(usize::MAX);
+        while generation.tokens.len() < limit {
+            let mut accepted = 0;
+            // Each token is drawn as it would be without guesses; what was guessed tells only whether the next one's logits are there already.
+            let end = loop {
+                let token = choose(&mut sampler, grammar.as_mut(), self.engine.logits(accepted), &self.engine, &ends)?;
+                if ends.contains(&token) {
+                    break Some(End::Token(token));
+                }
+                generation.tokens.push(token);
+                window.push(token);
+                if progress(Progress::Token(token))?.is_break() {
+                    break Some(End::Stopped);
+                }
+                if grammar.as_ref().is_some_and(Matcher::is_ended) {
+                    break Some(End::Grammar);
+                }
+                if draft.get(accepted) != Some(&token) {
+                    break None;
+                }
+                accepted += 1;
+            };
+            generation.decode.tokens += accepted;
+            self.note_draft(draft.len(), accepted);
+            if !draft.is_empty() {
+                // The last token is not computed, unless it is none of the text.
+                let held = window.len() - usize::from(!matches!(end, Some(End::Token(_))));
+                self.keep(&window[..held]);
+                draft.clear();
+            }
+            if let Some(end) = end {
+                generation.end = end;
                 break;
             }
-            generation.tokens.push(token);
-            window.push(token);
-            if progress(Progress::Token(token))?.is_break() {
-                generation.end = End::Stopped;
-                break;
-            }
-            if grammar.as_ref().is_some_and(Matcher::is_ended) {
-                generation.end = End::Grammar;
-                break;
-            }
-            if generation.tokens.len() < request.limit.unwrap_or(usize::MAX) {
+            if generation.tokens.len() < limit {
                 if self.cached.len() == self.context() {
                     let Some(shift) = self.shift else {
                         generation.end = End::Context;
@@ -524,13 +552,18 @@ impl Session {
                 }
                 // One token, or all that is left of a text whose beginning was forgotten.
                 let there = self.keep(&window[..window.len() - 1]);
-                for part in window[there..].chunks(self.max_tokens()) {
-                    self.feed(part)?;
-                    generation.decode.tokens += part.len();
+                match window.len() - there {
+                    1 => {
+                        draft = self.guess(&window, limit - generation.tokens.len() - 1);
+                        self.feed_drafted(window[there], &draft)?;
+                    }
+                    _ => window[there..].chunks(self.max_tokens()).try_for_each(|part| self.feed(part))?,
                 }
+                generation.decode.tokens += window.len() - there;
             }
             generation.decode = meter.phase(generation.decode.tokens, &self.engine);
         }
+        generation.guessed = self.guessed().since(&guessed_before);
         generation.spent.decode = self.engine.take_stats();
         self.text = window;
         self.sampler = Some(sampler.state());
@@ -605,6 +638,69 @@ impl Session {
     /// Has texts go on where the context is full, or end there.
     pub fn set_context_shift(&mut self, shift: Option<ContextShift>) {
         self.shift = shift;
+    }
+
+    /// Has tokens guessed: see [`crate::speculate`]. Texts have the tokens that they have without; with [`engine::Options::exact_batch`] also where tiles
+    /// multiply. As many are guessed as [`engine::Options::more_additions`] has room for.
+    ///
+    /// # Errors
+    /// [`Error::NoSpeculation`] where states cannot be cut: what was guessed wrong could not be taken back.
+    pub fn speculate(&mut self, speculation: Speculation) -> Result<(), Error> {
+        self.check_speculation()?;
+        self.speculation = Some(speculation);
+        Ok(())
+    }
+
+    /// Whether tokens can be guessed.
+    ///
+    /// # Errors
+    /// [`Error::NoSpeculation`].
+    pub fn check_speculation(&self) -> Result<(), Error> {
+        if self.engine.cuts_steps() { Ok(()) } else { Err(Error::NoSpeculation) }
+    }
+
+    /// What guesses tokens, by name, where something does.
+    pub fn guesses(&self) -> Option<&'static str> {
+        self.speculation.as_ref().map(Speculation::name)
+    }
+
+    /// What came of guesses so far.
+    fn guessed(&self) -> Tally {
+        self.speculation.as_ref().map(Speculation::tally).unwrap_or_default()
+    }
+
+    /// What may follow a text whose last token is to be computed, at most so many tokens.
+    fn guess(&mut self, text: &[u32], most: usize) -> Vec<u32> {
+        let rows = self.max_tokens().min(self.engine.max_additions() as usize).min(MAX_OUTPUTS as usize);
+        let most = most.min(self.context().saturating_sub(text.len()));
+        let Some(speculation) = &mut self.speculation else { return Vec::new() };
+        let text = Text { slot: 0, tokens: text, most, draft: Vec::new() };
+        speculation.draft(vec![text], rows.saturating_sub(1)).pop().unwrap_or_default()
+    }
+
+    /// Computes a token and what was guessed to follow it.
+    fn feed_drafted(&mut self, token: u32, draft: &[u32]) -> Result<(), Error> {
+        let (begin, packing) = (Instant::now(), self.engine.packing_time());
+        let tokens = [&[token], draft].concat();
+        let additions: Vec<Addition<'_>> =
+            tokens.chunks(1).map(|tokens| Addition { sequence: FIRST, tokens, outputs: &[0] }).collect();
+        if let Err(error) = self.engine.step_batch(&additions) {
+            // A step that fails may leave less than there was.
+            self.cached.truncate(self.engine.position() as usize);
+            return Err(error.into());
+        }
+        self.cached.extend_from_slice(&tokens);
+        self.gauge.add(1);
+        let packed = self.engine.packing_time().saturating_sub(packing);
+        if let Some(speculation) = &mut self.speculation {
+            speculation.note_step(1, tokens.len(), begin.elapsed().saturating_sub(packed));
+        }
+        Ok(())
+    }
+
+    /// Of so many guessed tokens so many were drawn.
+    fn note_draft(&mut self, drafted: usize, accepted: usize) {
+        self.speculation.iter_mut().for_each(|speculation| speculation.note_draft(0, drafted, accepted));
     }
 
     /// Has the next text's sampler go on where another one was.

@@ -31,6 +31,15 @@ pub(crate) struct Usage {
     pub(crate) made: usize,
 }
 
+/// Tokens of a request that were guessed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Guessed {
+    /// Those that were computed.
+    pub(crate) drafted: usize,
+    /// Those of them that were made.
+    pub(crate) accepted: usize,
+}
+
 /// What is wanted of an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -57,6 +66,7 @@ pub(crate) struct Answer {
     /// How it ended, once that has come and what was held back before is to be said first.
     end: Option<End>,
     pub(crate) usage: Usage,
+    guessed: Guessed,
     /// When it was asked for, and when its first token was made.
     begun: Instant,
     first: Option<Instant>,
@@ -71,6 +81,7 @@ impl Answer {
             parser,
             end: None,
             usage: Usage { prompt, ..Usage::default() },
+            guessed: Guessed::default(),
             begun: Instant::now(),
             first: None,
             likely: Vec::new(),
@@ -151,6 +162,10 @@ impl Answer {
                         None => vec![Delta::Content(text)],
                     }
                 }
+                Some(Event::Guessed { drafted, accepted }) => {
+                    self.guessed = Guessed { drafted, accepted };
+                    continue;
+                }
                 Some(Event::Ended { end, made }) => {
                     self.usage.made = made;
                     self.end = Some(end);
@@ -209,6 +224,12 @@ impl Answers {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// What came of guesses in all.
+    pub(crate) fn guessed(&self) -> Guessed {
+        let sum = |of: fn(&Guessed) -> usize| self.list.iter().map(|answer| of(&answer.guessed)).sum();
+        Guessed { drafted: sum(|guessed| guessed.drafted), accepted: sum(|guessed| guessed.accepted) }
     }
 
     /// Tokens of all; the prompt is one.

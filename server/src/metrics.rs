@@ -86,6 +86,21 @@ const METRICS: &[Metric] = &[
     metric("tokens_predicted_total", Counter(|(_, s)| Some(s.made_tokens as f64)), "Tokens that were made."),
     metric("tokens_predicted_seconds_total", Counter(|(_, s)| Some(s.decode_seconds)), "Time of the other steps."),
     metric(
+        "spec_decode_num_drafts_total",
+        Counter(|(_, s)| Some(s.drafts as f64)),
+        "How often tokens of a request were guessed and computed.",
+    ),
+    metric(
+        "spec_decode_num_draft_tokens_total",
+        Counter(|(_, s)| Some(s.drafted_tokens as f64)),
+        "Tokens that were guessed and computed.",
+    ),
+    metric(
+        "spec_decode_num_accepted_tokens_total",
+        Counter(|(_, s)| Some(s.accepted_tokens as f64)),
+        "Those of them that were made.",
+    ),
+    metric(
         "prompt_tokens_seconds",
         Gauge(|(_, s)| per(s.prompt_tokens as f64, s.prompt_seconds)),
         "Tokens of prompts a second, on average since the model was loaded.",

@@ -262,6 +262,13 @@ pub enum Event {
         /// The likeliest.
         likeliest: Vec<Likely>,
     },
+    /// Of tokens that were guessed so many were computed, and so many of these made. Comes before the end, where there were any.
+    Guessed {
+        /// Computed.
+        drafted: usize,
+        /// Made.
+        accepted: usize,
+    },
     /// There is no more.
     Ended {
         /// Why.
@@ -362,6 +369,12 @@ pub struct Status {
     pub reused_tokens: u64,
     /// Tokens that were made.
     pub made_tokens: u64,
+    /// Tokens that were guessed and computed, those of them that were made, and how often some were guessed of a request.
+    pub drafted_tokens: u64,
+    /// See [`Status::drafted_tokens`].
+    pub accepted_tokens: u64,
+    /// See [`Status::drafted_tokens`].
+    pub drafts: u64,
     /// Seconds of steps in which prompts were computed.
     pub prompt_seconds: f64,
     /// Seconds of the other steps.

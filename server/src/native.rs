@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Answers, Next, Usage};
+use crate::answer::{Answer, Answers, Guessed, Next, Usage};
 use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
@@ -202,9 +202,15 @@ fn timings(answers: &Answers) -> Value {
     let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
     let rate =
         |milliseconds: f64, count: usize| if milliseconds > 0.0 { count as f64 * 1e3 / milliseconds } else { 0.0 };
-    json!({
+    let mut timings = json!({
         "cache_n": reused, "prompt_n": computed, "prompt_ms": before, "prompt_per_token_ms": each(before, computed),
         "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
         "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
-    })
+    });
+    let Guessed { drafted, accepted } = answers.guessed();
+    if drafted > 0 {
+        timings["draft_n"] = drafted.into();
+        timings["draft_n_accepted"] = accepted.into();
+    }
+    timings
 }

@@ -9,6 +9,7 @@ use ixc::files::{STANDARD, open_regular};
 use ixc::frontend::template::{ChatTemplate, own_program};
 use ixc::serving::{self, Host};
 use ixc::session::Session;
+use ixc::speculate::Speculation;
 
 use super::force::{Force, reads};
 use super::interrupt::{self, Interrupted};
@@ -39,6 +40,7 @@ pub struct BatchChoice {
 /// What a batch needs besides.
 pub struct Around<'a> {
     pub session: Session,
+    pub speculation: Option<Speculation>,
     pub template: Option<ChatTemplate>,
     pub shift: ShiftChoice,
     pub defaults: Defaults,
@@ -82,7 +84,7 @@ pub struct Files {
 impl Files {
     /// Answers the requests.
     pub fn answer(mut self, around: Around<'_>) -> anyhow::Result<()> {
-        let Around { session, template, shift, defaults, force, begin, inputs } = around;
+        let Around { session, speculation, template, shift, defaults, force, begin, inputs } = around;
         reads(&mut self.output, session.files().iter().map(PathBuf::as_path).chain(inputs))?;
         let mut answers = Answers::open(&self.output.into_place().map_err(ixc::Error::from)?, force.given())?;
         let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
@@ -94,7 +96,7 @@ impl Files {
             shift: shift.shift(),
             ..serving::Options::default()
         };
-        let host = Host::new(session, options)?;
+        let host = Host::new(session, speculation, options)?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
         interrupt::once(move || {
             let _ = stop.send(());

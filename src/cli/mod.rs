@@ -39,6 +39,7 @@ mod serve;
 mod shift;
 mod simulate;
 mod size;
+mod speculation;
 mod spelling;
 mod spent;
 mod stages;
@@ -88,7 +89,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Box<run::Args>),
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Compile(compile::Args),
     Logits(logits::Args),
     Eval(eval::Args),

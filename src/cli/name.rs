@@ -36,7 +36,11 @@ impl ModelName {
         OsStringValueParser::new().try_map(|name: OsString| ModelName::parse(&name))
     }
 
-    fn parse(name: &OsStr) -> Result<ModelName, String> {
+    /// A name; in words, what is wrong with it.
+    ///
+    /// # Errors
+    /// Where it is of a registry, and no such model is here.
+    pub fn parse(name: &OsStr) -> Result<ModelName, String> {
         if name == DEMO {
             return Ok(ModelName::Demo);
         }

@@ -27,6 +27,7 @@ use super::interrupt::Interrupted;
 use super::output::{Bytes, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
+use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
 use super::writer::{Wanted, Writer};
 use super::{BadInput, streaming, tokenize};
@@ -45,6 +46,7 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
+  ixc run large.gguf -f code.rs --spec ngram     repetitions are guessed
   ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'
   ixc run --target amx --emulate -p Hello -n 4   code for another CPU
   ixc run model.gguf -f book.txt -n 1 --save-state book.ixs
@@ -114,6 +116,8 @@ pub struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     grammar: GrammarChoice,
+    #[command(flatten)]
+    speculation: SpeculationChoice,
 }
 
 /// How texts are put to the model, and what its own must be.
@@ -126,6 +130,7 @@ impl Args {
     /// Files that are named here and read.
     fn inputs(&self) -> Vec<&Path> {
         let files = self.model.files().chain(self.file.as_deref()).chain(self.template.file()).chain(self.batch.file());
+        let files = files.chain(self.speculation.file());
         files.chain(self.load_state.as_deref()).chain(self.grammar.files()).collect()
     }
 
@@ -150,7 +155,9 @@ impl Args {
                 stats: self.stats,
                 trace: trace.clone(),
                 gauge: Some(Arc::clone(&gauge)),
-                ..options.run
+                // What was guessed has the bits that it has in steps of its own.
+                exact_batch: true,
+                ..self.speculation.options(options.run)
             },
             ..options
         };
@@ -158,8 +165,10 @@ impl Args {
         let template = self.template.template()?;
         let grammar = self.grammar.source()?;
         let watch = Watch::new(&gauge);
-        let session = Session::open(self.model.path(), &options)?;
+        let guesser = self.speculation.open(&options)?;
+        let mut session = Session::open(self.model.path(), &options)?;
         drop(watch);
+        let speculation = self.speculation.of(guesser, &session)?;
         if let Some(batch) = batch {
             let defaults = Defaults {
                 fields: self.sampling.fields(),
@@ -170,8 +179,9 @@ impl Args {
                 system: self.system.clone(),
             };
             let (shift, force) = (self.shift, self.force);
-            return batch.answer(Around { session, template, shift, defaults, force, begin, inputs });
+            return batch.answer(Around { session, speculation, template, shift, defaults, force, begin, inputs });
         }
+        speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
         for output in output.iter_mut().chain(&mut state) {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }

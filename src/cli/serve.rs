@@ -19,6 +19,7 @@ use super::name::{DEMO, ModelName};
 use super::output::{Bytes, Watch, counted, note};
 use super::shift::ShiftChoice;
 use super::size::Size;
+use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
 use super::{BadInput, Usage, interrupt};
 
@@ -39,6 +40,7 @@ const QUEUE: usize = 16;
   ixc serve small.gguf large.gguf --memory 24GiB
   ixc serve --models-dir ~/models
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  ixc serve model.gguf --spec ngram        repetitions are guessed
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
@@ -113,6 +115,8 @@ pub struct Args {
     template: TemplateChoice,
     #[command(flatten)]
     how: RunChoice,
+    #[command(flatten)]
+    speculation: SpeculationChoice,
 }
 
 impl Args {
@@ -136,12 +140,12 @@ impl Args {
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
         let options = SessionOptions {
-            run: engine::Options {
+            run: self.speculation.options(engine::Options {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
                 gauge: Some(Arc::clone(&gauge)),
                 ..options.run
-            },
+            }),
             ..options
         };
         let sources = self.sources()?;
@@ -167,10 +171,12 @@ impl Args {
         let models = match &*sources {
             [Source { name, path }] => {
                 let watch = Watch::new(&gauge);
+                let guesser = self.speculation.open(&options)?;
                 let session = Session::open(path.as_deref(), &options)?;
                 drop(watch);
+                let speculation = self.speculation.of(guesser, &session)?;
                 let (threads, context) = (session.threads() as u64, session.context());
-                let models = Registry::one(Host::new(session, of)?);
+                let models = Registry::one(Host::new(session, speculation, of)?);
                 let threads = counted(threads, "thread");
                 note!("ixc: {name} on http://{local}, {parallel} at once in contexts of {context}, {threads}");
                 models
@@ -216,7 +222,12 @@ impl Args {
             paths.extend(found.into_iter().map(Some));
         }
         if paths.len() > 1 {
-            for (option, is_given) in [("--alias", self.alias.is_some()), ("--model", self.model.file().is_some())] {
+            let of_one = [
+                ("--alias", self.alias.is_some()),
+                ("--model", self.model.file().is_some()),
+                ("--spec", self.speculation.is_on()),
+            ];
+            for (option, is_given) in of_one {
                 if is_given {
                     return Err(Usage(format!("{option} is of one model, and there are {}", paths.len())).into());
                 }

@@ -1,13 +1,23 @@
-//! Options of llama-cli with one dash and several letters: clap would read `-cnv` as `-c nv` and `-sys x` as `-s ys x`.
+//! Options of llama-cli and llama-server with one dash and several letters: clap would read `-cnv` as `-c nv` and `-sys x` as `-s ys x`.
 
 use std::ffi::{OsStr, OsString};
 
-/// The command that knows them.
-const COMMAND: &str = "run";
-/// What they are called here.
-const SPELLINGS: [(&str, &str); 4] =
-    [("-cnv", "--chat"), ("-no-cnv", "--no-chat"), ("-sys", "--system"), ("-jf", "--json-schema-file")];
-/// Those that there are none of here, and why.
+/// What they are called here, by command.
+const SPELLINGS: [(&str, &[(&str, &str)]); 2] = [
+    (
+        RUN,
+        &[
+            ("-cnv", "--chat"),
+            ("-no-cnv", "--no-chat"),
+            ("-sys", "--system"),
+            ("-jf", "--json-schema-file"),
+            ("-md", "--model-draft"),
+        ],
+    ),
+    ("serve", &[("-md", "--model-draft")]),
+];
+const RUN: &str = "run";
+/// Those of llama-cli that there are none of here, and why.
 const MISSING: [(&str, &str); 8] = [
     ("-ngl", "there is no GPU to put layers on"),
     ("-fa", "attention is always computed as -fa asks for"),
@@ -31,9 +41,9 @@ pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let Some(command) = arguments.iter().skip(1).position(|argument| !is_option(argument)) else {
         return Ok(arguments);
     };
-    if arguments[command + 1] != COMMAND {
+    let Some((name, spellings)) = SPELLINGS.iter().find(|(name, _)| arguments[command + 1] == *name) else {
         return Ok(arguments);
-    }
+    };
     let mut text = false;
     for argument in arguments.iter_mut().skip(command + 2) {
         if *argument == "--" {
@@ -44,10 +54,10 @@ pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
             text = false;
             continue;
         }
-        if let Some((option, why)) = MISSING.iter().find(|(option, _)| argument == option) {
+        if let Some((option, why)) = MISSING.iter().find(|(option, _)| *name == RUN && argument == option) {
             return Err(format!("ixc has no {option}: {why}"));
         }
-        if let Some((_, ours)) = SPELLINGS.iter().find(|(theirs, _)| argument == theirs) {
+        if let Some((_, ours)) = spellings.iter().find(|(theirs, _)| argument == theirs) {
             *argument = (*ours).into();
         }
     }
@@ -75,6 +85,8 @@ mod tests {
             ("ixc run -sys -sys -cnv", "ixc run --system -sys --chat"),
             ("ixc run -- -cnv", "ixc run -- -cnv"),
             ("ixc bench -cnv", "ixc bench -cnv"),
+            ("ixc run -md small.gguf", "ixc run --model-draft small.gguf"),
+            ("ixc serve -md small.gguf -cnv", "ixc serve --model-draft small.gguf -cnv"),
             ("ixc", "ixc"),
         ] {
             assert_eq!(spelled(line).as_deref(), Ok(expected));

@@ -19,6 +19,7 @@ use ixc::runtime::processors::Unpinned;
 use ixc::runtime::stream::store::ExpertCache;
 use ixc::runtime::stream::store::stats::Stats;
 use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
+use ixc::speculate::Tally;
 use ixc::timing::Phase;
 
 use super::answer::Shown;
@@ -199,6 +200,17 @@ impl Writer<'_> {
                 false => String::new(),
             };
             note!("{what:<9} {tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}");
+        }
+        if let Some(name) = self.session.guesses() {
+            let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
+            let share = if drafted > 0 { 100.0 * accepted as f64 / drafted as f64 } else { 0.0 };
+            note!(
+                "guesses   {} by {name} in {}, {accepted} came true ({share:.0} %); guessing took {:.2} s; {} without, since they would not have paid",
+                counted(drafted, "token"),
+                counted(drafts, "step"),
+                drafting.as_secs_f64(),
+                counted(declined, "step"),
+            );
         }
         let packing = generation.prefill.packing + generation.decode.packing;
         if packing > 0.0 {

@@ -8,7 +8,7 @@
 //!
 //! let mut options = SessionOptions::default();
 //! options.run.sequences = 2;
-//! let host = Host::new(Session::open(None, &options)?, Options { queue: 8, ..Options::default() })?;
+//! let host = Host::new(Session::open(None, &options)?, None, Options { queue: 8, ..Options::default() })?;
 //! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
 //!     let tokens = host.encode(prompt, true, true)?;
 //!     Ok(Request { limit: Some(4), ..Request::new(tokens, Settings::greedy()) })
@@ -135,7 +135,7 @@ mod tests {
     fn host() -> Host {
         let mut options = SessionOptions::default();
         (options.run.sequences, options.run.threads) = (2, Some(2));
-        Host::new(Session::open(None, &options).unwrap(), Options { queue: 8, ..Options::default() }).unwrap()
+        Host::new(Session::open(None, &options).unwrap(), None, Options { queue: 8, ..Options::default() }).unwrap()
     }
 
     fn request(host: &Host, limit: usize) -> Request {

@@ -165,7 +165,8 @@ impl Registry {
             folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
             ..prompts
         });
-        let opened = Host::new(loaded, Options { name: name.clone(), prompts, ..host.clone() }).map_err(failed)?;
+        let opened =
+            Host::new(loaded, None, Options { name: name.clone(), prompts, ..host.clone() }).map_err(failed)?;
         let opened = Arc::new(opened);
         let state = &mut *self.state();
         state.clock += 1;

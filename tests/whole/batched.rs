@@ -149,8 +149,9 @@ fn what_cannot_be_a_step_of_several_says_so() {
     let other = engine.add_sequence().unwrap();
     let add = |sequence| Addition { sequence, tokens: &[1, 2], outputs: &[1] };
     assert_eq!(engine.step_batch(&[]), Err(StepError::NoTokens));
-    assert_eq!(engine.step_batch(&[add(other), add(other)]), Err(StepError::SequenceTwice { id: other }));
-    assert_eq!(engine.copy_sequence(other, other, 1), Err(StepError::SequenceTwice { id: other }));
+    let between = [add(other), add(FIRST), add(other)];
+    assert_eq!(engine.step_batch(&between), Err(StepError::SequenceTwice { id: other }));
+    assert_eq!(engine.copy_sequence(other, other, 1), Err(StepError::CopyOfItself { id: other }));
     engine.step_batch(&[add(other), add(FIRST)]).unwrap();
     let more: Vec<SequenceId> = (2..SEQUENCES).map(|_| engine.add_sequence().unwrap()).collect();
     assert_eq!(engine.add_sequence(), Err(StepError::TooManySequences { most: SEQUENCES as u32 }));
@@ -187,7 +188,7 @@ fn no_request_waits_for_the_end_of_others_in_short_steps() {
                     }
                     Event::Ended(_) => ended += 1,
                     Event::Failed(error) => panic!("{error}"),
-                    Event::Token { .. } | Event::Begun { .. } => {}
+                    Event::Token { .. } | Event::Begun { .. } | Event::Guessed { .. } => {}
                 }
             }
         }

@@ -47,6 +47,7 @@ mod serve;
 mod shared;
 mod simulate;
 mod slots;
+mod speculation;
 mod support;
 mod terminal;
 #[allow(dead_code, reason = "the runtime's tests use the rest of it")]

@@ -64,7 +64,9 @@ pub(crate) struct Loaded {
     pub(crate) anywhere: Vec<usize>,
     /// Longest sequence.
     pub(crate) context: u32,
-    /// Whether each sequence of a step is to have the bits that it has alone, whatever that costs.
+    /// Most additions of a step.
+    pub(crate) additions: u32,
+    /// Whether each addition of a step is to have the bits that it has alone, whatever that costs.
     pub(crate) exact_batch: bool,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     pub(crate) stats: Stats,
@@ -124,7 +126,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let target = target(&plan)?;
     // Before weights are read: what is too large shall not be tried.
     let sequences = options.sequences.max(1);
-    let run = Run { capacity, threads, sequences, traced: options.trace.is_some() };
+    let more_additions = options.more_additions;
+    let run = Run { capacity, threads, sequences, more_additions, traced: options.trace.is_some() };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
     if let Some(trace) = &options.trace {
         let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
@@ -167,7 +170,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity, context)).collect::<Result<_, _>>()?,
         sequences: Sequences::new(run.sequences, plan.states, (capacity, plan.max_tokens), options.sharing)?,
         capacity,
-        parts: Parts::new(&program, run.sequences)?,
+        parts: Parts::new(&program, run.additions())?,
         inputs: Inputs::new(plan.max_tokens, &top_k, &program.shared, &program.ngrams)?,
         scratch: (0..threads)
             .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
@@ -203,6 +206,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         pinned,
         anywhere,
         context,
+        additions: run.additions(),
         exact_batch: options.exact_batch,
         clocks,
         stats: Stats { threads, ..Stats::default() },

@@ -50,6 +50,8 @@ pub struct Options {
     pub sequences: u32,
     /// When sequences share the memory of what they begin with, where one was copied from another.
     pub sharing: Sharing,
+    /// Additions of a step beside one for each sequence: where several go to one sequence, one behind the other.
+    pub more_additions: u32,
     /// Whether each sequence of a step has the bits that it has alone also where tiles multiply, which round activations otherwise: its rows are then
     /// multiplied on their own. On targets without tiles it has those bits anyway.
     pub exact_batch: bool,

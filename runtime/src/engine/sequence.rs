@@ -7,7 +7,8 @@
 //!
 //! One sequence is there from the beginning ([`FIRST`]), and what names none is about it. Others are added ([`Engine::add_sequence`]), and one step
 //! ([`Engine::step_batch`]) adds tokens to several: weights are read once for all of them. On targets without tiles a sequence's bits are those that
-//! it has alone; with tiles [`Options::exact_batch`] makes them so.
+//! it has alone; with tiles [`Options::exact_batch`] makes them so. Tokens that are guessed are added each on its own, one addition behind the other, so that
+//! each has the bits of a step of one token.
 //!
 //! Invariant: the states are those behind [`Engine::position`] tokens. A step that fails leaves them where they were; where a state cannot be cut
 //! ([`Engine::cut_anywhere`]), at the last position before that was saved.
@@ -22,7 +23,7 @@ use ixc_targets::Target;
 
 use crate::crew::Crew;
 use crate::execute::{self, Counts, ExecuteError, ItemError};
-use crate::executor::sequences::{Piece, Sequence, StateBytes};
+use crate::executor::sequences::{Piece, Sequence, StateBytes, runs};
 use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, Loaded};
@@ -90,10 +91,24 @@ pub enum StepError {
         id: SequenceId,
     },
     /// A sequence that is named twice.
-    #[error("sequence {id} is named twice in one step")]
+    #[error("sequence {id} is named twice in one step, with another one between")]
     SequenceTwice {
         /// Its number.
         id: SequenceId,
+    },
+    /// A sequence that would become a copy of itself.
+    #[error("sequence {id} cannot become a copy of itself")]
+    CopyOfItself {
+        /// Its number.
+        id: SequenceId,
+    },
+    /// More additions than the engine was loaded for.
+    #[error("{found} additions in one step; the engine was loaded for {most}")]
+    TooManyAdditions {
+        /// How many.
+        found: usize,
+        /// Most.
+        most: u32,
     },
     /// As many sequences as there can be.
     #[error("there are {most} sequences, as many as the engine was loaded for")]
@@ -159,7 +174,8 @@ impl std::fmt::Display for SequenceId {
     }
 }
 
-/// What a step adds to a sequence.
+/// What a step adds to a sequence. Where one follows another of the same sequence, it goes on behind that: both have the bits that they have in steps of
+/// their own, but that states which change from token to token ([`Engine::cuts_steps`]) take the tokens of all at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Addition<'t> {
     /// The sequence.
@@ -256,7 +272,8 @@ impl Engine {
             .flat_map(|(addition, piece)| addition.outputs.iter().map(|row| row + piece.row))
             .collect();
         let (mut positions, mut end) = (Vec::with_capacity(tokens.len()), 0);
-        for piece in &pieces {
+        let runs: Vec<Piece> = runs(&pieces).map(|(_, piece)| piece).collect();
+        for piece in &runs {
             if let Some(sequence) = self.loaded.store.sequences.get_mut(piece.sequence) {
                 sequence.begin(piece.row, piece.rows);
                 let (row, states) = (piece.row as usize, &sequence.states);
@@ -291,14 +308,14 @@ impl Engine {
         let late = match run {
             Ok(late) => late,
             Err(error) => {
-                for piece in &pieces {
+                for piece in &runs {
                     sequences.get_mut(piece.sequence).into_iter().for_each(Sequence::fail);
                 }
                 return Err(error.into());
             }
         };
         let wall = begin.elapsed();
-        for piece in &pieces {
+        for piece in &runs {
             sequences.get_mut(piece.sequence).into_iter().for_each(|sequence| sequence.advance(piece.rows));
         }
         if adapts {
@@ -325,12 +342,16 @@ impl Engine {
         if found > most as usize {
             return Err(StepError::TooManyTokens { found, most });
         }
-        let (mut pieces, mut next) = (Vec::with_capacity(additions.len()), Piece::default());
+        if additions.len() > self.loaded.additions as usize {
+            return Err(StepError::TooManyAdditions { found: additions.len(), most: self.loaded.additions });
+        }
+        let (mut pieces, mut next) = (Vec::<Piece>::with_capacity(additions.len()), Piece::default());
         for &Addition { sequence, tokens, outputs } in additions {
-            let at = self.check_tokens(sequence, tokens)?;
-            if pieces.iter().any(|piece: &Piece| piece.sequence == sequence.0) {
+            let before = pieces.last().filter(|piece| piece.sequence == sequence.0);
+            if before.is_none() && pieces.iter().any(|piece| piece.sequence == sequence.0) {
                 return Err(StepError::SequenceTwice { id: sequence });
             }
+            let at = self.check_tokens(sequence, tokens, before.map(|piece| piece.position + piece.rows))?;
             for (index, &row) in outputs.iter().enumerate() {
                 let wanted = next.output as usize + index;
                 if row as usize >= tokens.len() || index >= tokens.len() || wanted >= MAX_OUTPUTS as usize {
@@ -392,11 +413,11 @@ impl Engine {
     /// then. So a prompt that several begin with is computed once; and it is in memory once, where the system lets it ([`crate::shared_pages`]).
     ///
     /// # Errors
-    /// [`StepError::NoSequence`], and [`StepError::SequenceTwice`] where they are not two.
+    /// [`StepError::NoSequence`], and [`StepError::CopyOfItself`] where they are not two.
     pub fn copy_sequence(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> Result<u32, StepError> {
         self.outputs = 0;
         if from == to {
-            return Err(StepError::SequenceTwice { id: to });
+            return Err(StepError::CopyOfItself { id: to });
         }
         let sequences = &mut self.loaded.store.sequences;
         let missing = [from, to].into_iter().find(|id| sequences.get(id.0).is_none());
@@ -410,7 +431,7 @@ impl Engine {
     /// tokens of those before.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
         self.outputs = 0;
-        self.check_tokens(FIRST, tokens)?;
+        self.check_tokens(FIRST, tokens, None)?;
         let mut chunks = tokens.chunks(self.loaded.program.max_tokens as usize).peekable();
         if chunks.peek().is_none() {
             return Err(StepError::NoTokens);
@@ -422,9 +443,10 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Whether the tokens may follow a sequence; gives where that is.
-    fn check_tokens(&self, id: SequenceId, tokens: &[u32]) -> Result<u32, StepError> {
+    /// Whether the tokens may follow a sequence, or what is added to it before, up to a position; gives where that is.
+    fn check_tokens(&self, id: SequenceId, tokens: &[u32], behind: Option<u32>) -> Result<u32, StepError> {
         let position = self.sequence(id).ok_or(StepError::NoSequence { id })?.position();
+        let position = behind.unwrap_or(position);
         let vocabulary = self.loaded.program.vocabulary;
         if let Some((index, &id)) = tokens.iter().enumerate().find(|(_, id)| **id >= vocabulary) {
             return Err(StepError::Token { index, id, vocabulary });
@@ -478,6 +500,17 @@ impl Engine {
     /// beginning.
     pub fn cut_anywhere(&self) -> bool {
         self.first().is_none_or(|sequence| sequence.states.cut_anywhere())
+    }
+
+    /// Whether tokens of the last step can be cut off again, any number of them, without what was before being lost: states that change from token to token
+    /// cannot.
+    pub fn cuts_steps(&self) -> bool {
+        self.first().is_none_or(|sequence| sequence.states.cuts_steps())
+    }
+
+    /// Most additions of a step.
+    pub fn max_additions(&self) -> u32 {
+        self.loaded.additions
     }
 
     /// Saves this position, so that one can get back to it as long as it is among the last [`crate::states::SNAPSHOTS`]. Does nothing where every

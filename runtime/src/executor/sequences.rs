@@ -8,7 +8,11 @@
 //!
 //! A sequence that becomes a copy of another shares memory with it ([`crate::shared_pages`]), where the system lets it.
 //!
-//! Invariant: a piece's rows follow those of the piece before, and no two pieces of a step are of one sequence.
+//! Pieces of one sequence stand one behind the other, each with the positions behind those of the piece before. What only reads states takes them one by
+//! one, as if each was a step; what changes states takes them together ([`runs`]), in the order of rows.
+//!
+//! Invariant: a piece's rows follow those of the piece before, and so do its positions where it is of the same sequence; between two pieces of one sequence
+//! there is none of another.
 
 use std::sync::{Arc, OnceLock};
 
@@ -261,5 +265,31 @@ pub(crate) struct Piece {
     pub(crate) outputs: u32,
 }
 
+/// Pieces of the same sequence as one each, with the number of the first of them.
+pub(crate) fn runs(pieces: &[Piece]) -> impl Iterator<Item = (u32, Piece)> {
+    let mut at = 0;
+    pieces.chunk_by(|a, b| a.sequence == b.sequence).filter_map(move |run| {
+        let number = at;
+        at += run.len() as u32;
+        let sum = |of: fn(&Piece) -> u32| run.iter().map(of).fold(0, u32::saturating_add);
+        let (rows, outputs) = (sum(|piece| piece.rows), sum(|piece| piece.outputs));
+        run.first().map(|first| (number, Piece { rows, outputs, ..*first }))
+    })
+}
+
 #[cfg(all(test, target_os = "linux"))]
-mod tests;
+mod shared_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_one_sequence_are_a_run() {
+        let piece = |sequence, row, rows, position| Piece { sequence, row, rows, position, output: row, outputs: rows };
+        let pieces = [piece(4, 0, 1, 7), piece(4, 1, 2, 8), piece(2, 3, 1, 9), piece(4, 4, 1, 10)];
+        let found: Vec<_> = runs(&pieces).collect();
+        assert_eq!(found, [(0, piece(4, 0, 3, 7)), (2, piece(2, 3, 1, 9)), (3, piece(4, 4, 1, 10))]);
+        assert_eq!(runs(&[]).count(), 0);
+    }
+}

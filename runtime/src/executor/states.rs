@@ -258,6 +258,11 @@ impl States {
         self.states.iter().all(|state| state.rollback == Rollback::Cut && state.window.is_none())
     }
 
+    /// Whether the positions of a step can be dropped again, some of them or all: windows hold what a step's first token needs until the next step.
+    pub fn cuts_steps(&self) -> bool {
+        self.states.iter().all(|state| state.rollback == Rollback::Cut)
+    }
+
     /// The furthest position up to `wanted` that all states can get back to. `here` is where they are, if they are somewhere: a step that
     /// failed leaves what cannot be cut nowhere.
     pub fn reach(&self, wanted: u32, here: Option<u32>) -> u32 {

@@ -318,9 +318,18 @@ impl Checker<'_> {
         Ok(stages)
     }
 
-    /// Whether a task takes the rows of each sequence on their own. Of quantised weights all kernels without tiles give the same bits. Those of floats add
+    /// Whether a task takes the rows of each addition on their own. Of quantised weights all kernels without tiles give the same bits. Those of floats add
     /// otherwise for few rows than for many, and for a row alone than for some that are taken together.
     fn apart(&self, task: &Task) -> Apart {
+        let signatures = || task.variants.iter().filter_map(|variant| self.kernels.get(variant.kernel.0 as usize));
+        let changes = |(i, arg): (usize, &Arg)| {
+            let is_written =
+                |kernel: &Signature| kernel.buffers.get(i).is_some_and(|b| matches!(b.access, Access::Write));
+            matches!(arg.source, Source::State { .. }) && signatures().any(is_written)
+        };
+        if task.args.iter().enumerate().any(changes) {
+            return Apart::Sequence;
+        }
         let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. }));
         let rules = || task.variants.iter().flat_map(|variant| &variant.dims);
         let divided = task.variants.iter().any(|variant| variant.split.is_some());
@@ -330,8 +339,7 @@ impl Checker<'_> {
         if task.variants.len() < 2 && !rules().any(|&rule| counted(rule) == Counted::RowsTogether) {
             return Apart::Never;
         }
-        let signature = |variant: &Variant| self.kernels.get(variant.kernel.0 as usize);
-        let has_tiles = task.variants.iter().filter_map(signature).any(|kernel| kernel.has_tiles);
+        let has_tiles = signatures().any(|kernel| kernel.has_tiles);
         let weights = task.args.iter().filter_map(|arg| match arg.source {
             Source::Weight(weight) => self.plan.weights.get(weight as usize),
             _ => None,
@@ -340,7 +348,8 @@ impl Checker<'_> {
         let formats: Vec<Format> = weights.map(|weight| weight.format).collect();
         let of_floats = !formats.is_empty() && !formats.iter().any(|format| format.is_quantised());
         match (has_tiles, of_floats) {
-            (true, _) => Apart::Exact,
+            (true, true) => Apart::Exact,
+            (true, false) => Apart::Tiles,
             (false, true) => Apart::Always,
             (false, false) => Apart::Never,
         }

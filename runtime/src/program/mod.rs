@@ -223,7 +223,7 @@ pub struct Stage {
     pub tasks: Vec<Task>,
     /// For each task the state with a window that it touches, if it does: its positions are counted in that state's memory.
     pub sliding: Vec<Option<u32>>,
-    /// For each task whether its items are of one sequence each.
+    /// For each task whether its items are of one sequence, or addition, each.
     pub apart: Vec<Apart>,
     /// Tasks of all stages before.
     pub first_task: usize,
@@ -237,15 +237,20 @@ pub struct Stage {
     pub window: Option<u32>,
 }
 
-/// Whether a task takes the rows of each sequence on their own.
+/// Whether a task takes the rows of each addition to a sequence on their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apart {
     /// Never: what it computes of a row does not depend on the others.
     Never,
-    /// Where each sequence is to have the bits that it has alone: with many rows this task rounds otherwise than with few.
+    /// Where each addition is to have the bits that it has alone, and the rows together would be multiplied by tiles: those round otherwise than
+    /// vectors, which give the same bits for any number of rows.
+    Tiles,
+    /// Where each addition is to have the bits that it has alone: with many rows this task rounds otherwise than with few.
     Exact,
-    /// Always: it touches states or counts positions; or it adds otherwise with many rows than with few, which is dear nowhere.
+    /// Always: it reads states or counts positions; or it adds otherwise with many rows than with few, which is dear nowhere.
     Always,
+    /// Always, and all rows of a sequence together: it changes a state, row by row in their order.
+    Sequence,
 }
 
 /// What one thread does at a barrier.

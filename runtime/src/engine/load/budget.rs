@@ -35,18 +35,25 @@ pub(crate) struct Run {
     pub threads: usize,
     /// Sequences that there can be at once, at least 1.
     pub sequences: u32,
+    /// Additions of a step beside one for each.
+    pub more_additions: u32,
     /// Whether what happens is recorded.
     pub traced: bool,
 }
 
 impl Run {
+    /// Most additions of a step.
+    pub(crate) fn additions(&self) -> u32 {
+        self.sequences.saturating_add(self.more_additions)
+    }
+
     /// Of a plan that is loaded with these options; options that are refused later are taken to be the nearest that are not.
     pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> Run {
         let most = plan.context_length.min(MAX_CONTEXT);
         let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let (capacity, sequences) = (context.next_multiple_of(ATTENTION_BLOCK), options.sequences.max(1));
-        Run { capacity, threads, sequences, traced: options.trace.is_some() }
+        Run { capacity, threads, sequences, more_additions: options.more_additions, traced: options.trace.is_some() }
     }
 }
 
@@ -55,7 +62,8 @@ pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Opti
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_mul(run.threads as u64);
     let states = States::bytes(&plan.states, run.capacity, plan.max_tokens);
-    let each = states.saturating_add(program.part_bytes).saturating_mul(run.sequences.into());
+    let parts = program.part_bytes.saturating_mul(run.additions().into());
+    let each = states.saturating_mul(run.sequences.into()).saturating_add(parts);
     let recorder = if run.traced { Recorder::bytes(run.threads) } else { 0 };
     let packed = kept(&plan.weights, streamed).1;
     let rest = [packed, plan.arena_bytes, each, scratch, recorder, SPARE_BYTES];

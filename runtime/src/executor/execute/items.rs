@@ -11,7 +11,7 @@ use super::buffers::{SCRATCH, in_range};
 use super::parts::Span;
 use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
-use crate::executor::sequences::Piece;
+use crate::executor::sequences::{Piece, runs};
 use crate::memory::Region;
 use crate::program::{Access, Apart, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
 use crate::stats::{self, Clock};
@@ -202,22 +202,35 @@ impl Pass<'_> {
                     });
                 }
             };
-            let apart = match stage.apart.get(number) {
-                None | Some(Apart::Never) => false,
-                Some(Apart::Exact) => self.exact,
-                Some(Apart::Always) => true,
+            let by_tiles = |rows: &ExpertRows| {
+                let variant = task.variants.iter().find(|variant| rows.rows <= variant.up_to_rows);
+                variant.is_some_and(|variant| self.program.kernels[variant.kernel.0 as usize].has_tiles)
             };
-            self.each_expert(stage, task.rows, &mut |rows| match apart && self.pieces.len() > 1 {
-                true => self.each_piece(task.rows, rows, &mut add),
-                false => add(rows, 0),
+            let apart = stage.apart.get(number).copied().filter(|_| self.pieces.len() > 1).unwrap_or(Apart::Never);
+            self.each_expert(stage, task.rows, &mut |rows| {
+                let one_by_one = |add: &mut dyn FnMut(ExpertRows, u32)| {
+                    self.each_piece(task.rows, rows, (0..).zip(self.pieces.iter().copied()), add)
+                };
+                match apart {
+                    Apart::Tiles if self.exact && by_tiles(&rows) => one_by_one(&mut add),
+                    Apart::Exact if self.exact => one_by_one(&mut add),
+                    Apart::Always => one_by_one(&mut add),
+                    Apart::Sequence => self.each_piece(task.rows, rows, runs(self.pieces), &mut add),
+                    Apart::Never | Apart::Tiles | Apart::Exact => add(rows, 0),
+                }
             });
         }
         end
     }
 
-    /// The rows of each piece among some of an axis.
-    fn each_piece(&self, axis: RowAxis, rows: ExpertRows, add: &mut dyn FnMut(ExpertRows, u32)) {
-        let numbered = (0u32..).zip(self.pieces);
+    /// The rows of each of these pieces, which have numbers, among some of an axis.
+    fn each_piece(
+        &self,
+        axis: RowAxis,
+        rows: ExpertRows,
+        numbered: impl Iterator<Item = (u32, Piece)>,
+        add: &mut dyn FnMut(ExpertRows, u32),
+    ) {
         match axis {
             RowAxis::Tokens => {
                 numbered.for_each(|(n, piece)| add(ExpertRows { first: piece.row, rows: piece.rows, ..rows }, n));

@@ -110,7 +110,7 @@ struct Pass<'a> {
     counts: Counts,
     /// Whose rows they are, in order.
     pieces: &'a [Piece],
-    /// Whether each sequence is to have the bits that it has alone, whatever that costs.
+    /// Whether each piece is to have the bits that it has alone, whatever that costs.
     exact: bool,
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
@@ -135,8 +135,8 @@ struct Pass<'a> {
 /// Runs all steps, with the first `threads` threads of the pool. `clocks` has one clock for each thread, or none. Gives how long threads waited for
 /// others beyond spinning, all together.
 ///
-/// The inputs of `store` must be those of `pieces`, which are one behind the other and of different sequences that are there, no more than it has
-/// memory for their parts; with every token below the vocabulary, every output row below the tokens,
+/// The inputs of `store` must be those of `pieces`, which are one behind the other, as [`crate::executor::sequences`] says, of sequences that are there, no
+/// more than it has memory for their parts; with every token below the vocabulary, every output row below the tokens,
 /// and every position inside the cache; `store` is borrowed exclusively for that no other pass uses it.
 ///
 /// # Errors

@@ -1,0 +1,221 @@
+//! Whether tokens are guessed, and by what: options of commands that make text.
+//!
+//! ```text
+//! ixc run model.gguf -f code.rs --spec ngram
+//! ixc serve large.gguf --spec small.gguf
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use ixc::draft_model::{self, DraftModel};
+use ixc::runtime::engine;
+use ixc::runtime::gauge::Gauge;
+use ixc::session::{Session, SessionOptions};
+use ixc::speculate::{self, Drafter, MAX_DRAFT, MAX_ROWS, Ngram, NgramOptions, Speculation};
+
+use super::Usage;
+use super::name::ModelName;
+use super::output::note;
+
+/// Words for what guesses, with those of llama.cpp that mean as much.
+static WORDS: [(How, &[&str]); 3] = [
+    (How::Off, &["off", "none"]),
+    (How::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
+    (How::Model(None), &["draft", "draft-simple"]),
+];
+/// Words for layers of a model that guess, which no graph has.
+const OWN_LAYERS: [&str; 3] = ["nextn", "mtp", "draft-mtp"];
+/// Words for models that guess from another one's activations.
+const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
+
+/// What guesses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum How {
+    Off,
+    Ngram,
+    /// A small model; where there is none, the one that --model-draft names.
+    Model(Option<ModelName>),
+}
+
+impl How {
+    fn parser() -> impl TypedValueParser<Value = How> {
+        OsStringValueParser::new().try_map(|word| {
+            if let Some((how, _)) = WORDS.iter().find(|(_, words)| words.iter().any(|known| word == *known)) {
+                return Ok(how.clone());
+            }
+            if OWN_LAYERS.iter().any(|known| word == *known) {
+                return Err("a model's own layers for it (nextn) are left out when it is read; \
+                            ngram and a draft model guess"
+                    .to_owned());
+            }
+            if OF_ACTIVATIONS.iter().any(|known| word == *known) {
+                return Err("draft models that read another one's activations are not run; ngram and a draft model \
+                            of its own guess"
+                    .to_owned());
+            }
+            ModelName::parse(&word).map(|name| How::Model(Some(name)))
+        })
+    }
+}
+
+/// Speculation, of a command that makes text.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculationChoice {
+    /// Guess what follows, and compute it together with the last token: ngram, from what followed the same tokens before; a small model's file; or off. The text is
+    /// the same, and comes sooner where guesses come true; where that does not pay, nothing is guessed.
+    #[arg(long, visible_alias = "spec-type", value_name = "HOW", default_value = "off", value_parser = How::parser())]
+    spec: How,
+    /// The small model that guesses, which has the same vocabulary; the same as --spec MODEL.
+    #[arg(long, alias = "spec-draft-model", value_name = "MODEL", value_parser = ModelName::parser())]
+    model_draft: Option<ModelName>,
+    /// Most tokens that are guessed at once.
+    #[arg(long, aliases = ["draft", "draft-n", "spec-draft-n-max", "spec-ngram-mod-n-max", "spec-ngram-simple-size-m"], value_name = "N",
+          default_value_t = speculate::Options::default().max, value_parser = limit(1, MAX_DRAFT))]
+    draft_max: usize,
+    /// Guesses of fewer tokens are not tried.
+    #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min", "spec-ngram-mod-n-min"], value_name = "N",
+          default_value_t = speculate::Options::default().min, value_parser = limit(0, MAX_DRAFT))]
+    draft_min: usize,
+    /// A small model's guess ends before a token that it takes to be less likely.
+    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::Options::default().least)]
+    draft_p_min: f32,
+    /// Most of the last tokens that ngram looks for.
+    #[arg(long, aliases = ["spec-ngram-size-n", "spec-ngram-simple-size-n", "spec-ngram-mod-n-match"], value_name = "N",
+          default_value_t = NgramOptions::default().max, value_parser = limit(1, MOST_NGRAM))]
+    spec_ngram_max: usize,
+    /// Fewest of them that must have been there before.
+    #[arg(long, value_name = "N", default_value_t = NgramOptions::default().min, value_parser = limit(1, MOST_NGRAM))]
+    spec_ngram_min: usize,
+    /// Guess as far as --draft-max says also where it is measured not to pay.
+    #[arg(long, alias = "spec-force")]
+    spec_always: bool,
+}
+
+/// No text says more by more of its last tokens.
+const MOST_NGRAM: usize = 1024;
+
+/// A number from a range.
+fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
+    let range = least as u64..=most as u64;
+    clap::value_parser!(u64).range(range).map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// What guesses, before the model is there that it guesses for.
+#[derive(Debug)]
+pub enum Guesser {
+    Ngram(Ngram),
+    /// A small model that is loaded.
+    Model(Box<Session>),
+}
+
+impl SpeculationChoice {
+    fn how(&self) -> How {
+        match (&self.spec, &self.model_draft) {
+            (How::Off, Some(name)) => How::Model(Some(name.clone())),
+            (How::Model(None), Some(name)) => How::Model(Some(name.clone())),
+            (how, _) => how.clone(),
+        }
+    }
+
+    /// Whether something is to guess.
+    pub fn is_on(&self) -> bool {
+        self.how() != How::Off
+    }
+
+    /// The file of a small model.
+    pub fn file(&self) -> Option<&Path> {
+        let named = match &self.spec {
+            How::Model(Some(name)) => Some(name),
+            How::Off | How::Ngram | How::Model(None) => self.model_draft.as_ref(),
+        };
+        named.and_then(ModelName::path)
+    }
+
+    /// How a model is run of which tokens are guessed.
+    pub fn options(&self, run: engine::Options) -> engine::Options {
+        if !self.is_on() {
+            return run;
+        }
+        let sequences = run.sequences.max(1) as usize;
+        // Most rows of a step with guesses.
+        let more = MAX_ROWS.saturating_sub(sequences);
+        engine::Options { more_additions: more as u32, ..run }
+    }
+
+    /// What guesses, if something does. A small model is loaded before the large one, whose budget is then of what is left; `like` is how that is run.
+    ///
+    /// # Errors
+    /// When the options contradict each other, or the small model cannot be loaded.
+    pub fn open(&self, like: &SessionOptions) -> anyhow::Result<Option<Guesser>> {
+        if !(0.0..=1.0).contains(&self.draft_p_min) {
+            return Err(Usage(format!("--draft-p-min is {}; a probability is from 0 to 1", self.draft_p_min)).into());
+        }
+        let name = match self.how() {
+            How::Off => return Ok(None),
+            How::Ngram if self.model_draft.is_some() => {
+                return Err(Usage("--spec ngram needs no --model-draft: one of the two guesses".into()).into());
+            }
+            How::Ngram => {
+                let (min, max) = (self.spec_ngram_min, self.spec_ngram_max);
+                if min > max {
+                    let wrong = format!("--spec-ngram-min is {min}, more than --spec-ngram-max, {max}");
+                    return Err(Usage(wrong).into());
+                }
+                return Ok(Some(Guesser::Ngram(Ngram::new(NgramOptions { min, max }))));
+            }
+            How::Model(None) => return Err(Usage("which model guesses? --model-draft names it".into()).into()),
+            How::Model(Some(name)) => name,
+        };
+        if self.model_draft.is_some() && matches!(&self.spec, How::Model(Some(_))) {
+            return Err(Usage("--spec and --model-draft both name a model that guesses".into()).into());
+        }
+        let run = &like.run;
+        let run = engine::Options {
+            threads: run.threads,
+            pin: run.pin,
+            context: None,
+            sequences: run.sequences,
+            backend: run.backend,
+            skip_weight_check: run.skip_weight_check,
+            gauge: Some(Arc::new(Gauge::default())),
+            ..engine::Options::default()
+        };
+        let compile = ixc::compile::Options { target: like.compile.target, ..ixc::compile::Options::default() };
+        let options = |context| SessionOptions {
+            compile: compile.clone(),
+            run: engine::Options { context, ..run.clone() },
+            ..SessionOptions::default()
+        };
+        // As long as the large one's, where the small one has one as long.
+        let session = match Session::open(name.path(), &options(like.run.context)) {
+            Err(ixc::Error::Load(ixc::runtime::load::LoadError::Context { most, .. })) => {
+                Session::open(name.path(), &options(Some(most)))?
+            }
+            other => other?,
+        };
+        Ok(Some(Guesser::Model(Box::new(session))))
+    }
+
+    /// What guesses for a model; nothing, and that is said, where its states do not allow it.
+    ///
+    /// # Errors
+    /// When a small model is of another vocabulary.
+    pub fn of(&self, guesser: Option<Guesser>, session: &Session) -> anyhow::Result<Option<Speculation>> {
+        let Some(guesser) = guesser else { return Ok(None) };
+        if let Err(error) = session.check_speculation() {
+            note!("ixc: --spec is without effect: {error}");
+            return Ok(None);
+        }
+        let drafter: Box<dyn Drafter> = match guesser {
+            Guesser::Ngram(ngram) => Box::new(ngram),
+            Guesser::Model(small) => {
+                Box::new(DraftModel::new(*small, session, draft_model::Options { least: self.draft_p_min })?)
+            }
+        };
+        let options = speculate::Options { max: self.draft_max, min: self.draft_min, always: self.spec_always };
+        Ok(Some(Speculation::new(drafter, options)))
+    }
+}

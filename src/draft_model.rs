@@ -1,0 +1,225 @@
+//! A second, small model that guesses what a larger one will write: a [`Drafter`].
+//!
+//! ```text
+//! text             the cat sat on the          what the small model has not read of it, it reads
+//! its likeliest    mat (0.9) | and (0.7) | is (0.2)
+//! guess            mat | and                    up to the first token that it is not sure of
+//! ```
+//!
+//! It has a sequence for each slot and the same context. What was guessed and not drawn is cut off again, so that its keys and values are those of the text; what
+//! it has not read of a long prompt it reads in parts ([`PART`]), between the larger model's steps, and guesses nothing meanwhile.
+
+use std::time::{Duration, Instant};
+
+use ixc_frontend::tokenizer::Tokenizer;
+use ixc_runtime::engine::{Addition, Engine, FIRST, SequenceId, StepError};
+
+use crate::Error;
+use crate::error::draft::DraftError;
+use crate::session::Session;
+use crate::speculate::{Drafter, Text};
+
+/// Most tokens that are read of a text before it is guessed on; what is more is read first, for its own sake.
+const BEHIND: usize = 16;
+/// Most tokens of texts that are read in one go.
+const PART: usize = 256;
+
+/// How a model guesses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// A token less likely than that is not guessed, and ends the guess.
+    pub least: f32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { least: 0.5 }
+    }
+}
+
+/// A sequence of the small model.
+#[derive(Debug)]
+struct Lane {
+    sequence: SequenceId,
+    /// What its states hold.
+    cached: Vec<u32>,
+}
+
+/// A small model that guesses for a larger one.
+#[derive(Debug)]
+pub struct DraftModel {
+    engine: Engine,
+    lanes: Vec<Lane>,
+    options: Options,
+    /// Tokens that the larger model has, too.
+    vocabulary: u32,
+}
+
+impl DraftModel {
+    /// For as many texts at once as the small model's session was opened for.
+    ///
+    /// # Errors
+    /// [`Error::Draft`] where the two have different vocabularies, or the small one's states cannot be cut; and where the system refuses memory.
+    pub fn new(small: Session, large: &Session, options: Options) -> Result<DraftModel, Error> {
+        check(small.tokenizer()?, large.tokenizer()?)?;
+        let vocabulary = small.vocabulary().min(large.vocabulary()) as u32;
+        let mut engine = small.engine;
+        if !engine.cuts_steps() {
+            return Err(DraftError::Uncut.into());
+        }
+        engine.reset();
+        let mut lanes = vec![Lane { sequence: FIRST, cached: Vec::new() }];
+        while lanes.len() < engine.sequences() as usize {
+            lanes.push(Lane { sequence: engine.add_sequence()?, cached: Vec::new() });
+        }
+        Ok(DraftModel { engine, lanes, options, vocabulary })
+    }
+
+    /// Cuts a lane to what it has in common with a text, but for the text's last token.
+    fn cut(&mut self, slot: usize, tokens: &[u32]) -> Result<(), StepError> {
+        let lane = &mut self.lanes[slot];
+        let wanted = &tokens[..tokens.len() - 1];
+        let common = lane.cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+        let left = self.engine.truncate_sequence(lane.sequence, common as u32)?;
+        lane.cached.truncate(left as usize);
+        Ok(())
+    }
+
+    /// Reads tokens of some lanes; gives the likeliest one behind each.
+    fn read(&mut self, parts: &[(usize, Vec<u32>)]) -> Result<Vec<(u32, f32)>, StepError> {
+        let most = self.engine.max_tokens() as usize;
+        let mut found = Vec::with_capacity(parts.len());
+        let mut rest = parts;
+        while let Some((slot, tokens)) = rest.first() {
+            if tokens.len() > most {
+                // Longer than a step: in several, on its own.
+                let sequence = self.lanes[*slot].sequence;
+                let (all, last) = (tokens.chunks(most), tokens.len().div_ceil(most) - 1);
+                for (number, part) in all.enumerate() {
+                    let row = [part.len() as u32 - 1];
+                    let outputs = if number == last { &row[..] } else { &[] };
+                    self.step(&[(*slot, part)], &[Addition { sequence, tokens: part, outputs }])?;
+                }
+                found.push(likeliest(self.engine.logits(0), self.vocabulary));
+                rest = &rest[1..];
+                continue;
+            }
+            let mut rows = 0;
+            let fits = |(_, tokens): &&(usize, Vec<u32>)| {
+                rows += tokens.len();
+                rows <= most
+            };
+            let count = rest.iter().take_while(fits).count();
+            let (now, later) = rest.split_at(count);
+            let outputs: Vec<[u32; 1]> = now.iter().map(|(_, tokens)| [tokens.len() as u32 - 1]).collect();
+            let additions: Vec<Addition<'_>> = now
+                .iter()
+                .zip(&outputs)
+                .map(|((slot, tokens), outputs)| Addition { sequence: self.lanes[*slot].sequence, tokens, outputs })
+                .collect();
+            let parts: Vec<(usize, &[u32])> = now.iter().map(|(slot, tokens)| (*slot, &tokens[..])).collect();
+            self.step(&parts, &additions)?;
+            found.extend((0..count).map(|row| likeliest(self.engine.logits(row), self.vocabulary)));
+            rest = later;
+        }
+        Ok(found)
+    }
+
+    fn step(&mut self, parts: &[(usize, &[u32])], additions: &[Addition<'_>]) -> Result<(), StepError> {
+        self.engine.step_batch(additions)?;
+        for (slot, tokens) in parts {
+            self.lanes[*slot].cached.extend_from_slice(tokens);
+        }
+        Ok(())
+    }
+}
+
+impl Drafter for DraftModel {
+    fn name(&self) -> &'static str {
+        "draft"
+    }
+
+    fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error> {
+        let (context, vocabulary) = (self.engine.context() as usize, self.engine.vocabulary());
+        let (mut open, mut parts) = (Vec::new(), Vec::new());
+        for (number, text) in texts.iter_mut().enumerate() {
+            // Its last guess is not read.
+            text.most = text.most.min(context.saturating_sub(text.tokens.len()) + 1);
+            let fits = text.tokens.len() <= context && text.slot < self.lanes.len() && text.most > 0;
+            if !fits || text.tokens.iter().any(|token| *token >= vocabulary) {
+                continue;
+            }
+            self.cut(text.slot, text.tokens)?;
+            let unread = &text.tokens[self.lanes[text.slot].cached.len()..];
+            if unread.len() > BEHIND {
+                let part = &unread[..unread.len().min(PART).min(unread.len() - 1)];
+                self.read(&[(text.slot, part.to_vec())])?;
+                continue;
+            }
+            parts.push((text.slot, unread.to_vec()));
+            open.push(number);
+        }
+        let begin = Instant::now();
+        while !open.is_empty() {
+            let found = self.read(&parts)?;
+            parts.clear();
+            let mut left = Vec::new();
+            for (number, (token, probability)) in open.into_iter().zip(found) {
+                let text = &mut texts[number];
+                if probability < self.options.least {
+                    continue;
+                }
+                text.draft.push(token);
+                if text.draft.len() < text.most {
+                    parts.push((text.slot, vec![token]));
+                    left.push(number);
+                }
+            }
+            open = left;
+        }
+        Ok(begin.elapsed())
+    }
+}
+
+/// The likeliest token of those below `vocabulary`, of equal ones the lowest, and its probability.
+fn likeliest(logits: &[f32], vocabulary: u32) -> (u32, f32) {
+    let shared = (0..vocabulary).zip(logits);
+    let best =
+        shared.fold((0, f32::NEG_INFINITY), |best, (token, &logit)| if logit > best.1 { (token, logit) } else { best });
+    let sum: f32 = logits.iter().map(|logit| (logit - best.1).exp()).sum();
+    (best.0, 1.0 / sum)
+}
+
+/// Whether tokens of the one say what they say in the other. One may have some more at the end: rows of embeddings are padded otherwise.
+fn check(draft: &Tokenizer, model: &Tokenizer) -> Result<(), Error> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    for id in 0..draft.token_count().min(model.token_count()) as u32 {
+        let (own, other) = (draft.token_bytes(id)?, model.token_bytes(id)?);
+        if own != other {
+            return Err(DraftError::Token { id, draft: text(own), model: text(other) }.into());
+        }
+        let (draft_is_text, model_is_text) = (draft.is_text(id), model.is_text(id));
+        if draft_is_text != model_is_text {
+            return Err(DraftError::Kind { id, text: text(own), draft_is_text, model_is_text }.into());
+        }
+    }
+    match (draft.add_bos(), model.add_bos()) {
+        (draft, model) if draft != model => Err(DraftError::Begin { draft, model }.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::likeliest;
+
+    #[test]
+    fn the_likeliest_token_and_how_likely_it_is() {
+        let logits = [1.0f32, 3.0, 3.0, 9.0];
+        let (token, probability) = likeliest(&logits, 3);
+        // Beside one that the larger model does not have it is not likely.
+        assert_eq!(token, 1);
+        assert!((probability - 1.0 / (2.0 + (-2.0f32).exp() + 6.0f32.exp())).abs() < 1e-6);
+        assert_eq!(likeliest(&[0.0], 1), (0, 1.0));
+    }
+}

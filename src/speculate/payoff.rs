@@ -1,0 +1,298 @@
+//! Whether and how far to guess: as far as it is measured to make more tokens a second.
+//!
+//! Of `n` texts a step has `n` rows and `m` guesses, takes `time(n + m)`, and makes as many tokens as there are texts and guesses that come true. The
+//! `j`-th token of a guess comes true with about `a^j`, where `a` is how often the next one did lately, of this text. So guesses are added, the likeliest
+//! first, and the number is taken that makes
+//!
+//! ```text
+//! (n + sum of a^j) / (time(n + m) + time to guess)
+//! ```
+//!
+//! largest; with 0 nothing is guessed. On a dense model `time` hardly grows with a few rows, for weights are read once; of a mixture of experts each
+//! row may need experts of its own, and it grows as fast as the rows.
+//!
+//! What is not measured is taken to be as good as what lies beside it, and so is tried. What was measured may be so no more: it is forgotten after a while
+//! ([`MEMORY`]), a step without guesses is taken now and then where all have some ([`REFRESH`]), and a text without any has a short one now and then
+//! ([`FIRST_PATIENCE`]). Where others use the processors, too, some steps take many times as long as they would: one counts for twice as long as
+//! those before at most, and so many rows for no more than as many steps.
+//!
+//! Nothing of that changes a token.
+
+use super::MAX_ROWS;
+
+/// How much a new time counts beside what was measured before, and one that is shorter.
+const TIME_SHARE: f64 = 1.0 / 8.0;
+const SHORT_TIME_SHARE: f64 = 1.0 / 4.0;
+/// A step that took more than so many times as long as those before was held up by others.
+const HELD_UP: f64 = 2.0;
+/// Steps after which a time is forgotten.
+const MEMORY: u64 = 256;
+/// How much a token that came true, or did not, counts.
+const CHANCE_SHARE: f64 = 1.0 / 12.0;
+/// How often the next token of a guess is taken to come true, before any was seen.
+const FIRST_CHANCE: f64 = 0.7;
+/// Steps with guesses after which one without is taken.
+const REFRESH: u32 = 64;
+/// Tokens without a guess after which a text has one again; twice as many after each that did not come true, up to [`LAST_PATIENCE`].
+const FIRST_PATIENCE: u32 = 16;
+const LAST_PATIENCE: u32 = 256;
+/// How long that is.
+const TRIAL: usize = 3;
+
+/// How guesses about a text did.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    /// How often the next token came true, lately.
+    chance: f64,
+    /// Tokens since the last guess.
+    idle: u32,
+    /// Tokens without a guess that it waits.
+    patience: u32,
+}
+
+impl Default for Lane {
+    fn default() -> Lane {
+        Lane { chance: FIRST_CHANCE, idle: 0, patience: FIRST_PATIENCE }
+    }
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub(super) struct Payoff {
+    /// Seconds of a step, by rows, and the step after which that was measured last.
+    times: [Option<(f64, u64)>; MAX_ROWS + 1],
+    /// Steps so far.
+    steps: u64,
+    /// Steps with guesses since one without, by rows of one without.
+    since: [u32; MAX_ROWS + 1],
+    /// Seconds of guessing, and tokens that came of it, the longest guess of each time.
+    guesses: (f64, f64),
+    lanes: Vec<Lane>,
+}
+
+impl Default for Payoff {
+    fn default() -> Payoff {
+        Payoff {
+            times: [None; MAX_ROWS + 1],
+            steps: 0,
+            since: [REFRESH; MAX_ROWS + 1],
+            guesses: (0.0, 1.0),
+            lanes: Vec::new(),
+        }
+    }
+}
+
+/// A moving average.
+fn average(before: f64, new: f64) -> f64 {
+    before + TIME_SHARE * (new - before)
+}
+
+impl Payoff {
+    fn lane(&mut self, slot: usize) -> &mut Lane {
+        if slot >= self.lanes.len() {
+            self.lanes.resize(slot + 1, Lane::default());
+        }
+        &mut self.lanes[slot]
+    }
+
+    /// Another text begins.
+    pub(super) fn begin(&mut self, slot: usize) {
+        *self.lane(slot) = Lane::default();
+    }
+
+    /// A token was made without a guess.
+    pub(super) fn plain(&mut self, slot: usize) {
+        let lane = self.lane(slot);
+        lane.idle = lane.idle.saturating_add(1);
+    }
+
+    /// Of so many guessed tokens so many came true.
+    pub(super) fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
+        let lane = self.lane(slot);
+        for _ in 0..accepted {
+            lane.chance += CHANCE_SHARE * (1.0 - lane.chance);
+        }
+        if accepted < drafted {
+            lane.chance -= CHANCE_SHARE * lane.chance;
+        }
+        lane.idle = 0;
+        lane.patience = if accepted > 0 { FIRST_PATIENCE } else { (lane.patience * 2).min(LAST_PATIENCE) };
+    }
+
+    /// Guessing took so long, and gave so many tokens one after the other, or none.
+    pub(super) fn drafted(&mut self, tokens: usize, seconds: f64) {
+        let (before, made) = self.guesses;
+        self.guesses = (average(before, seconds), average(made, tokens as f64));
+    }
+
+    /// A step of so many texts had so many rows and took so long.
+    pub(super) fn took(&mut self, texts: usize, rows: usize, seconds: f64) {
+        self.steps += 1;
+        if let Some(time) = self.times.get_mut(rows) {
+            let known = time.filter(|(_, at)| self.steps - at <= MEMORY);
+            let average = known.map_or(seconds, |(before, _)| {
+                let share = if seconds < before { SHORT_TIME_SHARE } else { TIME_SHARE };
+                before + share * (seconds.min(HELD_UP * before) - before)
+            });
+            *time = Some((average, self.steps));
+        }
+        if let Some(since) = self.since.get_mut(texts) {
+            *since = if rows > texts { since.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// Seconds of a step of so many rows, as far as that is known: between what was measured; beside it the same. Without anything all steps are one.
+    fn time(&self, rows: usize) -> f64 {
+        let known = |at: usize| {
+            let (time, measured) = (*self.times.get(at)?)?;
+            (self.steps - measured <= MEMORY).then_some((at, time))
+        };
+        let least = (1..rows.min(MAX_ROWS)).find_map(known);
+        let below = (0..=rows.min(MAX_ROWS)).rev().find_map(known);
+        let above = (rows..=MAX_ROWS).find_map(known);
+        let time = match (below, above) {
+            (Some((low, before)), Some((high, behind))) if high > low => {
+                before + (behind - before) * (rows - low) as f64 / (high - low) as f64
+            }
+            (Some((_, time)), _) | (None, Some((_, time))) => time,
+            (None, None) => 1.0,
+        };
+        least.map_or(time, |(few, each)| time.min(each * rows.div_ceil(few) as f64))
+    }
+
+    /// How many tokens to guess for each of some texts, which are slots and the most that each can have; at most `room` in all. With `always` as many
+    /// as there is room for.
+    pub(super) fn counts(&mut self, texts: &[(usize, usize)], room: usize, always: bool) -> Vec<usize> {
+        let mut counts = vec![0; texts.len()];
+        let lanes: Vec<Lane> = texts.iter().map(|(slot, _)| *self.lane(*slot)).collect();
+        // The likeliest token first, where all are as likely round after round.
+        let chances: Vec<f64> = lanes.iter().map(|lane| if always { 1.0 } else { lane.chance }).collect();
+        let next = |counts: &[usize]| {
+            let open = (0..texts.len()).filter(|&i| counts[i] < texts[i].1);
+            let value = |i: usize| chances[i].powi(i32::try_from(counts[i] + 1).unwrap_or(i32::MAX));
+            let better = |best: usize, i: usize| {
+                let order = value(i).total_cmp(&value(best)).then(counts[best].cmp(&counts[i]));
+                if order.is_gt() { i } else { best }
+            };
+            open.reduce(better).map(|i| (i, value(i)))
+        };
+        let is_stale = self.since.get(texts.len()).is_some_and(|since| *since >= REFRESH);
+        if !always && is_stale {
+            return counts;
+        }
+        let (mut best, mut rate) = (counts.clone(), texts.len() as f64 / self.time(texts.len()));
+        let mut tokens = texts.len() as f64;
+        let guess = self.guesses.0 / self.guesses.1.max(0.1);
+        for more in 1..=room {
+            let Some((i, value)) = next(&counts) else { break };
+            counts[i] += 1;
+            tokens += value;
+            let deepest = counts.iter().max().copied().unwrap_or(0);
+            let with = tokens / (self.time(texts.len() + more) + guess * deepest as f64);
+            if always || with > rate {
+                (best, rate) = (counts.clone(), with);
+            }
+        }
+        let mut left = room - best.iter().sum::<usize>();
+        for ((count, lane), (_, most)) in best.iter_mut().zip(&lanes).zip(texts) {
+            if *count == 0 && lane.idle >= lane.patience {
+                *count = TRIAL.min(*most).min(left);
+                left -= *count;
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if steps of one text took so long with so many guesses, and `chance` of a token came true; how many were guessed in each of `steps`.
+    fn guessed(time: impl Fn(usize) -> f64, chance: f64, steps: usize) -> (Payoff, Vec<usize>) {
+        let mut payoff = Payoff::default();
+        let mut random = ixc_ir::random::Random::new(5);
+        let mut all = Vec::new();
+        for _ in 0..steps {
+            let count = payoff.counts(&[(0, 8)], 8, false)[0];
+            let accepted = (0..count).take_while(|_| (random.index(1000) as f64) < 1000.0 * chance).count();
+            payoff.took(1, 1 + count, time(1 + count));
+            if count > 0 {
+                payoff.verified(0, count, accepted)
+            } else {
+                payoff.plain(0)
+            }
+            all.push(count);
+        }
+        (payoff, all)
+    }
+
+    #[test]
+    fn a_text_that_is_guessed_well_has_long_guesses_where_rows_cost_nothing() {
+        let (_, counts) = guessed(|_| 1.0, 0.95, 400);
+        let last = &counts[200..];
+        assert!(last.iter().filter(|count| **count == 8).count() > 150, "{last:?}");
+        // And one without now and then.
+        assert!((2..=4).contains(&last.iter().filter(|count| **count == 0).count()), "{last:?}");
+    }
+
+    #[test]
+    fn nothing_is_guessed_where_every_row_takes_as_long_as_a_step() {
+        let (_, counts) = guessed(|rows| rows as f64, 0.8, 2000);
+        let last = &counts[1000..];
+        assert!(last.iter().filter(|count| **count > 0).count() <= 1000 / FIRST_PATIENCE as usize, "{last:?}");
+        assert!(last.iter().any(|count| *count > 0), "it is tried again");
+    }
+
+    #[test]
+    fn nothing_is_guessed_where_nothing_comes_true() {
+        let (_, counts) = guessed(|rows| 1.0 + 0.05 * rows as f64, 0.0, 2000);
+        let last = &counts[1000..];
+        assert!(last.iter().filter(|count| **count > 0).count() <= 1000 / LAST_PATIENCE as usize + 1, "{last:?}");
+    }
+
+    #[test]
+    fn guesses_are_as_long_as_pays() {
+        // Half a step more for each four rows: 0.6 + 0.36 + 0.22 come true of three, and hardly more of eight.
+        let (payoff, counts) = guessed(|rows| 1.0 + 0.1 * rows as f64, 0.6, 1000);
+        let last = &counts[500..];
+        let mean = last.iter().sum::<usize>() as f64 / last.len() as f64;
+        assert!((1.0..5.0).contains(&mean), "{mean}: {last:?}");
+        assert!((payoff.lanes[0].chance - 0.6).abs() < 0.35);
+    }
+
+    #[test]
+    fn texts_that_are_guessed_better_have_more_of_the_room() {
+        let mut payoff = Payoff::default();
+        payoff.took(2, 2, 1.0);
+        for _ in 0..20 {
+            payoff.verified(0, 4, 4);
+            payoff.verified(1, 4, 0);
+        }
+        let counts = payoff.counts(&[(0, 8), (1, 8)], 6, false);
+        assert!(counts[0] >= 5 && counts[1] <= 1, "{counts:?}");
+        assert_eq!(payoff.counts(&[(0, 8), (1, 8)], 6, true), [3, 3]);
+        assert_eq!(payoff.counts(&[(0, 2), (1, 8)], 6, true), [2, 4]);
+        payoff.begin(1);
+        assert!(payoff.counts(&[(0, 8), (1, 8)], 12, false)[1] > 1);
+    }
+
+    #[test]
+    fn times_between_are_as_if_on_a_line() {
+        let mut payoff = Payoff::default();
+        assert!((payoff.time(3) - 1.0).abs() < 1e-12);
+        payoff.took(1, 1, 2.0);
+        payoff.took(1, 5, 4.0);
+        for (rows, expected) in [(0, 2.0), (1, 2.0), (2, 2.5), (3, 3.0), (5, 4.0), (9, 4.0), (MAX_ROWS + 9, 4.0)] {
+            assert!((payoff.time(rows) - expected).abs() < 1e-12, "{rows}");
+        }
+    }
+
+    #[test]
+    fn guesses_that_take_long_to_make_do_not_pay() {
+        let mut payoff = Payoff::default();
+        payoff.took(1, 1, 1.0);
+        (0..100).for_each(|_| payoff.drafted(4, 8.0));
+        assert_eq!(payoff.counts(&[(0, 8)], 8, false), [0]);
+    }
+}

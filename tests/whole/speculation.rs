@@ -1,0 +1,574 @@
+//! Tokens that are guessed change nothing but the time: every text is what it is without.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::serve::Server;
+use crate::support::engines::{self, bits, native};
+use crate::support::{Golden, demo_model, ixc, scratch, shared, stderr, stdout};
+use ixc::compile::{Options, compile};
+use ixc::draft_model::{self, DraftModel};
+use ixc::error::draft::DraftError;
+use ixc::grammar::{Matcher, Source, Vocabulary};
+use ixc::ir::random::Random;
+use ixc::model::Model;
+use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
+use ixc::runtime::load::LoadError;
+use ixc::runtime::sample::Settings;
+use ixc::runtime::stream::StreamError;
+use ixc::runtime::stream::store::Config;
+use ixc::scheduler::{Event, Job, RequestId, Scheduler};
+use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
+use ixc::speculate::{self, Drafter, MAX_ROWS, Ngram, NgramOptions, Speculation, Text};
+use ixc::targets::Target;
+
+fn own() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn goldens() -> Vec<Golden> {
+    [Some(own()), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder)).collect()
+}
+
+fn golden(name: &str) -> Golden {
+    Golden::read(&own().join("expect").join(name).with_extension("json"))
+}
+
+/// Models of each kind of state that can be cut, with and without experts, and with weights of floats.
+const KINDS: [&str; 6] = ["granite", "gemma2", "gpt-oss", "llama4", "deepseek2-kv_b", "qwen3vlmoe"];
+
+/// Guesses what is known to follow, but for a mistake now and then: all that can come of a guess comes of it.
+#[derive(Debug)]
+struct Knows {
+    texts: Vec<Vec<u32>>,
+    random: Random,
+}
+
+impl Drafter for Knows {
+    fn name(&self) -> &'static str {
+        "knows"
+    }
+
+    fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, ixc::Error> {
+        for text in texts {
+            let Some(known) = self.texts.iter().find(|known| known.starts_with(text.tokens)) else { continue };
+            let most = self.random.index(text.most + 1);
+            text.draft.extend(known[text.tokens.len()..].iter().take(most));
+            for token in &mut text.draft {
+                if self.random.once_in(6) {
+                    *token = known[self.random.index(known.len())];
+                }
+            }
+        }
+        Ok(Duration::ZERO)
+    }
+}
+
+fn always(max: usize) -> speculate::Options {
+    speculate::Options { max, min: 1, always: true }
+}
+
+/// Step for step of one token, and with rows of guesses behind each other: of every golden model, whatever its states, logits are the same bits.
+fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
+    let plan = compile(&Model::open(&golden.model).unwrap(), &Options { target: Some(target), ..Options::default() });
+    let options = engine::Options {
+        threads: Some(2),
+        backend: native(target),
+        sequences: 2,
+        more_additions: 8,
+        exact_batch: true,
+        ..engine::Options::default()
+    };
+    let mut engine = Engine::load(plan.unwrap().plan, Path::new(""), &options).unwrap();
+    let prompt = golden.tokens("prompt_tokens");
+    let from = prompt.len() / 3;
+    engine.prefill(&prompt[..from]).unwrap();
+    let expected: Vec<_> = prompt[from..].iter().map(|token| bits(engine.step(&[*token], &[0]).unwrap())).collect();
+    engine.reset();
+    let other = engine.add_sequence().unwrap();
+    engine.prefill(&prompt[..from]).unwrap();
+    let mut at = from;
+    while at < prompt.len() {
+        let right = (1 + random.index(7)).min(prompt.len() - at);
+        // What follows these is wrong, as guesses may be, and is cut off again.
+        let wrong = if engine.cuts_steps() { random.index(8 - right + 1) } else { 0 };
+        let tokens = [&prompt[at..at + right], &prompt[..wrong]].concat();
+        let tokens = &tokens[..tokens.len().min((engine.context() as usize).saturating_sub(at))];
+        let mut additions: Vec<Addition<'_>> =
+            tokens.chunks(1).map(|tokens| Addition { sequence: FIRST, tokens, outputs: &[0] }).collect();
+        // Beside another sequence, which begins anew each time.
+        let beside = random.once_in(2);
+        if beside {
+            engine.truncate_sequence(other, 0).unwrap();
+            additions.push(Addition { sequence: other, tokens: &prompt[..1], outputs: &[] });
+        }
+        engine.step_batch(&additions).unwrap();
+        for row in 0..right {
+            assert!(
+                bits(engine.logits(row)) == expected[at - from + row],
+                "{} {}: row {row} of {}, {wrong} of them wrong, at {at}, alone {}: other bits than in a step of its own",
+                golden.name(),
+                target.name(),
+                tokens.len(),
+                !beside
+            );
+        }
+        at += right;
+        if wrong > 0 {
+            assert_eq!(engine.truncate(at as u32), at as u32, "{}", golden.name());
+        }
+    }
+}
+
+#[test]
+fn rows_of_guesses_have_the_bits_of_steps_of_their_own() {
+    let mut random = Random::new(31);
+    for golden in goldens() {
+        for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+            rows_are_steps(&golden, target, &mut random);
+        }
+    }
+    rows_are_steps(&golden("granite"), Target::PORTABLE, &mut random);
+}
+
+/// With tiles, which round otherwise, where each addition is to have its own bits.
+#[test]
+fn rows_of_guesses_have_the_bits_of_steps_of_their_own_with_tiles() {
+    println!("amx: {}", if Target::AMX.missing().is_empty() { "native" } else { "emulated" });
+    rows_are_steps(&golden("granite"), Target::AMX, &mut Random::new(32));
+}
+
+#[test]
+fn what_cannot_be_a_step_with_guesses_says_so() {
+    let options = engine::Options { more_additions: 1, sequences: 2, ..engine::Options::default() };
+    let options = SessionOptions { run: options, ..SessionOptions::default() };
+    let model = Model::open(&golden("granite").model).unwrap();
+    let plan = compile(&model, &Options::default()).unwrap().plan;
+    let mut engine = Engine::load(plan, Path::new(""), &options.run).unwrap();
+    let other = engine.add_sequence().unwrap();
+    let add = |sequence| Addition { sequence, tokens: &[1], outputs: &[0] };
+    assert_eq!(engine.step_batch(&[add(FIRST), add(other), add(FIRST)]), Err(StepError::SequenceTwice { id: FIRST }));
+    assert_eq!(
+        engine.step_batch(&[add(FIRST), add(FIRST), add(FIRST), add(other)]),
+        Err(StepError::TooManyAdditions { found: 4, most: 3 })
+    );
+    assert_eq!((engine.max_additions(), engine.position()), (3, 0), "nothing was added");
+    // Positions of the second are those behind the first.
+    let context = engine.context();
+    let long = vec![1; 512];
+    while engine.position() + 512 < context {
+        engine.step(&long, &[]).unwrap();
+    }
+    let left = (context - engine.position()) as usize;
+    let most = [Addition { sequence: FIRST, tokens: &long[..left], outputs: &[] }, add(FIRST)];
+    assert_eq!(
+        engine.step_batch(&most),
+        Err(if left == 512 {
+            StepError::TooManyTokens { found: 513, most: 512 }
+        } else {
+            StepError::ContextFull { position: context, tokens: 1, context }
+        })
+    );
+}
+
+/// A session for `max` guessed tokens.
+fn session(path: Option<&Path>, max: usize) -> Session {
+    let run = engine::Options { threads: Some(2), more_additions: max as u32, ..engine::Options::default() };
+    Session::open(path, &SessionOptions { run, ..SessionOptions::default() }).unwrap()
+}
+
+fn generate(session: &mut Session, request: &Request<'_>) -> Generation {
+    session.generate(request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap()
+}
+
+/// Greedy, drawn, and drawn with all that remembers tokens.
+fn settings() -> [Settings; 3] {
+    let drawn = Settings { seed: 11, temperature: 1.2, ..Settings::default() };
+    let remembers = Settings {
+        repeat_penalty: 1.2,
+        presence_penalty: 0.3,
+        dry_multiplier: 0.8,
+        mirostat: 0,
+        seed: 12,
+        ..Settings::default()
+    };
+    [Settings::greedy(), drawn, remembers]
+}
+
+/// The text is what it is without guesses, and so is what the session holds then; gives how many guesses came true, of how many.
+#[track_caller]
+fn same(session: &mut Session, request: &Request<'_>, expected: &Generation, what: &str) -> (u64, u64) {
+    let found = generate(session, request);
+    assert_eq!((&found.tokens, found.end), (&expected.tokens, expected.end), "{what}");
+    assert_eq!(found.decode.tokens, expected.decode.tokens, "{what}");
+    let held = request.tokens.len() + found.tokens.len() - usize::from(!matches!(found.end, End::Token(_)));
+    assert_eq!(session.engine().position() as usize, held, "{what}");
+    (found.guessed.accepted, found.guessed.drafted)
+}
+
+#[test]
+fn texts_are_the_same_with_guesses() {
+    let mut sums = [(0, 0); 2];
+    for name in KINDS {
+        let golden = golden(name);
+        let mut session = session(Some(&golden.model), 9);
+        let prompt = golden.tokens("prompt_tokens");
+        // A text that repeats itself, as texts do.
+        let prompt = [&prompt[..prompt.len().min(40)], &prompt[..prompt.len().min(20)]].concat();
+        for (number, sampling) in settings().into_iter().enumerate() {
+            for limit in [1, 2, 33] {
+                let request = Request { limit: Some(limit), ..Request::new(&prompt, sampling.clone()) };
+                let expected = generate(&mut session, &request);
+                let text = [&prompt[..], &expected.tokens].concat();
+                let what = format!("{name}, settings {number}, {limit} tokens");
+                let drafters: [Box<dyn Drafter>; 2] = [
+                    Box::new(Ngram::new(NgramOptions { min: 1, max: 4 })),
+                    Box::new(Knows { texts: vec![text], random: Random::new(number as u64) }),
+                ];
+                let mut guessing = self::session(Some(&golden.model), 9);
+                for (drafter, sum) in drafters.into_iter().zip(&mut sums) {
+                    guessing.speculate(Speculation::new(drafter, always(9))).unwrap();
+                    let (accepted, drafted) = same(&mut guessing, &request, &expected, &what);
+                    *sum = (sum.0 + accepted, sum.1 + drafted);
+                }
+            }
+        }
+    }
+    println!("came true, of guesses: ngram {:?}, known text {:?}", sums[0], sums[1]);
+    assert!(sums[0].1 > 0 && sums[1].0 > 100 && sums[1].0 < sums[1].1, "{sums:?}");
+}
+
+#[test]
+fn texts_of_streamed_models_are_the_same_with_guesses() {
+    let golden = golden("qwen3vlmoe");
+    let prompt = golden.tokens("prompt_tokens");
+    let request = Request { limit: Some(24), ..Request::new(&prompt, Settings::greedy()) };
+    let expected = generate(&mut session(Some(&golden.model), 0), &request);
+    let text = [&prompt[..], &expected.tokens].concat();
+    let options = Options { expert_memory: Some(0), ..Options::default() };
+    let plan = compile(&Model::open(&golden.model).unwrap(), &options).unwrap().plan;
+    // As little as can be: what rows of guesses need is not all there at once.
+    let budget = match engines::load(plan.clone(), Target::native(), 1) {
+        Err(LoadError::Stream(error)) => match *error {
+            StreamError::Budget { needed, .. } => needed,
+            other => panic!("{other}"),
+        },
+        other => panic!("a byte is enough, or not tried: {:?}", other.err()),
+    };
+    let run = engine::Options {
+        threads: Some(2),
+        more_additions: 9,
+        stream: Config { budget, ..Config::default() },
+        ..engine::Options::default()
+    };
+    let options = SessionOptions { run, ..SessionOptions::default() };
+    let mut streamed = Session::of_plan(plan, Path::new(""), &options).unwrap();
+    assert!(streamed.engine().stream().is_some());
+    let knows = Knows { texts: vec![text], random: Random::new(3) };
+    streamed.speculate(Speculation::new(Box::new(knows), always(9))).unwrap();
+    let (accepted, drafted) = same(&mut streamed, &request, &expected, "streamed");
+    assert!(accepted > 0 && accepted < drafted, "{accepted} of {drafted}");
+}
+
+fn json_matcher(session: &Session) -> Matcher {
+    let source = Source::Schema(json!({"type": "array", "items": {"type": "integer"}, "minItems": 5, "maxItems": 9}));
+    Vocabulary::new(session.tokenizer().unwrap()).unwrap().matcher(&source).unwrap()
+}
+
+/// Guesses that a grammar does not allow are wrong ones; a grammar stands where the last drawn token left it.
+#[test]
+fn answers_of_a_form_are_the_same_with_guesses() {
+    let mut plain = session(None, 0);
+    let prompt = plain.encode_prompt("Numbers: [1, 2, 3, 4] and again: [1, 2, 3, 4] and again: ").unwrap();
+    let matcher = json_matcher(&plain);
+    let (mut accepted, mut drafted) = (0, 0);
+    for seed in 0..6 {
+        let sampling = Settings { seed, ..Settings::default() };
+        let request = Request { limit: Some(60), grammar: Some(matcher.clone()), ..Request::new(&prompt, sampling) };
+        let expected = generate(&mut plain, &request);
+        for max in [1, 4, 9] {
+            let mut guessing = session(None, max);
+            let text = [&prompt[..], &expected.tokens].concat();
+            let knows = Knows { texts: vec![text], random: Random::new(seed) };
+            guessing.speculate(Speculation::new(Box::new(knows), always(max))).unwrap();
+            let (true_ones, all) = same(&mut guessing, &request, &expected, "a list of numbers");
+            (accepted, drafted) = (accepted + true_ones, drafted + all);
+            guessing.speculate(Speculation::new(Box::new(Ngram::default()), always(max))).unwrap();
+            same(&mut guessing, &request, &expected, "a list of numbers, ngram");
+        }
+    }
+    assert!(accepted > 20 && accepted < drafted, "{accepted} of {drafted}");
+}
+
+/// Who stops a text has it up to there, and what the session holds serves the next one.
+#[test]
+fn a_text_that_is_stopped_among_guesses_holds_what_was_told() {
+    let mut plain = session(None, 9);
+    let prompt = plain.encode_prompt("The borrow checker").unwrap();
+    let request = Request { limit: Some(30), ..Request::new(&prompt, Settings::greedy()) };
+    let expected = generate(&mut plain, &request);
+    let text = [&prompt[..], &expected.tokens].concat();
+    for stop in 1..20 {
+        let knows = Knows { texts: vec![text.clone()], random: Random::new(stop) };
+        plain.speculate(Speculation::new(Box::new(knows), always(9))).unwrap();
+        let mut told = 0;
+        let generation = plain.generate(&request, |progress| {
+            told += u64::from(matches!(progress, Progress::Token(_)));
+            Ok::<_, ixc::Error>(if told == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        let generation = generation.unwrap();
+        assert_eq!((generation.tokens.len() as u64, generation.end), (stop, End::Stopped));
+        assert_eq!(generation.tokens, expected.tokens[..stop as usize]);
+        assert_eq!(plain.engine().position() as usize, prompt.len() + stop as usize - 1);
+    }
+    assert_eq!(generate(&mut plain, &request).tokens, expected.tokens);
+}
+
+/// A context that becomes full among guesses ends, or goes on, where it does without.
+#[test]
+fn contexts_are_full_where_they_are_without_guesses() {
+    let open = |max: usize| {
+        let run = engine::Options {
+            threads: Some(2),
+            context: Some(48),
+            more_additions: max as u32,
+            ..engine::Options::default()
+        };
+        Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()
+    };
+    for shift in [None, Some(ixc::session::ContextShift { keep: 4 })] {
+        let (mut plain, mut guessing) = (open(0), open(9));
+        let prompt = plain.encode_prompt("The borrow checker").unwrap();
+        let never = plain.tokenizer().unwrap().end_of_generation();
+        let sampling = Settings { never, ..Settings::greedy() };
+        let request = Request { limit: Some(120), ..Request::new(&prompt, sampling) };
+        plain.set_context_shift(shift);
+        guessing.set_context_shift(shift);
+        let expected = generate(&mut plain, &request);
+        guessing.speculate(Speculation::new(Box::new(Ngram::new(NgramOptions { min: 1, max: 3 })), always(9))).unwrap();
+        let found = generate(&mut guessing, &request);
+        assert_eq!((&found.tokens, found.end, found.shifts), (&expected.tokens, expected.end, expected.shifts));
+        assert!(found.guessed.drafted > 0 && (shift.is_none() || found.shifts > 0));
+    }
+}
+
+/// All tokens of each request, and how it ended.
+fn run(scheduler: &mut Scheduler, jobs: &[Job], random: &mut Random) -> (Vec<(Vec<u32>, Option<End>)>, usize) {
+    let mut waiting: Vec<usize> = (0..jobs.len()).collect();
+    let mut ids: Vec<Option<RequestId>> = vec![None; jobs.len()];
+    let mut all = vec![(Vec::new(), None); jobs.len()];
+    let mut most = 0;
+    while !waiting.is_empty() || !scheduler.is_idle() {
+        while !waiting.is_empty() && (scheduler.is_idle() || random.once_in(3)) {
+            let job = waiting.remove(0);
+            ids[job] = Some(scheduler.submit(jobs[job].clone()).unwrap());
+        }
+        for (id, event) in scheduler.step() {
+            let job = ids.iter().position(|found| *found == Some(id)).unwrap();
+            match event {
+                Event::Token { token, likely } => {
+                    assert_eq!(likely.is_some(), jobs[job].likeliest.is_some());
+                    assert!(likely.is_none_or(|(own, _)| own.token == token));
+                    all[job].0.push(token);
+                }
+                Event::Ended(end) => all[job].1 = Some(end),
+                Event::Failed(error) => panic!("{error}"),
+                Event::Begun { .. } | Event::Guessed { .. } => {}
+            }
+        }
+        most = most.max(scheduler.last_rows().0);
+    }
+    (all, most)
+}
+
+/// Requests of all kinds at once, in any mixture.
+#[test]
+fn requests_among_others_are_the_same_with_guesses() {
+    let open = |more: u32| {
+        let run =
+            engine::Options { threads: Some(2), sequences: 3, more_additions: more, ..engine::Options::default() };
+        Scheduler::new(Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()).unwrap()
+    };
+    let mut plain = open(0);
+    let matcher = json_matcher(plain.session());
+    let prompts =
+        ["The borrow checker", "[1, 2, 3, 4], [1, 2, 3, 4], ", "fn main() {", "A trait is", "Once upon a time"];
+    let mut random = Random::new(40);
+    let mut jobs = Vec::new();
+    for (number, sampling) in settings().into_iter().cycle().take(9).enumerate() {
+        let tokens = plain.session().encode_prompt(prompts[number % prompts.len()]).unwrap();
+        let grammar = (number % 4 == 1).then(|| matcher.clone());
+        let (limit, likeliest) = (Some(1 + random.index(40)), (number % 3 == 0).then_some(2));
+        let sampling = Settings { seed: number as u64, ..sampling };
+        jobs.push(Job { limit, grammar, likeliest, ..Job::new(tokens, sampling) });
+    }
+    let (expected, _) = run(&mut plain, &jobs, &mut random);
+    let texts: Vec<Vec<u32>> =
+        jobs.iter().zip(&expected).map(|(job, (made, _))| [&job.tokens[..], made].concat()).collect();
+    for round in 0..6 {
+        let more = [3, 29][round % 2];
+        let mut guessing = open(more);
+        let drafter: Box<dyn Drafter> = match round % 3 {
+            0 => Box::new(Ngram::new(NgramOptions { min: 1, max: 4 })),
+            _ => Box::new(Knows { texts: texts.clone(), random: Random::new(round as u64) }),
+        };
+        let options = speculate::Options { always: round < 4, ..always(7) };
+        guessing.speculate(Speculation::new(drafter, options)).unwrap();
+        let (found, most) = run(&mut guessing, &jobs, &mut random);
+        assert_eq!(found, expected, "round {round}");
+        assert!(most <= MAX_ROWS.max(64 * 3), "{most} rows");
+        let tally = guessing.guessed();
+        println!("round {round}: {tally:?}");
+        assert!(round >= 4 || tally.drafted > 0 && (round % 3 == 0 || tally.accepted > 0), "{tally:?}");
+    }
+}
+
+#[test]
+fn models_whose_states_cannot_be_cut_have_no_guesses() {
+    for name in ["mamba2", "qwen3next-ssm_in", "lfm2"] {
+        let mut session = session(Some(&golden(name).model), 9);
+        let refused = session.speculate(Speculation::new(Box::new(Ngram::default()), always(9)));
+        assert!(matches!(refused, Err(ixc::Error::NoSpeculation)), "{name}");
+    }
+    let model = golden("mamba2").model;
+    // It has no vocabulary, which is said behind it.
+    let output = ixc(["run", "-m"]).arg(&model).args(["--spec", "ngram", "-p", "a"]).output().unwrap();
+    assert!(stderr(&output).contains("--spec is without effect"), "{}", stderr(&output));
+}
+
+/// A model that guesses for itself guesses all that is likely, and what it holds is kept in step.
+#[test]
+fn a_small_model_guesses_for_a_large_one() {
+    let mut plain = session(None, 0);
+    let prompt = plain.encode_prompt("The borrow checker").unwrap();
+    for (sampling, least) in
+        settings().into_iter().flat_map(|sampling| [0.0, 0.6].map(|least| (sampling.clone(), least)))
+    {
+        let greedy = sampling.temperature == 0.0;
+        let request = Request { limit: Some(40), ..Request::new(&prompt, sampling) };
+        let expected = generate(&mut plain, &request);
+        let mut large = session(None, 5);
+        let small = DraftModel::new(session(None, 0), &large, draft_model::Options { least }).unwrap();
+        large.speculate(Speculation::new(Box::new(small), always(5))).unwrap();
+        // Twice: the second time the small model holds what is to be cut first.
+        for _ in 0..2 {
+            let (accepted, drafted) = same(&mut large, &request, &expected, "the demo model, by itself");
+            println!("greedy {greedy}, at least {least}: {accepted} of {drafted}");
+            assert!((drafted > 0 || least > 0.0) && (!greedy || accepted == drafted), "{accepted} of {drafted}");
+        }
+    }
+}
+
+#[test]
+fn small_models_guess_for_many_requests() {
+    let open = |more: u32, sequences: u32| {
+        let run = engine::Options { threads: Some(2), sequences, more_additions: more, ..engine::Options::default() };
+        Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()
+    };
+    let mut plain = Scheduler::new(open(0, 3)).unwrap();
+    let mut random = Random::new(50);
+    let job = |prompt: &str| {
+        let tokens = plain.session().encode_prompt(prompt).unwrap();
+        Job { limit: Some(24), ..Job::new(tokens, Settings::greedy()) }
+    };
+    let long = "A long prompt is read by the small model in parts. ".repeat(30);
+    let jobs: Vec<Job> = ["The borrow checker", "A trait is", "fn main() {", &long].map(job).to_vec();
+    let (expected, _) = run(&mut plain, &jobs, &mut random);
+    let large = open(29, 3);
+    let small = DraftModel::new(open(0, 3), &large, draft_model::Options::default()).unwrap();
+    let mut guessing = Scheduler::new(large).unwrap();
+    guessing.speculate(Speculation::new(Box::new(small), always(4))).unwrap();
+    let (found, _) = run(&mut guessing, &jobs, &mut random);
+    assert_eq!(found, expected);
+    let tally = guessing.guessed();
+    // Not all: prompts that are read in other parts round otherwise.
+    assert!(tally.accepted > 10 && tally.accepted * 2 > tally.drafted, "{tally:?}");
+}
+
+#[test]
+fn a_model_of_another_vocabulary_does_not_guess() {
+    let large = session(None, 5);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/qwen3moe");
+    let small = session(Some(&model), 0);
+    let refused = DraftModel::new(small, &large, draft_model::Options::default()).map(drop);
+    assert!(matches!(&refused, Err(ixc::Error::Draft(DraftError::Token { .. }))), "{refused:?}");
+    let none = session(Some(&golden("granite").model), 0);
+    let refused = DraftModel::new(none, &large, draft_model::Options::default()).map(drop);
+    assert!(matches!(&refused, Err(ixc::Error::NoTokenizer { .. })), "{refused:?}");
+    let output = ixc(["run", "demo", "-p", "a", "-n", "1", "--spec"]).arg(&model).output().unwrap();
+    assert!(!output.status.success() && stderr(&output).contains("vocabulary"), "{}", stderr(&output));
+}
+
+/// The program: the text, what `--stats` says, and what is refused.
+#[test]
+fn guesses_on_the_command_line() {
+    let folder = scratch("speculation");
+    let prompt = folder.join("prompt.txt");
+    std::fs::write(&prompt, "one two three four five, one two three four five, ".repeat(4)).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = ixc(["run", "demo", "-n", "40", "--temp", "0", "-t", "2", "--no-chat", "-f"]);
+        command.arg(&prompt).args(more).stderr(Stdio::piped());
+        command
+    };
+    let plain = stdout(run(&[]));
+    for how in [&["--spec", "ngram"][..], &["--spec-type", "ngram-simple", "--draft-max", "16"], &["--spec", "off"]] {
+        assert_eq!(stdout(run(how)), plain, "{how:?}");
+    }
+    let output = run(&["--spec", "ngram", "--spec-always", "--stats"]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout.clone()).unwrap(), plain);
+    let said = stderr(&output);
+    let line = said.lines().find(|line| line.contains("guesses")).unwrap_or_else(|| panic!("{said}"));
+    assert!(!line.contains(" 0 came true"), "{line}");
+    let demo = demo_model();
+    let demo = demo.to_str().unwrap();
+    for how in [&["-md", demo][..], &["--spec", demo], &["--spec", "draft", "--model-draft", demo]] {
+        let output = run(&[how, &["--stats", "--spec-always"]].concat()).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout.clone()).unwrap(), plain, "{how:?}");
+        assert!(stderr(&output).contains("by draft"), "{}", stderr(&output));
+    }
+    for (how, why) in [
+        (&["--spec", "nextn"][..], "left out"),
+        (&["--spec", "draft"], "--model-draft names it"),
+        (&["--spec", "ngram", "-md", demo], "one of the two"),
+        (&["--spec", "ngram", "--spec-ngram-min", "9"], "--spec-ngram-max"),
+        (&["--spec", demo, "--draft-p-min", "1.5"], "from 0 to 1"),
+        (&["--spec", "ngram", "--draft-max", "65"], "65"),
+    ] {
+        let output = run(how).output().unwrap();
+        assert!(output.status.code() == Some(2) && stderr(&output).contains(why), "{how:?}: {}", stderr(&output));
+    }
+}
+
+/// The server tells each client and Prometheus what was guessed.
+#[test]
+fn guesses_of_a_server_are_told() {
+    let body = json!({
+        "prompt": "one two three four five, one two three four five, one two three four five, ",
+        "n_predict": 40, "temperature": 0, "ignore_eos": true,
+    });
+    let plain = Server::start(&[]);
+    let (status, expected) = plain.post("/completion", &body);
+    assert_eq!((status, expected["timings"]["draft_n"].as_u64()), (200, None), "{expected}");
+    assert!(plain.metric("spec_decode_num_draft_tokens_total") == 0.0);
+    let server = Server::start(&["--spec", "ngram", "--spec-always"]);
+    let (status, answer) = server.post("/completion", &body);
+    assert_eq!((status, &answer["content"]), (200, &expected["content"]), "{answer}");
+    let [drafted, accepted] = ["draft_n", "draft_n_accepted"].map(|name| answer["timings"][name].as_u64().unwrap());
+    assert!(accepted > 0 && accepted <= drafted, "{answer}");
+    assert!(server.metric("spec_decode_num_draft_tokens_total") as u64 == drafted);
+    assert!(server.metric("spec_decode_num_accepted_tokens_total") as u64 == accepted);
+    assert!(server.metric("spec_decode_num_drafts_total") > 0.0);
+    // A text to stop at among guesses ends the answer there.
+    let text = expected["content"].as_str().unwrap();
+    let stop: String = text.chars().skip(text.chars().count() / 2).take(3).collect();
+    let mut stopped = body.clone();
+    stopped["stop"] = json!([stop]);
+    let [expected, found] = [&plain, &server].map(|server| server.post("/completion", &stopped).1);
+    for field in ["content", "stop_type", "stopping_word", "tokens_predicted"] {
+        assert_eq!(found[field], expected[field], "{field}");
+    }
+}
