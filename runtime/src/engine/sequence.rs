@@ -301,6 +301,7 @@ impl Engine {
         for piece in &pieces {
             sequences.get_mut(piece.sequence).into_iter().for_each(|sequence| sequence.advance(piece.rows));
         }
+        self.loaded.expert_counts.add(counts.tokens, &mut self.loaded.store.buckets);
         if adapts {
             self.loaded.crew.note(wall, late);
             self.loaded.stats.reduced += self.loaded.crew.take_reduced();
