@@ -35,6 +35,7 @@ use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::saved::SavedError;
 use ixc_runtime::stream::StreamError;
 
+use crate::expert_use::ExpertUseError;
 use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
@@ -219,6 +220,9 @@ pub enum Error {
         /// How many there are.
         slots: usize,
     },
+    /// What says which experts are used cannot be read.
+    #[error(transparent)]
+    ExpertUse(#[from] ExpertUseError),
     /// A text that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -453,10 +457,11 @@ impl Error {
             | Error::PlanSays { .. } => Class::Usage,
             Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
+            | Error::ExpertUse(ExpertUseError::Read(error))
             | Error::Grid(GridFileError::Read(error))
             | Error::Descriptor(DescriptorError::Read(error)) => read_class(error),
             Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => Class::Data,
-            Error::Simulate(_) | Error::DescriptorWeight(_) => Class::Data,
+            Error::Simulate(_) | Error::DescriptorWeight(_) | Error::ExpertUse(_) => Class::Data,
             Error::Pass(_)
             | Error::Place(_)
             | Error::Generate(_)

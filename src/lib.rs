@@ -14,6 +14,7 @@
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`excerpt`] | an error in text, shown where it is |
+//! | [`expert_use`] | which experts a model uses: counts as JSON, and back |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
 //! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
@@ -47,6 +48,7 @@ pub mod demo;
 pub mod error;
 pub mod eval;
 pub mod excerpt;
+pub mod expert_use;
 pub mod forecast;
 pub mod hub;
 pub mod kernels;

@@ -24,12 +24,15 @@ use ixc_frontend::chat::{Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
+use ixc_runtime::engine::EvictError;
 use ixc_runtime::{sample, saved};
 use ixc_server::Model;
-use ixc_server::model::{self, Constraint, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_server::model::{self, Constraint, ExpertsAction, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::expert_use::ExpertUse;
 use crate::prompt_cache;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{self, ContextShift, End, Session, StopStrings};
@@ -67,13 +70,17 @@ pub struct Options {
 enum Message {
     Request(Box<Submission>),
     Slot(SlotWish),
+    Experts(ExpertsAction, Reply<Value>),
 }
+
+/// Where the answer to a wish goes.
+type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// What somebody wants done with a sequence.
 struct SlotWish {
     number: usize,
     action: SlotAction,
-    done: oneshot::Sender<Result<SlotDone, Refusal>>,
+    done: Reply<SlotDone>,
 }
 
 /// A request on its way to the thread.
@@ -103,7 +110,7 @@ pub struct Host {
     breakers: OnceLock<Vec<(u32, Vec<u32>)>>,
     submissions: Sender<Message>,
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<ExpertUse>>>,
 }
 
 impl Host {
@@ -255,13 +262,17 @@ impl Model for Host {
         &self,
         number: usize,
         action: SlotAction,
-        done: oneshot::Sender<Result<SlotDone, Refusal>>,
+        done: Reply<SlotDone>,
     ) -> Result<(), Refusal> {
         if self.options.slot_folder.is_none() {
             let message = "sequences are not saved here; start the server with --slot-save-path".to_owned();
             return Err(Refusal::Unsupported { message });
         }
         self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
+    }
+
+    fn experts(&self, action: ExpertsAction, done: Reply<Value>) -> Result<(), Refusal> {
+        self.submissions.send(Message::Experts(action, done)).map_err(|_| Refusal::Ending)
     }
 
     fn status(&self) -> Status {
@@ -273,14 +284,13 @@ impl Model for Host {
 }
 
 impl Host {
-    /// Lets what is computed end, and waits until what prompts began with is kept.
-    fn end(self) {
+    /// Lets what is computed end, and waits until what prompts began with is kept. Gives which experts were used.
+    fn end(self) -> Option<ExpertUse> {
         let Host { submissions, thread, .. } = self;
         drop(submissions);
         let thread = thread.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the engine's thread has failed");
-        }
+        let ended = thread?.join();
+        ended.inspect_err(|_| tracing::error!("the engine's thread has failed")).ok()
     }
 }
 
@@ -294,7 +304,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end, and keeps prompts.
+/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end, and keeps prompts. Gives which experts were used.
 ///
 /// # Errors
 /// When the system refuses threads.
@@ -303,7 +313,7 @@ pub fn serve(
     listener: TcpListener,
     options: ixc_server::Options,
     ended: tokio::sync::oneshot::Receiver<()>,
-) -> io::Result<()> {
+) -> io::Result<Option<ExpertUse>> {
     // Requests are parsed and answers written by two threads; the engine has its own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let host = Arc::new(host);
@@ -321,10 +331,8 @@ pub fn serve(
     });
     // With it go connections that did not end in time, and their hold on the host.
     drop(runtime);
-    if let Some(host) = Arc::into_inner(host) {
-        host.end();
-    }
-    result
+    let used = Arc::into_inner(host).and_then(Host::end);
+    result.map(|()| used)
 }
 
 /// SIGTERM comes; never, where the system cannot tell.
@@ -403,8 +411,8 @@ impl<'t> Worker<'t> {
         Worker { scheduler, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new() }
     }
 
-    /// Works until nobody can submit any more and all that was has ended.
-    fn run(mut self, incoming: &Receiver<Message>) {
+    /// Works until nobody can submit any more and all that was has ended. Gives which experts were used.
+    fn run(mut self, incoming: &Receiver<Message>) -> ExpertUse {
         let mut open = true;
         while open || !self.scheduler.is_idle() {
             self.publish();
@@ -427,13 +435,38 @@ impl<'t> Worker<'t> {
             self.step();
         }
         self.scheduler.finish();
+        ExpertUse::of(self.scheduler.session().engine())
     }
 
     fn take(&mut self, message: Message) {
         match message {
             Message::Request(submission) => self.submit(*submission),
             Message::Slot(wish) => self.wishes.push(wish),
+            // Between steps no expert is in use.
+            Message::Experts(action, done) => {
+                let _ = done.send(self.experts(action));
+            }
         }
+    }
+
+    fn experts(&mut self, action: ExpertsAction) -> Result<Value, Refusal> {
+        let used = ExpertUse::of(self.scheduler.session().engine());
+        let layers = match action {
+            // A record of which experts are used is JSON.
+            ExpertsAction::Look => return serde_json::to_value(&used).map_err(invalid),
+            ExpertsAction::Evict { layer: Some(layer), .. } => layer..layer.saturating_add(1),
+            ExpertsAction::Evict { layer: None, .. } => 0..used.chosen.len(),
+        };
+        let pinned = matches!(action, ExpertsAction::Evict { pinned: true, .. });
+        let (mut blocks, mut bytes) = (0, 0);
+        for layer in layers {
+            let evicted = self.scheduler.evict_experts(layer, pinned).map_err(|error| match error {
+                EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string() },
+                EvictError::NoLayer { .. } => invalid(error),
+            })?;
+            (blocks, bytes) = (blocks + evicted.blocks, bytes + evicted.bytes);
+        }
+        Ok(json!({"evicted": blocks, "bytes": bytes}))
     }
 
     /// Does what is wanted with sequences in which no request is computed.

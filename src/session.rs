@@ -25,7 +25,7 @@ use ixc_grammar::Matcher;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{MAX_OUTPUTS, Plan, WeightFile};
-use ixc_runtime::engine::{self, Engine, ExpertStore, FIRST, SequenceId};
+use ixc_runtime::engine::{self, Engine, EvictError, ExpertStore, FIRST, SequenceId};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
@@ -35,6 +35,7 @@ use ixc_runtime::saved::SavedError;
 use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::predict::{Choice, Strategy};
+use ixc_runtime::stream::store::Evicted;
 use ixc_targets::Target;
 
 use crate::Error;
@@ -394,6 +395,14 @@ impl Session {
     /// The measurements of the drive that experts are read from, and the queue depth in use.
     pub fn drive(&self) -> Option<&drive::Choice> {
         self.drive.as_ref()
+    }
+
+    /// Gives up the streamed experts of a layer that are in memory; see [`Engine::evict_experts`].
+    ///
+    /// # Errors
+    /// When experts are not streamed, or there is no such layer.
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+        self.engine.evict_experts(layer, pinned)
     }
 
     /// Where the time went since the last call, or the last text.

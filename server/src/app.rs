@@ -158,7 +158,8 @@ pub(crate) fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Event, Facts, Refusal, Request, SlotAction, SlotDone, Status};
+    use crate::model::{Event, ExpertsAction, Facts, Refusal, Request, SlotAction, SlotDone, Status};
+    use serde_json::Value;
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::mpsc::UnboundedSender;
@@ -202,6 +203,10 @@ mod tests {
         }
 
         fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn experts(&self, _: ExpertsAction, _: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal> {
             unreachable!()
         }
 

@@ -10,6 +10,7 @@
 //! | `anthropic` | `/v1/messages` |
 //! | `native` | llama-server's endpoints, `/health`, `/metrics` |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
+//! | `experts` | `/experts`: which experts are used, and giving some up |
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
@@ -26,6 +27,7 @@ mod anthropic;
 mod app;
 mod connection;
 mod error;
+mod experts;
 mod fields;
 pub mod model;
 mod native;
@@ -96,6 +98,8 @@ fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<boo
         .route("/props", get(native::props::<M>))
         .route("/slots", get(slots::slots::<M>))
         .route("/slots/{id}", post(slots::act::<M>))
+        .route("/experts", get(experts::experts::<M>))
+        .route("/experts/evict", post(experts::evict::<M>))
         .route("/metrics", get(native::metrics::<M>))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)

@@ -62,8 +62,33 @@ pub trait Model: Send + Sync + 'static {
         done: oneshot::Sender<Result<SlotDone, Refusal>>,
     ) -> Result<(), Refusal>;
 
+    /// Tells which experts are used, or gives some up. What came of it is sent, as an object: of [`ExpertsAction::Look`] the record, of
+    /// [`ExpertsAction::Evict`] how many there were and their bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::Ending`]; then nothing is sent.
+    fn experts(
+        &self,
+        action: ExpertsAction,
+        done: oneshot::Sender<Result<Value, Refusal>>,
+    ) -> Result<(), Refusal>;
+
     /// How it is.
     fn status(&self) -> Status;
+}
+
+/// What can be done with experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertsAction {
+    /// How often each was chosen, by layer.
+    Look,
+    /// Those that were read and are not in use are given up.
+    Evict {
+        /// Of this layer with experts; of all where `None`.
+        layer: Option<usize>,
+        /// Whether also those that were to stay are, which stay no longer then.
+        pinned: bool,
+    },
 }
 
 /// What can be done with what a sequence holds.

@@ -12,6 +12,7 @@ mod divergence;
 mod doctor;
 mod dump;
 mod eval;
+mod expert_files;
 mod experts;
 mod failure;
 mod force;

@@ -15,6 +15,8 @@ use ixc::session::{Session, SessionOptions};
 use ixc_files::{ReadError, read_argument};
 
 use super::choose::{ModelChoice, RunChoice};
+use super::expert_files::ExpertFiles;
+use super::force::Force;
 use super::output::{Watch, counted, note};
 use super::shift::ShiftChoice;
 use super::size::Size;
@@ -88,6 +90,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
     #[command(flatten)]
+    experts: ExpertFiles,
+    #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
     shift: ShiftChoice,
     /// Leave the oldest turns out of a conversation that is too long for three quarters of the context; the system message stays. Otherwise what is longer than
     /// the context is refused.
@@ -115,12 +121,15 @@ impl Args {
                 return Err(BadInput(format!("{} is no folder", folder.display())).into());
             }
         }
+        let inputs: Vec<&Path> = self.model.files().chain(self.template.file()).collect();
+        let mut record = self.experts.open(self.force, &inputs)?;
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
         let options = SessionOptions {
             run: engine::Options {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
+                pins: record.pins(),
                 gauge: Some(Arc::clone(&gauge)),
                 ..options.run
             },
@@ -133,6 +142,7 @@ impl Args {
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
+        record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
         // As it is called on the command line where it has no file.
         let stem = self.model.path().map_or(Some(OsStr::new("demo")), Path::file_stem);
         let stem = || stem.map(|stem| stem.to_string_lossy().into_owned());
@@ -164,7 +174,8 @@ impl Args {
             note!("ixc: ending; Ctrl-C again ends at once");
             let _ = end.send(());
         });
-        serve(host, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
+        let used = serve(host, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
+        used.map_or(Ok(()), |used| record.write(|| used))?;
         Ok(())
     }
 

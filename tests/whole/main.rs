@@ -16,6 +16,7 @@ mod deferral;
 mod demo;
 mod engine_trace;
 mod eval;
+mod experts;
 mod facts;
 mod faults;
 mod foreign_files;

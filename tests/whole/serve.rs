@@ -19,8 +19,13 @@ pub struct Server {
 impl Server {
     /// Serves the demo model, with these arguments besides.
     pub fn start(arguments: &[&str]) -> Server {
-        let mut child =
-            ixc(["serve", "demo", "--port", "0", "-t", "2"]).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        Server::of("demo", arguments)
+    }
+
+    /// Serves a model.
+    pub fn of(model: &str, arguments: &[&str]) -> Server {
+        let mut command = ixc(["serve", model, "--port", "0", "-t", "2"]);
+        let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("http://") {
@@ -50,7 +55,7 @@ impl Server {
     }
 
     /// The status and the body of an answer.
-    fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+    pub fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
         answer(self.begin(method, path, headers, body))
     }
 
@@ -78,6 +83,13 @@ impl Server {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Ends a server as the system does, and waits until it has.
+pub fn end(mut server: Server) {
+    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
+    assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(server.child.id()).unwrap(), libc::SIGTERM) }, 0);
+    assert!(server.child.wait().unwrap().success());
 }
 
 impl Drop for Server {
