@@ -161,6 +161,12 @@ pub enum Error {
         /// What was asked for.
         wanted: &'static str,
     },
+    /// A plan gives something else than was asked for.
+    #[error("this plan gives {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
+    OtherOutput {
+        /// Whether hidden states were asked for, for embeddings.
+        embeddings: bool,
+    },
     /// Experts are to be predicted by early routers, and the plan has none.
     #[error(
         "no layer's experts are predicted in this plan, so that reading ahead by early routers has nothing to go by: compile it with them, or choose another way"
@@ -468,6 +474,7 @@ impl Error {
             | Error::Sample(_)
             | Error::Grammar(_)
             | Error::OtherTarget { .. }
+            | Error::OtherOutput { .. }
             | Error::NoEarlyRouters
             | Error::NoGroups
             | Error::IsPlan { .. }

@@ -10,6 +10,7 @@
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | `constraint` | the grammar of a whole answer of which a part is asked for (feature `serve`) |
 //! | [`demo`] | the model that is built in |
+//! | [`embedding`] | texts as vectors |
 //! | [`eval`] | perplexity of a text, and how far predictions are from another model's |
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
@@ -45,6 +46,7 @@ pub mod compile;
 #[cfg(feature = "serve")]
 mod constraint;
 pub mod demo;
+pub mod embedding;
 pub mod error;
 pub mod eval;
 pub mod excerpt;

@@ -19,24 +19,36 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ixc_files::{Guard, Output};
+use ixc_files::Guard;
 use ixc_frontend::chat::{Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
+use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::engine::EvictError;
+use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::{sample, saved};
 use ixc_server::Model;
-use ixc_server::model::{self, Constraint, ExpertsAction, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_server::model::{
+    self, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal, Slot,
+    SlotAction, SlotDone, Status,
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::embedding::Embedder;
 use crate::expert_use::ExpertUse;
 use crate::prompt_cache;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{self, ContextShift, End, Session, StopStrings};
 use crate::{Error, build, chat};
+use vectors::Texts;
+
+mod vectors;
+
+/// What is refused where a session gives hidden states.
+const NO_TOKENS: &str = "this server makes embeddings and no text; start it without --embeddings";
 
 /// How often the thread says that it is there while there is nothing to do.
 const BEAT: Duration = Duration::from_secs(1);
@@ -64,6 +76,8 @@ pub struct Options {
     pub shift: Option<ContextShift>,
     /// Whether the oldest turns of a conversation are left out where it is too long.
     pub drops_turns: bool,
+    /// How a text's hidden states become one vector, in place of the model's way, of a session that gives these.
+    pub pooling: Option<Pooling>,
 }
 
 /// What comes to the thread.
@@ -71,6 +85,7 @@ enum Message {
     Request(Box<Submission>),
     Slot(SlotWish),
     Experts(ExpertsAction, Reply<Value>),
+    Embed(Texts),
 }
 
 /// Where the answer to a wish goes.
@@ -95,6 +110,13 @@ struct Shared {
     status: Mutex<(Status, Instant)>,
     /// Requests that were started and are not worked on.
     waiting: AtomicUsize,
+}
+
+impl Shared {
+    /// The thread is there, and this is how it is.
+    fn publish(&self, status: &Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = (status.clone(), Instant::now());
+    }
 }
 
 /// A session behind a server.
@@ -131,6 +153,10 @@ impl Host {
             trained_context: of.context,
             vocabulary: session.vocabulary(),
             bytes: of.bytes,
+            dimensions: match session.engine().output() {
+                Output::Logits { .. } => None,
+                Output::Hidden { width, .. } => Some(width as usize),
+            },
             parallel: session.engine().sequences() as usize,
             template: template.as_ref().map(|template| template.source().to_owned()),
             build: format!("ixc {}", build::version()),
@@ -139,14 +165,20 @@ impl Host {
             status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
             waiting: AtomicUsize::new(0),
         });
-        let mut scheduler = Scheduler::new(session)?;
-        if let Some(prompts) = &options.prompts {
-            scheduler.keep_prompts(prompts.clone())?;
-        }
-        options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
         let (submissions, incoming) = channel();
-        let (told, decoder, folder) = (Arc::clone(&shared), tokenizer.clone(), options.slot_folder.clone());
-        let work = move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming);
+        let told = Arc::clone(&shared);
+        let work: Box<dyn FnOnce() -> ExpertUse + Send> = if facts.dimensions.is_some() {
+            let embedder = Embedder::new(session, options.pooling)?;
+            Box::new(move || vectors::Worker::new(embedder, &told).run(&incoming))
+        } else {
+            let mut scheduler = Scheduler::new(session)?;
+            if let Some(prompts) = &options.prompts {
+                scheduler.keep_prompts(prompts.clone())?;
+            }
+            options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
+            let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
+            Box::new(move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming))
+        };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
         let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
         let (vocabulary, breakers) = (OnceLock::new(), OnceLock::new());
@@ -155,6 +187,12 @@ impl Host {
 
     fn tokenizer(&self) -> Result<&Tokenizer, Refusal> {
         self.tokenizer.as_deref().ok_or_else(|| invalid("the model has no tokenizer that is supported"))
+    }
+
+    /// A text as tokens, between BOS and EOS where the model wants them.
+    fn whole_text(&self, text: &str) -> Result<Vec<u32>, Refusal> {
+        let tokens = self.encode(text, false, true)?;
+        Ok(session::with_ends(self.tokenizer()?, tokens))
     }
 
     /// What the template makes of a conversation.
@@ -236,6 +274,9 @@ impl Model for Host {
     }
 
     fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
+        if self.facts.dimensions.is_some() {
+            return Err(Refusal::Unsupported { message: NO_TOKENS.to_owned() });
+        }
         let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
             return Err(Refusal::TooLong { tokens, context });
@@ -258,17 +299,41 @@ impl Model for Host {
         }
     }
 
-    fn slot(
-        &self,
-        number: usize,
-        action: SlotAction,
-        done: Reply<SlotDone>,
-    ) -> Result<(), Refusal> {
+    fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotDone>) -> Result<(), Refusal> {
         if self.options.slot_folder.is_none() {
             let message = "sequences are not saved here; start the server with --slot-save-path".to_owned();
             return Err(Refusal::Unsupported { message });
         }
         self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
+    }
+
+    fn embed(&self, request: EmbeddingRequest, done: Reply<Embeddings>) -> Result<(), Refusal> {
+        if self.facts.dimensions.is_none() {
+            let message = "this server makes text and no embeddings; start it with --embeddings".to_owned();
+            return Err(Refusal::Unsupported { message });
+        }
+        let EmbeddingRequest { inputs, dimensions } = request;
+        let tokens = inputs.into_iter().map(|input| {
+            let tokens = match input {
+                EmbeddingInput::Text(text) => self.whole_text(&text)?,
+                EmbeddingInput::Tokens(tokens) => tokens,
+            };
+            let (count, context) = (tokens.len(), self.facts.context);
+            crate::model::check_tokens(&tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+            if count > context { Err(Refusal::TooLong { tokens: count, context }) } else { Ok(tokens) }
+        });
+        let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
+        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let refused = if waiting >= self.options.queue.saturating_add(self.facts.parallel) {
+            Some(Refusal::Busy { waiting })
+        } else {
+            let message = Message::Embed(Texts { tokens, dimensions, done });
+            self.submissions.send(message).is_err().then_some(Refusal::Ending)
+        };
+        refused.map_or(Ok(()), |refusal| {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            Err(refusal)
+        })
     }
 
     fn experts(&self, action: ExpertsAction, done: Reply<Value>) -> Result<(), Refusal> {
@@ -386,7 +451,30 @@ fn told(tokenizer: Option<&Tokenizer>, likely: sample::Likely) -> model::Likely 
     model::Likely { token, bytes, log_probability }
 }
 
-/// What the thread works with.
+/// Tells which experts are used, or gives some up, between two steps.
+fn expert_action(
+    action: ExpertsAction,
+    used: &ExpertUse,
+    mut evict: impl FnMut(usize, bool) -> Result<Evicted, EvictError>,
+) -> Result<Value, Refusal> {
+    let (layers, pinned) = match action {
+        // A record of which experts are used is JSON.
+        ExpertsAction::Look => return serde_json::to_value(used).map_err(invalid),
+        ExpertsAction::Evict { layer: Some(layer), pinned } => (layer..layer.saturating_add(1), pinned),
+        ExpertsAction::Evict { layer: None, pinned } => (0..used.chosen.len(), pinned),
+    };
+    let (mut blocks, mut bytes) = (0, 0);
+    for layer in layers {
+        let evicted = evict(layer, pinned).map_err(|error| match error {
+            EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string() },
+            EvictError::NoLayer { .. } => invalid(error),
+        })?;
+        (blocks, bytes) = (blocks + evicted.blocks, bytes + evicted.bytes);
+    }
+    Ok(json!({"evicted": blocks, "bytes": bytes}))
+}
+
+/// What the thread works with that makes tokens.
 struct Worker<'t> {
     scheduler: Scheduler,
     tokenizer: Option<&'t Tokenizer>,
@@ -444,29 +532,15 @@ impl<'t> Worker<'t> {
             Message::Slot(wish) => self.wishes.push(wish),
             // Between steps no expert is in use.
             Message::Experts(action, done) => {
-                let _ = done.send(self.experts(action));
+                let used = ExpertUse::of(self.scheduler.session().engine());
+                let evict = |layer, pinned| self.scheduler.evict_experts(layer, pinned);
+                let _ = done.send(expert_action(action, &used, evict));
+            }
+            // It has been refused before.
+            Message::Embed(Texts { done, .. }) => {
+                let _ = done.send(Err(Refusal::Ending));
             }
         }
-    }
-
-    fn experts(&mut self, action: ExpertsAction) -> Result<Value, Refusal> {
-        let used = ExpertUse::of(self.scheduler.session().engine());
-        let layers = match action {
-            // A record of which experts are used is JSON.
-            ExpertsAction::Look => return serde_json::to_value(&used).map_err(invalid),
-            ExpertsAction::Evict { layer: Some(layer), .. } => layer..layer.saturating_add(1),
-            ExpertsAction::Evict { layer: None, .. } => 0..used.chosen.len(),
-        };
-        let pinned = matches!(action, ExpertsAction::Evict { pinned: true, .. });
-        let (mut blocks, mut bytes) = (0, 0);
-        for layer in layers {
-            let evicted = self.scheduler.evict_experts(layer, pinned).map_err(|error| match error {
-                EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string() },
-                EvictError::NoLayer { .. } => invalid(error),
-            })?;
-            (blocks, bytes) = (blocks + evicted.blocks, bytes + evicted.bytes);
-        }
-        Ok(json!({"evicted": blocks, "bytes": bytes}))
     }
 
     /// Does what is wanted with sequences in which no request is computed.
@@ -488,7 +562,7 @@ impl<'t> Worker<'t> {
             SlotAction::Save(name) => {
                 // Files of other kinds that are there stay.
                 let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
-                self.scheduler.save_slot(number, Output::open(&folder.join(name), &guard)?)?
+                self.scheduler.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)?
             }
             SlotAction::Restore(name) => self.scheduler.restore_slot(number, &folder.join(name))?,
             SlotAction::Erase => (self.scheduler.erase_slot(number)?, 0),
@@ -598,6 +672,6 @@ impl<'t> Worker<'t> {
         let kept = self.scheduler.kept();
         (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
         self.status.slots = self.scheduler.slots().map(|(cached, active)| Slot { cached, active }).collect();
-        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = (self.status.clone(), Instant::now());
+        self.shared.publish(&self.status);
     }
 }

@@ -158,7 +158,9 @@ pub(crate) fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Event, ExpertsAction, Facts, Refusal, Request, SlotAction, SlotDone, Status};
+    use crate::model::{
+        EmbeddingRequest, Embeddings, Event, ExpertsAction, Facts, Refusal, Request, SlotAction, SlotDone, Status,
+    };
     use serde_json::Value;
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
@@ -203,6 +205,10 @@ mod tests {
         }
 
         fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn embed(&self, _: EmbeddingRequest, _: oneshot::Sender<Result<Embeddings, Refusal>>) -> Result<(), Refusal> {
             unreachable!()
         }
 

@@ -96,6 +96,7 @@ impl From<Refusal> for HttpError {
         match refusal {
             Refusal::Invalid { .. } => error,
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
+            Refusal::Failed { message } => HttpError::failed(message),
             Refusal::TooLong { .. } => HttpError { code: Some("context_length_exceeded"), ..error },
             Refusal::Busy { .. } | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")

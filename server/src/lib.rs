@@ -8,6 +8,7 @@
 //! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
 //! | `responses` | `/v1/responses` |
 //! | `anthropic` | `/v1/messages` |
+//! | `embeddings` | `/v1/embeddings` |
 //! | `native` | llama-server's endpoints, `/health`, `/metrics` |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
 //! | `experts` | `/experts`: which experts are used, and giving some up |
@@ -26,6 +27,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod connection;
+mod embeddings;
 mod error;
 mod experts;
 mod fields;
@@ -89,6 +91,7 @@ fn router<M: Model>(model: Arc<M>, options: Options, ending: watch::Receiver<boo
         .route("/v1/responses", post(responses::responses::<M>))
         .route("/responses", post(responses::responses::<M>))
         .route("/v1/completions", post(openai::completion::<M>))
+        .route("/v1/embeddings", post(embeddings::embeddings::<M>))
         .route("/v1/messages", post(anthropic::messages::<M>))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))
         .route("/completion", post(native::completion::<M>))

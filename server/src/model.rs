@@ -62,19 +62,52 @@ pub trait Model: Send + Sync + 'static {
         done: oneshot::Sender<Result<SlotDone, Refusal>>,
     ) -> Result<(), Refusal>;
 
+    /// Begins to make vectors of texts. What came of it is sent.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] of what makes tokens, and as for [`Model::start`]; then nothing is sent.
+    fn embed(
+        &self,
+        request: EmbeddingRequest,
+        done: oneshot::Sender<Result<Embeddings, Refusal>>,
+    ) -> Result<(), Refusal>;
+
     /// Tells which experts are used, or gives some up. What came of it is sent, as an object: of [`ExpertsAction::Look`] the record, of
     /// [`ExpertsAction::Evict`] how many there were and their bytes.
     ///
     /// # Errors
     /// [`Refusal::Ending`]; then nothing is sent.
-    fn experts(
-        &self,
-        action: ExpertsAction,
-        done: oneshot::Sender<Result<Value, Refusal>>,
-    ) -> Result<(), Refusal>;
+    fn experts(&self, action: ExpertsAction, done: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal>;
 
     /// How it is.
     fn status(&self) -> Status;
+}
+
+/// Texts that are to become vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingRequest {
+    /// The texts.
+    pub inputs: Vec<EmbeddingInput>,
+    /// How many of a vector's numbers are wanted, from 1 to [`Facts::dimensions`]; all where `None`.
+    pub dimensions: Option<usize>,
+}
+
+/// A text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EmbeddingInput {
+    /// As letters, which the model's tokenizer cuts, with what it wants around a text.
+    Text(String),
+    /// As tokens, all of them.
+    Tokens(Vec<u32>),
+}
+
+/// Vectors of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embeddings {
+    /// In the order of the texts, each of length 1.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of all texts.
+    pub tokens: usize,
 }
 
 /// What can be done with experts.
@@ -128,6 +161,8 @@ pub struct Facts {
     pub vocabulary: usize,
     /// Bytes of its weights.
     pub bytes: u64,
+    /// Numbers of a vector, where it makes vectors of texts and no tokens.
+    pub dimensions: Option<usize>,
     /// Requests that are worked on at once.
     pub parallel: usize,
     /// The source of its chat template.
@@ -272,6 +307,12 @@ pub enum Refusal {
     Busy {
         /// How many.
         waiting: usize,
+    },
+    /// It was begun, and failed.
+    #[error("{message}")]
+    Failed {
+        /// Why, for people.
+        message: String,
     },
     /// It is ending, or has failed.
     #[error("the server is shutting down")]

@@ -63,13 +63,17 @@ pub(crate) async fn model<M: Model>(
 
 fn model_object(model: &impl Model) -> Value {
     let facts = model.facts();
-    json!({
+    let mut object = json!({
         "id": facts.name, "object": "model", "created": facts.created, "owned_by": "ixc",
         "meta": {
             "architecture": facts.architecture, "n_ctx": facts.context, "n_ctx_train": facts.trained_context,
             "n_vocab": facts.vocabulary, "size": facts.bytes,
         },
-    })
+    });
+    if let Some(dimensions) = facts.dimensions {
+        object["meta"]["n_embd"] = dimensions.into();
+    }
+    object
 }
 
 /// An answer to a conversation.

@@ -9,6 +9,7 @@ use ixc::compile::{CompileTarget, Compiled, Options};
 use ixc::dataflow::place::search::Placed;
 use ixc::dataflow::{grids, read};
 use ixc::files::{KeptFolder, Output};
+use ixc::frontend::arch::Parts;
 use ixc::frontend::gguf::ShardFile;
 use ixc::ir::plan::PlanWeight;
 use ixc::kl_divergence::Divergence;
@@ -84,6 +85,9 @@ pub struct Args {
     /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
     #[arg(long)]
     no_pack: bool,
+    /// Leave the output matrix out: the plan gives hidden states, for `ixc embed` and `ixc serve --embeddings`.
+    #[arg(long, conflicts_with = "text")]
+    embeddings: bool,
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]
@@ -173,6 +177,11 @@ impl Stages {
 }
 
 impl Args {
+    /// What is compiled of the model.
+    fn parts(&self) -> Parts {
+        Parts { head: !self.embeddings, ..Parts::ALL }
+    }
+
     /// What is written where nothing is said: a file in the current folder, named after the model.
     fn default_name(&self, extension: &str) -> PathBuf {
         let stem = self.model.path().and_then(Path::file_stem).unwrap_or("demo".as_ref());
@@ -195,7 +204,7 @@ impl Args {
         // Before the work, which would be lost.
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(grids::file(grid_name)).collect();
         let mut output = self.force.open(&path, &read::KIND, &inputs)?;
-        let model = self.model.open()?;
+        let model = self.model.open_parts(self.parts())?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
         let Placed { descriptor, .. } = place::place(&model, &grid, &place::Options { context: self.ctx })?;
         let mut stderr = standard_error();
@@ -255,7 +264,7 @@ impl Args {
         let inputs: Vec<&Path> = self.model.path().into_iter().collect();
         let mut output = self.force.open(&path, &file::KIND, &inputs)?;
         let mut stages = Stages::open(&path.with_extension("d"), &self.emit, self.force, &inputs)?;
-        let model = self.model.open()?;
+        let model = self.model.open_parts(self.parts())?;
         for output in [&mut output].into_iter().chain(stages.outputs()) {
             reads(output, model.gguf.files().iter().map(ShardFile::path))?;
         }

@@ -11,6 +11,7 @@ mod converse;
 mod divergence;
 mod doctor;
 mod dump;
+mod embed;
 mod eval;
 mod expert_files;
 mod experts;
@@ -89,6 +90,7 @@ pub enum Command {
     Run(Box<run::Args>),
     Serve(serve::Args),
     Compile(compile::Args),
+    Embed(embed::Args),
     Logits(logits::Args),
     Eval(eval::Args),
     #[command(visible_alias = "quantize")]
@@ -177,6 +179,7 @@ impl Command {
             Command::Run(args) => args.run(out),
             Command::Serve(args) => args.run(out),
             Command::Compile(args) => args.run(out),
+            Command::Embed(args) => args.run(out),
             Command::Logits(args) => args.run(),
             Command::Eval(args) => args.run(out),
             Command::Quantise(args) => args.run(out),

@@ -15,6 +15,7 @@ use ixc::session::{Session, SessionOptions};
 use ixc_files::{ReadError, read_argument};
 
 use super::choose::{ModelChoice, RunChoice};
+use super::embed::PoolingChoice;
 use super::expert_files::ExpertFiles;
 use super::force::Force;
 use super::output::{Watch, counted, note};
@@ -39,6 +40,7 @@ const QUEUE: usize = 16;
   ixc serve model.gguf --parallel 8 -c 8192
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
+  ixc serve qwen3-embedding.gguf --embeddings    /v1/embeddings
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
 Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
@@ -93,6 +95,11 @@ pub struct Args {
     experts: ExpertFiles,
     #[command(flatten)]
     force: Force,
+    /// Make embeddings (/v1/embeddings) and no text: the model is compiled without its output matrix. A plan must be one of `ixc compile --embeddings`.
+    #[arg(long, visible_alias = "embedding", conflicts_with_all = ["prompt_cache", "prompt_cache_memory", "slot_save_path", "context_shift", "drop_turns"])]
+    embeddings: bool,
+    #[command(flatten)]
+    pooling: PoolingChoice,
     #[command(flatten)]
     shift: ShiftChoice,
     /// Leave the oldest turns out of a conversation that is too long for three quarters of the context; the system message stays. Otherwise what is longer than
@@ -133,6 +140,7 @@ impl Args {
                 gauge: Some(Arc::clone(&gauge)),
                 ..options.run
             },
+            embeddings: self.embeddings,
             ..options
         };
         // Before the model is loaded, which takes longer.
@@ -160,6 +168,7 @@ impl Args {
             prompts,
             shift: self.shift.shift(),
             drops_turns: self.drop_turns,
+            pooling: self.pooling.pooling,
         };
         let host = Host::new(session, of)?;
         let local = listener.local_addr().map_err(ixc::Error::io(Path::new(&address.to_string()), "listen on"))?;

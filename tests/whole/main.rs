@@ -14,6 +14,7 @@ mod converse;
 mod dataflow;
 mod deferral;
 mod demo;
+mod embeddings;
 mod engine_trace;
 mod eval;
 mod experts;

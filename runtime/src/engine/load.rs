@@ -20,8 +20,8 @@ use crate::execute::{Backend, EngineMemory, Parts};
 use crate::executor::sequences::Sequences;
 use crate::expert_counts::ExpertCounts;
 use crate::expert_prefetch::Prefetcher;
-use crate::experts::{self, Experts};
 use crate::expert_use::Pins;
+use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::gauge::{Activity, Gauge};
 use crate::memory::{Inputs, Mapped, Memory, MemoryError, Region, Rope};
@@ -187,10 +187,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     if let Some((layout, paths)) = layout {
         let pins = options.pins.as_ref();
-        let keep = pins.map(|Pins { chosen, percent }| Keep {
-            blocks: expert_counts.most_used(chosen),
-            percent: *percent,
-        });
+        let keep =
+            pins.map(|Pins { chosen, percent }| Keep { blocks: expert_counts.most_used(chosen), percent: *percent });
         let (keep, trace) = (keep.unwrap_or_default(), options.trace.clone());
         let config = Config { budget: for_experts, keep, trace, ..options.stream.clone() };
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);

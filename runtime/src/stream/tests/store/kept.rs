@@ -35,7 +35,8 @@ fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
         expected.truncate(slots as usize / 2);
         expected.sort_by_key(|block| (block.group, block.expert));
         assert_eq!(kept, expected, "{slots} slots");
-        let bytes = |stats: &super::super::super::store::stats::Stats| stats.groups.iter().map(|g| g.bytes).sum::<u64>();
+        let bytes =
+            |stats: &super::super::super::store::stats::Stats| stats.groups.iter().map(|g| g.bytes).sum::<u64>();
         let before = store.stats();
         assert_eq!(bytes(&before), kept.iter().map(|block| model.block(*block).span()).sum());
         // Nobody asked for them.
