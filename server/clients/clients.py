@@ -203,7 +203,7 @@ if len(sys.argv) > 3:
     @attempt("embeddings, float")
     def _():
         pairs = zip(vectors(encoding_format="float"), vectors(encoding_format="base64"))
-        return check(all(abs(x - y) < 1e-9 for a, b in pairs for x, y in zip(a, b)), "the same")
+        return check(all(abs(x - y) < 1e-7 for a, b in pairs for x, y in zip(a, b)), "the same")
 
     @attempt("embeddings, one text, tokens, dimensions")
     def _():
