@@ -36,6 +36,7 @@ use tokio::task::JoinSet;
 
 use crate::Error;
 pub use crate::error::batch::BatchError;
+use crate::expert_use::ExpertUse;
 use crate::serving::Host;
 
 /// What answers begin with.
@@ -362,7 +363,7 @@ pub struct Progress {
 }
 
 /// Answers the requests of an input that have no answer yet, so many at once, until they end or `stop` comes; says how far it is after each. The host is
-/// ended with it.
+/// ended with it, and says which experts were used.
 ///
 /// # Errors
 /// When the input cannot be read, the output not written, or its answers are to other requests.
@@ -373,7 +374,7 @@ pub fn run<R: BufRead>(
     defaults: &Defaults,
     stop: oneshot::Receiver<()>,
     mut tell: impl FnMut(Progress),
-) -> Result<Progress, Error> {
+) -> Result<(Progress, Option<ExpertUse>), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(Error::io(std::path::Path::new("a thread"), "start"))?;
     // As many again wait, so that there are always tokens to compute.
@@ -441,10 +442,8 @@ pub fn run<R: BufRead>(
         Ok(progress)
     });
     drop((local, runtime));
-    if let Some(host) = Arc::into_inner(host) {
-        host.end();
-    }
-    result
+    let used = host.end();
+    result.map(|progress| (progress, used))
 }
 
 /// Tokens that were made for an answer, whichever interface it is of.

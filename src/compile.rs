@@ -18,8 +18,7 @@ use std::time::Instant;
 
 use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
-use ixc_frontend::arch::FileWeights;
-use ixc_frontend::arch::Hyper;
+use ixc_frontend::arch::{FileWeights, Hyper, Output};
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::TokenizerSpec;
 use ixc_ir::graph::Module;
@@ -30,15 +29,15 @@ use ixc_passes::draft::Draft;
 use ixc_passes::error::PassError;
 use ixc_passes::manager::{self, Ir, Stop};
 use ixc_passes::options::OptionSet;
-use ixc_passes::pass::{Context, Facts, Pass};
+use ixc_passes::pass::{Context, Facts, GraphResult, Pass};
 use ixc_passes::schedule::{DEFAULT_MAX_TOKENS, lower};
 use ixc_passes::{defer, pack, residency};
 use ixc_runtime::file::decode;
 use ixc_targets::{CoreCaches, Target};
 
 use crate::Error;
-use crate::kernels::replace::Replacements;
 use crate::model::Model;
+use crate::replacements::Replacements;
 
 /// How to compile.
 #[derive(Clone, Debug)]
@@ -227,6 +226,14 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
         architecture: model.arch.hyper.architecture.clone(),
         max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
+        result: match model.arch.output {
+            Output::Logits => GraphResult::Logits,
+            Output::Hidden { pooling } => {
+                // A larger vocabulary is no plan's.
+                let vocabulary = u32::try_from(model.arch.hyper.vocabulary).unwrap_or(u32::MAX);
+                GraphResult::Hidden { vocabulary, pooling }
+            }
+        },
         files: source_files(&model.gguf)?,
         derived: model.gguf.derived().cloned().collect(),
         tokenizer: encode_tokenizer(&model.vocabulary)?,

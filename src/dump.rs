@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A file with a number is where compiling can go on ([`read_stop`]); files of kernels can stand in place of those that are generated
-//! ([`Replacements`](crate::kernels::replace::Replacements)). Nothing in it is a weight.
+//! ([`Replacements`](crate::replacements::Replacements)). Nothing in it is a weight.
 
 use std::path::Path;
 
@@ -30,8 +30,8 @@ use serde_json::{Value as Json, json};
 use crate::Error;
 use crate::compile::{Options, passes_left};
 use crate::excerpt::Excerpt;
-use crate::kernels::choose::SPEC;
 use crate::model::Model;
+use crate::replacements::SPEC;
 
 /// The manifest's format and version.
 const FORMAT: &str = "ixc-dump";

@@ -39,6 +39,7 @@ use ixc_runtime::saved::SavedError;
 use ixc_runtime::stream::StreamError;
 
 use crate::excerpt::Excerpt;
+use crate::expert_use::ExpertUseError;
 use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
@@ -185,6 +186,12 @@ pub enum Error {
         /// What was asked for.
         wanted: &'static str,
     },
+    /// A plan gives something else than was asked for.
+    #[error("this plan gives {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
+    OtherOutput {
+        /// Whether hidden states were asked for, for embeddings.
+        embeddings: bool,
+    },
     /// Experts are to be predicted by early routers, and the plan has none.
     #[error(
         "no layer's experts are predicted in this plan, so that reading ahead by early routers has nothing to go by: compile it with them, or choose another way"
@@ -269,6 +276,9 @@ pub enum Error {
     /// A model that cannot guess for another one.
     #[error("the draft model cannot guess for the model: {0}")]
     Draft(#[from] DraftError),
+    /// What says which experts are used cannot be read.
+    #[error(transparent)]
+    ExpertUse(#[from] ExpertUseError),
     /// A text that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -509,10 +519,11 @@ impl Error {
             | Error::PlanSays { .. } => Class::Usage,
             Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
+            | Error::ExpertUse(ExpertUseError::Read(error))
             | Error::Grid(GridFileError::Read(error))
             | Error::Descriptor(DescriptorError::Read(error)) => read_class(error),
             Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => Class::Data,
-            Error::Simulate(_) | Error::DescriptorWeight(_) => Class::Data,
+            Error::Simulate(_) | Error::DescriptorWeight(_) | Error::ExpertUse(_) => Class::Data,
             Error::Pass(_)
             | Error::Stop { .. }
             | Error::StopText(_)
@@ -521,6 +532,7 @@ impl Error {
             | Error::Sample(_)
             | Error::Grammar(_)
             | Error::OtherTarget { .. }
+            | Error::OtherOutput { .. }
             | Error::NoEarlyRouters
             | Error::NoGroups
             | Error::IsPlan { .. }

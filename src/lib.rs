@@ -12,10 +12,13 @@
 //! | `constraint` | the grammar of a whole answer of which a part is asked for (feature `serve`) |
 //! | [`demo`] | the model that is built in |
 //! | [`draft_model`] | a small model that guesses what a larger one will write |
+//! | [`dump`] | all steps to machine code as files, and where compiling goes on from one |
+//! | [`embedding`] | texts as vectors |
 //! | [`eval`] | perplexity of a text, and how far predictions are from another model's |
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`excerpt`] | an error in text, shown where it is |
+//! | [`expert_use`] | which experts a model uses: counts as JSON, and back |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
 //! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
@@ -27,6 +30,7 @@
 //! | `cache_file` | small files in the user's cache folder |
 //! | [`prompt_cache`] | what prompts began with, for later ones |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
+//! | [`replacements`] | kernels in place of those that are generated |
 //! | [`scheduler`] | many requests at once in one engine |
 //! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
@@ -51,9 +55,11 @@ mod constraint;
 pub mod demo;
 pub mod draft_model;
 pub mod dump;
+pub mod embedding;
 pub mod error;
 pub mod eval;
 pub mod excerpt;
+pub mod expert_use;
 pub mod forecast;
 pub mod hub;
 pub mod kernels;
@@ -64,6 +70,7 @@ pub mod npy;
 pub mod place;
 pub mod prompt_cache;
 pub mod quantise;
+pub mod replacements;
 pub mod scheduler;
 #[cfg(feature = "serve")]
 pub mod serving;

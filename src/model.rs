@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::arch::{self, FileWeights};
+use ixc_frontend::arch::{self, FileWeights, Parts};
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc_ir::graph::interpret::Interpreter;
@@ -29,10 +29,18 @@ impl Model {
     /// # Errors
     /// When the file is missing, malformed, or no model that is supported.
     pub fn open(path: &Path) -> Result<Model, Error> {
+        Model::open_parts(path, Parts::ALL)
+    }
+
+    /// As [`Model::open`], for a graph of parts of it: see [`Model::of_parts`].
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_parts(path: &Path, parts: Parts) -> Result<Model, Error> {
         if is_plan(path) {
             return Err(Error::IsPlan { path: path.to_owned() });
         }
-        Model::new(open_files(path)?)
+        Model::of_parts(open_files(path)?, parts)
     }
 
     /// Builds the graph of an open file.
@@ -40,15 +48,16 @@ impl Model {
     /// # Errors
     /// When it makes no model that is supported.
     pub fn new(gguf: Gguf) -> Result<Model, Error> {
-        Model::first_layers(gguf, usize::MAX)
+        Model::of_parts(gguf, Parts::ALL)
     }
 
-    /// Builds the graph of an open file's first layers: for measuring how long a layer takes.
+    /// Builds the graph of parts of an open file: of its first layers, for measuring how long one takes; or of what gives hidden states in place of
+    /// logits, for embeddings.
     ///
     /// # Errors
     /// As [`Model::new`].
-    pub fn first_layers(gguf: Gguf, layers: usize) -> Result<Model, Error> {
-        let arch = arch::build_first(&gguf, layers)?;
+    pub fn of_parts(gguf: Gguf, parts: Parts) -> Result<Model, Error> {
+        let arch = arch::build_parts(&gguf, parts)?;
         let vocabulary = match vocabulary(&gguf) {
             Err(Error::Tokenizer(error @ TokenizerError::UnknownPreTokenizer { .. })) => {
                 tracing::warn!("{error}; the model takes token ids only");
@@ -78,7 +87,7 @@ impl Model {
         Ok(())
     }
 
-    /// Logits at every position, `[tokens, vocabulary]`: in f32 from the dequantised weights, slowly.
+    /// Logits at every position, `[tokens, vocabulary]`, or hidden states where the graph gives these: in f32 from the dequantised weights, slowly.
     ///
     /// # Errors
     /// When a token is none of this model's.

@@ -43,9 +43,10 @@ use ixc_files::{Output, open_regular};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::Matcher;
 use ixc_ir::plan::MAX_OUTPUTS;
-use ixc_runtime::engine::{Addition, FIRST, Sequence, SequenceId, StepError};
+use ixc_runtime::engine::{Addition, EvictError, FIRST, Sequence, SequenceId, StepError};
 use ixc_runtime::sample::{Likely, Sampler, Settings, likely};
 use ixc_runtime::saved::SavedError;
+use ixc_runtime::stream::store::Evicted;
 
 use crate::Error;
 use crate::prompt_cache::{self, LEAST_GAIN, Match, PromptCache};
@@ -315,6 +316,14 @@ impl Scheduler {
         // It is not the first to be given away.
         slot.used = self.steps;
         Ok((held, bytes))
+    }
+
+    /// Gives up the streamed experts of a layer; see [`Session::evict_experts`].
+    ///
+    /// # Errors
+    /// When experts are not streamed, or there is no such layer.
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+        self.session.evict_experts(layer, pinned)
     }
 
     /// Empties a sequence that no request is computed in; gives how many tokens it held.

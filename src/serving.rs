@@ -19,23 +19,38 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ixc_files::{Guard, Output};
+use ixc_files::Guard;
 use ixc_frontend::chat::{Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
+use ixc_ir::plan::{Output, Pooling};
+use ixc_runtime::engine::EvictError;
+use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{engine, sample, saved};
-use ixc_server::model::{self, Constraint, Experts, Facts, Prompt, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_server::model::{
+    self, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, Experts, ExpertsAction, Facts, Prompt, Refusal,
+    Slot, SlotAction, SlotDone, Status,
+};
 use ixc_server::{Model, Models};
+use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::embedding::Embedder;
+use crate::expert_use::ExpertUse;
 use crate::prompt_cache;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{self, ContextShift, End, Session, StopStrings};
 use crate::speculate::{Speculation, Tally};
 use crate::{Error, build, chat};
+use vectors::Texts;
+
+mod vectors;
+
+/// What is refused where a session gives hidden states.
+const NO_TOKENS: &str = "this server makes embeddings and no text; start it without --embeddings";
 
 mod handle;
 mod registry;
@@ -72,21 +87,28 @@ pub struct Options {
     pub shift: Option<ContextShift>,
     /// Whether the oldest turns of a conversation are left out where it is too long.
     pub drops_turns: bool,
+    /// How a text's hidden states become one vector, in place of the model's way, of a session that gives these.
+    pub pooling: Option<Pooling>,
 }
 
 /// What comes to the thread.
 enum Message {
     Request(Box<Submission>),
     Slot(SlotWish),
+    Experts(ExpertsAction, Reply<Value>),
+    Embed(Texts),
     /// There will be no more.
     End,
 }
+
+/// Where the answer to a wish goes.
+type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// What somebody wants done with a sequence.
 struct SlotWish {
     number: usize,
     action: SlotAction,
-    done: oneshot::Sender<Result<SlotDone, Refusal>>,
+    done: Reply<SlotDone>,
 }
 
 /// A request on its way to the thread.
@@ -105,6 +127,13 @@ struct Shared {
     waiting: AtomicUsize,
 }
 
+impl Shared {
+    /// The thread is there, and this is how it is.
+    fn publish(&self, status: &Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = (status.clone(), Instant::now());
+    }
+}
+
 /// A session behind a server.
 #[derive(Debug)]
 pub struct Host {
@@ -118,7 +147,7 @@ pub struct Host {
     breakers: OnceLock<Arc<sample::Breakers>>,
     submissions: Sender<Message>,
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<ExpertUse>>>,
 }
 
 impl Host {
@@ -139,6 +168,10 @@ impl Host {
             trained_context: of.context,
             vocabulary: session.vocabulary(),
             bytes: of.bytes,
+            dimensions: match session.engine().output() {
+                Output::Logits { .. } => None,
+                Output::Hidden { width, .. } => Some(width as usize),
+            },
             parallel: session.engine().sequences() as usize,
             queue: options.queue,
             template: template.as_ref().map(|template| template.source().to_owned()),
@@ -156,15 +189,21 @@ impl Host {
         {
             return Err(Error::SameFolder { path: path.clone() });
         }
-        let mut scheduler = Scheduler::new(session)?;
-        if let Some(prompts) = &options.prompts {
-            scheduler.keep_prompts(prompts.clone())?;
-        }
-        options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
-        speculation.map_or(Ok(()), |speculation| scheduler.speculate(speculation))?;
         let (submissions, incoming) = channel();
-        let (told, decoder, folder) = (Arc::clone(&shared), tokenizer.clone(), options.slot_folder.clone());
-        let work = move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming);
+        let told = Arc::clone(&shared);
+        let work: Box<dyn FnOnce() -> ExpertUse + Send> = if facts.dimensions.is_some() {
+            let embedder = Embedder::new(session, options.pooling)?;
+            Box::new(move || vectors::Worker::new(embedder, &told).run(&incoming))
+        } else {
+            let mut scheduler = Scheduler::new(session)?;
+            if let Some(prompts) = &options.prompts {
+                scheduler.keep_prompts(prompts.clone())?;
+            }
+            options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
+            speculation.map_or(Ok(()), |speculation| scheduler.speculate(speculation))?;
+            let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
+            Box::new(move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming))
+        };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
         let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
         let (vocabulary, breakers) = (OnceLock::new(), OnceLock::new());
@@ -173,6 +212,12 @@ impl Host {
 
     fn tokenizer(&self) -> Result<&Tokenizer, Refusal> {
         self.tokenizer.as_deref().ok_or_else(|| invalid("the model has no tokenizer that is supported"))
+    }
+
+    /// A text as tokens, between BOS and EOS where the model wants them.
+    fn whole_text(&self, text: &str) -> Result<Vec<u32>, Refusal> {
+        let tokens = self.encode(text, false, true)?;
+        Ok(session::with_ends(self.tokenizer()?, tokens))
     }
 
     /// What the template makes of a conversation.
@@ -254,6 +299,9 @@ impl Model for Host {
     }
 
     fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
+        if self.facts.dimensions.is_some() {
+            return Err(Refusal::Unsupported { message: NO_TOKENS.to_owned() });
+        }
         let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
             return Err(Refusal::TooLong { tokens, context });
@@ -276,17 +324,45 @@ impl Model for Host {
         }
     }
 
-    fn slot(
-        &self,
-        number: usize,
-        action: SlotAction,
-        done: oneshot::Sender<Result<SlotDone, Refusal>>,
-    ) -> Result<(), Refusal> {
+    fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotDone>) -> Result<(), Refusal> {
         if self.options.slot_folder.is_none() {
             let message = "sequences are not saved here; start the server with --slot-save-path".to_owned();
             return Err(Refusal::Unsupported { message });
         }
         self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
+    }
+
+    fn embed(&self, request: EmbeddingRequest, done: Reply<Embeddings>) -> Result<(), Refusal> {
+        if self.facts.dimensions.is_none() {
+            let message = "this server makes text and no embeddings; start it with --embeddings".to_owned();
+            return Err(Refusal::Unsupported { message });
+        }
+        let EmbeddingRequest { inputs, dimensions } = request;
+        let tokens = inputs.into_iter().map(|input| {
+            let tokens = match input {
+                EmbeddingInput::Text(text) => self.whole_text(&text)?,
+                EmbeddingInput::Tokens(tokens) => tokens,
+            };
+            let (count, context) = (tokens.len(), self.facts.context);
+            crate::model::check_tokens(&tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+            if count > context { Err(Refusal::TooLong { tokens: count, context }) } else { Ok(tokens) }
+        });
+        let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
+        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let refused = if waiting >= self.options.queue.saturating_add(self.facts.parallel) {
+            Some(Refusal::Busy { waiting })
+        } else {
+            let message = Message::Embed(Texts { tokens, dimensions, done });
+            self.submissions.send(message).is_err().then_some(Refusal::Ending)
+        };
+        refused.map_or(Ok(()), |refusal| {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            Err(refusal)
+        })
+    }
+
+    fn experts(&self, action: ExpertsAction, done: Reply<Value>) -> Result<(), Refusal> {
+        self.submissions.send(Message::Experts(action, done)).map_err(|_| Refusal::Ending)
     }
 
     fn status(&self) -> Status {
@@ -303,14 +379,13 @@ impl Host {
         self.facts.parallel
     }
 
-    /// Lets what is computed end, and waits until what prompts began with is kept.
-    pub(crate) fn end(&self) {
+    /// Lets what is computed end, and waits until what prompts began with is kept. Gives which experts were used, the first time.
+    pub(crate) fn end(&self) -> Option<ExpertUse> {
         // Somebody may still hold the other end, who has nothing to say any more.
         let _ = self.submissions.send(Message::End);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the engine's thread has failed");
-        }
+        let ended = thread?.join();
+        ended.inspect_err(|_| tracing::error!("the engine's thread has failed")).ok()
     }
 }
 
@@ -324,7 +399,7 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end, and keeps prompts.
+/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end, and keeps prompts. Gives which experts were used.
 ///
 /// # Errors
 /// When the system refuses threads.
@@ -333,7 +408,7 @@ pub fn serve(
     listener: TcpListener,
     options: ixc_server::Options,
     ended: tokio::sync::oneshot::Receiver<()>,
-) -> io::Result<()> {
+) -> io::Result<Option<ExpertUse>> {
     // Requests are parsed and answers written by two threads; the engine has its own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let models = Arc::new(models);
@@ -351,8 +426,8 @@ pub fn serve(
     });
     // With it go connections that did not end in time. A grammar that is compiled just now, or a prompt that is made, is for nobody any more.
     runtime.shutdown_timeout(LAST);
-    models.end();
-    result
+    let used = models.end();
+    result.map(|()| used)
 }
 
 /// SIGTERM comes; never, where the system cannot tell.
@@ -430,7 +505,30 @@ fn experts(stats: &stats::Stats) -> Experts {
     }
 }
 
-/// What the thread works with.
+/// Tells which experts are used, or gives some up, between two steps.
+fn expert_action(
+    action: ExpertsAction,
+    used: &ExpertUse,
+    mut evict: impl FnMut(usize, bool) -> Result<Evicted, EvictError>,
+) -> Result<Value, Refusal> {
+    let (layers, pinned) = match action {
+        // A record of which experts are used is JSON.
+        ExpertsAction::Look => return serde_json::to_value(used).map_err(invalid),
+        ExpertsAction::Evict { layer: Some(layer), pinned } => (layer..layer.saturating_add(1), pinned),
+        ExpertsAction::Evict { layer: None, pinned } => (0..used.chosen.len(), pinned),
+    };
+    let (mut blocks, mut bytes) = (0, 0);
+    for layer in layers {
+        let evicted = evict(layer, pinned).map_err(|error| match error {
+            EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string() },
+            EvictError::NoLayer { .. } => invalid(error),
+        })?;
+        (blocks, bytes) = (blocks + evicted.blocks, bytes + evicted.bytes);
+    }
+    Ok(json!({"evicted": blocks, "bytes": bytes}))
+}
+
+/// What the thread works with that makes tokens.
 struct Worker<'t> {
     scheduler: Scheduler,
     tokenizer: Option<&'t Tokenizer>,
@@ -457,8 +555,8 @@ impl<'t> Worker<'t> {
         Worker { scheduler, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new(), open: true }
     }
 
-    /// Works until nobody can submit any more and all that was has ended.
-    fn run(mut self, incoming: &Receiver<Message>) {
+    /// Works until nobody can submit any more and all that was has ended. Gives which experts were used.
+    fn run(mut self, incoming: &Receiver<Message>) -> ExpertUse {
         while self.open || !self.scheduler.is_idle() {
             self.publish();
             if self.scheduler.is_idle() {
@@ -480,6 +578,7 @@ impl<'t> Worker<'t> {
             self.step();
         }
         self.scheduler.finish();
+        ExpertUse::of(self.scheduler.session().engine())
     }
 
     fn take(&mut self, message: Message) {
@@ -487,6 +586,16 @@ impl<'t> Worker<'t> {
             Message::Request(submission) => self.submit(*submission),
             Message::Slot(wish) => self.wishes.push(wish),
             Message::End => self.open = false,
+            // Between steps no expert is in use.
+            Message::Experts(action, done) => {
+                let used = ExpertUse::of(self.scheduler.session().engine());
+                let evict = |layer, pinned| self.scheduler.evict_experts(layer, pinned);
+                let _ = done.send(expert_action(action, &used, evict));
+            }
+            // It has been refused before.
+            Message::Embed(Texts { done, .. }) => {
+                let _ = done.send(Err(Refusal::Ending));
+            }
         }
     }
 
@@ -509,7 +618,7 @@ impl<'t> Worker<'t> {
             SlotAction::Save(name) => {
                 // Files of other kinds that are there stay.
                 let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
-                self.scheduler.save_slot(number, Output::open(&folder.join(name), &guard)?)?
+                self.scheduler.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)?
             }
             SlotAction::Restore(name) => self.scheduler.restore_slot(number, &folder.join(name))?,
             SlotAction::Erase => (self.scheduler.erase_slot(number)?, 0),
@@ -650,6 +759,6 @@ impl<'t> Worker<'t> {
         self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
         let engine::StateBytes { own, shared, unshared, copies, whole_copies, .. } = engine.state_bytes();
         self.status.states = model::StateBytes { own, shared, unshared, copies, whole_copies };
-        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = (self.status.clone(), Instant::now());
+        self.shared.publish(&self.status);
     }
 }

@@ -20,13 +20,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_codegen::module::CodegenError;
-use ixc_files::{Output, open_regular};
+use ixc_files::open_regular;
+use ixc_frontend::arch::Parts;
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_grammar::Matcher;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{MAX_OUTPUTS, Plan, WeightFile};
-use ixc_runtime::engine::{self, Addition, Engine, ExpertStore, FIRST, SequenceId};
+use ixc_ir::plan::{MAX_OUTPUTS, Output, Plan, WeightFile};
+use ixc_runtime::engine::{self, Addition, Engine, EvictError, ExpertStore, FIRST, SequenceId};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
@@ -36,6 +37,7 @@ use ixc_runtime::saved::SavedError;
 use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::predict::{Choice, Strategy};
+use ixc_runtime::stream::store::Evicted;
 use ixc_targets::Target;
 
 use crate::Error;
@@ -69,6 +71,9 @@ pub struct SessionOptions {
     /// How its plan is run. Where nothing is said of memory, and the weights are larger than what the machine and the control group have
     /// left, it is nearly that.
     pub run: engine::Options,
+    /// Whether it is for embeddings: then a model is compiled without its output matrix, and its steps give hidden states. A plan was compiled so, or is
+    /// an error.
+    pub embeddings: bool,
     /// Reads of streamed experts that are outstanding at once; what is known of the drive says so where nothing is said.
     pub queue_depth: Option<usize>,
     /// The model file of a plan, for [`Session::open`], where it is neither where the plan says nor beside the plan.
@@ -79,6 +84,11 @@ impl SessionOptions {
     /// What is opened is a model, which has no model file besides.
     fn is_model(&self, path: &Path) -> Result<(), Error> {
         if self.model_file.is_some() { Err(Error::NotPlan { path: path.to_owned() }) } else { Ok(()) }
+    }
+
+    /// What is compiled of a model.
+    fn parts(&self) -> Parts {
+        Parts { head: !self.embeddings, ..Parts::ALL }
     }
 }
 
@@ -243,7 +253,7 @@ impl Session {
     pub fn open(path: Option<&Path>, options: &SessionOptions) -> Result<Session, Error> {
         let Some(path) = path else {
             options.is_model(Path::new(crate::demo::NAME))?;
-            return Session::of_model(&Model::new(crate::demo::open()?)?, options);
+            return Session::of_model(&Model::of_parts(crate::demo::open()?, options.parts())?, options);
         };
         if is_plan(path) {
             let compile = &options.compile;
@@ -258,7 +268,7 @@ impl Session {
             return Ok(Session { replaced, ..session });
         }
         options.is_model(path)?;
-        Session::of_model(&Model::open(path)?, options)
+        Session::of_model(&Model::open_parts(path, options.parts())?, options)
     }
 }
 
@@ -301,6 +311,9 @@ impl Session {
         let (plan, run) = (&file.plan, &options.run);
         if let Some(wanted) = options.compile.target.filter(|wanted| wanted.name() != plan.target) {
             return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
+        }
+        if options.embeddings != matches!(plan.output, Output::Hidden { .. }) {
+            return Err(Error::OtherOutput { embeddings: options.embeddings });
         }
         if run.experts == ExpertStore::Map && plan.expert_groups.is_empty() {
             return Err(Error::NoGroups);
@@ -415,6 +428,14 @@ impl Session {
     /// The measurements of the drive that experts are read from, and the queue depth in use.
     pub fn drive(&self) -> Option<&drive::Choice> {
         self.drive.as_ref()
+    }
+
+    /// Gives up the streamed experts of a layer that are in memory; see [`Engine::evict_experts`].
+    ///
+    /// # Errors
+    /// When experts are not streamed, or there is no such layer.
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+        self.engine.evict_experts(layer, pinned)
     }
 
     /// Where the time went since the last call, or the last text.
@@ -580,7 +601,7 @@ impl Session {
     ///
     /// # Errors
     /// When there was no text, or it cannot be written.
-    pub fn save_state(&self, output: Output) -> Result<u64, Error> {
+    pub fn save_state(&self, output: ixc_files::Output) -> Result<u64, Error> {
         self.save(FIRST, &self.text, self.sampler.as_ref(), output)
     }
 
@@ -590,7 +611,7 @@ impl Session {
         id: SequenceId,
         tokens: &[u32],
         sampler: Option<&SamplerState>,
-        output: Output,
+        output: ixc_files::Output,
     ) -> Result<u64, Error> {
         let path = output.named().to_owned();
         let saved = |source| Error::Saved { path: path.clone(), source: Box::new(source) };
@@ -856,6 +877,13 @@ pub(crate) fn check_prompt(tokenizer: &Tokenizer, context: usize, model: usize, 
         true => Err(Error::Prompt { bytes, context, longest, model }),
         false => Ok(()),
     }
+}
+
+/// The tokens of a text that is whole, between BOS and EOS where the model wants them.
+pub(crate) fn with_ends(tokenizer: &Tokenizer, tokens: Vec<u32>) -> Vec<u32> {
+    let mut tokens = with_bos(tokenizer, tokens);
+    tokens.extend(tokenizer.add_eos().filter(|eos| tokens.last() != Some(eos)));
+    tokens
 }
 
 /// The tokens of a prompt, behind BOS where the model wants it.

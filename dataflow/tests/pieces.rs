@@ -13,7 +13,7 @@ use ixc_ir::graph::parse::parse;
 use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
 use ixc_passes::manager::{self, Ir};
-use ixc_passes::pass::{Context, Facts};
+use ixc_passes::pass::{Context, Facts, GraphResult};
 use ixc_targets::Target;
 use ixc_testing::becomes::{self, Example};
 
@@ -46,6 +46,7 @@ fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
         architecture: "test".to_string(),
         max_tokens: 8,
         context_length: 64,
+        result: GraphResult::Logits,
         files: vec![file],
         derived: Vec::new(),
         tokenizer: Vec::new(),

@@ -3,7 +3,7 @@
 use ixc_ir::derived::Derived;
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::WeightSource;
-use ixc_ir::plan::{Plan, SourceFile};
+use ixc_ir::plan::{Plan, Pooling, SourceFile};
 use ixc_kernels::KernelSpec;
 use ixc_targets::{CoreCaches, Target};
 
@@ -64,6 +64,20 @@ impl Context<'_> {
     }
 }
 
+/// What a graph's result is, which is rows of numbers in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphResult {
+    /// Logits of the vocabulary.
+    Logits,
+    /// Hidden states.
+    Hidden {
+        /// Rows of the embedding table: ids are below.
+        vocabulary: u32,
+        /// How those of a text become one vector, where the model says it.
+        pooling: Option<Pooling>,
+    },
+}
+
 /// What the plan says that the graph does not.
 #[derive(Clone)]
 pub struct Facts<'a> {
@@ -73,6 +87,8 @@ pub struct Facts<'a> {
     pub max_tokens: u32,
     /// Context length that the model was made for.
     pub context_length: u32,
+    /// What the graph's result is.
+    pub result: GraphResult,
     /// Model files; weights' places count them.
     pub files: Vec<SourceFile>,
     /// Tensors that are made of parts of those; weights' places count them behind the files.

@@ -24,6 +24,8 @@ pub enum Activity {
     Checking,
     /// Weights are packed, in bytes of the file.
     Packing,
+    /// Experts that stay in memory are read, in bytes.
+    Experts,
     /// The prompt is computed, in tokens.
     Prompt,
     /// Tokens are computed one by one.

@@ -56,9 +56,9 @@ pub mod stream;
 pub mod trace;
 
 pub(crate) use engine::model_files;
-pub use engine::{file, load, memory_estimate, options, sample, saved};
+pub use engine::{expert_use, file, load, memory_estimate, options, sample, saved};
 pub(crate) use executor::sliding;
 pub(crate) use executor::{crew, expert_prefetch, experts};
-pub use executor::{execute, page_cache_hints, states, stats};
+pub use executor::{execute, expert_counts, page_cache_hints, states, stats};
 pub use storage::{blocks, memory, pages, shared_pages};
 pub(crate) use storage::{identity, pack, page_file, stored, weights};

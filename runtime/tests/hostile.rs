@@ -571,7 +571,11 @@ fn errors_say_what_is_wrong() {
         ("routing 0 must be filled by one step, before any step that uses it", |p| p.steps.swap(9, 10)),
         ("has 0 routings that a step fills, must have 1", |p| drop(p.steps.remove(9))),
         ("logits: must be", |p| p.logits = BufferId(0)),
-        ("softmax: must be", |p| p.softmax = KernelId(0)),
+        ("softmax: must be", |p| p.output = Output::Logits { softmax: KernelId(0) }),
+        ("softmax: kernel 4294967295 does not exist", |p| p.output = Output::Logits { softmax: KernelId(u32::MAX) }),
+        ("logits: must be", |p| p.output = Output::Hidden { width: 41, pooling: None }),
+        ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: 0, pooling: None }),
+        ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: u32::MAX, pooling: None }),
     ];
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);

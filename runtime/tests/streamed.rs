@@ -9,7 +9,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BucketId, BufferId, ExpertGroup, Plan, Source, Step, WeightFile};
-use ixc_runtime::engine::{BackendKind, Engine, ExpertStore, Options, StepError};
+use ixc_runtime::engine::{BackendKind, Engine, EvictError, ExpertStore, Options, Pins, StepError};
+use ixc_runtime::error::load::OtherExperts;
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
@@ -82,6 +83,86 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
             }
         }
     }
+}
+
+/// Counts that say of each layer that its later experts are used more.
+fn rising(layers: usize) -> Vec<Vec<u64>> {
+    vec![(0..u64::from(EXPERTS)).collect(); layers]
+}
+
+#[test]
+fn experts_that_stay_change_no_bit_and_every_choice_is_counted() {
+    const LAYERS: u32 = 3;
+    let folder = Folder::new();
+    let plan = tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), LAYERS);
+    let load = |threads, budget, percent| {
+        let pins = Some(Pins { chosen: rising(LAYERS as usize), percent });
+        Engine::load(plan.clone(), &folder.0, &Options { pins, ..options(threads, budget, BackendKind::Native) })
+    };
+    let counted = |engine: &Engine| {
+        let counts = engine.expert_counts();
+        (counts.tokens(), counts.layers().iter().map(|layer| layer.chosen.clone()).collect::<Vec<_>>())
+    };
+    // Where all are in memory there is nothing to keep.
+    let mut resident = load(2, 0, 50).unwrap();
+    let right = logits(&mut resident);
+    let (tokens, chosen) = counted(&resident);
+    assert_eq!((chosen.len(), tokens), (LAYERS as usize, tokens_of_logits()));
+    for layer in &chosen {
+        assert_eq!(layer.iter().sum::<u64>(), tokens * u64::from(TOP_K), "{layer:?}");
+    }
+    assert_ne!(chosen[0], chosen[1], "layers have routers of their own");
+    let least = least(&|budget| load(1, budget, 50));
+    for (threads, budget, percent) in
+        [(1, least, 100), (2, 2 * least, 50), (3, 2 * least, 100), (2, 3 * least / 2, 30), (2, 64 * least, 50)]
+    {
+        let mut engine = load(threads, budget, percent).unwrap();
+        let kept: u32 = engine.stream().unwrap().held().iter().map(|held| held.kept).sum();
+        assert_eq!(kept > 0, budget > least, "{kept} of {budget} bytes");
+        assert!(logits(&mut engine) == right, "{threads} threads, {budget} bytes, {percent} %");
+        assert_eq!(counted(&engine), (tokens, chosen.clone()), "{threads} threads, {budget} bytes");
+        assert!(engine.stream().unwrap().bytes() <= budget);
+        // Given up between steps, they are read again.
+        engine.reset();
+        let evicted: u32 =
+            (0..LAYERS as usize).map(|layer| engine.evict_experts(layer, layer == 1).unwrap().blocks).sum();
+        assert!(evicted > 0);
+        assert!(logits(&mut engine) == right, "{threads} threads, {budget} bytes, evicted");
+    }
+    let layers = LAYERS as usize;
+    let mut engine = load(1, 2 * least, 50).unwrap();
+    assert_eq!(engine.evict_experts(layers, false), Err(EvictError::NoLayer { layer: layers, layers }));
+    assert_eq!(resident.evict_experts(0, false), Err(EvictError::NotStreamed));
+}
+
+/// Tokens of the steps of [`logits`].
+fn tokens_of_logits() -> u64 {
+    1 + 30 + 1 + 5 + u64::from(MAX_TOKENS) + 1 + 1 + 3
+}
+
+#[test]
+fn counts_of_another_model_are_refused() {
+    let folder = Folder::new();
+    let plan = tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), 2);
+    let mut longer = rising(2);
+    longer[1].push(3);
+    for (chosen, expected) in [
+        (rising(3), OtherExperts::Layers { found: 3, expected: 2 }),
+        (vec![], OtherExperts::Layers { found: 0, expected: 2 }),
+        (longer, OtherExperts::Experts { layer: 1, found: EXPERTS as usize + 1, expected: EXPERTS as usize }),
+    ] {
+        for budget in [0, 64 << 20] {
+            let pins = Some(Pins { chosen: chosen.clone(), percent: 50 });
+            let options = Options { pins, ..options(1, budget, BackendKind::Native) };
+            match Engine::load(plan.clone(), &folder.0, &options) {
+                Err(LoadError::OtherExperts(found)) => assert_eq!(found, expected),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    // Numbers may be what they like.
+    let pins = Some(Pins { chosen: vec![vec![u64::MAX; EXPERTS as usize]; 2], percent: u32::MAX });
+    Engine::load(plan, &folder.0, &Options { pins, ..options(1, 64 << 20, BackendKind::Native) }).unwrap();
 }
 
 /// Steps that one thread does alone are shared where they are run again for experts that come late, and nowhere else.

@@ -1,6 +1,11 @@
-"""What the official Python clients of OpenAI and Anthropic say of a server: clients.py http://127.0.0.1:8099"""
+"""What the official Python clients of OpenAI and Anthropic say of a server: clients.py http://127.0.0.1:8099 KEY http://127.0.0.1:8098
 
+The last is one with --embeddings, where there is one.
+"""
+
+import base64
 import json
+import struct
 import sys
 import threading
 import urllib.request
@@ -179,6 +184,48 @@ def _():
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     return check(len(set(texts)) == 1 and texts[0], texts[0])
+
+
+if len(sys.argv) > 3:
+    v = openai.OpenAI(base_url=sys.argv[3] + "/v1", api_key=KEY, max_retries=0)
+    TEXTS = ["The borrow checker", "A trait", "The borrow checker"]
+
+    def vectors(**more):
+        got = v.embeddings.create(model="demo", **{"input": TEXTS, **more})
+        check([one.index for one in got.data] == list(range(len(got.data))) and got.usage.total_tokens > 0)
+        return [one.embedding for one in got.data]
+
+    @attempt("embeddings")
+    def _():
+        # The client asks for base64 where nothing is said.
+        one, two, three = vectors()
+        check(one == three and one != two and abs(sum(x * x for x in one) - 1) < 1e-5)
+        return len(one)
+
+    @attempt("embeddings, float")
+    def _():
+        # The shortest decimals that are the same f32.
+        pairs = list(zip(vectors(encoding_format="float"), vectors()))
+        check(all(abs(x - y) < 1e-7 for a, b in pairs for x, y in zip(a, b)))
+        # Who asks for base64 is given it as it came.
+        text = vectors(encoding_format="base64")[0]
+        return check(list(struct.unpack(f"<{len(pairs[0][1])}f", base64.b64decode(text))) == pairs[0][1], "the same")
+
+    @attempt("embeddings, one text, tokens, dimensions")
+    def _():
+        check(vectors(input=TEXTS[0]) == vectors()[:1])
+        check(vectors(input=[[5, 6], [7]])[0] == vectors(input=[5, 6])[0])
+        return check(len(vectors(dimensions=8)[0]) == 8, 8)
+
+    @attempt("embeddings, errors")
+    def _():
+        for wrong in [{"input": ""}, {"input": []}, {"dimensions": 1 << 20}]:
+            try:
+                vectors(**wrong)
+            except openai.BadRequestError as error:
+                wrong["said"] = error.message
+            check("said" in wrong, wrong)
+        return wrong["said"]
 
 
 for name, ok, what in results:

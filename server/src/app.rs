@@ -255,7 +255,10 @@ pub(crate) fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Event, Facts, One, Refusal, Request, SlotAction, SlotDone, Status};
+    use crate::model::{
+        EmbeddingRequest, Embeddings, Event, ExpertsAction, Facts, One, Refusal, Request, SlotAction, SlotDone, Status,
+    };
+    use serde_json::Value;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::mpsc::UnboundedSender;
@@ -307,6 +310,14 @@ mod tests {
         }
 
         fn slot(&self, _: usize, _: SlotAction, _: oneshot::Sender<Result<SlotDone, Refusal>>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn embed(&self, _: EmbeddingRequest, _: oneshot::Sender<Result<Embeddings, Refusal>>) -> Result<(), Refusal> {
+            unreachable!()
+        }
+
+        fn experts(&self, _: ExpertsAction, _: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal> {
             unreachable!()
         }
 

@@ -110,10 +110,11 @@ impl From<Refusal> for HttpError {
         match refusal {
             Refusal::Invalid { .. } => error,
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
+            Refusal::Failed { message } => HttpError::failed(message),
             Refusal::TooLong { .. } => HttpError { code: Some("context_length_exceeded"), ..error },
             Refusal::NoModel { .. } => HttpError { code: Some("model_not_found"), param: Some("model"), ..error }
                 .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
-            Refusal::Failed { .. } => error.with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+            Refusal::NotLoaded { .. } => error.with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
             Refusal::Busy { .. } | Refusal::NoRoom { .. } | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }

@@ -35,8 +35,16 @@ const NUMBERS: &[Number] = &[
     whole("logprobs", 0.0, MOST_LIKELY),
     whole("n_probs", 0.0, MOST_LIKELY),
     whole("min_keep", 0.0, 0.0),
+    // Of vectors; how many a model has it says itself.
+    whole("dimensions", 1.0, MOST_DIMENSIONS),
+    // Of experts; which there are the model says.
+    whole("layer", 0.0, MOST_LAYERS),
     whole("seed", -1.0, 9_007_199_254_740_991.0),
 ];
+/// Most numbers of a vector that can be asked for: more than any model has.
+const MOST_DIMENSIONS: f64 = (1 << 24) as f64;
+/// Most layers that can be counted by: more than any model has.
+const MOST_LAYERS: f64 = (1 << 16) as f64;
 /// Most of the likeliest tokens that are told with each.
 const MOST_LIKELY: f64 = 100.0;
 /// Most texts to stop at, and most bytes of each.

@@ -13,7 +13,9 @@
 //! | `metrics` | `/metrics` |
 //! | [`histogram`] | how values are distributed |
 //! | `page` | `/`: a page for browsers |
+//! | `embeddings` | `/v1/embeddings` |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
+//! | `experts` | `/experts`: which experts are used, and giving some up |
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
@@ -30,7 +32,9 @@ mod answer;
 mod anthropic;
 mod app;
 mod connection;
+mod embeddings;
 mod error;
+mod experts;
 mod fields;
 pub mod histogram;
 mod local;
@@ -99,6 +103,7 @@ fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch:
         .route("/v1/responses", post(responses::responses::<M>))
         .route("/responses", post(responses::responses::<M>))
         .route("/v1/completions", post(openai::completion::<M>))
+        .route("/v1/embeddings", post(embeddings::embeddings::<M>))
         .route("/v1/messages", post(anthropic::messages::<M>))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))
         .route("/completion", post(native::completion::<M>))
@@ -108,6 +113,8 @@ fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch:
         .route("/props", get(native::props::<M>))
         .route("/slots", get(slots::slots::<M>))
         .route("/slots/{id}", post(slots::act::<M>))
+        .route("/experts", get(experts::experts::<M>))
+        .route("/experts/evict", post(experts::evict::<M>))
         .route("/metrics", get(metrics::metrics::<M>))
         .fallback(missing)
         .method_not_allowed_fallback(other_method)

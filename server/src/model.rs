@@ -27,7 +27,7 @@ pub trait Models<M>: Send + Sync + 'static {
     /// long as somebody has it.
     ///
     /// # Errors
-    /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] where others answer that would have to be unloaded; [`Refusal::Failed`] where it cannot be loaded.
+    /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] where others answer that would have to be unloaded; [`Refusal::NotLoaded`] where it cannot be loaded.
     fn load(&self, name: Option<&str>) -> Result<Arc<M>, Refusal>;
 }
 
@@ -114,8 +114,66 @@ pub trait Model: Send + Sync + 'static {
         done: oneshot::Sender<Result<SlotDone, Refusal>>,
     ) -> Result<(), Refusal>;
 
+    /// Begins to make vectors of texts. What came of it is sent.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] of what makes tokens, and as for [`Model::start`]; then nothing is sent.
+    fn embed(
+        &self,
+        request: EmbeddingRequest,
+        done: oneshot::Sender<Result<Embeddings, Refusal>>,
+    ) -> Result<(), Refusal>;
+
+    /// Tells which experts are used, or gives some up. What came of it is sent, as an object: of [`ExpertsAction::Look`] the record, of
+    /// [`ExpertsAction::Evict`] how many there were and their bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::Ending`]; then nothing is sent.
+    fn experts(&self, action: ExpertsAction, done: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal>;
+
     /// How it is.
     fn status(&self) -> Status;
+}
+
+/// Texts that are to become vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingRequest {
+    /// The texts.
+    pub inputs: Vec<EmbeddingInput>,
+    /// How many of a vector's numbers are wanted, from 1 to [`Facts::dimensions`]; all where `None`.
+    pub dimensions: Option<usize>,
+}
+
+/// A text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EmbeddingInput {
+    /// As letters, which the model's tokenizer cuts, with what it wants around a text.
+    Text(String),
+    /// As tokens, all of them.
+    Tokens(Vec<u32>),
+}
+
+/// Vectors of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embeddings {
+    /// In the order of the texts, each of length 1.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of all texts.
+    pub tokens: usize,
+}
+
+/// What can be done with experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertsAction {
+    /// How often each was chosen, by layer.
+    Look,
+    /// Those that were read and are not in use are given up.
+    Evict {
+        /// Of this layer with experts; of all where `None`.
+        layer: Option<usize>,
+        /// Whether also those that were to stay are, which stay no longer then.
+        pinned: bool,
+    },
 }
 
 /// What can be done with what a sequence holds.
@@ -155,6 +213,8 @@ pub struct Facts {
     pub vocabulary: usize,
     /// Bytes of its weights.
     pub bytes: u64,
+    /// Numbers of a vector, where it makes vectors of texts and no tokens.
+    pub dimensions: Option<usize>,
     /// Requests that are worked on at once.
     pub parallel: usize,
     /// Requests that may wait besides.
@@ -343,9 +403,15 @@ pub enum Refusal {
     },
     /// It cannot be loaded.
     #[error("{name} cannot be loaded: {message}")]
-    Failed {
+    NotLoaded {
         /// What was asked for.
         name: String,
+        /// Why, for people.
+        message: String,
+    },
+    /// It was begun, and failed.
+    #[error("{message}")]
+    Failed {
         /// Why, for people.
         message: String,
     },

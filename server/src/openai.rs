@@ -69,10 +69,14 @@ fn model_object<M: Model>(app: &App<M>, listed: &Listed<M>) -> Value {
     let Listed { name, model, memory } = listed;
     let facts = model.as_ref().map(|model| model.facts());
     let meta = facts.map(|facts| {
-        json!({
+        let mut meta = json!({
             "architecture": facts.architecture, "n_ctx": facts.context, "n_ctx_train": facts.trained_context,
             "n_vocab": facts.vocabulary, "size": facts.bytes, "memory": memory,
-        })
+        });
+        if let Some(dimensions) = facts.dimensions {
+            meta["n_embd"] = dimensions.into();
+        }
+        meta
     });
     json!({
         "id": name, "object": "model", "created": facts.map_or(app.started(), |facts| facts.created), "owned_by": "ixc",

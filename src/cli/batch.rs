@@ -11,6 +11,7 @@ use ixc::serving::{self, Host};
 use ixc::session::Session;
 use ixc::speculate::Speculation;
 
+use super::expert_files::ExpertRecord;
 use super::force::{Force, reads};
 use super::interrupt::{self, Interrupted};
 use super::output::{Line, counted, note};
@@ -41,6 +42,7 @@ pub struct BatchChoice {
 pub struct Around<'a> {
     pub session: Session,
     pub speculation: Option<Speculation>,
+    pub record: ExpertRecord,
     pub template: Option<ChatTemplate>,
     pub shift: ShiftChoice,
     pub defaults: Defaults,
@@ -84,7 +86,8 @@ pub struct Files {
 impl Files {
     /// Answers the requests.
     pub fn answer(mut self, around: Around<'_>) -> anyhow::Result<()> {
-        let Around { session, speculation, template, shift, defaults, force, begin, inputs } = around;
+        let Around { session, speculation, mut record, template, shift, defaults, force, begin, inputs } = around;
+        record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
         reads(&mut self.output, session.files().iter().map(PathBuf::as_path).chain(inputs))?;
         let mut answers = Answers::open(&self.output.into_place().map_err(ixc::Error::from)?, force.given())?;
         let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
@@ -107,7 +110,8 @@ impl Files {
         let lines = Lines::new(BufReader::with_capacity(READ_BYTES, self.input));
         let progress = batch::run(host, (self.from, lines), &mut answers, &defaults, stopped, tell);
         line.clear();
-        let progress = progress?;
+        let (progress, used) = progress?;
+        used.map_or(Ok(()), |used| record.write(|| used))?;
         note!("ixc: {}", said(progress, started));
         match progress {
             Progress { stopped: true, .. } => Err(Interrupted.into()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ixc::compile::Options;
 use ixc::dump::read_stop;
-use ixc::kernels::replace::Replacements;
+use ixc::replacements::Replacements;
 
 /// IR and kernels in place of those that are made.
 #[derive(Clone, Debug, Default, clap::Args)]

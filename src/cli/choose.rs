@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::compile::{self, TargetName};
+use ixc::frontend::arch::Parts;
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, ExpertStore};
 use ixc::runtime::processors::Pin;
@@ -40,6 +41,14 @@ impl ModelArgument {
     /// Opens it.
     pub fn open(&self) -> anyhow::Result<Model> {
         open(self.path())
+    }
+
+    /// Opens it, for a graph of these parts.
+    pub fn open_parts(&self, parts: Parts) -> anyhow::Result<Model> {
+        Ok(match self.path() {
+            Some(path) => Model::open_parts(path, parts)?,
+            None => Model::of_parts(ixc::demo::open()?, parts)?,
+        })
     }
 }
 
@@ -262,6 +271,7 @@ impl StreamingChoice {
         Ok(SessionOptions {
             compile: self.changes.over(compile)?,
             run: engine::Options { memory, experts, prefetch, stream, ..engine::Options::default() },
+            embeddings: false,
             queue_depth: self.experts.queue.depth(),
             model_file: None,
         })

@@ -11,6 +11,7 @@ use ixc::dataflow::{grids, read};
 use ixc::dump;
 use ixc::files::folder::NewFolder;
 use ixc::files::{KeptFolder, Output};
+use ixc::frontend::arch::Parts;
 use ixc::frontend::gguf::ShardFile;
 use ixc::ir::plan::PlanWeight;
 use ixc::kl_divergence::Divergence;
@@ -93,6 +94,9 @@ pub struct Args {
     /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
     #[arg(long)]
     no_pack: bool,
+    /// Leave the output matrix out: the plan gives hidden states, for `ixc embed` and `ixc serve --embeddings`.
+    #[arg(long, conflicts_with = "text")]
+    embeddings: bool,
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]
@@ -191,6 +195,11 @@ impl Stages {
 }
 
 impl Args {
+    /// What is compiled of the model.
+    fn parts(&self) -> Parts {
+        Parts { head: !self.embeddings, ..Parts::ALL }
+    }
+
     /// What is written where nothing is said: a file in the current folder, named after the model.
     fn default_name(&self, extension: &str) -> PathBuf {
         let stem = self.model.path().and_then(Path::file_stem).unwrap_or("demo".as_ref());
@@ -213,7 +222,7 @@ impl Args {
         // Before the work, which would be lost.
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(grids::file(grid_name)).collect();
         let mut output = self.force.open(&path, &read::KIND, &inputs)?;
-        let model = self.model.open()?;
+        let model = self.model.open_parts(self.parts())?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
         let Placed { descriptor, .. } = place::place(&model, &grid, &place::Options { context: self.ctx })?;
         let mut stderr = standard_error();
@@ -268,7 +277,7 @@ impl Args {
     /// Writes what passes left up to one, and nothing else.
     fn stop_after(&self, target: &TargetName, last: &'static Pass, out: &mut dyn Write) -> anyhow::Result<()> {
         let Some(folder) = self.dump_folder()? else { return Ok(()) };
-        let model = self.model.open()?;
+        let model = self.model.open_parts(self.parts())?;
         let mut options = self.options(target)?;
         // A budget is one of experts from `residency` on, and how much is left for them only the whole plan says.
         if self.memory.bytes().is_some() {
@@ -312,7 +321,7 @@ impl Args {
         let folder = self.dump_folder()?;
         let mut output = self.force.open(&path, &file::KIND, &inputs)?;
         let mut stages = Stages::open(&path.with_extension("d"), &self.emit, self.force, &inputs)?;
-        let model = self.model.open()?;
+        let model = self.model.open_parts(self.parts())?;
         for output in [&mut output].into_iter().chain(stages.outputs()) {
             reads(output, model.gguf.files().iter().map(ShardFile::path))?;
         }

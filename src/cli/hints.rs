@@ -16,6 +16,8 @@ pub fn hint(error: &Error) -> Option<String> {
     let hint = match error {
         Error::PlanSays { .. } => "give the option to `ixc compile`, or run the model file",
         Error::NeedsCpu { .. } => "--emulate runs it in the emulator, slowly",
+        Error::OtherOutput { embeddings: true } => "`ixc compile --embeddings` does that",
+        Error::OtherOutput { embeddings: false } => "`ixc compile` does that, and --embeddings serves what it is",
         Error::NoEarlyRouters => "compile it with --prefetch router, or choose previous, frequency or auto",
         Error::NoGroups => "leave --experts map out, or compile a model that has experts with --memory",
         Error::NotPlan { .. } => "--model names the model file of a plan",

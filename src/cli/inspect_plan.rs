@@ -7,7 +7,7 @@ use std::path::Path;
 use ixc::compile::decode_tokenizer;
 use ixc::frontend::tokenizer::ModelKind;
 use ixc::ir::kernel::Kernel;
-use ixc::ir::plan::{Plan, State, Step, WeightFile};
+use ixc::ir::plan::{Output, Plan, Pooling, State, Step, WeightFile};
 use ixc::runtime::load::LoadError;
 use ixc::targets::Target;
 use serde::Serialize;
@@ -23,6 +23,9 @@ pub struct PlanFacts {
     target: String,
     context_length: u32,
     vocabulary: u32,
+    /// Of a plan for embeddings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hidden_states: Option<HiddenFacts>,
     max_tokens: u32,
     files: Vec<String>,
     parameters: u64,
@@ -42,6 +45,13 @@ pub struct PlanFacts {
     chat_template: bool,
     supported: bool,
     problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct HiddenFacts {
+    width: u32,
+    /// How those of a text become one vector, where the model says it.
+    pooling: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -109,6 +119,10 @@ impl PlanFacts {
             target: plan.target.clone(),
             context_length: plan.context_length,
             vocabulary: plan.vocabulary,
+            hidden_states: match plan.output {
+                Output::Logits { .. } => None,
+                Output::Hidden { width, pooling } => Some(HiddenFacts { width, pooling: pooling.map(Pooling::name) }),
+            },
             max_tokens: plan.max_tokens,
             files: plan.files.iter().map(|file| file.path.clone()).collect(),
             parameters: plan.weights.iter().fold(0, |sum, weight| sum.saturating_add(elements(&weight.shape))),
@@ -148,6 +162,10 @@ impl PlanFacts {
         writeln!(out, "target        {}", Printable(&self.target))?;
         writeln!(out, "parameters    {}", super::output::Count(self.parameters))?;
         writeln!(out, "shape         vocabulary {}, context {}", self.vocabulary, self.context_length)?;
+        if let Some(HiddenFacts { width, pooling }) = self.hidden_states {
+            let pooled = pooling.map_or_else(String::new, |way| format!(", a text's pooled by {way}"));
+            writeln!(out, "gives         hidden states of {width} for embeddings{pooled}; no logits")?;
+        }
         for format in &self.formats {
             let size = Bytes(format.bytes).to_string();
             let note = match format.place {

@@ -13,7 +13,9 @@ mod converse;
 mod divergence;
 mod doctor;
 mod dump;
+mod embed;
 mod eval;
+mod expert_files;
 mod experts;
 mod failure;
 mod force;
@@ -91,6 +93,7 @@ pub enum Command {
     Run(Box<run::Args>),
     Serve(Box<serve::Args>),
     Compile(compile::Args),
+    Embed(embed::Args),
     Logits(logits::Args),
     Eval(eval::Args),
     #[command(visible_alias = "quantize")]
@@ -179,6 +182,7 @@ impl Command {
             Command::Run(args) => args.run(out),
             Command::Serve(args) => args.run(out),
             Command::Compile(args) => args.run(out),
+            Command::Embed(args) => args.run(out),
             Command::Logits(args) => args.run(),
             Command::Eval(args) => args.run(out),
             Command::Quantise(args) => args.run(out),

@@ -167,6 +167,7 @@ fn progress(reading: &Reading, rate: &mut Rate, now: Instant) -> String {
         Activity::Measuring => return "measuring".into(),
         Activity::Checking => ("checking weights", Unit::Bytes),
         Activity::Packing => ("packing weights", Unit::Bytes),
+        Activity::Experts => ("reading experts that stay", Unit::Bytes),
         Activity::Prompt => ("reading the prompt", Unit::Tokens),
         Activity::Tokens => ("making tokens", Unit::Tokens),
     };

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ixc::batch::Defaults;
 use ixc::chat::{self, Chat};
+use ixc::expert_use::ExpertUse;
 use ixc::files::Output;
 use ixc::frontend::template::{ChatTemplate, own_program};
 use ixc::grammar::Matcher;
@@ -20,6 +21,7 @@ use ixc::session::{Session, SessionOptions};
 
 use super::batch::{Around, BatchChoice};
 use super::choose::{ModelChoice, RunChoice, backend};
+use super::expert_files::{ExpertFiles, ExpertRecord};
 use super::force::{Force, reads};
 use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
@@ -45,6 +47,7 @@ const DEFAULT_TOKENS: usize = 256;
   cat question.txt | ixc run model.gguf --chat   one answer
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
+  ixc run large.gguf --chat --memory 6GiB --pin-experts hot.json
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
   ixc run large.gguf -f code.rs --spec ngram     repetitions are guessed
   ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'
@@ -100,6 +103,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
+    experts: ExpertFiles,
+    #[command(flatten)]
     shift: ShiftChoice,
     /// Write where the text ended: another run goes on there with --load-state, and computes nothing again.
     #[arg(long, value_name = "FILE")]
@@ -145,6 +150,7 @@ impl Args {
         let state = self.save_state.as_ref().map(|path| self.force.open(path, &saved::KIND, &inputs));
         let mut state = state.transpose()?;
         let batch = self.batch.open(self.force, &inputs)?;
+        let mut record = self.experts.open(self.force, &inputs)?;
         let trace = output.is_some().then(|| Arc::new(Recorder::new()));
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
@@ -153,6 +159,7 @@ impl Args {
                 backend: backend(self.emulate),
                 sequences: self.batch.sequences(),
                 stats: self.stats,
+                pins: record.pins(),
                 trace: trace.clone(),
                 gauge: Some(Arc::clone(&gauge)),
                 // What was guessed has the bits that it has in steps of its own.
@@ -179,14 +186,25 @@ impl Args {
                 system: self.system.clone(),
             };
             let (shift, force) = (self.shift, self.force);
-            return batch.answer(Around { session, speculation, template, shift, defaults, force, begin, inputs });
+            return batch.answer(Around {
+                session,
+                speculation,
+                record,
+                template,
+                shift,
+                defaults,
+                force,
+                begin,
+                inputs,
+            });
         }
         speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
         for output in output.iter_mut().chain(&mut state) {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }
+        record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
         let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &session)).transpose()?;
-        let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, state, out);
+        let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, (state, record), out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
@@ -200,7 +218,7 @@ impl Args {
         Form { template, grammar }: Form,
         gauge: Arc<Gauge>,
         begin: Instant,
-        state: Option<Output>,
+        (state, record): (Option<Output>, ExpertRecord),
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         session.set_context_shift(self.shift.shift());
@@ -255,7 +273,9 @@ impl Args {
             let bytes = writer.session.save_state(state)?;
             note!("ixc: the state is saved: {}", Bytes(bytes));
         }
-        result
+        // Of a run that failed, too.
+        let written = record.write(|| ExpertUse::of(writer.session.engine()));
+        result.and(written.map_err(anyhow::Error::from))
     }
 
     /// Writes a text or begins a conversation; `before` are the tokens of what is gone on with.

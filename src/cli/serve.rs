@@ -15,6 +15,9 @@ use ixc_files::own::private_folder;
 use ixc_files::{ReadError, read_argument};
 
 use super::choose::{ModelChoice, RunChoice};
+use super::embed::PoolingChoice;
+use super::expert_files::ExpertFiles;
+use super::force::Force;
 use super::name::{DEMO, ModelName};
 use super::output::{Bytes, Watch, counted, note};
 use super::shift::ShiftChoice;
@@ -42,6 +45,7 @@ const QUEUE: usize = 16;
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
   ixc serve model.gguf --spec ngram        repetitions are guessed
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
+  ixc serve qwen3-embedding.gguf --embeddings    /v1/embeddings
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
 Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
@@ -106,6 +110,15 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
     #[command(flatten)]
+    experts: ExpertFiles,
+    #[command(flatten)]
+    force: Force,
+    /// Make embeddings (/v1/embeddings) and no text: the model is compiled without its output matrix. A plan must be one of `ixc compile --embeddings`.
+    #[arg(long, visible_alias = "embedding", conflicts_with_all = ["prompt_cache", "prompt_cache_memory", "slot_save_path", "context_shift", "drop_turns"])]
+    embeddings: bool,
+    #[command(flatten)]
+    pooling: PoolingChoice,
+    #[command(flatten)]
     shift: ShiftChoice,
     /// Leave the oldest turns out of a conversation that is too long for three quarters of the context; the system message stays. Otherwise what is longer than
     /// the context is refused.
@@ -137,15 +150,19 @@ impl Args {
                 return Err(BadInput(format!("{} is no folder", folder.display())).into());
             }
         }
+        let inputs: Vec<&Path> = self.model.files().chain(self.template.file()).collect();
+        let mut record = self.experts.open(self.force, &inputs)?;
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
         let options = SessionOptions {
             run: self.speculation.options(engine::Options {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
+                pins: record.pins(),
                 gauge: Some(Arc::clone(&gauge)),
                 ..options.run
             }),
+            embeddings: self.embeddings,
             ..options
         };
         let sources = self.sources()?;
@@ -165,6 +182,7 @@ impl Args {
             prompts,
             shift: self.shift.shift(),
             drops_turns: self.drop_turns,
+            pooling: self.pooling.pooling,
         };
         let local = listener.local_addr().map_err(refused())?;
         let parallel = counted(self.parallel.into(), "request");
@@ -174,6 +192,7 @@ impl Args {
                 let guesser = self.speculation.open(&options)?;
                 let session = Session::open(path.as_deref(), &options)?;
                 drop(watch);
+                record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
                 let speculation = self.speculation.of(guesser, &session)?;
                 let (threads, context) = (session.threads() as u64, session.context());
                 let models = Registry::one(Host::new(session, speculation, of)?);
@@ -201,7 +220,8 @@ impl Args {
             note!("ixc: ending; Ctrl-C again ends at once");
             let _ = end.send(());
         });
-        serve(models, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
+        let used = serve(models, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
+        used.map_or(Ok(()), |used| record.write(|| used))?;
         Ok(())
     }
 
@@ -226,6 +246,8 @@ impl Args {
                 ("--alias", self.alias.is_some()),
                 ("--model", self.model.file().is_some()),
                 ("--spec", self.speculation.is_on()),
+                ("--expert-stats", self.experts.writes()),
+                ("--pin-experts", self.experts.reads()),
             ];
             for (option, is_given) in of_one {
                 if is_given {

@@ -15,7 +15,7 @@ use ixc::runtime::stream::store::stats::{GroupStats, Stats};
 use ixc::runtime::stream::store::{CHUNK, ExpertCache};
 use ixc::timing::{Overlap, Phase};
 
-use super::output::{Bytes, Printable, note};
+use super::output::{Bytes, Printable, counted, note};
 
 /// The store's counts between two moments; the use of its slots is that of the later one.
 pub fn since(mut stats: Stats, before: &Stats) -> Stats {
@@ -52,6 +52,10 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
         100.0 * all.misses as f64 / requested.max(1) as f64,
         Bytes(store.bytes())
     );
+    let pinned: u32 = store.held().iter().map(|held| held.kept).sum();
+    if pinned > 0 {
+        note!("pinned    {} that stay in memory", counted(pinned.into(), "expert"));
+    }
     let drive = &stats.drive;
     let read = drive.routed.bytes + drive.predicted.bytes;
     let rate = |bytes: u64, time: Duration| if time.is_zero() { 0.0 } else { bytes as f64 / time.as_secs_f64() / 1e9 };

@@ -240,7 +240,8 @@ impl Writer<'_> {
                 let observed = streaming::Observed {
                     phase: generation.decode,
                     prompt: None,
-                    defers: self.session.defers(),
+                    // What stays in memory is missed by no routing.
+                    defers: self.session.defers() || store.held().iter().any(|held| held.kept > 0),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };
                 let path = self.wanted.model.path();

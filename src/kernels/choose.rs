@@ -14,22 +14,18 @@ use ixc_kernels::{KINDS, KernelSpec, generate};
 use std::path::Path;
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::kernel::parse::parse;
 use ixc_ir::kernel::verify::verify;
 use ixc_kernels::catalogue::{self, ROWS};
 use ixc_targets::Target;
 
 use super::KernelError;
-use super::replace::signature_difference;
 use crate::Error;
 use crate::compile::{Options, specs};
-use crate::excerpt::Excerpt;
 use crate::model::{Model, is_plan};
+use crate::replacements::{read_kernel, signature_difference};
 
 /// Name of the built-in demo model before the colon.
 const DEMO: &str = "demo";
-/// Longest kernel IR that is read: those of this compiler have some ten kilobytes.
-const MAX_IR_BYTES: u64 = 4 << 20;
 /// Rows that a kernel is run with where no row of the table says how many.
 const DEFAULT_ROWS: u32 = 8;
 
@@ -112,26 +108,6 @@ fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
     }
     let rows = spec.as_ref().map_or(DEFAULT_ROWS, |spec| DEFAULT_ROWS.min(spec.most_rows()));
     Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
-}
-
-/// What a comment begins with, behind its sign, that says which spec a kernel is of: by it an edited one gets the inputs and the dims of what it was
-/// made from.
-pub const SPEC: &str = " spec: ";
-
-/// Reads a file of kernel IR: the kernel, and the spec that a comment before it says.
-///
-/// # Errors
-/// When it cannot be read, is no kernel, or one whose spec is none or of a kernel that is called otherwise.
-pub fn read_kernel(path: &Path) -> Result<(Kernel, Option<KernelSpec>), Error> {
-    let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
-    let kernel = parse(&text)
-        .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
-    let said = text.lines().find_map(|line| line.strip_prefix(';')?.strip_prefix(SPEC));
-    let spec: Option<KernelSpec> = said.map(str::parse).transpose().map_err(KernelError::from)?;
-    if let Some(spec) = &spec {
-        spec.check().map_err(KernelError::from)?;
-    }
-    Ok((kernel, spec))
 }
 
 fn of_model(model: &str, name: &str, target: Target) -> Result<Chosen, Error> {

@@ -18,10 +18,10 @@ use similar::{Algorithm, DiffTag, capture_diff_slices};
 
 use super::bench::{Place, in_turn};
 use super::choose::Chosen;
-use super::replace::signature_difference;
 use super::run::{Case, Engine};
 use super::{KernelError, show};
 use crate::Error;
+use crate::replacements::signature_difference;
 
 /// The kernel that a spec gives, for one that an edited file says it is of.
 ///

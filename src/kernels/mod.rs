@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | [`choose`] | which kernel a name, a spec's text, a file or a model's kernel means |
 //! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
-//! | [`replace`] | kernels in place of those that a model's plan has |
 //! | [`bundle`] | a kernel as a folder of files, and such a folder replayed |
 //! | [`diff`] | two kernels with the same inputs: bits, cost, time, instructions |
 //! | [`mod@bench`] | time per call with its spread, and this machine's peak |
@@ -29,7 +28,6 @@ pub mod bench;
 pub mod bundle;
 pub mod choose;
 pub mod diff;
-pub mod replace;
 pub mod roofline;
 pub mod run;
 pub mod show;

@@ -6,8 +6,9 @@ use ixc_codegen::module::{Artifact, CodegenError};
 use ixc_codegen::x64::{self, Compiled, Stats, X64Error};
 
 use super::KernelError;
-use super::choose::{Chosen, SPEC};
+use super::choose::Chosen;
 use crate::Error;
+use crate::replacements::SPEC;
 
 /// A stage of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ use ixc_runtime::memory_estimate;
 use ixc_server::model::{Listed, Models, Refusal};
 
 use super::{Host, Options};
+use crate::expert_use::ExpertUse;
 use crate::session::{Session, SessionOptions};
 use crate::{Error, budget};
 
@@ -103,10 +104,11 @@ impl Registry {
         self.loading.as_ref().map(|loading| loading.total).filter(|total| *total < u64::MAX)
     }
 
-    /// Lets what is computed end, and unloads all.
-    pub(super) fn end(&self) {
+    /// Lets what is computed end, and unloads all. Gives which experts were used, of one model alone.
+    pub(super) fn end(&self) -> Option<ExpertUse> {
         let loaded: Vec<Loaded> = self.state().loaded.iter_mut().filter_map(Option::take).collect();
-        loaded.iter().for_each(|loaded| loaded.host.end());
+        let mut used: Vec<_> = loaded.iter().map(|loaded| loaded.host.end()).collect();
+        used.pop().flatten().filter(|_| self.sources.len() == 1)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,7 +136,7 @@ impl Registry {
     /// Loads a model, in its turn.
     fn open(&self, number: usize) -> Result<Arc<Host>, Refusal> {
         let name = &self.sources[number].name;
-        let failed = |error: Error| Refusal::Failed { name: name.clone(), message: error.to_string() };
+        let failed = |error: Error| Refusal::NotLoaded { name: name.clone(), message: error.to_string() };
         let Some(Loading { session, host, total }) = &self.loading else {
             return Err(Refusal::Ending);
         };
@@ -147,7 +149,7 @@ impl Registry {
             let (free, unloaded, answering) = self.make_room(wanted, *total);
             // Outside of the lock: it may take as long as a step, and what prompts began with is written.
             let has_unloaded = !unloaded.is_empty();
-            unloaded.iter().for_each(|host| host.end());
+            unloaded.iter().for_each(|host| drop(host.end()));
             if free >= wanted {
                 break free;
             }

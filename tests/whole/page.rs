@@ -264,7 +264,7 @@ fn it_is_usable_by_all() {
     assert_eq!(browser.evaluate("document.getElementById('experts').hidden"), true);
     browser.evaluate(
         "{ const own = window.fetch; window.fetch = (path, options) => path.startsWith('experts')
-             ? Promise.resolve(Response.json({layers: [[0, 1, 4], [9, 0, 2]]})) : own(path, options);
+             ? Promise.resolve(Response.json({chosen: [[0, 1, 4], [9, 0, 2]]})) : own(path, options);
            document.getElementById('model').dispatchEvent(new Event('change')); 0 }",
     );
     browser.until("!document.getElementById('experts').hidden");

@@ -377,7 +377,11 @@ fn model(name: &str, mut module: Module) -> Model {
         layers: Vec::new(),
         draft_layers: 0,
     };
-    Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() }
+    Model {
+        gguf,
+        arch: arch::Model { hyper, module, output: arch::Output::Logits },
+        vocabulary: TokenizerSpec::default(),
+    }
 }
 
 fn tokens(count: usize) -> Vec<u32> {

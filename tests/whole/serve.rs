@@ -20,7 +20,12 @@ pub struct Server {
 impl Server {
     /// Serves the demo model, with these arguments besides.
     pub fn start(arguments: &[&str]) -> Server {
-        Server::start_with(&[&["demo"], arguments].concat())
+        Server::of("demo", arguments)
+    }
+
+    /// Serves a model.
+    pub fn of(model: &str, arguments: &[&str]) -> Server {
+        Server::start_with(&[&[model], arguments].concat())
     }
 
     /// Serves with these arguments.
@@ -56,7 +61,7 @@ impl Server {
     }
 
     /// The status and the body of an answer.
-    fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+    pub fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
         answer(self.begin(method, path, headers, body))
     }
 
@@ -101,6 +106,13 @@ impl Server {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Ends a server as the system does, and waits until it has.
+pub fn end(mut server: Server) {
+    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
+    assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(server.child.id()).unwrap(), libc::SIGTERM) }, 0);
+    assert!(server.child.wait().unwrap().success());
 }
 
 impl Drop for Server {

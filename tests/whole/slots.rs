@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::serve::Server;
+use crate::serve::{Server, end};
 use crate::support::{ixc, scratch, stderr, stdout};
 
 /// Longer than two pages of the prompt cache.
@@ -17,13 +17,6 @@ fn ask(server: &Server, prompt: &str, tokens: usize) -> Value {
     let (status, answer) = server.post("/completion", &request);
     assert_eq!(status, 200, "{answer}");
     answer
-}
-
-/// Ends a server as the system does, and waits until it has.
-fn end(mut server: Server) {
-    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
-    assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(server.child.id()).unwrap(), libc::SIGTERM) }, 0);
-    assert!(server.child.wait().unwrap().success());
 }
 
 #[test]

@@ -5,6 +5,10 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use ixc::compile::{Options, compile};
+use ixc::model::Model;
+use ixc::replacements::Replacements;
+use ixc::targets::Target;
 use serde_json::Value as Json;
 
 fn arguments<'a>(words: &[&'a str], more: &[&'a Path]) -> Vec<&'a str> {
@@ -180,4 +184,38 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let refused = run(&[option, &edited]);
     assert_eq!(refused.status.code(), Some(65), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("edited.ix:") && stderr(&refused).contains('^'), "{}", stderr(&refused));
+}
+
+#[test]
+fn only_a_kernel_that_is_called_alike_takes_the_place_of_another() {
+    let model = Model::new(ixc::demo::open().unwrap()).unwrap();
+    let options = Options { target: Some(Target::PORTABLE), ..Options::default() };
+    let mut plan = compile(&model, &options).unwrap().plan;
+    let folder = scratch("workbench-replaced");
+    let own = plan.kernels.iter().find(|kernel| kernel.name.starts_with("rms_norm")).unwrap().to_string();
+    let name = own.split_whitespace().nth(1).unwrap().to_owned();
+    let write = |file: &str, text: &str| fs::write(folder.join(file), text).unwrap();
+    let put = |plan: &mut _| Replacements::read(&folder).and_then(|read| read.put_into(plan));
+    assert!(put(&mut plan).unwrap_err().to_string().contains("there is no file of kernel IR"));
+    // As it is, nothing is replaced.
+    write("a.ix", &own);
+    assert_eq!(put(&mut plan).unwrap(), [""; 0]);
+    // What is computed may be another.
+    let edited = own.replacen(" add ", " sub ", 1);
+    assert_ne!(edited, own);
+    write("a.ix", &edited);
+    assert_eq!(put(&mut plan).unwrap(), [name.as_str()]);
+    assert!(plan.kernels.iter().any(|kernel| kernel.to_string() == edited));
+    // How it is called may not, nor its name.
+    let error = |text: &str| {
+        write("a.ix", text);
+        put(&mut plan.clone()).unwrap_err().to_string()
+    };
+    let longer = own.replacen("buffer %", "buffer %other : read 64\n  buffer %", 1);
+    assert!(error(&longer).contains("buffer %other : read 64"), "{}", error(&longer));
+    assert!(error(&own.replacen(&name, "other", 1)).contains("has no kernel \"other\""));
+    assert!(error("kernel a {").contains("a.ix:1:"));
+    write("b.ix", &own);
+    write("a.ix", &own);
+    assert!(put(&mut plan).unwrap_err().to_string().contains("b.ix"));
 }

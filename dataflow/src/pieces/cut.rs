@@ -5,7 +5,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, Bands, BufferId, KernelId, Plan, RopeTable, RowCount, Source, Split, Step, Task, Variant,
+    ArenaBuffer, Arg, Bands, BufferId, KernelId, Output, Plan, RopeTable, RowCount, Source, Split, Step, Task, Variant,
 };
 use ixc_kernels::signature::BindError;
 use ixc_kernels::{AddBias, Gated, KernelSpec, Map, Scale, Softcap};
@@ -37,11 +37,14 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
     }
     cutting.combined_apart()?;
     let logits = cutting.became(draft.plan.logits)?;
-    let softmax = cutting.kernel(draft.plan.softmax)?;
+    let output = match draft.plan.output {
+        Output::Logits { softmax } => Output::Logits { softmax: cutting.kernel(softmax)? },
+        hidden @ Output::Hidden { .. } => hidden,
+    };
     let Cutting { tasks, buffers, ropes, .. } = cutting;
     let (kernels, work) = tasks.into_parts();
     tracing::debug!(whole = draft.work.len(), tasks = work.len(), kernels = kernels.len(), "in pieces");
-    let plan = Plan { kernels, buffers, ropes, logits, softmax, ..draft.plan.clone() };
+    let plan = Plan { kernels, buffers, ropes, logits, output, ..draft.plan.clone() };
     Ok(Draft { plan, work, steps: None })
 }
 

@@ -18,8 +18,8 @@ use crate::grid::Grid;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::levels::Levels;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, BufferId, DimRule, Division, Input, KEY_LANES, Plan, RowAxis, RowCount, Source, Split, Step,
-    Task,
+    ATTENTION_BLOCK, Arg, BufferId, DimRule, Division, Input, KEY_LANES, Output, Plan, RowAxis, RowCount, Source,
+    Split, Step, Task,
 };
 use ixc_ir::state::StateKind;
 
@@ -137,6 +137,9 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
     }
     if !embedded {
         return wrong("embed", "no task makes rows of the embedding");
+    }
+    if let Output::Hidden { .. } = plan.output {
+        return wrong("output", "hidden states; a grid gives logits");
     }
     making.made.logits = making.tensor(plan.logits.0)?;
     Ok(making.made)

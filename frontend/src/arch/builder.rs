@@ -31,6 +31,8 @@ pub(super) struct Builder<'a> {
     gguf: &'a Gguf,
     pub hyper: &'a Hyper,
     architecture: &'static str,
+    /// Whether the model ends with its output matrix, or before it.
+    head: bool,
     graph: GraphBuilder,
     step: StepParams,
     used: HashSet<String>,
@@ -44,13 +46,14 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// A function with its parameters and no ops.
-    pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str) -> Builder<'a> {
+    pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str, head: bool) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
         Builder {
             gguf,
             hyper,
             architecture,
+            head,
             graph,
             step,
             used: HashSet::new(),
@@ -283,9 +286,16 @@ impl<'a> Builder<'a> {
         self.output(x)
     }
 
-    /// Logits of rows that are normalised already.
+    /// Logits of rows that are normalised already; the rows themselves of a model that ends before its output matrix.
     pub fn output(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
+        if !self.head {
+            let matrix = [vocabulary, embedding_length];
+            for (part, shape) in [("weight", &matrix[..]), ("scale", &[1]), ("bias", &[vocabulary])] {
+                self.unread(&format!("output.{part}"), shape)?;
+            }
+            return Ok(x);
+        }
         let y = if self.has("output.weight") {
             self.linear(x, "output", embedding_length, vocabulary, Bias::Optional)?
         } else {

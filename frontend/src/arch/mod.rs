@@ -109,6 +109,7 @@ mod streams;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
+use ixc_ir::plan::Pooling;
 
 use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
@@ -212,6 +213,34 @@ pub struct Model {
     pub hyper: Hyper,
     /// The graph: one function, `step`.
     pub module: Module,
+    /// What it gives of the rows that are wanted.
+    pub output: Output,
+}
+
+/// What a graph gives of the rows that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Logits.
+    Logits,
+    /// Hidden states behind the last norm, as the output matrix takes them.
+    Hidden {
+        /// How those of a text become one vector, where the file says it.
+        pooling: Option<Pooling>,
+    },
+}
+
+/// Which parts of a model its graph has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Layers, from the first on.
+    pub layers: usize,
+    /// Whether it ends with the output matrix, so that it gives logits, or before it.
+    pub head: bool,
+}
+
+impl Parts {
+    /// All of it.
+    pub const ALL: Parts = Parts { layers: usize::MAX, head: true };
 }
 
 /// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.
@@ -230,15 +259,15 @@ pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
 /// # Errors
 /// When the architecture is unknown, a key or tensor is missing or impossible, or a tensor's type has no format.
 pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
-    build_first(gguf, usize::MAX)
+    build_parts(gguf, Parts::ALL)
 }
 
-/// Builds the graph of the first `layers` layers, between the embedding and the output matrix of the whole model: what it computes
-/// means nothing, and takes the time of so many layers.
+/// Builds the graph of parts of it. The first layers, between the embedding and the output matrix of the whole model, compute what means nothing,
+/// and take the time of so many layers.
 ///
 /// # Errors
 /// As [`build`].
-pub fn build_first(gguf: &Gguf, layers: usize) -> Result<Model, ArchError> {
+pub fn build_parts(gguf: &Gguf, Parts { layers, head }: Parts) -> Result<Model, ArchError> {
     let name: &str = gguf.metadata().read("general.architecture")?;
     let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
         let (path, found) = (gguf.metadata().path().into(), name.into());
@@ -247,8 +276,21 @@ pub fn build_first(gguf: &Gguf, layers: usize) -> Result<Model, ArchError> {
     let mut hyper = Hyper::read(gguf, architecture.name, architecture.defaults)?;
     let whole = hyper.layers.len() <= layers;
     hyper.layers.truncate(layers);
-    let mut builder = Builder::new(gguf, &hyper, architecture.name);
-    let logits = (architecture.build)(&mut builder)?;
-    let module = builder.finish(logits, whole)?;
-    Ok(Model { hyper, module })
+    let mut builder = Builder::new(gguf, &hyper, architecture.name, head);
+    let result = (architecture.build)(&mut builder)?;
+    let module = builder.finish(result, whole)?;
+    let output = if head { Output::Logits } else { Output::Hidden { pooling: pooling(gguf, architecture.name)? } };
+    Ok(Model { hyper, module, output })
+}
+
+/// What `ARCHITECTURE.pooling_type` says, in llama.cpp's numbers: 0 is none.
+fn pooling(gguf: &Gguf, architecture: &str) -> Result<Option<Pooling>, GgufError> {
+    let key = format!("{architecture}.pooling_type");
+    Ok(match gguf.metadata().read_or(&key, 0u32)? {
+        0 => None,
+        1 => Some(Pooling::Mean),
+        2 => Some(Pooling::First),
+        3 => Some(Pooling::Last),
+        other => return Err(gguf.metadata().bad_value(&key, other, "0 to 3 (none, mean, cls, last)")),
+    })
 }

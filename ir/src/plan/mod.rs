@@ -105,6 +105,55 @@ impl RowCount {
     }
 }
 
+/// What a step gives of the rows that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Output {
+    /// Logits `[L, vocabulary]`.
+    Logits {
+        /// The sampler's softmax over one row.
+        softmax: KernelId,
+    },
+    /// Hidden states `[L, width]` behind the last norm, of which embeddings are made: a model without its output matrix.
+    Hidden {
+        /// Elements of a row.
+        width: u32,
+        /// How the rows of a text become one, where the model says it.
+        pooling: Option<Pooling>,
+    },
+}
+
+/// How the hidden states of a text become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first token's.
+    First,
+    /// The last token's.
+    Last,
+}
+
+impl Pooling {
+    /// All of them, with the names that llama.cpp has for them.
+    pub const ALL: [(&'static str, Pooling); 3] =
+        [("mean", Pooling::Mean), ("cls", Pooling::First), ("last", Pooling::Last)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Pooling::ALL.iter().find(|(_, pooling)| *pooling == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl std::str::FromStr for Pooling {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pooling, String> {
+        let found = Pooling::ALL.iter().find(|(name, _)| *name == text).map(|(_, pooling)| *pooling);
+        let names = || Pooling::ALL.map(|(name, _)| name).join(", ");
+        found.ok_or_else(|| format!("{text:?} is no pooling; right would be one of {}", names()))
+    }
+}
+
 /// A buffer of the arena: `row_bytes` for each row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaBuffer {
@@ -765,10 +814,10 @@ pub struct Plan<K> {
     pub kernels: Vec<K>,
     /// Steps.
     pub steps: Vec<Step>,
-    /// Where the logits are: f32 `[L, vocabulary]`.
+    /// Where what a step gives is: f32 `[L, n]`, a row for each that is wanted.
     pub logits: BufferId,
-    /// The sampler's softmax over one row of logits.
-    pub softmax: KernelId,
+    /// What it is.
+    pub output: Output,
     /// Tokenizer and chat template, as the frontend encodes them.
     #[serde(with = "hex")]
     pub tokenizer: Vec<u8>,
@@ -809,7 +858,7 @@ impl<K> Plan<K> {
             arena_bytes: self.arena_bytes,
             steps: self.steps,
             logits: self.logits,
-            softmax: self.softmax,
+            output: self.output,
             tokenizer: self.tokenizer,
         })
     }

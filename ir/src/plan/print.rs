@@ -11,7 +11,8 @@
 use std::fmt::Write;
 
 use super::{
-    Division, Input, Ngram, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, Temperature, WeightFile,
+    Division, Input, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, Temperature,
+    WeightFile,
 };
 
 /// The plan's text. `name` gives a kernel's.
@@ -110,8 +111,14 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
             Step::Release { group } => writeln!(out, "step {i}: release experts {group}")?,
         }
     }
-    let softmax = kernel(plan, plan.softmax.0, name);
-    writeln!(out, "logits: {}, softmax {softmax}", buffer(plan, plan.logits.0))
+    let rows = buffer(plan, plan.logits.0);
+    match plan.output {
+        Output::Logits { softmax } => writeln!(out, "logits: {rows}, softmax {}", kernel(plan, softmax.0, name)),
+        Output::Hidden { width, pooling } => {
+            let pooled = pooling.map_or_else(String::new, |pooling| format!(", pooled by {}", pooling.name()));
+            writeln!(out, "hidden states: {rows}, {width} wide{pooled}")
+        }
+    }
 }
 
 fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: &mut String) -> std::fmt::Result {

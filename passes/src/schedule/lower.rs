@@ -34,8 +34,8 @@ use ixc_ir::graph::{
     self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, Place, StateId, Type, ValueId, WeightId,
 };
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Ngram, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source,
-    State, StateField, WeightFile,
+    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount,
+    Source, State, StateField, WeightFile,
 };
 use ixc_kernels::tiling::{Tiling, TilingError};
 use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
@@ -47,7 +47,7 @@ use super::matrix::{Product, Swiglu, gate, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::draft::{fit, part_bytes, row_bytes};
 use crate::error::PassError;
-use crate::pass::{Context, Facts, Pass, Run};
+use crate::pass::{Context, Facts, GraphResult, Pass, Run};
 
 /// The pass.
 pub static PASS: Pass = Pass {
@@ -88,8 +88,15 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
     if result.rows != Rows::Outputs || function.ty(logits).dims().len() != 2 {
         return Err(step(format!("its result is {}, of other rows than those wanted", function.ty(logits))));
     }
-    let vocabulary = fit("vocabulary", result.width)?;
-    let softmax = lowering.tasks.kernel(Softmax { n: vocabulary })?;
+    let (vocabulary, output) = match facts.result {
+        GraphResult::Logits => {
+            let vocabulary = fit("vocabulary", result.width)?;
+            (vocabulary, Output::Logits { softmax: lowering.tasks.kernel(Softmax { n: vocabulary })? })
+        }
+        GraphResult::Hidden { vocabulary, pooling } => {
+            (vocabulary, Output::Hidden { width: fit("width of hidden states", result.width)?, pooling })
+        }
+    };
     let expert_groups = lowering.expert_groups()?;
     let Lowering { plan_weights, ropes, states, buckets, tasks, buffers, .. } = lowering;
     let (kernels, work) = tasks.into_parts();
@@ -119,7 +126,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         kernels,
         steps: Vec::new(),
         logits: result.buffer,
-        softmax,
+        output,
         tokenizer: facts.tokenizer.clone(),
     };
     Ok(Draft { plan, work, steps: None })

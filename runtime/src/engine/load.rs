@@ -18,7 +18,9 @@ use crate::bucket::Bucket;
 use crate::crew::Crew;
 use crate::execute::{Backend, EngineMemory, Parts};
 use crate::executor::sequences::Sequences;
+use crate::expert_counts::ExpertCounts;
 use crate::expert_prefetch::Prefetcher;
+use crate::expert_use::Pins;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::gauge::{Activity, Gauge};
@@ -35,7 +37,7 @@ use crate::saved::identity::{self, Sample};
 use crate::saved::{Digest, Identity};
 use crate::stats::{Clock, Stats};
 use crate::stored::{Makers, Stored};
-use crate::stream::store::Config;
+use crate::stream::store::{Config, Keep};
 use crate::weights::{Unpacked, Weight, Weights};
 
 mod budget;
@@ -70,6 +72,8 @@ pub(crate) struct Loaded {
     pub(crate) exact_batch: bool,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     pub(crate) stats: Stats,
+    /// How often each expert was chosen.
+    pub(crate) expert_counts: ExpertCounts,
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) architecture: String,
     pub(crate) target: Target,
@@ -111,6 +115,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         return Err(LoadError::Context { found: context, most });
     }
     let (plan_digest, samples) = (identity::of_plan(&plan, context), identity::samples(&plan));
+    let expert_counts = ExpertCounts::new(&program, &plan.weights);
+    options.pins.as_ref().map_or(Ok(()), |pins| expert_counts.check(&pins.chosen))?;
     // No larger than MAX_CONTEXT, which is a multiple.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
     // Before threads are bound, and whatever becomes of the caller's later.
@@ -183,7 +189,11 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         store.advice = Some(advice.map_err(|weight| LoadError::PackedExperts { weight })?);
     }
     if let Some((layout, paths)) = layout {
-        let config = Config { budget: for_experts, trace: options.trace.clone(), ..options.stream.clone() };
+        let pins = options.pins.as_ref();
+        let keep =
+            pins.map(|Pins { chosen, percent }| Keep { blocks: expert_counts.most_used(chosen), percent: *percent });
+        let (keep, trace) = (keep.unwrap_or_default(), options.trace.clone());
+        let config = Config { budget: for_experts, keep, trace, ..options.stream.clone() };
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, prefetcher)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
@@ -193,6 +203,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         store.experts = Some(experts);
         // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
         pack_all(&mut store.weights, &store.files, &mut pool, options.gauge.as_deref())?;
+        if let Some(experts) = &store.experts {
+            let read = experts.read_kept(&mut pool, options.gauge.as_deref());
+            read.map_err(|source| LoadError::Pack { source })?;
+        }
     }
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
@@ -210,6 +224,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         exact_batch: options.exact_batch,
         clocks,
         stats: Stats { threads, ..Stats::default() },
+        expert_counts,
         gauge: options.gauge.clone(),
         architecture: plan.architecture,
         target,

@@ -7,10 +7,12 @@
 //! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
 //! | [`load`] | from a plan to what steps need |
 //! | [`memory_estimate`] | what a plan takes of memory, before it is loaded |
+//! | [`expert_use`] | which experts are used, and which stay in memory |
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
 
+pub mod expert_use;
 pub mod file;
 pub mod load;
 pub mod memory_estimate;
@@ -21,5 +23,6 @@ pub mod saved;
 pub mod sequence;
 
 pub use crate::executor::sequences::{Sequence, StateBytes};
+pub use expert_use::{EvictError, Pins};
 pub use options::{BackendKind, ExpertStore, Options};
 pub use sequence::{Addition, Engine, FIRST, SequenceId, Softmax, StepError};

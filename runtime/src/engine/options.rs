@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::expert_use::Pins;
 use crate::error::load::LoadError;
 use crate::gauge::Gauge;
 use crate::pool::{MAX_THREADS, Pool};
@@ -69,6 +70,8 @@ pub struct Options {
     pub experts: ExpertStore,
     /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.
     pub stream: Config,
+    /// Which of them stay in memory; none where nothing is said.
+    pub pins: Option<Pins>,
     /// Which of them are read ahead; by default whichever way is measured to pay.
     pub prefetch: predict::Settings,
     /// Whether [`Engine::take_stats`](crate::engine::Engine::take_stats) shall know tasks and stalls.

@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{MAX_OUTPUTS, Plan, RowCount, State};
+use ixc_ir::plan::{MAX_OUTPUTS, Output, Plan, RowCount, State};
 use ixc_targets::Target;
 
 use crate::crew::Crew;
@@ -126,6 +126,9 @@ pub enum StepError {
         /// Why.
         kind: std::io::ErrorKind,
     },
+    /// Probabilities of what are no logits.
+    #[error("the plan gives hidden states, of which there are no probabilities")]
+    NoLogits,
     /// Another length than the vocabulary's.
     #[error("{found} logits or probabilities; the vocabulary has {expected}")]
     Vocabulary {
@@ -318,6 +321,7 @@ impl Engine {
         for piece in &runs {
             sequences.get_mut(piece.sequence).into_iter().for_each(|sequence| sequence.advance(piece.rows));
         }
+        self.loaded.expert_counts.add(counts.tokens, &mut self.loaded.store.buckets);
         if adapts {
             self.loaded.crew.note(wall, late);
             self.loaded.stats.reduced += self.loaded.crew.take_reduced();
@@ -462,6 +466,19 @@ impl Engine {
         self.sequence(FIRST)
     }
 
+    /// What the plan gives of rows that are wanted: logits, or hidden states, for which the names of logits stand here, too.
+    pub fn output(&self) -> Output {
+        self.loaded.program.output
+    }
+
+    /// Numbers of a row of it.
+    pub fn output_width(&self) -> u32 {
+        match self.loaded.program.output {
+            Output::Logits { .. } => self.loaded.program.vocabulary,
+            Output::Hidden { width, .. } => width,
+        }
+    }
+
     /// Logits of the last step's wanted rows.
     pub fn all_logits(&self) -> &[f32] {
         let buffer = &self.loaded.program.buffers[self.loaded.program.logits.0 as usize];
@@ -481,7 +498,7 @@ impl Engine {
 
     /// Logits of one of the last step's wanted rows; empty where there is none.
     pub fn logits(&self, output: usize) -> &[f32] {
-        self.all_logits().chunks_exact(self.loaded.program.vocabulary as usize).nth(output).unwrap_or(&[])
+        self.all_logits().chunks_exact(self.output_width() as usize).nth(output).unwrap_or(&[])
     }
 
     /// Goes back to the first `tokens` tokens, or to as many before that as [`Engine::reach`] says; does nothing where there are not more.
@@ -655,7 +672,8 @@ impl Softmax for Engine {
                 return Err(StepError::Vocabulary { found, expected });
             }
         }
-        let kernel = self.loaded.program.softmax.0 as usize;
+        let Output::Logits { softmax } = self.loaded.program.output else { return Err(StepError::NoLogits) };
+        let kernel = softmax.0 as usize;
         let mut sizes = [0; 3];
         for (size, parameter) in sizes.iter_mut().zip(&self.loaded.program.kernels[kernel].buffers) {
             *size = parameter.size.at(&[]).unwrap_or(0);

@@ -170,6 +170,9 @@ pub enum LoadError {
         /// The first weight that is.
         weight: String,
     },
+    /// Counts of how experts are used that are of another model.
+    #[error("which experts are used is known of another model: {0}")]
+    OtherExperts(#[from] OtherExperts),
     /// Experts can't be streamed.
     #[error(transparent)]
     Stream(Box<StreamError>),
@@ -184,6 +187,29 @@ pub enum LoadError {
     Thread {
         /// Why.
         source: io::Error,
+    },
+}
+
+/// How layers with experts differ from those of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OtherExperts {
+    /// There are more or fewer.
+    #[error("{found} layers have experts there, and {expected} here")]
+    Layers {
+        /// There.
+        found: usize,
+        /// In the plan.
+        expected: usize,
+    },
+    /// One has more or fewer experts.
+    #[error("layer {layer} of those with experts has {found} there, and {expected} here")]
+    Experts {
+        /// Which layer, of those with experts.
+        layer: usize,
+        /// Its experts there.
+        found: usize,
+        /// In the plan.
+        expected: usize,
     },
 }
 

@@ -26,8 +26,10 @@ use crate::blocks::{BLOCK_HEADER, BlockError, BlockShape};
 use crate::bucket::ExpertRows;
 use crate::error::execute::ExecuteError;
 use crate::expert_prefetch::{Prefetcher, by_rank};
+use crate::gauge::{Activity, Gauge};
 use crate::memory::Region;
 use crate::pack::Job;
+use crate::pool::{Pool, PoolError};
 use crate::program::Program;
 use crate::stream::affinity;
 use crate::stream::files::PAGE;
@@ -385,12 +387,47 @@ impl Experts {
             self.store.refute(group);
         }
         self.prefetcher().forget();
-        // Nobody reads them any more: all threads are done.
+        self.discard_damaged();
+    }
+
+    /// Gives up blocks that were found damaged. Nobody reads them any more: all threads are done.
+    fn discard_damaged(&self) {
         if let Some(checks) = &self.checks {
             for block in checks.damaged.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                 self.store.discard(block);
             }
         }
+    }
+
+    /// Reads the blocks that stay, by all threads. One that cannot be read, or is damaged, is told by the step that wants it.
+    ///
+    /// # Errors
+    /// When a thread panics.
+    pub(crate) fn read_kept(&self, pool: &mut Pool, gauge: Option<&Gauge>) -> Result<(), PoolError> {
+        let kept = self.store.read_kept();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let bytes = |block: &BlockId| {
+            let parts = self.groups.get(block.group as usize).into_iter().flat_map(|blocks| &blocks.parts);
+            parts.map(|part| part.bytes).sum::<u64>()
+        };
+        let total = kept.iter().map(bytes).sum();
+        gauge.iter().for_each(|gauge| gauge.begin(Activity::Experts, total));
+        let (threads, begin) = (pool.threads(), Instant::now());
+        let read = pool.run(&|thread| {
+            self.trace.iter().for_each(|trace| trace.enter(thread));
+            for block in kept.iter().skip(thread).step_by(threads) {
+                if let Err(error) = self.wait(block.group, block.expert) {
+                    tracing::warn!(%block, %error, "an expert that is to stay in memory cannot be read");
+                }
+                gauge.iter().for_each(|gauge| gauge.add(bytes(block)));
+            }
+        });
+        (0..self.groups.len() as u32).for_each(|group| self.store.release(group));
+        self.discard_damaged();
+        tracing::info!(experts = kept.len(), bytes = total, elapsed = ?begin.elapsed(), "experts that stay are read");
+        read
     }
 
     /// Waits for the block of a requested expert.

@@ -7,6 +7,7 @@
 //! | `sequences` | whose states those are, and the rows of each sequence in a step |
 //! | [`stats`] | where the time went |
 //! | [`page_cache_hints`] | experts in mapped files: telling the page cache what will be needed |
+//! | [`expert_counts`] | how often each expert was chosen |
 //! | `crew` | how many threads steps have, where others use the processors, too |
 //! | `expert_prefetch` | predicting which experts the next layer needs, while tokens are made one by one |
 //! | `experts` | a step's requests to the expert cache, and what waits for them |
@@ -14,6 +15,7 @@
 
 pub(crate) mod crew;
 pub mod execute;
+pub mod expert_counts;
 pub(crate) mod expert_prefetch;
 pub(crate) mod experts;
 pub mod page_cache_hints;

@@ -5,14 +5,14 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::ngram;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Ngram, Plan, PlanWeight,
-    RopeTable, RowAxis, RowCount, Source, State, StateField, Step, Task, Variant, WeightFile,
+    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Ngram, Output, Plan,
+    PlanWeight, RopeTable, RowAxis, RowCount, Source, State, StateField, Step, Task, Variant, WeightFile,
 };
 use ixc_ir::state::FieldRow;
 
 use super::{
     Access, Apart, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS,
-    MAX_PARTS, Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
+    MAX_PARTS, MAX_WIDTH, Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
 };
 use crate::pack;
 
@@ -630,16 +630,18 @@ impl Checker<'_> {
 
     pub(super) fn logits(&self) -> Result<(), Problem> {
         let buffer = id("buffer", self.plan.logits.0, &self.plan.buffers)?;
-        let expected = u64::from(self.plan.vocabulary) * 4;
+        let expected = u64::from(output_width(self.plan)?) * 4;
         if buffer.rows == RowCount::Outputs && buffer.row_bytes == expected && buffer.offset.is_multiple_of(4) {
             Ok(())
         } else {
-            Err(Problem::Shape { expected: "an aligned buffer with one f32 of each wanted output for each word" })
+            Err(Problem::Shape {
+                expected: "an aligned buffer with one f32 of each wanted output for each word, or element of a hidden state",
+            })
         }
     }
 
-    pub(super) fn softmax(&self) -> Result<(), Problem> {
-        let kernel = id("kernel", self.plan.softmax.0, self.kernels)?;
+    pub(super) fn softmax(&self, softmax: KernelId) -> Result<(), Problem> {
+        let kernel = id("kernel", softmax.0, self.kernels)?;
         let row = u64::from(self.plan.vocabulary) * 4;
         let fits = |buffer: &Parameter, bytes: u64| buffer.size.at(&[]).is_some_and(|size| size <= bytes);
         match &kernel.buffers[..] {
@@ -657,6 +659,14 @@ impl Checker<'_> {
             }
             _ => Err(Problem::Shape { expected: "a kernel from logits and inverse temperature to probabilities" }),
         }
+    }
+}
+
+/// Elements of a row that a step gives.
+fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
+    match plan.output {
+        Output::Logits { .. } => Ok(plan.vocabulary),
+        Output::Hidden { width, .. } => range("elements of a hidden state", width, 1, MAX_WIDTH).map(|()| width),
     }
 }
 

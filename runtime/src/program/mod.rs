@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Input, KernelId, Ngram, Plan, Source, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Input, Ngram, Output, Plan, Source, Task};
 
 use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
@@ -45,6 +45,8 @@ pub const MAX_TOKENS: u32 = 1 << 20;
 pub const MAX_CONTEXT: u32 = 1 << 24;
 /// Largest vocabulary.
 pub const MAX_VOCABULARY: u32 = 1 << 24;
+/// Most elements of a hidden state.
+pub const MAX_WIDTH: u32 = 1 << 24;
 /// Most experts of a routing.
 pub const MAX_EXPERTS: u32 = 1 << 16;
 /// Most scratch memory of a kernel, in bytes.
@@ -387,10 +389,10 @@ pub struct Program {
     pub max_tokens: u32,
     /// Vocabulary.
     pub vocabulary: u32,
-    /// Where the logits are.
+    /// Where what a step gives is.
     pub logits: BufferId,
-    /// The sampler's softmax.
-    pub softmax: KernelId,
+    /// What it is.
+    pub output: Output,
 }
 
 impl Program {
@@ -444,7 +446,9 @@ impl Program {
         let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
         let Checked { stages, groups, windows } = groups::check(&checker, checker.stages()?)?;
         at(&"logits", checker.logits())?;
-        at(&"softmax", checker.softmax())?;
+        if let Output::Logits { softmax } = plan.output {
+            at(&"softmax", checker.softmax(softmax))?;
+        }
         let ends =
             |end: fn(&PartPlace) -> u64| stages.iter().flat_map(|stage| &stage.parts).map(end).max().unwrap_or(0);
         // They fit: each was found to be at most MAX_PARTS.
@@ -484,7 +488,7 @@ impl Program {
             max_tokens: plan.max_tokens,
             vocabulary: plan.vocabulary,
             logits: plan.logits,
-            softmax: plan.softmax,
+            output: plan.output,
             kernels,
         })
     }

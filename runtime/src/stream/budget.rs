@@ -98,6 +98,22 @@ impl Spending {
         }
         Ok(spending)
     }
+
+    /// Which of these blocks can stay once they are there: the first ones, as far as they take at most this part of the slots of their size, in
+    /// percent, and leave as many as streaming needs at the least. Each is named once.
+    pub fn kept(&self, least: &Spending, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
+        let room = |(class, least): (&SizeClass, &SizeClass)| {
+            let part = u64::from(class.count) * u64::from(percent.min(100)) / 100;
+            // No more than there are slots.
+            (part as u32).min(class.count.saturating_sub(least.count))
+        };
+        let mut rooms: Vec<u32> = self.classes.iter().zip(&least.classes).map(room).collect();
+        let mut takes = |number: &u32| {
+            let room = self.class_of.get(*number as usize).and_then(|class| rooms.get_mut(*class));
+            room.is_some_and(|room| std::mem::replace(room, room.saturating_sub(1)) > 0)
+        };
+        wanted.into_iter().filter(|number| takes(number)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -142,6 +158,32 @@ mod tests {
                 spending.classes.iter().zip([96.0, 32.0]).map(|(c, of)| f64::from(c.count) / of).collect();
             assert!((parts[0] - parts[1]).abs() <= 0.1, "{parts:?}");
         }
+    }
+
+    #[test]
+    fn what_stays_leaves_room_for_the_rest() {
+        let blocks: Vec<Block> = (0..4)
+            .flat_map(|l| (0..8).map(move |e| block(l, e, if l < 3 { 10 * PAGE } else { 5 * PAGE }, Form::Packed)))
+            .collect();
+        let least = Spending::least(&blocks, 2);
+        let spending = Spending::of(&blocks, 2, least.bytes() + 120 * PAGE, None).unwrap();
+        let counts = |spending: &Spending| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
+        let (all, few) = (counts(&spending), counts(&least));
+        assert!(all[0] > few[0] + 4 && all[1] > few[1] + 1, "{all:?} {few:?}");
+        // The last layer's first, whose slots are of another size.
+        let wanted = || (0..32u32).rev();
+        for percent in [0, 1, 25, 50, 100, 300] {
+            let kept = spending.kept(&least, wanted(), percent);
+            let of = |class| kept.iter().filter(|&&number| spending.class_of[number as usize] == class).count() as u32;
+            for class in [0, 1] {
+                let part = all[class] * percent.min(100) / 100;
+                assert_eq!(of(class), part.min(all[class] - few[class]), "{percent} {class}");
+            }
+            assert!(kept.is_sorted_by(|a, b| a > b));
+        }
+        // With the least nothing can stay, and numbers of no block never do.
+        assert_eq!(least.kept(&least, wanted(), 100), []);
+        assert_eq!(spending.kept(&least, [77, 31], 100), [31]);
     }
 
     #[test]

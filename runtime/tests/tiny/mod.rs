@@ -235,7 +235,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         kernels: Vec::new(),
         steps: Vec::new(),
         logits: BufferId(0),
-        softmax: KernelId(0),
+        output: Output::Logits { softmax: KernelId(0) },
         tokenizer: vec![1, 2, 3],
     };
     let mut m = Maker { factors, plan, bytes: b"a header of sixteen".to_vec() };
@@ -403,7 +403,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     m.plan.steps = steps.into_iter().map(|tasks| Step::Run { tasks, alone: 0 }).collect();
     m.plan.steps.insert(bucket_at, Step::Bucket { bucket, ids, first: 0, top_k: TOP_K, experts: EXPERTS });
     m.plan.logits = logits;
-    m.plan.softmax = softmax;
+    m.plan.output = Output::Logits { softmax };
     m.plan.files.push(SourceFile {
         path: "tiny.weights".into(),
         bytes: m.bytes.len() as u64,

@@ -35,17 +35,20 @@
 //! A group that wants more blocks than there are slots (a prefill) takes them in windows: [`ExpertCache::window`] says how many fit,
 //! [`ExpertCache::request`] is called with so many, and each [`ExpertCache::release_block`] makes room for one more.
 //!
+//! Some blocks can be [kept](Keep): they are read once, in the beginning ([`ExpertCache::read_kept`]), and stay.
+//!
 //! Raw blocks have to be packed after they were read. Whoever waits packs what has arrived for the running group; threads
 //! with nothing else to do take any with [`ExpertCache::claim_arrived`].
 //!
 //! Invariant: slots and staging memory together never exceed the budget: they are all there is.
 //! Invariant: a block is read once for all who want it (single flight), and never given up while it is pinned, read or packed.
+//! Invariant: kept blocks leave as many slots as streaming needs at the least, and no request counts on theirs.
 
 mod check;
 mod state;
 pub mod stats;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,7 +65,7 @@ use super::queue::Queue;
 use super::reservation::Reservation;
 use super::{Block, BlockId, Form, StreamError, cache};
 use state::{Inner, Phase};
-use stats::{ClassUse, Stats};
+use stats::{ClassUse, Held, Stats};
 
 /// Rounds of spinning before a thread that waits parks: a few microseconds. A read takes a hundred times as long.
 const SPINS: u32 = 200;
@@ -85,12 +88,32 @@ pub struct Config {
     pub staging: Option<u32>,
     /// What is given up first.
     pub policy: cache::Kind,
+    /// What is not given up.
+    pub keep: Keep,
     /// How the drive is used.
     pub drive: Options,
     /// Who is told what is read, and what lies in slots.
     pub trace: Option<Arc<Recorder>>,
     /// What reads, where it is neither of the two that there are.
     pub backend: Option<Make>,
+}
+
+/// Which blocks stay once they are there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Those that shall, each once, the most wanted first.
+    pub blocks: Vec<BlockId>,
+    /// The part of the slots of each size that they may take, in percent.
+    pub percent: u32,
+}
+
+/// What was given up because somebody said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Blocks.
+    pub blocks: u32,
+    /// Bytes of their slots, which are free now.
+    pub bytes: u64,
 }
 
 /// What makes a backend for a queue.
@@ -115,6 +138,7 @@ impl Default for Config {
             direct: true,
             staging: None,
             policy: cache::Kind::default(),
+            keep: Keep::default(),
             drive: Options::default(),
             trace: None,
             backend: None,
@@ -289,7 +313,11 @@ impl ExpertCache {
         let reservation = Arc::new(Reservation::new(spending.bytes())?);
         let queue = Arc::new(Queue::new(files, reservation, config.chunk).traced(config.trace.clone()));
         let groups = blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(0);
-        let inner = Inner::new(&spending, blocks.len(), groups, config.policy);
+        let mut seen = HashSet::new();
+        let wanted = config.keep.blocks.iter().filter_map(|block| numbers.get(block).copied());
+        let wanted = wanted.filter(|number| seen.insert(*number));
+        let kept = spending.kept(&Spending::least(&blocks, config.top_k), wanted, config.keep.percent);
+        let inner = Inner::new(&spending, blocks.len(), groups, config.policy, &kept);
         let slot_offsets = inner.slots.offsets();
         let staging_begin = super::slots::Slots::bytes(&spending.classes);
         let staging = u64::from(spending.staging.count);
@@ -363,6 +391,31 @@ impl ExpertCache {
         let known: Vec<u32> =
             experts.iter().filter_map(|&expert| fixed.number(BlockId { group, expert }).ok()).collect();
         self.shared.lock().foresee(fixed, group, &known, sure)
+    }
+
+    /// Begins to read the blocks that are kept, and pins them until their groups are [released](ExpertCache::release). Who waits for one gets it, and
+    /// packs it where it is raw.
+    pub fn read_kept(&self) -> Vec<BlockId> {
+        let fixed = &self.shared.fixed;
+        let mut inner = self.shared.lock();
+        let kept = inner.read_kept(fixed);
+        self.shared.settle(inner);
+        kept.into_iter().map(|number| fixed.block(number).id).collect()
+    }
+
+    /// Gives up the blocks of a group that are there and not pinned, and takes predictions for it back; those that are kept stay unless `kept` says that
+    /// they are not kept any more.
+    pub fn evict(&self, group: u32, kept: bool) -> Evicted {
+        let mut inner = self.shared.lock();
+        let evicted = inner.evict(&self.shared.fixed, group, kept);
+        self.shared.settle(inner);
+        evicted
+    }
+
+    /// By group: how many blocks are there, and how many are kept.
+    pub fn held(&self) -> Vec<Held> {
+        let inner = self.shared.lock();
+        inner.held(&self.shared.fixed)
     }
 
     /// Takes predictions and announcements for a group back, where it is not run after all. [`ExpertCache::request`] takes predictions for

@@ -25,8 +25,8 @@ use super::super::queue::Job;
 use super::super::slots::{Role, Slots};
 use super::super::{Extent, StreamError};
 use super::Fixed;
-use super::stats::GroupStats;
-use crate::trace::{Held, Stage};
+use super::stats::{GroupStats, Held};
+use crate::trace::{self, Stage};
 
 #[derive(Clone, Debug)]
 pub enum Phase {
@@ -55,6 +55,8 @@ struct Entry {
     expected: bool,
     /// Known to be requested later, whatever else its group requests before.
     announced: bool,
+    /// Never given up for another: no policy knows it.
+    kept: bool,
     /// Taken back while it is read: it ends as soon as the reads that are on have ended.
     ending: bool,
     slot: Option<u32>,
@@ -75,10 +77,13 @@ pub struct Inner {
     entries: Vec<Entry>,
     pub slots: Slots,
     free_staging: Vec<u32>,
-    /// By size class, as the next two.
+    /// By size class, as the next three.
     policies: Vec<Box<dyn Policy>>,
     shadows: Vec<BTreeSet<u32>>,
+    /// Slots that nobody else can count on: of pinned blocks and of kept ones, there or not.
     pinned: Vec<u32>,
+    /// Those of kept ones among them.
+    kept: Vec<u32>,
     /// Requested blocks without a place, first come first served.
     waiting: VecDeque<u32>,
     arrived: VecDeque<u32>,
@@ -98,26 +103,36 @@ impl Entry {
 }
 
 impl Inner {
-    pub fn new(spending: &Spending, blocks: usize, groups: u32, kind: Kind) -> Inner {
+    /// `kept` are blocks by number, each once.
+    pub fn new(spending: &Spending, blocks: usize, groups: u32, kind: Kind, kept: &[u32]) -> Inner {
         let empty = || Entry {
             phase: Phase::Empty,
             pins: 0,
             shadow: false,
             expected: false,
             announced: false,
+            kept: false,
             ending: false,
             slot: None,
             staging: None,
             seen: 0,
         };
         let classes = &spending.classes;
+        let mut entries: Vec<Entry> = (0..blocks).map(|_| empty()).collect();
+        let mut of_class = vec![0; classes.len()];
+        for &number in kept {
+            entries[number as usize].kept = true;
+            of_class[spending.class_of[number as usize]] += 1;
+        }
+        let others = classes.iter().zip(&of_class).map(|(class, kept)| class.count.saturating_sub(*kept) as usize);
         Inner {
-            entries: (0..blocks).map(|_| empty()).collect(),
+            entries,
             slots: Slots::new(classes),
             free_staging: (0..spending.staging.count).rev().collect(),
-            policies: classes.iter().map(|class| kind.policy(class.count as usize)).collect(),
+            policies: others.map(|count| kind.policy(count)).collect(),
             shadows: classes.iter().map(|_| BTreeSet::new()).collect(),
-            pinned: vec![0; classes.len()],
+            pinned: of_class.clone(),
+            kept: of_class,
             waiting: VecDeque::new(),
             arrived: VecDeque::new(),
             groups: (0..groups).map(|_| Group::default()).collect(),
@@ -161,7 +176,7 @@ impl Inner {
         self.operation += 1;
         let mut pinned = self.pinned.clone();
         for (i, &number) in numbers.iter().enumerate() {
-            if !self.first_seen(number) || self.entry(number).pins > 0 {
+            if !self.first_seen(number) || self.entry(number).pins > 0 || self.entry(number).kept {
                 continue;
             }
             let class = fixed.class_of[number as usize];
@@ -206,7 +221,7 @@ impl Inner {
                     let stats = self.stats(fixed, number);
                     stats.hits += 1;
                     stats.foreseen += u64::from(shadow);
-                    if shadow {
+                    if shadow && !self.entry(number).kept {
                         self.policies[class].insert(number);
                     } else {
                         self.policies[class].touch(number);
@@ -231,7 +246,8 @@ impl Inner {
         let entry = self.entry(number);
         entry.pins += 1;
         if entry.pins == 1 {
-            self.pinned[fixed.class_of[number as usize]] += 1;
+            let others = u32::from(!entry.kept);
+            self.pinned[fixed.class_of[number as usize]] += others;
             self.groups[fixed.block(number).id.group as usize].pinned.push(number);
         }
     }
@@ -252,6 +268,30 @@ impl Inner {
             Phase::Arrived => _ = fixed.packable.fetch_add(1, Ordering::Relaxed),
             _ => {}
         }
+    }
+
+    /// Pins kept blocks, and has those read that are not there; gives all of them. Nobody asked for them: they count as no misses.
+    pub fn read_kept(&mut self, fixed: &Fixed) -> Vec<u32> {
+        let kept: Vec<u32> = (0u32..).zip(&self.entries).filter(|(_, entry)| entry.kept).map(|(i, _)| i).collect();
+        for &number in &kept {
+            self.pin(fixed, number);
+            if matches!(self.entry(number).phase, Phase::Empty) {
+                self.entry(number).phase = Phase::Waiting;
+                self.waiting.push_back(number);
+            }
+        }
+        kept
+    }
+
+    /// By group: how many blocks are there, and how many are kept.
+    pub fn held(&self, fixed: &Fixed) -> Vec<Held> {
+        let mut held = vec![Held::default(); self.groups.len()];
+        for (block, entry) in fixed.blocks.iter().zip(&self.entries) {
+            let held = &mut held[block.id.group as usize];
+            held.in_memory += u32::from(matches!(entry.phase, Phase::Ready));
+            held.kept += u32::from(entry.kept);
+        }
+        held
     }
 
     /// Predictions of this group are no longer expected: unread ones are taken back, the others are given up when a slot is needed.
@@ -296,7 +336,8 @@ impl Inner {
             }
             let class = fixed.class_of[number as usize];
             // Requests have at least half of the slots for themselves, and staging buffers before predictions.
-            let full = self.shadows[class].len() as u32 >= self.slots.classes()[class].count / 2;
+            let count = self.slots.classes()[class].count - self.kept[class];
+            let full = self.shadows[class].len() as u32 >= count / 2;
             if full || (fixed.is_raw(number) && self.free_staging.is_empty()) {
                 continue;
             }
@@ -370,7 +411,7 @@ impl Inner {
             Phase::Ready => Stage::Resident,
             Phase::Empty | Phase::Waiting | Phase::Reading | Phase::Failed(_) => Stage::Loading,
         };
-        trace.slot(slot, Some(Held { block: number, stage, shadow: entry.shadow }));
+        trace.slot(slot, Some(trace::Held { block: number, stage, shadow: entry.shadow }));
     }
 
     /// Requested blocks of a group that were not there.
@@ -449,7 +490,7 @@ impl Inner {
     fn make_ready(&mut self, fixed: &Fixed, number: u32) {
         self.entry(number).phase = Phase::Ready;
         self.tell(fixed, number);
-        if !self.entry(number).shadow {
+        if !self.entry(number).shadow && !self.entry(number).kept {
             self.policies[fixed.class_of[number as usize]].insert(number);
         }
         let slot = self.entry(number).slot.map_or(0, |slot| slot + 1);
@@ -479,7 +520,8 @@ impl Inner {
 
     /// Nobody wants a block any more. What is being read or packed goes on: it may be wanted again.
     fn unpinned(&mut self, fixed: &Fixed, number: u32) {
-        self.pinned[fixed.class_of[number as usize]] -= 1;
+        let others = u32::from(!self.entry(number).kept);
+        self.pinned[fixed.class_of[number as usize]] -= others;
         match self.entry(number).phase {
             Phase::Waiting => {
                 self.waiting.retain(|&other| other != number);

@@ -57,6 +57,15 @@ impl GroupStats {
     }
 }
 
+/// What slots hold of one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Blocks that are there.
+    pub in_memory: u32,
+    /// Blocks that stay once they are there.
+    pub kept: u32,
+}
+
 /// Slots of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassUse {

@@ -15,6 +15,7 @@ use super::planted::{Fate, Gate, Planted};
 use super::*;
 
 mod foreseen;
+mod kept;
 
 const EIO: i32 = 5;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::super::queue::TakenBack;
 use super::super::super::slots::Role;
-use super::super::Fixed;
+use super::super::{Evicted, Fixed};
 use super::{Entry, Inner, Phase};
 
 impl Inner {
@@ -126,6 +126,32 @@ impl Inner {
             self.policies[fixed.class_of[number as usize]].remove(number);
             self.give_up(fixed, number);
         }
+    }
+
+    /// See [`super::super::ExpertCache::evict`].
+    pub fn evict(&mut self, fixed: &Fixed, group: u32, with_kept: bool) -> Evicted {
+        self.forget(fixed, group);
+        let mut evicted = Evicted::default();
+        for (number, block) in (0u32..).zip(&fixed.blocks).filter(|(_, block)| block.id.group == group) {
+            let class = fixed.class_of[number as usize];
+            if self.entry(number).kept && with_kept {
+                self.entry(number).kept = false;
+                self.kept[class] -= 1;
+                self.pinned[class] -= u32::from(self.entry(number).pins == 0);
+                if matches!(self.entry(number).phase, Phase::Ready) && !self.entry(number).shadow {
+                    self.policies[class].insert(number);
+                }
+            }
+            let Entry { pins, kept, shadow, ref phase, .. } = *self.entry(number);
+            let there = matches!(phase, Phase::Ready) || (shadow && matches!(phase, Phase::Arrived));
+            if pins == 0 && !kept && there {
+                self.policies[class].remove(number);
+                self.give_up(fixed, number);
+                evicted.blocks += 1;
+                evicted.bytes += block.slot_bytes();
+            }
+        }
+        evicted
     }
 
     pub(super) fn empty(&mut self, fixed: &Fixed, number: u32) {

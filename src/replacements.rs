@@ -12,14 +12,39 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::parse::parse;
 use ixc_ir::plan::Plan;
+use ixc_kernels::KernelSpec;
 
-use super::KernelError;
-use super::choose::read_kernel;
 use crate::Error;
+use crate::error::kernels::KernelError;
+use crate::excerpt::Excerpt;
 
 /// Most files of a folder that are read: no model has as many kernels.
 const MOST_FILES: usize = 4096;
+
+/// Longest kernel IR that is read: those of this compiler have some ten kilobytes.
+const MAX_IR_BYTES: u64 = 4 << 20;
+
+/// What a comment begins with, behind its sign, that says which spec a kernel is of: by it an edited one gets the inputs and the dims of what it was
+/// made from.
+pub const SPEC: &str = " spec: ";
+
+/// Reads a file of kernel IR: the kernel, and the spec that a comment before it says.
+///
+/// # Errors
+/// When it cannot be read, is no kernel, or one whose spec is none or of a kernel that is called otherwise.
+pub fn read_kernel(path: &Path) -> Result<(Kernel, Option<KernelSpec>), Error> {
+    let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
+    let kernel = parse(&text)
+        .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
+    let said = text.lines().find_map(|line| line.strip_prefix(';')?.strip_prefix(SPEC));
+    let spec: Option<KernelSpec> = said.map(str::parse).transpose().map_err(KernelError::from)?;
+    if let Some(spec) = &spec {
+        spec.check().map_err(KernelError::from)?;
+    }
+    Ok((kernel, spec))
+}
 
 /// Kernels by their names.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -106,50 +131,5 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
             Err(KernelError::TooManyFiles { path: folder.to_owned(), found, most: MOST_FILES }.into())
         }
         _ => Ok(files),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compile::{Options, compile};
-    use crate::model::Model;
-    use ixc_targets::Target;
-
-    #[test]
-    fn only_a_kernel_that_is_called_alike_takes_the_place_of_another() {
-        let model = Model::new(crate::demo::open().unwrap()).unwrap();
-        let options = Options { target: Some(Target::PORTABLE), ..Options::default() };
-        let mut plan = compile(&model, &options).unwrap().plan;
-        let folder = std::env::temp_dir().join(format!("ixc-replace-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let own = plan.kernels.iter().find(|kernel| kernel.name.starts_with("rms_norm")).unwrap().to_string();
-        let name = own.split_whitespace().nth(1).unwrap().to_owned();
-        let write =
-            |file: &str, text: &str| ixc_files::output::atomic_write(&folder.join(file), text.as_bytes()).unwrap();
-        let put = |plan: &mut _| Replacements::read(&folder).and_then(|read| read.put_into(plan));
-        assert!(put(&mut plan).unwrap_err().to_string().contains("there is no file of kernel IR"));
-        // As it is, nothing is replaced.
-        write("a.ix", &own);
-        assert_eq!(put(&mut plan).unwrap(), [""; 0]);
-        // What is computed may be another.
-        let edited = own.replacen(" add ", " sub ", 1);
-        assert_ne!(edited, own);
-        write("a.ix", &edited);
-        assert_eq!(put(&mut plan).unwrap(), [name.as_str()]);
-        assert!(plan.kernels.iter().any(|kernel| kernel.to_string() == edited));
-        // How it is called may not, nor its name.
-        let error = |text: &str| {
-            write("a.ix", text);
-            put(&mut plan.clone()).unwrap_err().to_string()
-        };
-        let longer = own.replacen("buffer %", "buffer %other : read 64\n  buffer %", 1);
-        assert!(error(&longer).contains("buffer %other : read 64"), "{}", error(&longer));
-        assert!(error(&own.replacen(&name, "other", 1)).contains("has no kernel \"other\""));
-        assert!(error("kernel a {").contains("a.ix:1:"));
-        write("b.ix", &own);
-        write("a.ix", &own);
-        assert!(put(&mut plan).unwrap_err().to_string().contains("b.ix"));
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

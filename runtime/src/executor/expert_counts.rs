@@ -1,0 +1,118 @@
+//! How often each expert was chosen, by layer.
+//!
+//! Counted by the thread that runs steps when one has gone well, from its sorted routings: an addition for each expert that has rows. Layers are those
+//! with experts, in the order in which a step comes to them; where some of a token's experts are computed later, a layer has several routings.
+//!
+//! Invariant: a step that failed counts nothing; counts depend neither on threads nor on where experts are.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use ixc_ir::plan::{PlanWeight, RowAxis, Source};
+
+use crate::bucket::Bucket;
+use crate::error::load::OtherExperts;
+use crate::program::Program;
+use crate::stream::BlockId;
+
+/// A layer's experts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerCounts {
+    /// The first of their weights that a step reads, by name.
+    pub weight: String,
+    /// By expert: rows that it was chosen for.
+    pub chosen: Vec<u64>,
+    /// The group that they are, where they need not all be in memory.
+    pub group: Option<u32>,
+}
+
+/// All layers with experts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpertCounts {
+    tokens: u64,
+    layers: Vec<LayerCounts>,
+    /// By routing: its layer, where its rows meet weights of experts.
+    of_routing: Vec<Option<usize>>,
+}
+
+impl ExpertCounts {
+    /// Of a checked plan, with nothing counted.
+    pub(crate) fn new(program: &Program, weights: &[PlanWeight]) -> ExpertCounts {
+        let groups = (0u32..).zip(&program.groups).flat_map(|(i, group)| group.weights.iter().map(move |&w| (w, i)));
+        let group_of: HashMap<u32, u32> = groups.collect();
+        let (mut layers, mut of_routing) = (Vec::new(), vec![None; program.routings.len()]);
+        let mut of_weight: HashMap<u32, usize> = HashMap::new();
+        for task in program.stages.iter().flat_map(|stage| &stage.tasks) {
+            let RowAxis::Routed(bucket) = task.rows else { continue };
+            let number = bucket.0 as usize;
+            for arg in task.args.iter().filter(|arg| arg.expert_stride > 0) {
+                let Source::Weight(weight) = arg.source else { continue };
+                // The program's check says that both are there.
+                let (facts, routing) = (&weights[weight as usize], &program.routings[number]);
+                // No more than there are matrices: what counts take is less than these.
+                let experts = facts.shape.first().copied().unwrap_or(0).min(routing.experts.into());
+                let layer = of_weight.get(&weight).copied().or(of_routing[number]).unwrap_or_else(|| {
+                    let chosen = vec![0; experts as usize];
+                    let group = group_of.get(&weight).copied();
+                    layers.push(LayerCounts { weight: facts.name.clone(), chosen, group });
+                    layers.len() - 1
+                });
+                of_weight.insert(weight, layer);
+                of_routing[number] = Some(layer);
+            }
+        }
+        ExpertCounts { tokens: 0, layers, of_routing }
+    }
+
+    /// Counts a step of so many tokens that has gone well, which left its rows in these buckets.
+    pub(crate) fn add(&mut self, tokens: u32, buckets: &mut [RwLock<Bucket>]) {
+        self.tokens += u64::from(tokens);
+        for (bucket, layer) in buckets.iter_mut().zip(&self.of_routing) {
+            let Some(layer) = layer.and_then(|layer| self.layers.get_mut(layer)) else { continue };
+            for rows in bucket.get_mut().unwrap_or_else(PoisonError::into_inner).active() {
+                if let Some(chosen) = layer.chosen.get_mut(rows.expert as usize) {
+                    *chosen += u64::from(rows.rows);
+                }
+            }
+        }
+    }
+
+    /// Whether counts have the layers and experts that these have.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn check(&self, chosen: &[Vec<u64>]) -> Result<(), OtherExperts> {
+        if chosen.len() != self.layers.len() {
+            return Err(OtherExperts::Layers { found: chosen.len(), expected: self.layers.len() });
+        }
+        let mut layers = chosen.iter().zip(&self.layers).map(|(chosen, layer)| (chosen.len(), layer.chosen.len()));
+        match layers.position(|(found, expected)| found != expected) {
+            None => Ok(()),
+            Some(layer) => {
+                let (found, expected) = (chosen[layer].len(), self.layers[layer].chosen.len());
+                Err(OtherExperts::Experts { layer, found, expected })
+            }
+        }
+    }
+
+    /// Experts that counts say are used, the most used first, of equal ones those of earlier layers; only those that need not all be in memory.
+    pub(crate) fn most_used(&self, chosen: &[Vec<u64>]) -> Vec<BlockId> {
+        let layers = chosen.iter().zip(&self.layers).filter_map(|(chosen, layer)| Some((chosen, layer.group?)));
+        let experts = layers.flat_map(|(chosen, group)| {
+            (0u32..).zip(chosen).map(move |(expert, &count)| (count, BlockId { group, expert }))
+        });
+        let mut used: Vec<(u64, BlockId)> = experts.filter(|(count, _)| *count > 0).collect();
+        used.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        used.into_iter().map(|(_, block)| block).collect()
+    }
+
+    /// Tokens of all steps since the plan was loaded.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// The layers, in the order of a step.
+    pub fn layers(&self) -> &[LayerCounts] {
+        &self.layers
+    }
+}

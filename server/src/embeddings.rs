@@ -1,0 +1,179 @@
+//! OpenAI's interface to vectors: `/v1/embeddings`.
+//!
+//! ```text
+//! POST /v1/embeddings {"input": ["Hi", "Hello"], "dimensions": 64}
+//! {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.01, …]}, …], "model": "m", "usage": {"prompt_tokens": 4, "total_tokens": 4}}
+//! ```
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::app::App;
+use crate::error::HttpError;
+use crate::fields::Fields;
+use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Model, Refusal};
+
+/// Most texts of a request, as OpenAI has it.
+const MOST_INPUTS: usize = 2048;
+
+/// What an answer is.
+#[derive(Serialize)]
+pub(crate) struct List {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+/// A vector as numbers, or their bytes, lowest first, in base64.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Numbers(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// Vectors of texts.
+pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<List>, HttpError> {
+    let fields = Fields::of(&body)?;
+    drop(body);
+    let app = app.of(&fields).await?;
+    let facts = app.model.facts();
+    let Some(most) = facts.dimensions else {
+        let message = "embeddings are not made here; start the server with --embeddings".to_owned();
+        return Err(Refusal::Unsupported { message }.into());
+    };
+    let dimensions = fields.number("dimensions")?.map(|dimensions| dimensions as usize);
+    if let Some(dimensions) = dimensions.filter(|dimensions| *dimensions > most) {
+        let wrong = format!("dimensions is {dimensions}, must be a whole number from 1 to {most}");
+        return Err(HttpError::invalid(Some("dimensions"), wrong));
+    }
+    let is_base64 = match fields.text("encoding_format")? {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => {
+            let wrong = "encoding_format must be float or base64";
+            return Err(HttpError::invalid(Some("encoding_format"), wrong));
+        }
+    };
+    let request = EmbeddingRequest { inputs: inputs(fields.get("input"))?, dimensions };
+    drop(fields);
+    let (send, done) = oneshot::channel();
+    app.model.embed(request, send)?;
+    let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
+    let data = vectors.into_iter().enumerate().map(|(index, vector)| {
+        let embedding = if is_base64 { Vector::Base64(base64(&vector)) } else { Vector::Numbers(vector) };
+        Embedding { object: "embedding", index, embedding }
+    });
+    let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
+    Ok(Json(List { object: "list", data: data.collect(), model: facts.name.clone(), usage }))
+}
+
+/// The texts: one, as letters or as tokens, or a list of such.
+fn inputs(input: Option<&Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
+    let wrong = || {
+        let expected = "input must be a text, a list of tokens, or a list of such, none of them empty";
+        HttpError::invalid(Some("input"), expected)
+    };
+    let text = |text: &str| (!text.is_empty()).then(|| EmbeddingInput::Text(text.to_owned()));
+    let tokens = |list: &[Value]| {
+        let token = |number: &Value| u32::try_from(number.as_u64()?).ok();
+        let tokens: Vec<u32> = list.iter().map(token).collect::<Option<_>>()?;
+        (!tokens.is_empty()).then_some(EmbeddingInput::Tokens(tokens))
+    };
+    let one = |value: &Value| match value {
+        Value::String(letters) => text(letters),
+        Value::Array(list) => tokens(list),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+    };
+    let inputs = match input {
+        Some(Value::Array(list)) if !list.iter().all(Value::is_number) => {
+            if list.len() > MOST_INPUTS {
+                let wrong = format!("input has {} texts, must have at most {MOST_INPUTS}", list.len());
+                return Err(HttpError::invalid(Some("input"), wrong));
+            }
+            list.iter().map(one).collect()
+        }
+        Some(value) => one(value).map(|input| vec![input]),
+        None => None,
+    };
+    inputs.ok_or_else(wrong)
+}
+
+/// The letters of base64 (RFC 4648, section 4).
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Numbers as their bytes, the lowest first, in base64.
+fn base64(numbers: &[f32]) -> String {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let word = (0..3).fold(0u32, |word, i| word << 8 | u32::from(group.get(i).copied().unwrap_or(0)));
+        for i in 0..4 {
+            let letter = LETTERS[(word >> (18 - 6 * i) & 63) as usize];
+            text.push(if i <= group.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_are_as_others_read_them() {
+        // By Python: base64.b64encode(struct.pack("<3f", 1.0, -0.5, 3e-3)), and of the first, and of the first two.
+        assert_eq!(base64(&[1.0, -0.5, 3e-3]), "AACAPwAAAL+mm0Q7");
+        assert_eq!(base64(&[1.0]), "AACAPw==");
+        assert_eq!(base64(&[1.0, -0.5]), "AACAPwAAAL8=");
+        assert_eq!(base64(&[]), "");
+    }
+
+    #[test]
+    fn inputs_are_texts_or_tokens() {
+        let of = |value: Value| inputs(Some(&value));
+        let text = |text: &str| EmbeddingInput::Text(text.into());
+        assert_eq!(of(json!("a")).unwrap(), [text("a")]);
+        assert_eq!(of(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);
+        assert_eq!(of(json!([1, 2])).unwrap(), [EmbeddingInput::Tokens(vec![1, 2])]);
+        assert_eq!(of(json!([[1], "b"])).unwrap(), [EmbeddingInput::Tokens(vec![1]), text("b")]);
+        assert_eq!(of(json!(vec!["a"; MOST_INPUTS])).unwrap().len(), MOST_INPUTS);
+        for wrong in [
+            json!(""),
+            json!([]),
+            json!([[]]),
+            json!(["a", ""]),
+            json!([1, -1]),
+            json!([1.5]),
+            json!([[4_294_967_296_u64]]),
+            json!([null]),
+            json!({"a": 1}),
+            json!([["a"]]),
+            json!(vec!["a"; MOST_INPUTS + 1]),
+        ] {
+            assert!(of(wrong.clone()).is_err(), "{wrong}");
+        }
+        assert!(inputs(None).is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! Embeddings: texts as vectors, of the hidden states behind a model's last norm.
+//!
+//! ```text
+//! tokens ─▶ hidden states of each ─▶ one vector: their mean, the first or the last ─▶ of length 1
+//! ```
+//!
+//! Texts are computed together, each in a sequence of the engine's, and a step has rows of all that have something to compute: weights are read once for
+//! them. A text's vector does not depend on the others, as a sequence's bits do not.
+//!
+//! ```
+//! use ixc::embedding::Embedder;
+//! use ixc::session::{Session, SessionOptions};
+//!
+//! let options = SessionOptions { embeddings: true, ..SessionOptions::default() };
+//! let mut embedder = Embedder::new(Session::open(None, &options)?, None)?; // The demo model.
+//! let texts = ["The borrow checker", "A trait"].map(|text| embedder.encode(text)).into_iter().collect::<Result<Vec<_>, _>>()?;
+//! let vectors = embedder.embed(texts)?;
+//! assert!(vectors.len() == 2 && vectors[0].len() == embedder.width());
+//! # Ok::<(), ixc::Error>(())
+//! ```
+
+use std::collections::VecDeque;
+
+use ixc_ir::plan::{MAX_OUTPUTS, Output, Pooling};
+use ixc_runtime::engine::{Addition, EvictError, FIRST, SequenceId};
+use ixc_runtime::stream::store::Evicted;
+
+use crate::Error;
+use crate::session::{self, Session};
+
+/// Parts of texts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
+const PART: usize = 64;
+/// How a text's rows become one where neither the model nor anybody says it: a decoder's last token is the only one that has seen all of it.
+pub const DEFAULT_POOLING: Pooling = Pooling::Last;
+
+/// The number of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextId(u64);
+
+/// A text that is computed, and the sum of its rows so far.
+#[derive(Debug)]
+struct Active {
+    id: TextId,
+    tokens: Vec<u32>,
+    /// Tokens that are computed.
+    done: usize,
+    sum: Vec<f64>,
+}
+
+/// A session that gives hidden states, and texts that wait for theirs.
+#[derive(Debug)]
+pub struct Embedder {
+    session: Session,
+    pooling: Pooling,
+    slots: Vec<(SequenceId, Option<Active>)>,
+    waiting: VecDeque<(TextId, Vec<u32>)>,
+    /// Texts so far.
+    count: u64,
+    /// Rows of the last step.
+    rows: usize,
+}
+
+impl Embedder {
+    /// Of a session that was opened for embeddings. `pooling` is taken in place of the model's.
+    ///
+    /// # Errors
+    /// When the session gives logits, or the system refuses memory for a sequence.
+    pub fn new(mut session: Session, pooling: Option<Pooling>) -> Result<Embedder, Error> {
+        let Output::Hidden { pooling: own, .. } = session.engine.output() else {
+            return Err(Error::OtherOutput { embeddings: true });
+        };
+        let mut slots = vec![(FIRST, None)];
+        for _ in 1..session.engine.sequences() {
+            slots.push((session.engine.add_sequence()?, None));
+        }
+        let pooling = pooling.or(own).unwrap_or(DEFAULT_POOLING);
+        Ok(Embedder { session, pooling, slots, waiting: VecDeque::new(), count: 0, rows: 0 })
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// See [`Session::evict_experts`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+        self.session.evict_experts(layer, pinned)
+    }
+
+    /// How rows become one.
+    pub fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Numbers of a vector.
+    pub fn width(&self) -> usize {
+        self.session.engine.output_width() as usize
+    }
+
+    /// A text as tokens, between BOS and EOS where the model wants them. Names of special tokens are those tokens.
+    ///
+    /// # Errors
+    /// When there is no tokenizer, or it has no tokens for the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let tokens = self.session.encode_more(text)?;
+        Ok(session::with_ends(self.session.tokenizer()?, tokens))
+    }
+
+    /// Has a text computed.
+    ///
+    /// # Errors
+    /// When it is empty, its tokens are none of this model's, or do not fit into the context.
+    pub fn submit(&mut self, tokens: Vec<u32>) -> Result<TextId, Error> {
+        self.session.check(&tokens)?;
+        let id = TextId(self.count);
+        self.count += 1;
+        self.waiting.push_back((id, tokens));
+        Ok(id)
+    }
+
+    /// Forgets a text that has no vector yet.
+    pub fn cancel(&mut self, id: TextId) {
+        self.waiting.retain(|(waiting, _)| *waiting != id);
+        for (_, slot) in &mut self.slots {
+            if slot.as_ref().is_some_and(|active| active.id == id) {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Whether there is nothing to compute.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.slots.iter().all(|(_, active)| active.is_none())
+    }
+
+    /// Rows of the last step.
+    pub fn last_rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Texts that are computed in sequences: tokens that these hold, and whether they are being computed.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.slots.iter().map(|(_, active)| (active.as_ref().map_or(0, |active| active.done), active.is_some()))
+    }
+
+    /// Computes a step; gives the vectors of texts that have ended, of length 1. Where the step fails, all that were computed in it fail.
+    pub fn step(&mut self) -> Vec<(TextId, Result<Vec<f32>, Error>)> {
+        self.rows = 0;
+        let width = self.width();
+        for (sequence, active) in &mut self.slots {
+            if active.is_none()
+                && let Some((id, tokens)) = self.waiting.pop_front()
+            {
+                // Nothing that was there is gone on with.
+                let emptied = self.session.engine.truncate_sequence(*sequence, 0);
+                debug_assert_eq!(emptied, Ok(0));
+                *active = Some(Active { id, tokens, done: 0, sum: vec![0.0; width] });
+            }
+        }
+        let every_row = self.pooling == Pooling::Mean;
+        let (mut rows, mut wanted) = (self.session.max_tokens(), MAX_OUTPUTS as usize);
+        let (mut parts, mut outputs) = (Vec::new(), Vec::new());
+        for (number, (_, active)) in self.slots.iter().enumerate() {
+            let Some(active) = active else { continue };
+            let left = active.tokens.len() - active.done;
+            let room = match every_row {
+                true => rows.min(wanted),
+                false if wanted > 0 => rows,
+                false => 0,
+            };
+            // The first one goes on however short steps are.
+            let cut = if room >= PART || !parts.is_empty() { room / PART * PART } else { room };
+            let part = if room >= left { left } else { cut };
+            if part == 0 {
+                continue;
+            }
+            let ends = part == left;
+            let of: Vec<u32> = match self.pooling {
+                Pooling::Mean => (0..part as u32).collect(),
+                Pooling::First if active.done == 0 => vec![0],
+                Pooling::Last if ends => vec![part as u32 - 1],
+                Pooling::First | Pooling::Last => Vec::new(),
+            };
+            (rows, wanted) = (rows - part, wanted - of.len());
+            parts.push((number, part));
+            outputs.push(of);
+        }
+        let additions: Vec<Addition<'_>> = parts
+            .iter()
+            .zip(&outputs)
+            .filter_map(|(&(number, part), outputs)| {
+                let (sequence, active) = self.slots.get(number)?;
+                let active = active.as_ref()?;
+                let tokens = active.tokens.get(active.done..active.done + part)?;
+                Some(Addition { sequence: *sequence, tokens, outputs })
+            })
+            .collect();
+        if additions.is_empty() {
+            return Vec::new();
+        }
+        self.rows = parts.iter().map(|(_, part)| part).sum();
+        let given = match self.session.engine.step_batch(&additions) {
+            Ok(given) => given,
+            Err(error) => {
+                let failed = parts.iter().filter_map(|(number, _)| self.slots.get_mut(*number)?.1.take());
+                return failed.map(|active| (active.id, Err(error.clone().into()))).collect();
+            }
+        };
+        let (mut given, mut ended) = (given.chunks_exact(width), Vec::new());
+        for ((number, part), outputs) in parts.into_iter().zip(&outputs) {
+            let Some((_, slot)) = self.slots.get_mut(number) else { continue };
+            let Some(active) = slot else { continue };
+            for row in given.by_ref().take(outputs.len()) {
+                active.sum.iter_mut().zip(row).for_each(|(sum, &number)| *sum += f64::from(number));
+            }
+            active.done += part;
+            if let Some(active) = slot.take_if(|active| active.done == active.tokens.len()) {
+                ended.push((active.id, Ok(normalised(&active.sum))));
+            }
+        }
+        ended
+    }
+
+    /// The vectors of texts, in their order, each of length 1.
+    ///
+    /// # Errors
+    /// When a text is empty, its tokens are none of this model's, or do not fit into the context; and when a step fails.
+    pub fn embed(&mut self, texts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, Error> {
+        let mut ids = Vec::with_capacity(texts.len());
+        let result = self.embed_all(texts, &mut ids);
+        if result.is_err() {
+            ids.into_iter().for_each(|id| self.cancel(id));
+        }
+        result
+    }
+
+    /// The same; what it leaves where it fails are these texts.
+    fn embed_all(&mut self, texts: Vec<Vec<u32>>, ids: &mut Vec<TextId>) -> Result<Vec<Vec<f32>>, Error> {
+        for tokens in texts {
+            ids.push(self.submit(tokens)?);
+        }
+        let mut vectors = Vec::with_capacity(ids.len());
+        while !self.is_idle() {
+            for (id, vector) in self.step() {
+                vectors.push((id, vector?));
+            }
+        }
+        vectors.sort_unstable_by_key(|(id, _)| *id);
+        Ok(vectors.into_iter().map(|(_, vector)| vector).collect())
+    }
+}
+
+/// A vector of this direction and of length 1, or of zeros: a mean need not be divided.
+fn normalised(sum: &[f64]) -> Vec<f32> {
+    let length = sum.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let factor = if length > 0.0 { 1.0 / length } else { 0.0 };
+    sum.iter().map(|x| (x * factor) as f32).collect()
+}
+
+/// The first numbers of a vector, as one of length 1: what models whose vectors are nested (Matryoshka) are made for.
+pub fn cut(vector: &[f32], dimensions: usize) -> Vec<f32> {
+    let first: Vec<f64> = vector.iter().take(dimensions).map(|&x| x.into()).collect();
+    normalised(&first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_have_length_one() {
+        assert_eq!(normalised(&[3.0, 0.0, -4.0]), [0.6, 0.0, -0.8]);
+        assert_eq!(normalised(&[0.0; 2]), [0.0; 2]);
+        assert_eq!(cut(&[0.6, 0.0, -0.8], 2), [1.0, 0.0]);
+    }
+}

@@ -1,0 +1,205 @@
+//! Which experts a model uses: counted in a run, written as JSON, and read back for a run that keeps the most used in memory.
+//!
+//! ```json
+//! {"schema":"ixc.experts.v1","tokens":2,"chosen":[[2,0,1,1],[1,1,2,0]],"weights":["blk.0.ffn_gate_exps.weight",…],"streamed":[…]}
+//! ```
+//!
+//! `chosen` has a list for each layer with experts, in their order, of how many tokens each expert was chosen for; `weights` names a weight of each layer,
+//! which tells its number in the model. Where experts are streamed, `streamed` says of each layer what became of requests. Who reads such a file looks at
+//! `chosen` alone.
+
+use std::path::Path;
+
+use ixc_files::{Kind, Output, OutputError, ReadError, read_text};
+use ixc_runtime::engine::Engine;
+use ixc_runtime::stream::store::stats::{GroupStats, Held};
+use serde::{Deserialize, Serialize};
+
+/// The schema's name and version.
+pub const SCHEMA: &str = "ixc.experts.v1";
+/// First bytes of such a file.
+const BEGIN: &[u8] = br#"{"schema":"ixc.experts.v"#;
+/// Such a file.
+pub const KIND: Kind =
+    Kind { name: "record of which experts are used", is: |head| head.starts_with(BEGIN), streams: false };
+/// Most bytes of such a file: a number of 20 digits for each of 512 experts of 128 layers takes a twelfth.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// How often each expert was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertUse {
+    /// [`SCHEMA`].
+    schema: String,
+    /// Tokens of all steps.
+    #[serde(default)]
+    pub tokens: u64,
+    /// By layer with experts and expert: tokens that it was chosen for.
+    pub chosen: Vec<Vec<u64>>,
+    /// By layer: the first of its experts' weights.
+    #[serde(default)]
+    pub weights: Vec<String>,
+    /// By layer, where experts are streamed.
+    #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub streamed: Option<Vec<Streamed>>,
+}
+
+/// What became of requests for a layer's streamed experts. One that several tokens of a step were routed to is requested once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Streamed {
+    /// Requested experts that were in memory.
+    pub hits: u64,
+    /// Those that were being read already.
+    pub on_the_way: u64,
+    /// Those that were not.
+    pub misses: u64,
+    /// Bytes read, in whole pages.
+    pub bytes: u64,
+    /// Experts that are in memory now.
+    pub in_memory: u32,
+    /// Experts that stay there once they are.
+    pub pinned: u32,
+}
+
+/// Why a file says nothing of how experts are used.
+#[derive(Debug, thiserror::Error)]
+pub enum ExpertUseError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It is another JSON, or none.
+    #[error("{path}: is no record of which experts are used: {source}")]
+    Json {
+        /// The file.
+        path: String,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
+    /// It is of another kind or version.
+    #[error("{path}: has schema {found:?}, expected {SCHEMA:?}")]
+    Schema {
+        /// The file.
+        path: String,
+        /// The beginning of what it says.
+        found: String,
+    },
+}
+
+impl ExpertUse {
+    /// What an engine counted since it was loaded.
+    pub fn of(engine: &Engine) -> ExpertUse {
+        let counts = engine.expert_counts();
+        let streamed = engine.stream().map(|store| {
+            let (groups, held) = (store.stats().groups, store.held());
+            let of = |group: Option<u32>| {
+                let number = group? as usize;
+                let GroupStats { hits, on_the_way, misses, bytes, .. } = *groups.get(number)?;
+                let Held { in_memory, kept } = held.get(number).copied().unwrap_or_default();
+                Some(Streamed { hits, on_the_way, misses, bytes, in_memory, pinned: kept })
+            };
+            counts.layers().iter().map(|layer| of(layer.group).unwrap_or_default()).collect()
+        });
+        ExpertUse {
+            schema: SCHEMA.to_owned(),
+            tokens: counts.tokens(),
+            chosen: counts.layers().iter().map(|layer| layer.chosen.clone()).collect(),
+            weights: counts.layers().iter().map(|layer| layer.weight.clone()).collect(),
+            streamed,
+        }
+    }
+
+    /// Reads a file that [`ExpertUse::write`] wrote. Whether it is of this model, its counts must fit that of its layers and experts, says who uses it.
+    ///
+    /// # Errors
+    /// See [`ExpertUseError`].
+    pub fn read(path: &Path) -> Result<ExpertUse, ExpertUseError> {
+        ExpertUse::parse(&read_text(path, MOST_BYTES)?, path)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<ExpertUse, ExpertUseError> {
+        let named = || path.display().to_string();
+        let found: ExpertUse =
+            serde_json::from_str(text).map_err(|source| ExpertUseError::Json { path: named(), source })?;
+        match found.schema == SCHEMA {
+            true => Ok(found),
+            false => Err(ExpertUseError::Schema { path: named(), found: found.schema.chars().take(64).collect() }),
+        }
+    }
+
+    /// With what was counted before, of the same layers and experts.
+    #[must_use]
+    pub fn behind(mut self, before: &ExpertUse) -> ExpertUse {
+        self.tokens = self.tokens.saturating_add(before.tokens);
+        for (now, before) in self.chosen.iter_mut().zip(&before.chosen) {
+            now.iter_mut().zip(before).for_each(|(now, before)| *now = now.saturating_add(*before));
+        }
+        self
+    }
+
+    /// As one line of JSON, for people and programs.
+    pub fn to_json(&self) -> String {
+        // Only maps with keys that are no text cannot be written.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// See [`OutputError`].
+    pub fn write(&self, output: Output) -> Result<(), OutputError> {
+        output.write(|out| out.write_all(self.to_json().as_bytes())).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<ExpertUse, String> {
+        ExpertUse::parse(text, Path::new("hot.json")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let streamed = Some(vec![Streamed { hits: 1, bytes: 4096, ..Streamed::default() }]);
+        let used = ExpertUse {
+            schema: SCHEMA.into(),
+            tokens: 7,
+            chosen: vec![vec![1, u64::MAX], vec![]],
+            weights: vec!["blk.0.ffn_gate_exps.weight".into()],
+            streamed,
+        };
+        let text = used.to_json();
+        assert!((KIND.is)(text.as_bytes()) && !(KIND.is)(b"{\"schema\":\"ixc.inspect.v1\""));
+        assert_eq!(parsed(&text).unwrap(), ExpertUse { streamed: None, ..used.clone() });
+        let twice = used.clone().behind(&used);
+        assert_eq!((twice.tokens, twice.chosen), (14, vec![vec![2, u64::MAX], vec![]]));
+    }
+
+    #[test]
+    fn what_is_none_is_refused_with_its_place() {
+        for (text, expected) in [
+            ("", "hot.json: is no record of which experts are used: EOF while parsing a value at line 1 column 0"),
+            ("[]", "hot.json: is no record of which experts are used: invalid length 0, expected struct ExpertUse"),
+            (
+                r#"{"schema":"ixc.experts.v1","chosen":[[1,-2]]}"#,
+                "hot.json: is no record of which experts are used: invalid value: integer `-2`, expected u64",
+            ),
+            (
+                r#"{"schema":"ixc.experts.v1","chosen":[[1.5]]}"#,
+                "hot.json: is no record of which experts are used: invalid type: floating point `1.5`, expected u64",
+            ),
+            (
+                r#"{"schema":"ixc.experts.v1"}"#,
+                "hot.json: is no record of which experts are used: missing field `chosen`",
+            ),
+            (
+                r#"{"schema":"ixc.experts.v2","chosen":[]}"#,
+                "hot.json: has schema \"ixc.experts.v2\", expected \"ixc.experts.v1\"",
+            ),
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert!(parsed(&"[".repeat(1 << 20)).is_err());
+    }
+}

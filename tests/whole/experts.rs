@@ -1,0 +1,173 @@
+//! Which experts are used: counted, written, kept in memory by what was counted, and given up; of runs and of a server.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::serve::{Server, end};
+use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+
+const TEXT: [&str; 8] = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-q"];
+
+fn read(path: &Path) -> Value {
+    let text = fs::read_to_string(path).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The least budget in MiB that streams the demo model, and a little.
+fn budget() -> String {
+    let refused = ixc(TEXT).arg(demo_model()).args(["--memory", "1MiB"]).output().unwrap();
+    let message = stderr(&refused);
+    let least = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
+    format!("{}MiB", least.parse::<u64>().unwrap() + 3)
+}
+
+/// A run's text, and the record that it wrote.
+fn run(more: &[&str], record: &Path) -> (String, Value) {
+    let mut command = ixc(TEXT);
+    command.arg(demo_model()).args(more).arg("--expert-stats").arg(record);
+    (stdout(command), read(record))
+}
+
+#[test]
+fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
+    let folder = scratch("experts_counted");
+    let (hot, other) = (folder.join("hot.json"), folder.join("other.json"));
+    let (expected, resident) = run(&["-t", "2"], &hot);
+    let tokens = resident["tokens"].as_u64().unwrap();
+    let chosen = resident["chosen"].as_array().unwrap();
+    assert!(tokens >= 24 && chosen.len() > 1 && resident.get("streamed").is_none(), "{resident}");
+    let sums: Vec<u64> = chosen
+        .iter()
+        .map(|layer| layer.as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum())
+        .collect();
+    assert!(sums.iter().all(|sum| *sum == sums[0] && sum % tokens == 0 && *sum > 0), "{sums:?}");
+    let weights = resident["weights"].as_array().unwrap();
+    assert!(weights.iter().all(|name| name.as_str().unwrap().contains("exps")), "{weights:?}");
+    assert_eq!(weights.len(), chosen.len());
+
+    let memory = budget();
+    let streamed = ["--memory", &memory, "-t", "1", "--prefetch", "off"];
+    let (text, cold) = run(&streamed, &other);
+    assert_eq!((text, &cold["chosen"], &cold["tokens"]), (expected.clone(), &resident["chosen"], &resident["tokens"]));
+    let sum = |record: &Value, what: &str| -> u64 {
+        record["streamed"].as_array().unwrap().iter().map(|layer| layer[what].as_u64().unwrap()).sum()
+    };
+    assert!(sum(&cold, "misses") > 0 && sum(&cold, "bytes") > 0 && sum(&cold, "pinned") == 0, "{cold}");
+
+    // By what the whole text used, fewer experts are missed.
+    let pinned = [&streamed[..], &["--pin-experts", hot.to_str().unwrap()]].concat();
+    let (text, warm) = run(&pinned, &other);
+    assert_eq!((text, &warm["chosen"]), (expected.clone(), &resident["chosen"]));
+    assert!(sum(&warm, "pinned") > 0 && sum(&warm, "misses") < sum(&cold, "misses"), "{warm} {cold}");
+    let all = [&pinned[..], &["--pin-percent", "1"]].concat();
+    assert_eq!(sum(&run(&all, &other).1, "pinned"), 0);
+
+    // With one file for both, counts are added up; the first time it is not there.
+    let grown = folder.join("grown.json");
+    let both = [&streamed[..], &["--pin-experts", grown.to_str().unwrap()]].concat();
+    for round in 1..=2 {
+        let (text, record) = run(&both, &grown);
+        assert_eq!((text, &record["tokens"]), (expected.clone(), &json!(round * tokens)));
+        assert_eq!(sum(&record, "pinned") > 0, round > 1);
+    }
+    // Without another file to write, what is not there is an error; and so is writing over what is no record.
+    let mut missing = ixc(TEXT);
+    missing.arg(demo_model()).args(["--pin-experts", "missing.json"]);
+    assert_eq!(missing.output().unwrap().status.code(), Some(66));
+    fs::write(&other, "{}").unwrap();
+    let refused = ixc(TEXT).arg(demo_model()).arg("--expert-stats").arg(&other).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert_eq!(fs::read_to_string(&other).unwrap(), "{}");
+}
+
+#[test]
+fn what_is_no_record_of_this_model_is_refused() {
+    let folder = scratch("experts_refused");
+    let (hot, wrong) = (folder.join("hot.json"), folder.join("wrong.json"));
+    let (_, right) = run(&[], &hot);
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut record = right.clone();
+        change(&mut record);
+        record.to_string()
+    };
+    let layers = right["chosen"].as_array().unwrap().len();
+    for (text, expected) in [
+        (String::new(), "is no record of which experts are used"),
+        ("{\"schema\":".repeat(1 << 16), "is no record of which experts are used"),
+        (with(&|record| record["schema"] = json!("ixc.experts.v9")), "has schema \"ixc.experts.v9\", expected"),
+        (with(&|record| record["chosen"][0][0] = json!(-1)), "invalid value: integer `-1`"),
+        (with(&|record| record["chosen"][0][0] = json!("many")), "invalid type: string"),
+        (
+            with(&|record| record["chosen"].as_array_mut().unwrap().push(json!([1]))),
+            &*format!("{} layers have experts there, and {layers} here", layers + 1),
+        ),
+        (
+            with(&|record| record["chosen"][1].as_array_mut().unwrap().push(json!(1))),
+            "layer 1 of those with experts has",
+        ),
+    ] {
+        fs::write(&wrong, &text).unwrap();
+        for more in [&[][..], &["--memory", "64MiB"]] {
+            let mut command = ixc(TEXT);
+            command.arg(demo_model()).args(more).arg("--pin-experts").arg(&wrong);
+            let refused = command.output().unwrap();
+            let message = stderr(&refused);
+            assert!(refused.status.code() == Some(65) && message.contains(expected), "{expected}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_server_tells_which_experts_are_used_and_gives_them_up() {
+    let folder = scratch("experts_served");
+    let record = folder.join("hot.json");
+    let (demo, memory) = (demo_model(), budget());
+    let path = record.to_str().unwrap();
+    let server = Server::of(
+        demo.to_str().unwrap(),
+        &["--memory", &memory, "--parallel", "1", "--expert-stats", path, "--api-key", "one"],
+    );
+    let key = "x-api-key: one\r\n";
+    let ask = |method: &str, path: &str, body: &str| {
+        let (status, text) = server.ask(method, path, key, body);
+        (status, serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
+    };
+    assert_eq!(server.get("/experts").0, 401);
+    let (status, before) = ask("GET", "/experts", "");
+    assert_eq!((status, &before["schema"], &before["tokens"]), (200, &json!("ixc.experts.v1"), &json!(0)), "{before}");
+    let request = json!({"prompt": "The borrow checker", "n_predict": 12, "temperature": 0}).to_string();
+    let (_, first) = ask("POST", "/completion", &request);
+    let (_, after) = ask("GET", "/experts", "");
+    let tokens = after["tokens"].as_u64().unwrap();
+    assert!(tokens >= 12, "{after}");
+    let held = |record: &Value| -> u64 {
+        record["streamed"].as_array().unwrap().iter().map(|layer| layer["in_memory"].as_u64().unwrap()).sum()
+    };
+    assert!(held(&after) > 0);
+    let (status, one) = ask("POST", "/experts/evict", r#"{"layer": 1}"#);
+    assert_eq!((status, &one["evicted"]), (200, &after["streamed"][1]["in_memory"]), "{one}");
+    assert!(one["bytes"].as_u64().unwrap() > 0);
+    let (_, rest) = ask("POST", "/experts/evict", "");
+    assert_eq!(rest["evicted"].as_u64().unwrap() + one["evicted"].as_u64().unwrap(), held(&after));
+    assert_eq!(held(&ask("GET", "/experts", "").1), 0);
+    let (_, again) = ask("POST", "/completion", &request);
+    assert_eq!(again["content"], first["content"]);
+    let (status, wrong) = ask("POST", "/experts/evict", r#"{"layer": 99}"#);
+    assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("no layer 99"), "{wrong}");
+    assert_eq!(ask("POST", "/experts/evict", r#"{"pinned": 3}"#).0, 400);
+    let last = ask("GET", "/experts", "").1;
+    end(server);
+    let written = read(&record);
+    assert_eq!((&written["chosen"], &written["tokens"]), (&last["chosen"], &last["tokens"]));
+
+    // What is in memory anyway is counted, and cannot be given up.
+    let server = Server::start(&[]);
+    server.post("/completion", &json!({"prompt": "x", "n_predict": 1}));
+    let used: Value = serde_json::from_str(&server.get("/experts").1).unwrap();
+    assert!(used["tokens"].as_u64().unwrap() > 0 && used.get("streamed").is_none(), "{used}");
+    let (status, refused) = server.post("/experts/evict", &json!({}));
+    assert!(status == 501 && refused["error"]["message"].as_str().unwrap().contains("not streamed"), "{refused}");
+}
