@@ -38,7 +38,7 @@ fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
         let bytes =
             |stats: &super::super::super::store::stats::Stats| stats.groups.iter().map(|g| g.bytes).sum::<u64>();
         let before = store.stats();
-        assert_eq!(bytes(&before), kept.iter().map(|block| model.block(*block).span()).sum());
+        assert_eq!(bytes(&before), kept.iter().map(|block| model.block(*block).span()).sum::<u64>());
         // Nobody asked for them.
         assert!(before.groups.iter().all(|group| (group.misses, group.hits, group.on_the_way) == (0, 0, 0)));
         for round in 0..40u32 {
@@ -91,7 +91,7 @@ fn a_layer_larger_than_what_is_left_is_used_in_windows() {
     assert!(kept.iter().all(|&block| store.ready(block).is_some()));
     // With the least there is nothing to keep.
     let least = Config { budget: model.minimum(2), ..config };
-    assert_eq!(read_kept(&model, &model.store(&least)), []);
+    assert!(read_kept(&model, &model.store(&least)).is_empty());
 }
 
 #[test]
