@@ -21,7 +21,7 @@ use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
 use ixc_files::folder::NewFolder;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, Step};
+use ixc_ir::plan::{Output, Plan, Step};
 use ixc_kernels::{KernelSpec, generate};
 use ixc_passes::manager::{Ir, PASSES, Stop, StopError, TextError};
 use ixc_targets::Target;
@@ -157,7 +157,11 @@ fn index(plan: &Plan<Kernel>) -> Json {
             tasks.push(json!({ "step": number, "op": task.label, "kernels": kernels }));
         }
     }
-    json!({ "tasks": tasks, "softmax": name(plan.softmax.0 as usize) })
+    let softmax = match plan.output {
+        Output::Logits { softmax } => name(softmax.0 as usize),
+        Output::Hidden { .. } => None,
+    };
+    json!({ "tasks": tasks, "softmax": softmax })
 }
 
 fn manifest(

@@ -20,8 +20,12 @@ pub const SCHEMA: &str = "ixc.experts.v1";
 /// First bytes of such a file.
 const BEGIN: &[u8] = br#"{"schema":"ixc.experts.v"#;
 /// Such a file.
-pub const KIND: Kind =
-    Kind { name: "record of which experts are used", is: |head| head.starts_with(BEGIN), streams: false };
+pub const KIND: Kind = Kind {
+    name: "record of which experts are used",
+    is: |head| head.starts_with(BEGIN),
+    streams: false,
+    private: false,
+};
 /// Most bytes of such a file: a number of 20 digits for each of 512 experts of 128 layers takes a twelfth.
 const MOST_BYTES: u64 = 16 << 20;
 
