@@ -13,7 +13,7 @@ use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
 use ixc_passes::error::{PassError, ScheduleError};
 use ixc_passes::manager::{self, Ir, graph_passes, plan_passes};
 use ixc_passes::options::OptionSet;
-use ixc_passes::pass::{Context, Facts};
+use ixc_passes::pass::{Context, Facts, GraphResult};
 use ixc_passes::{defer, pack, residency, tile};
 use ixc_targets::Target;
 
@@ -40,6 +40,7 @@ fn planned(
         architecture: "test".to_string(),
         max_tokens: MAX_TOKENS,
         context_length: 128,
+        result: GraphResult::Logits,
         files: vec![SourceFile { path: "model.gguf".to_string(), bytes: made.bytes, header_crc: 0, header_bytes: 0 }],
         derived: Vec::new(),
         tokenizer: Vec::new(),

@@ -12,7 +12,7 @@ use ixc_ir::graph::parse::parse;
 use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
 use ixc_passes::manager::{self, Ir};
-use ixc_passes::pass::{Context, Facts};
+use ixc_passes::pass::{Context, Facts, GraphResult};
 use ixc_targets::{CoreCaches, Target};
 use ixc_testing::becomes::{check, said};
 
@@ -44,6 +44,7 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         architecture: "test".to_string(),
         max_tokens: 8,
         context_length: 64,
+        result: GraphResult::Logits,
         files: vec![file],
         derived: Vec::new(),
         tokenizer: Vec::new(),
