@@ -268,7 +268,11 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         layer_inputs: None,
         draft_layers: 0,
     };
-    let model = Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() };
+    let model = Model {
+        gguf,
+        arch: arch::Model { hyper, module, output: arch::Output::Logits },
+        vocabulary: TokenizerSpec::default(),
+    };
     Ok((model, usize::try_from(rows)?))
 }
 
