@@ -129,17 +129,15 @@ impl<R: BufRead> Lines<R> {
             }
             let mut count = bytes.len() as u64;
             drop(bytes);
-            while !is_whole {
+            let mut ends = is_whole;
+            while !ends {
                 let part = self.input.fill_buf()?;
                 let end = part.iter().position(|byte| *byte == b'\n');
                 let taken = end.unwrap_or(part.len());
                 crc.update(&part[..taken]);
                 count += taken as u64;
-                let ends = end.is_some() || part.is_empty();
+                ends = end.is_some() || part.is_empty();
                 self.input.consume(taken + usize::from(end.is_some()));
-                if ends {
-                    break;
-                }
             }
             return Ok(Some(Line { number: self.number, crc: crc.finalize(), bytes: Err(count) }));
         }

@@ -691,7 +691,7 @@ impl Held {
         let path = folder.map(|folder| path_of(folder, &self.name));
         if let Some(path) = path.as_ref().filter(|_| self.file.load(Ordering::Acquire) == WRITTEN) {
             // The next run knows by that when it was last used.
-            let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+            let _ = open_unlinked(path).and_then(|file| file.set_modified(SystemTime::now()));
         }
         if let Some(bytes) = &self.bytes {
             return Ok(Arc::clone(bytes));

@@ -241,8 +241,8 @@ pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 impl Derived {
     /// Bytes of all its rows; `None` where they are too many.
     pub fn bytes(&self) -> Option<u64> {
-        let leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
-        let rows = leftmost.fold(Some(0u64), |rows, piece| rows?.checked_add(len(&piece.rows)?))?;
+        let mut leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
+        let rows = leftmost.try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
         rows.checked_mul(self.format.row_bytes(self.columns)?)
     }
 

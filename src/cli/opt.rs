@@ -86,8 +86,12 @@ impl Args {
             None => manager::run(ir, &passes, &context(&options, None)).map_err(ixc::Error::from)?,
         };
         // What `compile --start-from` goes on with says behind which pass it is.
-        let text = match passes.last().filter(|_| !self.dot) {
-            Some(last) => Stop { ir, after: Some(manager::find(last).map_err(ixc::Error::from)?.name) }.text(),
+        let after = match passes.last() {
+            Some(last) => Some(Some(manager::find(last).map_err(ixc::Error::from)?.name)),
+            None => Stop::parse(&text).ok().map(|stop| stop.after),
+        };
+        let text = match after.filter(|_| !self.dot) {
+            Some(after) => Stop { ir, after }.text(),
             None => drawn(&ir, self.dot)?,
         };
         Ok(out.write_all(text.as_bytes())?)

@@ -125,7 +125,9 @@ fn sets_of(case: &Case, place: Place, threads: usize) -> usize {
 /// # Errors
 /// Where this machine cannot run them.
 pub fn in_turn(cases: [&Case; 2], place: Place, rounds: u32) -> Result<Vec<[f64; 2]>, Error> {
-    let compile = |case: &Case| Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target);
+    let compile = |case: &Case| -> Result<Module, Error> {
+        Ok(Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target)?)
+    };
     let modules = [compile(cases[0])?, compile(cases[1])?];
     let mut buffers = cases.map(|case| vec![case.before.clone(); sets_of(case, place, 2)]);
     let [first, second] = &mut buffers;

@@ -98,7 +98,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
         let weight = plan.weights[at].clone();
         plan.weights.extend((0..100_000).map(|_| weight.clone()));
     }),
-    ("a derived tensor of many pieces that many weights are of", "bytes to be made is", |plan| {
+    ("a derived tensor of many pieces that many weights are of", "take more than 16 times as much memory", |plan| {
         let at = derived(plan, 0, 0);
         let piece = plan.derived[0].pieces[0].clone();
         plan.derived[0].pieces.resize(100_000, piece);

@@ -107,8 +107,15 @@ fn run_compares_with_the_interpreter() {
 fn kernels_come_from_files_and_models() {
     let folder = scratch("kernel-sources");
     let ir = file(&folder, "k.ix");
-    std::fs::write(&ir, text(["show", "demo:combine_n", "--stage", "ir", "--target", "portable"])).unwrap();
-    let facts = json(["run", &ir, "--rows", "5", "--target", "portable", "--json"]);
+    let shown = text(["show", "demo:combine_n", "--stage", "ir", "--target", "portable"]);
+    let run = |text: &str| {
+        std::fs::write(&ir, text).unwrap();
+        json(["run", &ir, "--rows", "5", "--target", "portable", "--json"])
+    };
+    // With the line that says its spec, and without.
+    let facts = run(&shown);
+    assert!(facts["equal"] == true && facts["spec"].as_str().unwrap().starts_with("combine n=256"), "{facts}");
+    let facts = run(&shown.replacen("; spec: ", "; ", 1));
     assert_eq!((&facts["equal"], &facts["spec"]), (&true.into(), &Json::Null), "{facts}");
     let (plan, model) = (file(&folder, "demo.ixp"), crate::support::demo_model());
     let arguments = ["compile", model.to_str().unwrap(), "-o", &plan, "--target", "portable"];
