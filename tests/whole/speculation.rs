@@ -356,8 +356,11 @@ fn contexts_are_full_where_they_are_without_guesses() {
     }
 }
 
+/// The tokens of a request, and why they ended.
+type Ended = (Vec<u32>, Option<End>);
+
 /// All tokens of each request, and how it ended.
-fn run(scheduler: &mut Scheduler, jobs: &[Job], random: &mut Random) -> (Vec<(Vec<u32>, Option<End>)>, usize) {
+fn run(scheduler: &mut Scheduler, jobs: &[Job], random: &mut Random) -> (Vec<Ended>, usize) {
     let mut waiting: Vec<usize> = (0..jobs.len()).collect();
     let mut ids: Vec<Option<RequestId>> = vec![None; jobs.len()];
     let mut all = vec![(Vec::new(), None); jobs.len()];

@@ -73,7 +73,7 @@ impl Page {
                 if !series.insert((name.clone(), labels.clone())) {
                     return Err(wrong("there twice"));
                 }
-                if family.kind == "counter" && (!(value >= 0.0) || !name.ends_with("_total")) {
+                if family.kind == "counter" && (value.is_nan() || value < 0.0 || !name.ends_with("_total")) {
                     return Err(wrong("no counter"));
                 }
                 family.samples.push((name, labels, value));
@@ -91,9 +91,12 @@ impl Page {
     }
 }
 
+/// A line of a histogram: what stands behind its name, the bound of its bucket, and its value.
+type Part<'a> = (&'a str, Option<f64>, f64);
+
 /// Whether buckets rise to `+Inf`, which is the count, for each set of labels.
 fn is_histogram(name: &str, family: &Family) -> Result<(), String> {
-    let mut by_labels: BTreeMap<Labels, Vec<(&str, Option<f64>, f64)>> = BTreeMap::new();
+    let mut by_labels: BTreeMap<Labels, Vec<Part>> = BTreeMap::new();
     for (part, labels, value) in &family.samples {
         let mut labels = labels.clone();
         let bound = labels.remove("le").map(|bound| if bound == "+Inf" { Ok(f64::INFINITY) } else { bound.parse() });
