@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece, ScaleKind, Scales, Tiles};
-use ixc_ir::format::Format;
+use ixc_ir::format::{FORMATS, Format};
 
 use super::error::{CheckpointError, PackedFault};
 use super::names::Sizes;
@@ -41,27 +41,20 @@ struct Packing {
     scale: f32,
     /// The integer of a row's largest number.
     largest: u8,
-    /// Formats with a scale for each row, and with one for a few columns.
-    formats: [Format; 2],
+}
+
+impl Packing {
+    /// The format that has its integers as they are, with a scale for each row, or for a few columns.
+    fn format(&self, by_row: bool) -> Format {
+        let mut formats = FORMATS.iter().map(|row| row.format);
+        let found = formats.find(|format| format.takes_integers(self.bits.into()) && format.has_row_scale() == by_row);
+        found.unwrap_or_else(|| unreachable!("integers of {} bits have formats", self.bits))
+    }
 }
 
 static PACKINGS: [Packing; 2] = [
-    Packing {
-        method: "AMXINT8",
-        bits: 8,
-        block: [64, 3584],
-        scale: 1.0,
-        largest: 127,
-        formats: [Format::I8Row, Format::I8D64],
-    },
-    Packing {
-        method: "AMXINT4",
-        bits: 4,
-        block: [128, 3584],
-        scale: 16.0,
-        largest: 7,
-        formats: [Format::I4Row, Format::I4D128],
-    },
+    Packing { method: "AMXINT8", bits: 8, block: [64, 3584], scale: 1.0, largest: 127 },
+    Packing { method: "AMXINT4", bits: 4, block: [128, 3584], scale: 16.0, largest: 7 },
 ];
 
 /// What an expert's matrix is cut along, for nodes.
@@ -208,7 +201,7 @@ fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) 
         }
     }
     let beside = if cut == Cut::Columns { nodes as u32 } else { 1 };
-    let format = packing.formats[usize::from(beside > 1)];
+    let format = packing.format(beside == 1);
     let dims = vec![columns, rows, sizes.experts];
     Ok(Packed { name: format!("{name}.weight"), derived: Derived { format, columns, beside, pieces }, dims })
 }
@@ -240,7 +233,7 @@ fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointE
     let Packed { derived, .. } = packed;
     let wrong = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
     derived.check(&lengths).map_err(wrong)?;
-    let Some(packing) = PACKINGS.iter().find(|packing| packing.formats.contains(&derived.format)) else {
+    let Some(packing) = PACKINGS.iter().find(|packing| derived.format.takes_integers(packing.bits.into())) else {
         return Ok(());
     };
     let fetch = |file: u32, offset: u64, out: &mut [u8]| {

@@ -278,6 +278,7 @@ pub(crate) fn runs(pieces: &[Piece]) -> impl Iterator<Item = (u32, Piece)> {
 }
 
 #[cfg(all(test, target_os = "linux"))]
+#[path = "sequences/tests/shared.rs"]
 mod shared_tests;
 
 #[cfg(test)]
