@@ -51,6 +51,8 @@ pub mod pool;
 pub mod processors;
 pub mod program;
 mod reads;
+#[cfg(all(test, target_os = "linux"))]
+mod refused;
 mod storage;
 pub mod stream;
 pub mod trace;

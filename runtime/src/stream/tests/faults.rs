@@ -263,35 +263,12 @@ fn files_that_were_replaced_changed_or_removed_are_noticed() {
     assert!(matches!(folder, Err(StreamError::Open { .. })));
 }
 
-/// Has the kernel refuse io_uring to this thread and those that it starts, as containers do.
-#[cfg(target_os = "linux")]
-fn refuse_io_uring() -> std::io::Result<()> {
-    // Load the system call's number; if it is io_uring_setup the next line answers EPERM, else the last one allows.
-    let line = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let lines = [
-        line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
-        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: lines.len() as u16, filter: lines.as_ptr().cast_mut() };
-    // SAFETY: takes numbers only.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the program and its lines live during the call, which copies them.
-    match unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn where_io_uring_is_refused_threads_read_and_say_so() {
     // On a thread of its own: the refusal lasts as long as the thread, and goes to the drive's.
     let run = || {
-        if let Err(error) = refuse_io_uring() {
+        if let Err(error) = crate::refused::refuse(libc::SYS_io_uring_setup) {
             println!("NOT RUN: no system call can be refused here: {error}");
             return;
         }

@@ -8,6 +8,7 @@ use ixc_ir::random::Random;
 use ixc_ir::state::{Rollback, StateKind};
 
 use super::*;
+use crate::refused::refuse;
 use crate::states::parts::places;
 
 /// Room of each.
@@ -362,7 +363,7 @@ fn what_is_not_worth_it_is_copied() {
 fn where_there_are_no_files_of_memory_sequences_are_copied() {
     // On a thread of its own, which the refusal is for.
     let run = || {
-        if let Err(error) = refuse_memory_files() {
+        if let Err(error) = refuse(libc::SYS_memfd_create) {
             println!("NOT RUN: no system call can be refused here: {error}");
             return;
         }
@@ -381,26 +382,4 @@ fn where_there_are_no_files_of_memory_sequences_are_copied() {
         assert!(Text { sequence: copy, histories: Vec::new() }.seen() == expected);
     };
     std::thread::spawn(run).join().unwrap();
-}
-
-/// Has the kernel refuse `memfd_create` to this thread, as sandboxes may.
-fn refuse_memory_files() -> std::io::Result<()> {
-    // Load the system call's number; if it is memfd_create the next line answers EPERM, else the last one allows.
-    let line = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let lines = [
-        line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_memfd_create as u32),
-        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: lines.len() as u16, filter: lines.as_ptr().cast_mut() };
-    // SAFETY: takes numbers only.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the program and its lines live during the call, which copies them.
-    match unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
 }

@@ -1,0 +1,23 @@
+//! System calls that the kernel refuses to a test.
+
+/// Has the kernel refuse a system call to this thread and those that it starts, as containers and sandboxes do.
+pub(crate) fn refuse(call: libc::c_long) -> std::io::Result<()> {
+    // Load the system call's number; if it is that call the next line answers EPERM, else the last one allows.
+    let line = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let lines = [
+        line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: lines.len() as u16, filter: lines.as_ptr().cast_mut() };
+    // SAFETY: takes numbers only.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the program and its lines live during the call, which copies them.
+    match unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
