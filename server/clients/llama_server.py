@@ -8,12 +8,15 @@ import sys
 VALUES = {
     "--port": "--port", "--host": "--host", "--alias": "--alias", "--ctx-size": "--ctx", "--parallel": "--parallel",
     "--threads": "--threads", "--api-key": "--api-key", "--chat-template": "--chat-template",
-    "--chat-template-file": "--chat-template", "--slot-save-path": "--slot-save-path",
+    "--chat-template-file": "--chat-template", "--slot-save-path": "--slot-save-path", "--temp": "--temp", "--seed": "--seed",
+    "--n-predict": "-n", "--pooling": "--pooling",
 }
+# What is called the same and takes none.
+FLAGS = {"--context-shift", "--embedding", "--embeddings"}
 # What takes a value and is not there, or changes nothing of what is tested.
 PASSED_OVER = {
-    "--temp", "--seed", "--model", "--model-url", "--hf-repo", "--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers",
-    "--n-predict", "--pooling", "--tags", "-fa", "-ctk", "-ctv", "--reasoning-format", "--reasoning", "--cache-ram",
+    "--model", "--model-url", "--hf-repo", "--hf-file", "--batch-size", "--ubatch-size", "--n-gpu-layers",
+    "--tags", "-fa", "-ctk", "-ctv", "--reasoning-format", "--reasoning", "--cache-ram",
 }
 
 
@@ -29,7 +32,7 @@ def main():
             out += [VALUES[argument], value]
         elif argument in PASSED_OVER:
             arguments.pop(0)
-        elif argument in ("--context-shift", "--embedding", "--embeddings") and os.environ.get("IXC_HAS", "").find(argument) >= 0:
+        elif argument in FLAGS:
             out.append(argument)
     if "--chat-template" not in out:
         out += ["--chat-template", "chatml"]

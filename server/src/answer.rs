@@ -105,23 +105,28 @@ impl Answer {
         let show_special = parser.is_some();
         let tokens = prompt.tokens;
         let request = Request { tokens, limit, sampling, stop, ignore_end, show_special, grammar, likeliest };
-        Answer::several(app, &request, parser.as_ref(), count)
+        Answer::several(app, &[request], parser.as_ref(), count)
     }
 
-    /// Begins so many of a request.
+    /// Begins so many of each request, one at least; those of a request follow each other.
     pub(crate) fn several<M: Model>(
         app: &Asked<M>,
-        request: &Request,
+        requests: &[Request],
         parser: Option<&Parser>,
         count: u32,
     ) -> Result<Answers, HttpError> {
         let facts = app.model.facts();
-        let places = facts.parallel.saturating_add(facts.queue).max(1);
-        if count as usize > places {
-            let wrong = format!("n is {count}, and {places} requests have a place here at once, each for one answer");
-            return Err(HttpError::invalid(Some("n"), wrong));
+        let (count, places) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));
+        let all = requests.len().saturating_mul(count as usize);
+        if all > places {
+            let (name, what) = match requests {
+                [_] => ("n", format!("n is {count}")),
+                _ => ("prompt", format!("there are {} prompts and n is {count}", requests.len())),
+            };
+            let wrong = format!("{what}, and {places} requests have a place here at once, each for one answer");
+            return Err(HttpError::invalid(Some(name), wrong));
         }
-        let one = |number: u32| {
+        let one = |request: &Request, number: u32| {
             let mut request = request.clone();
             request.sampling.seed = request.sampling.seed.wrapping_add(number.into());
             let prompt = request.tokens.len();
@@ -130,9 +135,12 @@ impl Answer {
             let parser = parser.map(|parser| parser.clone().with_ids(format!("call_{}-", app.next_id())));
             Ok(Answer::new(events, parser, prompt))
         };
-        let list = (0..count.max(1)).map(one).collect::<Result<Vec<_>, HttpError>>()?;
+        let numbered = requests.iter().flat_map(|request| (0..count).map(move |number| (request, number)));
+        let list =
+            numbered.map(|(request, number)| one(request, number)).collect::<Result<Vec<Answer>, HttpError>>()?;
         Ok(Answers {
             ended: vec![false; list.len()],
+            count: count as usize,
             list,
             _model: Arc::clone(&app.model) as Arc<dyn Any + Send + Sync>,
         })
@@ -182,9 +190,11 @@ impl Answer {
     }
 }
 
-/// Answers to one request that are being made, one at least.
+/// Answers to the prompts of a request that are being made, as many to each.
 pub(crate) struct Answers {
     list: Vec<Answer>,
+    /// How many to each prompt.
+    count: usize,
     ended: Vec<bool>,
     /// It stays loaded as long as they are made.
     _model: Arc<dyn Any + Send + Sync>,
@@ -215,9 +225,9 @@ impl Answers {
         self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.likely)).unwrap_or_default()
     }
 
-    /// How long the first one's prompt took, with waiting, and what came behind.
-    pub(crate) fn times(&self) -> (Duration, Duration) {
-        let Some(Answer { begun, first, .. }) = self.list.first() else { return Default::default() };
+    /// How long an answer's prompt took, with waiting, and what came behind.
+    pub(crate) fn times(&self, number: usize) -> (Duration, Duration) {
+        let Some(Answer { begun, first, .. }) = self.list.get(number) else { return Default::default() };
         first.map_or_else(|| (begun.elapsed(), Duration::ZERO), |first| (first - *begun, first.elapsed()))
     }
 
@@ -226,16 +236,25 @@ impl Answers {
         self.list.len()
     }
 
-    /// What came of guesses in all.
-    pub(crate) fn guessed(&self) -> Guessed {
-        let sum = |of: fn(&Guessed) -> usize| self.list.iter().map(|answer| of(&answer.guessed)).sum();
-        Guessed { drafted: sum(|guessed| guessed.drafted), accepted: sum(|guessed| guessed.accepted) }
+    /// What came of an answer's guesses.
+    pub(crate) fn guessed(&self, number: usize) -> Guessed {
+        self.list.get(number).map(|answer| answer.guessed).unwrap_or_default()
     }
 
-    /// Tokens of all; the prompt is one.
+    /// Tokens of an answer and its prompt.
+    pub(crate) fn usage_of(&self, number: usize) -> Usage {
+        self.list.get(number).map(|answer| answer.usage).unwrap_or_default()
+    }
+
+    /// Tokens of all; those to one prompt have it once.
     pub(crate) fn usage(&self) -> Usage {
         let made = self.list.iter().map(|answer| answer.usage.made).sum();
-        Usage { made, ..self.list.first().map(|answer| answer.usage).unwrap_or_default() }
+        let prompts = self.list.chunks(self.count).filter_map(|answers| Some(answers.first()?.usage));
+        prompts.fold(Usage { made, ..Usage::default() }, |sum, usage| Usage {
+            prompt: sum.prompt + usage.prompt,
+            reused: sum.reused + usage.reused,
+            ..sum
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use axum::http::Uri;
 use ixc_frontend::template::Conversation;
 use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
+use serde_json::{Map, Value};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 
 use crate::error::HttpError;
@@ -31,6 +32,8 @@ pub struct Options {
     pub keys: Vec<String>,
     /// Names besides `localhost` and addresses that requests may call it by, and pages may be from that ask; any where `None`.
     pub hosts: Option<Vec<String>>,
+    /// Fields that requests for text have where they say nothing.
+    pub defaults: Map<String, Value>,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long the head of a request may take.
@@ -53,6 +56,7 @@ impl Default for Options {
         Options {
             keys: Vec::new(),
             hosts: None,
+            defaults: Map::new(),
             connections: 512,
             head: seconds(10),
             body: seconds(30),
@@ -113,6 +117,11 @@ impl<M> App<M> {
     pub(crate) fn shrink(room: &mut SemaphorePermit<'_>, bytes: usize) {
         let excess = room.num_permits().saturating_sub(counted(bytes as u64) as usize);
         drop(room.split(excess));
+    }
+
+    /// The fields of a request for text.
+    pub(crate) fn fields(&self, body: &[u8]) -> Result<Fields, HttpError> {
+        Fields::of(body).map(|fields| fields.or(&self.options.defaults))
     }
 
     /// Whether it takes no more requests.
@@ -258,7 +267,6 @@ mod tests {
     use crate::model::{
         EmbeddingRequest, Embeddings, Event, ExpertsAction, Facts, One, Refusal, Request, SlotAction, SlotDone, Status,
     };
-    use serde_json::Value;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::sync::mpsc::UnboundedSender;

@@ -29,6 +29,7 @@ const NUMBERS: &[Number] = &[
     whole("n_predict", -1.0, MOST_TOKENS),
     whole("max_output_tokens", 1.0, MOST_TOKENS),
     whole("n", 1.0, 128.0),
+    whole("n_cmpl", 1.0, 128.0),
     whole("best_of", 1.0, 128.0),
     whole("top_logprobs", 0.0, MOST_LIKELY),
     // Of completions; of chats it is true or false.
@@ -80,6 +81,17 @@ impl Fields {
     /// Of an object.
     pub(crate) fn new(fields: Map<String, Value>) -> Fields {
         Fields(fields)
+    }
+
+    /// With these where there are no such.
+    pub(crate) fn or(mut self, others: &Map<String, Value>) -> Fields {
+        for (name, value) in others {
+            let field = self.0.entry(name).or_insert(Value::Null);
+            if field.is_null() {
+                field.clone_from(value);
+            }
+        }
+        self
     }
 
     /// The object again.
@@ -157,6 +169,14 @@ impl Fields {
         value.as_str().map(Some).ok_or_else(wrong)
     }
 
+    /// A list of so many texts at most; empty where it is not there.
+    pub(crate) fn texts(&self, name: &'static str, most: usize) -> Result<Vec<String>, HttpError> {
+        let wrong = || HttpError::invalid(Some(name), format!("{name} must be a list of at most {most} texts"));
+        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
+        let list = value.as_array().filter(|list| list.len() <= most).ok_or_else(wrong)?;
+        list.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<_>>().ok_or_else(wrong)
+    }
+
     /// The texts to stop at, in a field of this name.
     pub(crate) fn stop(&self, name: &'static str) -> Result<Vec<String>, HttpError> {
         let wrong = || {
@@ -194,6 +214,16 @@ impl Fields {
         // What is larger than any float is infinite as one: of logits that is none, and less than all it may be.
         pairs.filter(|pairs| pairs.iter().all(|(_, bias)| *bias < f32::INFINITY)).ok_or_else(wrong)
     }
+}
+
+/// Whether these can be [`Options::defaults`](crate::Options::defaults): texts to stop at and lengths, which every request would be refused for.
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
+    let fields = Fields(defaults.clone());
+    let checked = fields.stop("stop").and_then(|_| fields.stop("stop_sequences")).and_then(|_| fields.limit());
+    checked.map(drop).map_err(|error| error.message().to_owned())
 }
 
 /// How many values a text has, at most: each but the first stands behind a comma or at the beginning of a list or an object.

@@ -67,6 +67,7 @@ use tokio::sync::watch;
 use app::App;
 pub use app::Options;
 use error::HttpError;
+pub use fields::check_defaults;
 pub use local::{Local, fields_of};
 pub use model::{Model, Models};
 

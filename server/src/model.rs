@@ -287,6 +287,11 @@ impl Request {
             likeliest: None,
         }
     }
+
+    /// The same to each of these prompts.
+    pub(crate) fn to_each(&self, prompts: Vec<Vec<u32>>) -> Vec<Request> {
+        prompts.into_iter().map(|tokens| Request { tokens, ..self.clone() }).collect()
+    }
 }
 
 /// A token, and how likely it was.

@@ -10,6 +10,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
 use ixc_frontend::chat::Delta;
+use ixc_runtime::sample::{NUMBERS, Number, Settings};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Answers, Guessed, Next, Usage};
@@ -17,7 +18,7 @@ use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Likely, Model, Refusal, Request};
-use crate::openai::{conversation, likely_object, prompt_tokens};
+use crate::openai::{conversation, count, likely_object, prompts};
 use crate::wanted::{constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
@@ -35,11 +36,13 @@ pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response
 pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     let app = app.of_name(query(&uri, "model")).await?;
     let facts = app.model.facts();
-    let settings = ixc_runtime::sample::Settings::default();
-    let numbers = ixc_runtime::sample::NUMBERS.iter();
-    let mut params: Map<String, Value> =
-        numbers.map(|number| (number.name.to_owned(), (number.get)(&settings).into())).collect();
-    params.insert("samplers".to_owned(), settings.samplers.iter().map(|kind| kind.name()).collect());
+    // What a request has that says nothing.
+    let fields = app.fields(b"{}")?;
+    let mut params = settings_object(&sampling(&app, &fields).await?);
+    if fields.get("seed").is_none() {
+        params.insert("seed".to_owned(), (-1).into());
+    }
+    params.insert("n_predict".to_owned(), fields.limit()?.flatten().map_or_else(|| (-1).into(), Value::from));
     Ok(Json(json!({
         "model_alias": facts.name, "model_path": facts.name, "total_slots": facts.parallel, "build_info": facts.build,
         "chat_template": facts.template.as_deref().unwrap_or_default(),
@@ -96,67 +99,170 @@ pub(crate) async fn apply_template<M: Model>(
 }
 
 /// What is refused.
-const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
-    (
-        "post_sampling_probs",
-        |value| value == false,
-        "post_sampling_probs: how likely tokens are is told before sampling, so that it",
-    ),
-    ("return_tokens", |value| value == false, "return_tokens"),
-    ("n", |value| *value == 1, "n above 1 (/v1/completions has it)"),
-    ("n_cmpl", |value| *value == 1, "n_cmpl above 1 (/v1/completions has n)"),
-];
+const COMPLETION_UNSUPPORTED: &[Unsupported] = &[(
+    "post_sampling_probs",
+    |value| value == false,
+    "post_sampling_probs: how likely tokens are is told before sampling, so that it",
+)];
+/// Most fields that are chosen of an answer.
+const MOST_FIELDS: usize = 256;
 
-/// What follows a text, as llama-server says it.
+/// What follows texts, as llama-server says it: an object, or a list of them where there are several prompts or answers.
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
-    let fields = Fields::of(&body)?;
+    let fields = app.fields(&body)?;
     drop(body);
     fields.refuse(COMPLETION_UNSUPPORTED)?;
     let app = app.of(&fields).await?;
+    let prompts = prompts(&app, fields.get("prompt")).await?;
+    let likeliest = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
+    let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
     let request = Request {
-        tokens: prompt_tokens(&app, fields.get("prompt")).await?,
+        tokens: Vec::new(),
         limit: fields.limit()?.flatten(),
         sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop")?,
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
         grammar: app.constrain(constraint_of_text(&fields)?).await?,
-        likeliest: fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize),
+        // Tokens are told with how likely they were.
+        likeliest: likeliest.or(returns_tokens.then_some(0)),
+    };
+    let count = match fields.number("n_cmpl")? {
+        Some(count) => count as u32,
+        None => count(&fields)?,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
+    let chosen = fields.texts("response_fields", MOST_FIELDS)?;
+    let mut settings = settings_object(&request.sampling);
+    settings.extend([
+        ("n_predict".to_owned(), request.limit.map_or_else(|| (-1).into(), Value::from)),
+        ("stop".to_owned(), request.stop.clone().into()),
+        ("ignore_eos".to_owned(), request.ignore_end.into()),
+        ("n_probs".to_owned(), likeliest.unwrap_or(0).into()),
+        ("stream".to_owned(), streamed.into()),
+    ]);
     drop(fields);
-    let name = app.model.facts().name.clone();
-    let mut answers = Answer::several(&app, &request, None, 1)?;
+    let told = prompts.clone();
+    let told = app.blocking(move |model| told.iter().map(|tokens| model.decode(tokens)).collect::<Result<_, _>>());
+    let how = How {
+        name: app.model.facts().name.clone(),
+        settings,
+        prompts: told.await??,
+        each: count.max(1) as usize,
+        tells_likely: likeliest.is_some(),
+        returns_tokens,
+        chosen,
+    };
+    let mut answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
     if !streamed {
-        let (mut text, mut last, mut likely) = (String::new(), None, Vec::new());
-        while let Some(next) = answers.next_of_one().await? {
-            likely.extend(answers.take_likely(0));
-            match next {
+        let mut made = vec![(String::new(), Vec::new(), None); answers.len()];
+        while let Some((number, next)) = answers.next().await {
+            let (text, all, last) = &mut made[number];
+            all.extend(answers.take_likely(number));
+            match next? {
                 Next::Deltas(deltas) => deltas.into_iter().for_each(|delta| text.push_str(&text_of(delta))),
-                Next::Ended(end) => last = Some(end),
+                Next::Ended(end) => *last = Some(end),
             }
         }
-        let end = last.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
-        return Ok(Json(with_likely(last_object(&name, &answers, &text, &end), &likely)).into_response());
+        let mut objects = Vec::with_capacity(made.len());
+        for (number, (text, likely, end)) in made.into_iter().enumerate() {
+            let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+            objects.push(how.last(&answers, number, &text, &end, &likely));
+        }
+        let one = if objects.len() == 1 { objects.pop() } else { None };
+        return Ok(Json(one.unwrap_or_else(|| objects.into())).into_response());
     }
-    let events = futures_util::stream::unfold((answers, name, false), |(mut answers, name, done)| async move {
+    let events = futures_util::stream::unfold((answers, how, false), |(mut answers, how, done)| async move {
         if done {
             return None;
         }
-        let next = answers.next_of_one().await;
-        let (usage, likely) = (answers.usage(), answers.take_likely(0));
+        let (number, next) = answers.next().await?;
+        let likely = answers.take_likely(number);
         let (object, done) = match next {
-            Ok(None) => (HttpError::failed("the answer was not finished").body(), true),
-            Ok(Some(Next::Deltas(deltas))) => {
+            Ok(Next::Deltas(deltas)) => {
                 let text: String = deltas.into_iter().map(text_of).collect();
-                (with_likely(json!({"content": text, "stop": false, "tokens_predicted": usage.made}), &likely), false)
+                let made = answers.usage_of(number).made;
+                let part = json!({"index": number, "content": text, "stop": false, "tokens_predicted": made});
+                (how.with_tokens(part, &likely), false)
             }
-            Ok(Some(Next::Ended(end))) => (with_likely(last_object(&name, &answers, "", &end), &likely), true),
+            Ok(Next::Ended(end)) => (how.last(&answers, number, "", &end, &likely), false),
             Err(error) => (error.body(), true),
         };
-        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, name, done)))
+        Some((Ok::<_, Infallible>(Sse::default().data(object.to_string())), (answers, how, done)))
     });
     Ok(axum::response::sse::Sse::new(events).into_response())
+}
+
+/// How completions are told.
+struct How {
+    name: String,
+    settings: Map<String, Value>,
+    /// Texts of the prompts, and how many answers there are to each.
+    prompts: Vec<String>,
+    each: usize,
+    tells_likely: bool,
+    returns_tokens: bool,
+    /// The fields that are told at the end, each a name, or names with slashes between; all where there are none.
+    chosen: Vec<String>,
+}
+
+impl How {
+    /// A part of an answer with its tokens, as far as they were asked for.
+    fn with_tokens(&self, mut object: Value, likely: &[(Likely, Vec<Likely>)]) -> Value {
+        if self.returns_tokens {
+            object["tokens"] = likely.iter().map(|(token, _)| token.token).collect();
+        }
+        if self.tells_likely && !likely.is_empty() {
+            let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
+                let mut object = likely_object(token);
+                object["top_logprobs"] = likeliest.iter().map(likely_object).collect();
+                object
+            };
+            object["completion_probabilities"] = likely.iter().map(token).collect();
+        }
+        object
+    }
+
+    /// What an answer ends with.
+    fn last(&self, answers: &Answers, number: usize, text: &str, end: &End, likely: &[(Likely, Vec<Likely>)]) -> Value {
+        let usage = answers.usage_of(number);
+        let (kind, word) = match end {
+            End::Model => ("eos", ""),
+            End::Stop(word) => ("word", &**word),
+            End::Limit | End::Context => ("limit", ""),
+        };
+        let object = json!({
+            "index": number, "content": text, "stop": true, "stop_type": kind, "stopping_word": word,
+            "model": self.name, "prompt": self.prompts.get(number / self.each), "generation_settings": self.settings,
+            "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
+            "truncated": *end == End::Context, "has_new_line": text.contains('\n'), "timings": timings(answers, number),
+        });
+        let object = self.with_tokens(object, likely);
+        if self.chosen.is_empty() {
+            return object;
+        }
+        let found = |path: &String| {
+            let inner = path.split('/').try_fold(&object, |object, name| object.get(name))?;
+            Some((path.clone(), inner.clone()))
+        };
+        self.chosen.iter().filter_map(found).collect::<Map<_, _>>().into()
+    }
+}
+
+/// A sampler's settings by their names.
+fn settings_object(settings: &Settings) -> Map<String, Value> {
+    let shown = |number: &Number| {
+        let value = (number.get)(settings);
+        match number.whole {
+            true => Value::from(value as i64),
+            // As short as what was given: 0.8, and not the nearest float's 0.800000011920929.
+            false => (value as f32).to_string().parse::<f64>().unwrap_or(value).into(),
+        }
+    };
+    let mut object: Map<String, Value> = NUMBERS.iter().map(|number| (number.name.to_owned(), shown(number))).collect();
+    object.insert("samplers".to_owned(), settings.samplers.iter().map(|kind| kind.name()).collect());
+    object.insert("seed".to_owned(), settings.seed.into());
+    object
 }
 
 fn text_of(delta: Delta) -> String {
@@ -166,38 +272,10 @@ fn text_of(delta: Delta) -> String {
     }
 }
 
-/// An object with how likely its tokens were, where that was asked for.
-fn with_likely(mut object: Value, likely: &[(Likely, Vec<Likely>)]) -> Value {
-    if !likely.is_empty() {
-        let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
-            let mut object = likely_object(token);
-            object["top_logprobs"] = likeliest.iter().map(likely_object).collect();
-            object
-        };
-        object["completion_probabilities"] = likely.iter().map(token).collect();
-    }
-    object
-}
-
-/// What a completion ends with.
-fn last_object(name: &str, answers: &Answers, text: &str, end: &End) -> Value {
-    let usage = answers.usage();
-    let (kind, word) = match end {
-        End::Model => ("eos", ""),
-        End::Stop(word) => ("word", &**word),
-        End::Limit | End::Context => ("limit", ""),
-    };
-    json!({
-        "content": text, "stop": true, "stop_type": kind, "stopping_word": word, "model": name,
-        "tokens_predicted": usage.made, "tokens_evaluated": usage.prompt, "tokens_cached": usage.reused,
-        "truncated": *end == End::Context, "has_new_line": text.contains('\n'), "index": 0, "timings": timings(answers),
-    })
-}
-
 /// What an answer took, as llama-server says it.
-fn timings(answers: &Answers) -> Value {
-    let Usage { prompt, reused, made } = answers.usage();
-    let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times());
+fn timings(answers: &Answers, number: usize) -> Value {
+    let Usage { prompt, reused, made } = answers.usage_of(number);
+    let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times(number));
     let (before, behind) = (before.as_secs_f64() * 1e3, behind.as_secs_f64() * 1e3);
     let each = |milliseconds: f64, count: usize| if count > 0 { milliseconds / count as f64 } else { 0.0 };
     let rate =
@@ -207,7 +285,7 @@ fn timings(answers: &Answers) -> Value {
         "prompt_per_second": rate(before, computed), "predicted_n": made, "predicted_ms": behind,
         "predicted_per_token_ms": each(behind, made), "predicted_per_second": rate(behind, made),
     });
-    let Guessed { drafted, accepted } = answers.guessed();
+    let Guessed { drafted, accepted } = answers.guessed(number);
     if drafted > 0 {
         timings["draft_n"] = drafted.into();
         timings["draft_n_accepted"] = accepted.into();

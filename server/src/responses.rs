@@ -49,7 +49,7 @@ const UNSUPPORTED: &[Unsupported] = &[
 
 /// An answer to a conversation.
 pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
-    let fields = Fields::of(&body)?;
+    let fields = app.fields(&body)?;
     drop(body);
     fields.refuse(UNSUPPORTED)?;
     let app = app.of(&fields).await?;

@@ -13,6 +13,7 @@ use ixc::serving::{self, Host, Registry, Source, serve};
 use ixc::session::{Session, SessionOptions};
 use ixc_files::own::private_folder;
 use ixc_files::{ReadError, read_argument};
+use serde_json::{Map, Value};
 
 use super::choose::{ModelChoice, RunChoice};
 use super::embed::PoolingChoice;
@@ -20,6 +21,7 @@ use super::expert_files::ExpertFiles;
 use super::force::Force;
 use super::name::{DEMO, ModelName};
 use super::output::{Bytes, Watch, counted, note};
+use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
 use super::size::Size;
 use super::speculation::SpeculationChoice;
@@ -40,6 +42,7 @@ const QUEUE: usize = 16;
 #[command(after_help = "EXAMPLES:
   ixc serve model.gguf                     on http://127.0.0.1:8080
   ixc serve model.gguf --parallel 8 -c 8192
+  ixc serve model.gguf --temp 0 -n 256     where requests say nothing
   ixc serve small.gguf large.gguf --memory 24GiB
   ixc serve --models-dir ~/models
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
@@ -124,8 +127,14 @@ pub struct Args {
     /// the context is refused.
     #[arg(long)]
     drop_turns: bool,
+    /// Tokens of an answer, where a request does not say; -1 for as many as there is room for [default: 16 of /v1/completions, otherwise -1].
+    #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..=1 << 24))]
+    tokens: Option<i64>,
     #[command(flatten)]
     template: TemplateChoice,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     #[command(flatten)]
     how: RunChoice,
     #[command(flatten)]
@@ -135,6 +144,8 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
+        self.sampling.check()?;
+        ixc_server::check_defaults(&self.defaults()).map_err(Usage)?;
         let keys = self.keys()?;
         let addresses = self.addresses()?;
         let is_here = addresses.iter().all(|address| address.ip().is_loopback());
@@ -214,7 +225,8 @@ impl Args {
         };
         let is_guarded = !self.allowed_host.is_empty() || keys.is_empty() && is_here;
         let hosts = is_guarded.then(|| [&self.allowed_host[..], std::slice::from_ref(&self.host)].concat());
-        let options = ixc_server::Options { keys, hosts, ..ixc_server::Options::default() };
+        let defaults = self.defaults();
+        let options = ixc_server::Options { keys, hosts, defaults, ..ixc_server::Options::default() };
         let (end, ended) = tokio::sync::oneshot::channel();
         interrupt::once(move || {
             note!("ixc: ending; Ctrl-C again ends at once");
@@ -223,6 +235,21 @@ impl Args {
         let used = serve(models, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
         used.map_or(Ok(()), |used| record.write(|| used))?;
         Ok(())
+    }
+
+    /// What requests have that do not say otherwise.
+    fn defaults(&self) -> Map<String, Value> {
+        let mut fields = self.sampling.fields();
+        if let Some(tokens) = self.tokens {
+            fields.insert("n_predict".to_owned(), tokens.into());
+        }
+        if !self.sampling.stop.is_empty() {
+            // Either is of other interfaces.
+            for name in ["stop", "stop_sequences"] {
+                fields.insert(name.to_owned(), self.sampling.stop.clone().into());
+            }
+        }
+        fields
     }
 
     /// The models, one at least, each with a name that no other has.

@@ -371,7 +371,22 @@ fn what_is_wrong_is_said_by_name() {
         ("/v1/chat/completions", chat(json!({"n": 100})), "n", "have a place"),
         ("/v1/chat/completions", chat(json!({"n_predict": 0.5})), "n_predict", "whole number"),
         ("/completion", json!({"prompt": "x", "max_tokens": -1}), "max_tokens", "from 0"),
-        ("/completion", json!({"prompt": "x", "n": 2}), "n", "not supported"),
+        ("/completion", json!({"prompt": vec!["x"; 69]}), "prompt", "there are 69 prompts and n is 1, and 68"),
+        (
+            "/completion",
+            json!({"prompt": ["x", {"prompt_string": "x", "multimodal_data": "x"}]}),
+            "prompt",
+            "a list of such",
+        ),
+        ("/v1/completions", json!({"prompt": ["x", [1, "x"], []]}), "prompt", "prompt[2] is empty"),
+        ("/v1/completions", json!({"prompt": [1, ["x"]]}), "prompt", "a list of such"),
+        (
+            "/completion",
+            json!({"prompt": "x", "response_fields": ["content", 1]}),
+            "response_fields",
+            "at most 256 texts",
+        ),
+        ("/completion", json!({"prompt": "x", "post_sampling_probs": true}), "post_sampling_probs", "not supported"),
         (
             "/completion",
             json!({"prompt": "x", "dry_multiplier": 1, "dry_sequence_breakers": [""]}),
@@ -417,7 +432,6 @@ fn what_is_wrong_is_said_by_name() {
             "messages[0].role must be a word",
         ),
         ("/v1/chat/completions", json!({}), "messages", "must be a list"),
-        ("/v1/completions", json!({"prompt": ["a", "b"]}), "prompt", "not supported"),
         ("/v1/completions", json!({"prompt": ""}), "prompt", "empty"),
         ("/tokenize", json!({}), "content", "missing"),
         ("/detokenize", json!({"tokens": [-1]}), "tokens", "must be a list"),
@@ -630,6 +644,79 @@ fn several_answers_are_those_of_several_requests() {
         parts[choice["index"].as_u64().unwrap() as usize].push_str(choice["text"].as_str().unwrap());
     }
     assert_eq!(parts, texts);
+}
+
+/// Several prompts in a request, as texts, tokens and both, each with several answers: they are those of requests of their own.
+#[test]
+fn answers_to_several_prompts_are_those_of_several_requests() {
+    let server = Server::start(&["--parallel", "3"]);
+    let (_, tokens) = server.post("/tokenize", &json!({"content": PROMPTS[1], "add_special": true}));
+    let tokens = tokens["tokens"].clone();
+    let mixed: Vec<Value> = tokens.as_array().unwrap().iter().cloned().chain(["and".into()]).collect();
+    let all = json!([PROMPTS[0], tokens, mixed, {"prompt_string": PROMPTS[2]}]);
+    let request = |prompt: &Value, n: u32, seed: u32, stream: bool| json!({"prompt": prompt, "max_tokens": 6, "n": n, "seed": seed, "stream": stream});
+    let alone: Vec<(Value, Value)> = (all.as_array().unwrap().iter())
+        .flat_map(|prompt| [7, 8].map(|seed| server.post("/completion", &request(prompt, 1, seed, false)).1))
+        .map(|answer| (answer["content"].clone(), answer["tokens_evaluated"].clone()))
+        .collect();
+    assert!(alone.iter().any(|one| one.0 != alone[0].0));
+    // By llama-server's interface, whole and in parts.
+    let (_, answers) = server.post("/completion", &request(&all, 2, 7, false));
+    let answers = answers.as_array().unwrap();
+    assert!(answers.iter().enumerate().all(|(i, answer)| answer["index"] == i), "{answers:?}");
+    let found: Vec<_> = answers.iter().map(|one| (one["content"].clone(), one["tokens_evaluated"].clone())).collect();
+    assert_eq!(found, alone);
+    let texts: Vec<&str> = alone.iter().map(|one| one.0.as_str().unwrap()).collect();
+    let mut parts = vec![String::new(); 8];
+    let (_, stream) = server.ask("POST", "/completion", "", &request(&all, 2, 7, true).to_string());
+    for event in stream.lines().filter_map(|line| line.strip_prefix("data: ")) {
+        let event: Value = serde_json::from_str(event).unwrap();
+        parts[event["index"].as_u64().unwrap() as usize].push_str(event["content"].as_str().unwrap());
+    }
+    assert_eq!(parts, texts);
+    // By OpenAI's: each prompt is counted once.
+    let (_, answer) = server.post("/v1/completions", &request(&all, 2, 7, false));
+    let choices = answer["choices"].as_array().unwrap();
+    assert_eq!(choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect::<Vec<_>>(), texts);
+    let prompts: u64 = alone.iter().step_by(2).map(|one| one.1.as_u64().unwrap()).sum();
+    assert_eq!(answer["usage"]["prompt_tokens"], prompts, "{answer}");
+}
+
+/// What llama-server tells besides: the prompt, settings, tokens, and only the fields that are chosen.
+#[test]
+fn completions_tell_what_they_are_asked_for() {
+    let server =
+        Server::start(&["--seed", "5", "--temp", "0.5", "-n", "4", "--stop", "zzz", "--chat-template", "chatml"]);
+    let (_, whole) = server.post("/completion", &json!({"prompt": PROMPTS[0], "return_tokens": true}));
+    assert_eq!((whole["tokens_predicted"].as_u64(), whole["prompt"].as_str()), (Some(4), Some(PROMPTS[0])), "{whole}");
+    assert!(whole["completion_probabilities"].is_null());
+    let settings = &whole["generation_settings"];
+    let found = ["seed", "n_predict", "temperature", "stop"].map(|name| settings[name].clone());
+    assert_eq!(found, [json!(5), json!(4), json!(0.5), json!(["zzz"])]);
+    let (_, text) = server.post("/detokenize", &json!({"tokens": whole["tokens"]}));
+    assert_eq!(text["content"], whole["content"]);
+    // What a server is told is for those that say nothing: the same as requests that say it.
+    let other = Server::start(&[]);
+    let said = json!({"prompt": PROMPTS[0], "temperature": 0.5, "seed": 5, "max_tokens": 4});
+    assert_eq!(other.post("/completion", &said).1["content"], whole["content"]);
+    let said = json!({"prompt": PROMPTS[0], "temperature": 0, "seed": null, "max_tokens": 2});
+    assert_eq!(server.post("/completion", &said).1["content"], other.post("/completion", &said).1["content"]);
+    let (_, props) = server.ask("GET", "/props", "", "");
+    let params = &serde_json::from_str::<Value>(&props).unwrap()["default_generation_settings"]["params"];
+    assert_eq!(["seed", "n_predict", "temperature"].map(|name| params[name].clone()), [json!(5), json!(4), json!(0.5)]);
+    let chosen =
+        json!({"prompt": PROMPTS[0], "response_fields": ["content", "generation_settings/seed", "none", "model/x"]});
+    let (_, chosen) = server.post("/completion", &chosen);
+    assert_eq!(chosen, json!({"content": whole["content"], "generation_settings/seed": 5}));
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    assert!(server.post("/v1/chat/completions", &chat).1["usage"]["completion_tokens"].as_u64().unwrap() <= 4);
+    for (arguments, says) in
+        [(["--temp", "2000"], "temp"), (["--stop", &"z".repeat(2000)], "stop"), (["-n", "-2"], "-1..")]
+    {
+        let output = ixc([&["serve", "demo"], &arguments[..]].concat()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(says), "{arguments:?}: {said}");
+    }
 }
 
 /// The same conversation as /v1/responses and as /v1/chat/completions says it has the same answer, whole and in parts.

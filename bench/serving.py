@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Streams at once: `ixc serve` beside llama-server, on the same file and in turn.
+
+    bench/serving.py MODEL --llama BUILD/bin/llama-server [--ixc target/release/ixc] [--streams 1,4,16] [--prompt 128] [--tokens 64]
+                     [--threads 2] [--rounds 3] [--least 1.5] [--json FILE] [--ixc-option OPTION]... [--variant "OPTIONS OF llama-server"]...
+
+Each round starts each server once, in another order each round, with as many sequences as the most streams, and asks for so many completions at
+once: prompts of random tokens that have nothing in common, and all of their tokens, greedily. Of each: tokens per second of all streams together
+from the first request to the last answer, seconds to a stream's first token, and seconds between its tokens (median and 99 %).
+Exits with 1 where ixc makes less than --least times as many tokens per second as the best variant of the other.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import shlex
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+STARTS_IN = 600
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """A program that answers `POST /completion`."""
+
+    def __init__(self, command):
+        self.port = free_port()
+        command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        begun = time.monotonic()
+        while time.monotonic() - begun < STARTS_IN:
+            if self.process.poll() is not None:
+                sys.exit(f"it has ended: {shlex.join(command)}")
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        sys.exit(f"it does not begin: {shlex.join(command)}")
+
+    def stream(self, prompt, count):
+        """The moments at which tokens came, each with how many there were by then."""
+        body = {"prompt": prompt, "n_predict": count, "temperature": 0, "ignore_eos": True, "stream": True, "cache_prompt": False}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=STARTS_IN)
+        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(answer.read().decode())
+        moments, made = [], 0
+        for line in answer:
+            if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(event)
+            # Some say how many there are so far, and all say it at the end.
+            made = event.get("tokens_predicted", made + 1)
+            if not moments or made > moments[-1][1]:
+                moments.append((time.monotonic(), made))
+        return moments
+
+    def ask(self, prompts, count):
+        """What came of so many streams at once."""
+        results, errors = [None] * len(prompts), []
+
+        def one(number):
+            try:
+                results[number] = self.stream(prompts[number], count)
+            except Exception as error:
+                errors.append(error)
+
+        begun = time.monotonic()
+        threads = [threading.Thread(target=one, args=(number,)) for number in range(len(prompts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            sys.exit(f"a stream failed: {errors[0]}")
+        for moments in results:
+            if moments[-1][1] != count:
+                sys.exit(f"a stream has {moments[-1][1]} tokens, not {count}")
+        end = max(moments[-1][0] for moments in results)
+        # Tokens that come together are as far apart as they are on average.
+        between = [
+            (after - before) / (more - fewer)
+            for moments in results
+            for (before, fewer), (after, more) in zip(moments, moments[1:])
+            for _ in range(more - fewer)
+        ]
+        return {
+            "rate": len(prompts) * count / (end - begun),
+            "first": statistics.median(moments[0][0] - begun for moments in results),
+            "first_most": max(moments[0][0] - begun for moments in results),
+            "between": statistics.median(between),
+            "between_99": sorted(between)[int(len(between) * 0.99)],
+        }
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("model")
+    arguments.add_argument("--llama", required=True)
+    arguments.add_argument("--ixc", default="target/release/ixc")
+    arguments.add_argument("--streams", default="1,4,16")
+    arguments.add_argument("--prompt", type=int, default=128)
+    arguments.add_argument("--tokens", type=int, default=64)
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--least", type=float, default=1.5)
+    arguments.add_argument("--json")
+    arguments.add_argument("--ixc-option", action="append", default=[])
+    arguments.add_argument("--variant", action="append", default=[], help="options of llama-server; may be given several times")
+    given = arguments.parse_args()
+    streams = [int(count) for count in given.streams.split(",")]
+    most, context = max(streams), given.prompt + given.tokens + 64
+    threads = ["--threads", str(given.threads)]
+    entrants = {
+        "ixc": [given.ixc, "serve", given.model, "--parallel", str(most), "--ctx", str(context), *threads, *given.ixc_option]
+    }
+    for variant in given.variant or [""]:
+        of = [given.llama, "--model", given.model, "--parallel", str(most), "--ctx-size", str(context * most), *threads]
+        entrants[f"llama-server {variant}".strip()] = of + shlex.split(variant)
+    draw = random.Random(1)
+    # Numbers below any vocabulary, behind those of control tokens.
+    prompt = lambda length: [draw.randrange(300, 1000) for _ in range(length)]
+    found = {name: {count: [] for count in streams} for name in entrants}
+    for number in range(given.rounds):
+        names = list(entrants)
+        draw.shuffle(names)
+        for name in names:
+            server = Server(entrants[name])
+            # Pages weights in, and has them packed where they are while it runs.
+            for _ in range(2):
+                server.ask([prompt(given.prompt) for _ in range(min(most, 4))], 16)
+            for count in streams:
+                result = server.ask([prompt(given.prompt) for _ in range(count)], given.tokens)
+                found[name][count].append(result)
+                print(f"round {number + 1}: {name}, {count}: {result['rate']:.1f} tokens/s", file=sys.stderr)
+            server.end()
+    print(f"{'streams':>7} {'server':32} {'tokens/s':>22} {'first token, s':>15} {'the last, s':>12} {'between, ms':>12} {'99 %':>7} {'ixc':>18}")
+    is_enough = True
+    for count in streams:
+        rates = {name: [result["rate"] for result in of[count]] for name, of in found.items()}
+        for name, of in found.items():
+            of = of[count]
+            median = lambda key: statistics.median(result[key] for result in of)
+            rate = rates[name]
+            spread = f"{statistics.median(rate):.1f} ({min(rate):.1f}..{max(rate):.1f})"
+            ratios = [ours / theirs for ours, theirs in zip(rates["ixc"], rate)]
+            times = "" if name == "ixc" else f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+            print(
+                f"{count:7} {name:32} {spread:>22} {median('first'):15.2f} {median('first_most'):12.2f}"
+                f" {median('between') * 1e3:12.1f} {median('between_99') * 1e3:7.0f} {times:>18}"
+            )
+            is_enough &= name == "ixc" or statistics.median(ratios) >= given.least
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump({"given": vars(given), "found": found}, file, indent=1)
+    sys.exit(0 if is_enough else 1)
+
+
+if __name__ == "__main__":
+    main()
