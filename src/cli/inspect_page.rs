@@ -61,7 +61,10 @@ impl PageChoice {
     /// Whether anything is said of how to compile.
     fn says_how(&self) -> Result<bool, ixc::Error> {
         let changes = self.changes.is_given();
-        Ok(self.experts.memory().is_some() || self.experts.deferral.defer > 0 || !self.passes.options()?.is_empty() || changes)
+        Ok(self.experts.memory().is_some()
+            || self.experts.deferral.defer > 0
+            || !self.passes.options()?.is_empty()
+            || changes)
     }
 
     /// Writes the page.

@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn what_names_no_layer_stands_by_what_is_around_it() {
-        let items = [Some("embed"), None, Some("blk.0.q"), None, Some("rope"), Some("blk.1.q"), None, Some("head"), None];
+        let items =
+            [Some("embed"), None, Some("blk.0.q"), None, Some("rope"), Some("blk.1.q"), None, Some("head"), None];
         let said: Vec<Said> = items.iter().map(|name| Said::of(*name)).collect();
         let (first, second) = (Section::Layer(0), Section::Layer(1));
         let expected =
@@ -194,8 +195,14 @@ mod tests {
     fn equal_layers_are_one_body() {
         let layer = |number: u32, text: &str| (Section::Layer(number), vec![text.to_owned()]);
         let folded = Folded::of(BTreeMap::from([layer(0, "a"), layer(1, "b"), layer(2, "a"), layer(3, "a")]));
-        assert_eq!((folded.bodies.len(), folded.body_of(Section::Layer(3)), folded.body_of(Section::In)), (2, Some(0), None));
-        assert_eq!(said(&[Section::Layer(0), Section::Layer(2), Section::Layer(3), Section::Layer(4)]), "layers 0, 2 to 4");
+        assert_eq!(
+            (folded.bodies.len(), folded.body_of(Section::Layer(3)), folded.body_of(Section::In)),
+            (2, Some(0), None)
+        );
+        assert_eq!(
+            said(&[Section::Layer(0), Section::Layer(2), Section::Layer(3), Section::Layer(4)]),
+            "layers 0, 2 to 4"
+        );
         assert_eq!(said(&[Section::Layer(7)]), "layer 7");
         assert_eq!(said(&[Section::In, Section::Layer(7)]), "before the layers, layer 7");
     }

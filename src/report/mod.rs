@@ -108,7 +108,8 @@ impl Report {
     /// Where the target has no kernel, or no code for one.
     pub fn of_model(model: &Model, options: &Options) -> Result<Report, Error> {
         let mut report = Report::new(title(&model.gguf), "model");
-        let start = options.start.as_ref().map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone());
+        let start =
+            options.start.as_ref().map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone());
         let after = options.start.as_ref().and_then(|start| start.after);
         let mut watch = passes::Watch::new(&start);
         let mut last: Option<Module> = None;
@@ -214,9 +215,17 @@ mod tests {
         for tag in ["<script", "<style"] {
             assert_eq!(PAGE.matches(&format!("{tag} nonce=\"ixc\">")).count(), 1, "{tag}");
         }
-        for never in
-            ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=\"", "src=", "@import", "url("]
-        {
+        for never in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            " style=\"",
+            "src=",
+            "@import",
+            "url(",
+        ] {
             assert!(!PAGE.contains(never), "{never}");
         }
         // The namespace of drawings is a name, not an address.

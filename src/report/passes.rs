@@ -145,7 +145,8 @@ fn diff(before: &[String], after: &[String]) -> (Vec<String>, usize) {
             lines.push("@".to_owned());
         }
         for op in group {
-            let mut push = |mark: char, texts: &[String]| lines.extend(texts.iter().map(|text| format!("{mark}{text}")));
+            let mut push =
+                |mark: char, texts: &[String]| lines.extend(texts.iter().map(|text| format!("{mark}{text}")));
             match op.tag() {
                 DiffTag::Equal => push(' ', &before[op.old_range()]),
                 DiffTag::Delete | DiffTag::Insert | DiffTag::Replace => {
@@ -317,7 +318,9 @@ mod tests {
     fn folded(layers: &[&[&str]]) -> Folded<String> {
         let layers = (0..).zip(layers);
         Folded::of(
-            layers.map(|(at, lines)| (Section::Layer(at), lines.iter().map(|line| (*line).to_owned()).collect())).collect(),
+            layers
+                .map(|(at, lines)| (Section::Layer(at), lines.iter().map(|line| (*line).to_owned()).collect()))
+                .collect(),
         )
     }
 

@@ -187,7 +187,8 @@ fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Op
         let size = evaluate(&buffer.size, &dims).and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
         // Of a table that is looked up in, a row is read.
         let table = matches!(arg.source, Source::Weight(_)) && arg.column_stride == 0 && task.columns == 1;
-        let looked_up = kernel.buffers.iter().any(|buffer| matches!(buffer.kind, ixc_ir::kernel::BufferKind::Index { .. }));
+        let looked_up =
+            kernel.buffers.iter().any(|buffer| matches!(buffer.kind, ixc_ir::kernel::BufferKind::Index { .. }));
         if table && looked_up { row_of(plan, arg).unwrap_or(size) } else { size.saturating_mul(items) }
     };
     let bytes = weights.map(bytes).fold(0, u64::saturating_add);

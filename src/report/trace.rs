@@ -89,7 +89,17 @@ const LANES: [(&str, Lane); 4] =
     [("tokens", Lane::Steps), ("threads", Lane::Threads), ("drive", Lane::Drive), ("slots", Lane::Slots)];
 
 /// What threads do besides tasks: of these, numbers in their names are left out.
-const BESIDES: [&str; 9] = ["wait for ", "pack ", "pack weights", "barrier", "sort by expert", "request experts", "predict experts", "release experts", "go on with"];
+const BESIDES: [&str; 9] = [
+    "wait for ",
+    "pack ",
+    "pack weights",
+    "barrier",
+    "sort by expert",
+    "request experts",
+    "predict experts",
+    "release experts",
+    "go on with",
+];
 
 /// Fields of an event that count here.
 #[derive(Deserialize)]
@@ -176,7 +186,9 @@ impl Gathered {
         let name = match event.args.expert {
             Some(expert) => event.name.strip_suffix(&format!(" expert {expert}")).unwrap_or(&event.name).to_owned(),
             None if task => event.name.to_string(),
-            None => event.name.split_whitespace().filter(|word| word.parse::<u64>().is_err()).collect::<Vec<_>>().join(" "),
+            None => {
+                event.name.split_whitespace().filter(|word| word.parse::<u64>().is_err()).collect::<Vec<_>>().join(" ")
+            }
         };
         if self.work.len() >= MOST_NAMES && !self.work.contains_key(&name) {
             return;
@@ -352,7 +364,10 @@ mod tests {
         let view = TraceView::parse(&text, Path::new("t.json")).unwrap();
         assert_eq!((view.dropped, view.threads, view.span, view.steps.len()), (3, 2, 160.0, 2));
         let of = |name: &str| view.work.iter().find(|work| work.name == name).unwrap().clone();
-        assert_eq!((of("linear blk.0.q").prefill, of("linear blk.0.q").decode, of("linear blk.0.q").items), (20.5, 5.0, 6));
+        assert_eq!(
+            (of("linear blk.0.q").prefill, of("linear blk.0.q").decode, of("linear blk.0.q").items),
+            (20.5, 5.0, 6)
+        );
         assert_eq!((of("down").decode, of("wait for layer expert").decode, of("down").task), (7.0, 3.0, true));
         let residency = view.residency.unwrap();
         assert_eq!((residency.slots, residency.reads, residency.bytes), (1, 1, 4096));

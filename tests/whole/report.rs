@@ -71,7 +71,8 @@ fn all_views_are_clicked_through() {
     let facts = data(&page);
     let kernels = facts["kernels"].as_array().unwrap();
     // A name is one kernel's, and each stage's equal layers are told once.
-    let names: std::collections::BTreeSet<&str> = kernels.iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
+    let names: std::collections::BTreeSet<&str> =
+        kernels.iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
     assert!(names.len() == kernels.len() && kernels.len() > 10);
     for graph in facts["graphs"].as_array().unwrap() {
         assert_eq!(graph["folded"]["places"].as_array().unwrap().len(), 6);
@@ -214,7 +215,9 @@ fn a_large_model_is_one_small_page() {
     browser.evaluate("location.hash = '#graph'");
     browser.evaluate("{ const s = document.getElementById('graph-search'); s.value = 'ffn_down_exps'; s.dispatchEvent(new Event('input')); 0 }");
     browser.until("document.querySelectorAll('#graph-results li').length >= 48");
-    browser.evaluate("[...document.querySelectorAll('#graph-results a')].find(a => a.innerText.includes('layer 40')).click(); 0");
+    browser.evaluate(
+        "[...document.querySelectorAll('#graph-results a')].find(a => a.innerText.includes('layer 40')).click(); 0",
+    );
     browser.until("document.querySelector('#op')?.innerText.includes('blk.40.ffn_down_exps.weight')");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
@@ -224,7 +227,8 @@ fn a_large_model_is_one_small_page() {
 fn a_plan_with_hostile_names_is_text() {
     let folder = scratch("report_hostile");
     let (path, page) = (folder.join("<img src=x>.ixp"), folder.join("page.html"));
-    let hostile = "</script><script>window.hit = 1</script><!--<img src=x onerror=\"window.hit = 2\">\u{202e}\u{0}\n@DATA@'\"";
+    let hostile =
+        "</script><script>window.hit = 1</script><!--<img src=x onerror=\"window.hit = 2\">\u{202e}\u{0}\n@DATA@'\"";
     let options = Options { target: Some(Target::AVX2), expert_memory: Some(4 << 20), ..Options::default() };
     let mut plan = compile(&Model::new(ixc::demo::open().unwrap()).unwrap(), &options).unwrap().plan;
     plan.architecture = hostile.to_owned();
@@ -294,4 +298,50 @@ fn a_page_is_written_whole_or_not_at_all() {
     // To standard output it is the page alone.
     let text = stdout(ixc(["inspect", "--html", "-"]));
     assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
+}
+
+/// The page of a simulation: names over time, zoom, programs that lead to their IR.
+#[test]
+fn the_page_of_a_simulation_leads_to_the_ir_of_its_programs() {
+    let page = scratch("report_simulated").join("grid.html");
+    let mut simulate = ixc(["simulate", "--target", "dataflow:small", "--batch", "4", "--html"]);
+    simulate.arg(&page);
+    stdout(simulate);
+    let facts = data(&page);
+    let programs = facts["programs"].as_array().unwrap();
+    assert!(programs.iter().all(|program| !facts["kernels"][program["kernel"].to_string()].is_null()));
+    let Some(mut browser) = browser("the_page_of_a_simulation_leads_to_the_ir_of_its_programs") else { return };
+    open(&mut browser, &page);
+    let drawn = "[...document.getElementById('time').getContext('2d').getImageData(0, 0, 400, 200).data].reduce((a, b) => a + b, 0)";
+    let ends = "[document.getElementById('begin').innerText, document.getElementById('end').innerText]";
+    let (whole, pixels) = (browser.evaluate(ends), browser.evaluate(drawn));
+    browser.evaluate("document.getElementById('time').scrollIntoView(); 0");
+    browser.picture(&picture("simulated"));
+    browser.evaluate("document.getElementById('larger').click(); document.getElementById('larger').click(); 0");
+    assert!(browser.evaluate(ends) != whole && browser.evaluate(drawn) != pixels);
+    browser.picture(&picture("simulated-larger"));
+    browser.evaluate("document.getElementById('all').click(); 0");
+    assert_eq!(browser.evaluate(ends), whole);
+    // A program by its name, and from there to its kernel.
+    browser.evaluate("{ const f = document.getElementById('find'); f.value = 'blk.2 attn_output'; f.dispatchEvent(new Event('input')); 0 }");
+    let said = text(&mut browser, "#shown");
+    assert!(!said.starts_with("0 ") && said.ends_with(&format!("of {} programs", programs.len())), "{said}");
+    browser.evaluate(
+        "{ const time = document.getElementById('time'), box = time.getBoundingClientRect();
+           const at = { clientX: box.left + 5, clientY: box.top + 22, pointerId: 1, bubbles: true };
+           time.setPointerCapture = () => {};
+           time.dispatchEvent(new PointerEvent('pointerdown', at)); time.dispatchEvent(new PointerEvent('pointerup', at)); 0 }",
+    );
+    browser.until("document.querySelector('#program a') !== null");
+    assert!(text(&mut browser, "#program").contains("attn_output"));
+    browser.evaluate("document.querySelector('#program a').click(); 0");
+    browser.until("!document.getElementById('ir').hidden");
+    assert!(text(&mut browser, "#ir").starts_with("kernel "));
+    browser.picture(&picture("simulated-ir"));
+    browser.resize(360, 740, "dark");
+    browser.open(&format!("file://{}", page.display()));
+    browser.until("document.documentElement.dataset.ready === 'yes'");
+    assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), true);
+    browser.picture(&picture("simulated-narrow"));
+    assert_eq!(browser.complaints, Vec::<String>::new());
 }
