@@ -298,7 +298,7 @@ fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
     texts.buffers(plan, true);
     let said = plan.steps.iter().map(|step| match step {
         Step::Run { tasks, .. } => Said::of(tasks.iter().filter_map(|task| name_of(&task.label))),
-        _ => Said::default(),
+        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => Said::default(),
     });
     let lines = plan.steps.iter().map(|step| match step {
         Step::Run { tasks, alone } => {

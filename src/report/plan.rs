@@ -1,6 +1,6 @@
 //! A plan as the page shows it: steps and their tasks, buffers over steps, states, weights, and when experts come and go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::Module;
@@ -124,7 +124,7 @@ pub fn tensors(plan: &Plan<Kernel>, graph: Option<&Module>) -> Vec<Tensor> {
     let choices: BTreeMap<&str, &ixc_ir::graph::Choice> = graph
         .map(|graph| graph.weights.iter().map(|weight| (weight.name.as_str(), &weight.choice)).collect())
         .unwrap_or_default();
-    let streamed: Vec<u32> = plan.expert_groups.iter().flat_map(|group| group.weights.iter().copied()).collect();
+    let streamed: BTreeSet<u32> = plan.expert_groups.iter().flat_map(|group| group.weights.iter().copied()).collect();
     let tensor = |(number, weight): (u32, &PlanWeight)| {
         let choice = choices.get(weight.name.as_str());
         Tensor {
@@ -314,7 +314,7 @@ impl PlanView {
         let routed: BTreeMap<BucketId, u32> = (plan.steps.iter())
             .filter_map(|step| match step {
                 Step::Bucket { bucket, top_k, .. } => Some((*bucket, *top_k)),
-                _ => None,
+                Step::Run { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
             })
             .collect();
         let said: Vec<Said> = (plan.steps.iter())
@@ -322,7 +322,9 @@ impl PlanView {
                 Step::Run { tasks, .. } => {
                     Said::of(tasks.iter().filter_map(|task| task.label.split_once(' ').map(|(_, name)| name)))
                 }
-                _ => Said::default(),
+                Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
+                    Said::default()
+                }
             })
             .collect();
         let step = |(step, section): (&Step, Section)| match step {

@@ -40,6 +40,8 @@ pub struct TraceView {
     more_steps: usize,
     /// What threads did.
     work: Vec<Work>,
+    /// Kernels that they ran, where the trace says them.
+    kernels: Vec<KernelTime>,
     residency: Option<Residency>,
     /// The most that this machine does, measured when the page was made.
     pub limits: Option<Roofline>,
@@ -56,8 +58,16 @@ struct Work {
     /// Events, and items of them.
     events: u64,
     items: u64,
-    /// Bytes and multiply-adds, where the trace says them.
-    bytes: u64,
+    /// Bytes that were read, in steps of one token and in longer ones, where the trace says them.
+    bytes: [u64; 2],
+}
+
+/// Microseconds of a kernel, in steps of one token and in longer ones.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct KernelTime {
+    name: String,
+    decode: f64,
+    prefill: f64,
 }
 
 /// Experts in memory over time.
@@ -132,6 +142,8 @@ struct Args<'t> {
     items: Option<u64>,
     #[serde(default)]
     bytes: Option<u64>,
+    #[serde(borrow, default)]
+    kernel: Option<Cow<'t, str>>,
 }
 
 /// All events, in sums.
@@ -141,6 +153,7 @@ struct Gathered {
     threads: BTreeMap<u64, ()>,
     steps: Vec<(f64, f64, u64)>,
     work: BTreeMap<String, Work>,
+    kernels: BTreeMap<String, KernelTime>,
     /// Group, expert, slot, begin and end of what lay in a slot.
     held: Vec<(usize, usize, f64, f64)>,
     slots: BTreeMap<u64, f64>,
@@ -194,11 +207,19 @@ impl Gathered {
             return;
         }
         let work = self.work.entry(name).or_default();
+        let long = tokens != 1;
         work.task = task;
-        *(if tokens == 1 { &mut work.decode } else { &mut work.prefill }) += event.dur;
+        *(if long { &mut work.prefill } else { &mut work.decode }) += event.dur;
         work.events += 1;
         work.items = work.items.saturating_add(event.args.items.unwrap_or(0));
-        work.bytes = work.bytes.saturating_add(event.args.bytes.unwrap_or(0));
+        let bytes = &mut work.bytes[usize::from(long)];
+        *bytes = bytes.saturating_add(event.args.bytes.unwrap_or(0));
+        if let Some(kernel) = event.args.kernel.as_deref()
+            && (self.kernels.len() < MOST_NAMES || self.kernels.contains_key(kernel))
+        {
+            let time = self.kernels.entry(kernel.to_owned()).or_default();
+            *(if long { &mut time.prefill } else { &mut time.decode }) += event.dur;
+        }
     }
 
     /// What lies in a slot is named `layer L expert E`; its stages lie within.
@@ -323,6 +344,7 @@ impl TraceView {
             steps: steps.into_iter().map(|(start, length, tokens)| (start - events.first, length, tokens)).collect(),
             more_steps,
             work: events.work.into_iter().map(named).collect(),
+            kernels: events.kernels.into_iter().map(|(name, time)| KernelTime { name, ..time }).collect(),
             residency,
             limits: None,
         })
@@ -351,7 +373,7 @@ mod tests {
         let text = format!(
             r#"{HEAD}
             {{"ph":"X","pid":2,"tid":0,"ts":10.0,"dur":20.5,"name":"linear blk.0.q","args":{{"items":4}}}},
-            {{"ph":"X","pid":2,"tid":1,"ts":110.0,"dur":5.0,"name":"linear blk.0.q","args":{{"items":2}}}},
+            {{"ph":"X","pid":2,"tid":1,"ts":110.0,"dur":5.0,"name":"linear blk.0.q","args":{{"items":2,"kernel":"gemv","rows":2,"bytes":64}}}},
             {{"ph":"X","pid":2,"tid":1,"ts":120.0,"dur":7.0,"name":"down expert 7","args":{{"expert":7,"items":2}}}},
             {{"ph":"X","pid":2,"tid":1,"ts":130.0,"dur":1.0,"name":"wait for layer 0 expert 5","args":{{}}}},
             {{"ph":"X","pid":2,"tid":1,"ts":131.0,"dur":2.0,"name":"wait for layer 1 expert 3","args":{{}}}},
@@ -368,6 +390,7 @@ mod tests {
             (of("linear blk.0.q").prefill, of("linear blk.0.q").decode, of("linear blk.0.q").items),
             (20.5, 5.0, 6)
         );
+        assert_eq!((of("linear blk.0.q").bytes, view.kernels.len(), view.kernels[0].decode), ([64, 0], 1, 5.0));
         assert_eq!((of("down").decode, of("wait for layer expert").decode, of("down").task), (7.0, 3.0, true));
         let residency = view.residency.unwrap();
         assert_eq!((residency.slots, residency.reads, residency.bytes), (1, 1, 4096));
