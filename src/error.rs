@@ -279,6 +279,14 @@ pub enum Error {
     /// What says which experts are used cannot be read.
     #[error(transparent)]
     ExpertUse(#[from] ExpertUseError),
+    /// A file that is no trace.
+    #[error("{}: no trace: {source}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
     /// A text that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -522,7 +530,7 @@ impl Error {
             | Error::ExpertUse(ExpertUseError::Read(error))
             | Error::Grid(GridFileError::Read(error))
             | Error::Descriptor(DescriptorError::Read(error)) => read_class(error),
-            Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => Class::Data,
+            Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) | Error::Trace { .. } => Class::Data,
             Error::Simulate(_) | Error::DescriptorWeight(_) | Error::ExpertUse(_) => Class::Data,
             Error::Pass(_)
             | Error::Stop { .. }

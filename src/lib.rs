@@ -31,6 +31,7 @@
 //! | [`prompt_cache`] | what prompts began with, for later ones |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
 //! | [`replacements`] | kernels in place of those that are generated |
+//! | [`report`] | a model's way to machine code as a page |
 //! | [`scheduler`] | many requests at once in one engine |
 //! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
@@ -71,6 +72,7 @@ pub mod place;
 pub mod prompt_cache;
 pub mod quantise;
 pub mod replacements;
+pub mod report;
 pub mod scheduler;
 #[cfg(feature = "serve")]
 pub mod serving;

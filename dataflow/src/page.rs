@@ -1,10 +1,14 @@
-//! A report as a web page: one file that needs no network. It draws the grid (memory, work, traffic), the critical path and programs over time.
+//! A report as a web page: one file that needs no network. It draws the grid (memory, work, traffic), the critical path, and programs over time, with their names
+//! and their kernels' IR.
 //!
 //! Large grids are drawn in squares of PEs. The page's data is JSON, escaped so that no text in it can end the script around it.
+
+use std::collections::BTreeMap;
 
 use ixc_files::Kind;
 use serde::Serialize;
 
+use crate::descriptor::KernelText;
 use crate::report::{ProgramTime, Report, Summary};
 use crate::routes::Direction;
 
@@ -17,6 +21,8 @@ struct Data<'a> {
     grid: &'a crate::grid::Grid,
     cells: Cells,
     programs: Vec<&'a ProgramTime>,
+    /// Name and IR of the kernels of these, by number.
+    kernels: BTreeMap<u32, (&'a str, &'a str)>,
 }
 
 /// PEs in squares.
@@ -70,10 +76,15 @@ pub const KIND: Kind = Kind {
     private: false,
 };
 
-/// The page.
-pub fn page(report: &Report) -> String {
-    let programs = report.programs.iter().filter(|program| program.firings > 0).collect();
-    let data = Data { summary: report.summary(), grid: &report.grid, cells: Cells::new(report), programs };
+/// The page; `kernels` are those of the descriptor that was simulated.
+pub fn page(report: &Report, kernels: &[KernelText]) -> String {
+    let programs: Vec<&ProgramTime> = report.programs.iter().filter(|program| program.firings > 0).collect();
+    let of = |program: &&ProgramTime| {
+        let kernel = kernels.get(program.kernel as usize)?;
+        Some((program.kernel, (kernel.name.as_str(), kernel.text.as_str())))
+    };
+    let kernels = programs.iter().filter_map(of).collect();
+    let data = Data { summary: report.summary(), grid: &report.grid, cells: Cells::new(report), programs, kernels };
     // Numbers, strings and lists: there is nothing that could not be written.
     let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned()).replace('<', "\\u003c");
     let title = format!("{} on {}", report.model, report.grid.name);
@@ -92,18 +103,24 @@ mod tests {
     use crate::simulate::Simulator;
     use crate::simulate::tests::chain;
 
-    fn report(width: u32) -> Report {
+    fn simulated(width: u32) -> (Report, Vec<KernelText>) {
         let mut descriptor = chain("tiny", &[(1, 0), (6, 5), (2, 7)]);
         descriptor.model = "@DATA@</script><b>&".to_owned();
         descriptor.grid.width = width;
         let machine = Machine::new(descriptor).unwrap();
-        Simulator::timed(&machine, 1).step(&[0, 1], &[0, 1]).unwrap().report
+        let report = Simulator::timed(&machine, 1).step(&[0, 1], &[0, 1]).unwrap().report;
+        (report, machine.descriptor.kernels)
     }
 
     #[test]
     fn a_page_needs_nothing_else_and_its_data_cannot_break_out() {
-        let page = page(&report(8));
-        assert!(!page.contains("http") && !page.contains("src="));
+        let (report, kernels) = simulated(8);
+        let page = page(&report, &kernels);
+        assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("src="));
+        for tag in ["<script nonce=\"ixc\">", "<style nonce=\"ixc\">"] {
+            assert_eq!(page.matches(tag).count(), 1, "{tag}");
+        }
+        assert!(!page.contains(" style=\"") && !page.contains("innerHTML"));
         assert!(page.contains("<title>@DATA@&lt;/script>&lt;b>&amp; on tiny</title>"), "{page}");
         assert_eq!(page.matches("</script>").count(), 2);
         let start = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
@@ -112,11 +129,14 @@ mod tests {
         assert_eq!(data["summary"]["model"], "@DATA@</script><b>&");
         assert_eq!(data["programs"].as_array().unwrap().len(), 3);
         assert_eq!(data["cells"]["memory"].as_array().unwrap().len(), 64);
+        let kernel = data["programs"][0]["kernel"].as_u64().unwrap();
+        let [name, text] = [0, 1].map(|at| data["kernels"][kernel.to_string()][at].as_str().unwrap());
+        assert!(text.starts_with(&format!("kernel {name}")), "{text}");
     }
 
     #[test]
     fn squares_hold_the_fullest_memory_and_the_mean_of_the_rest() {
-        let report = report(600);
+        let report = simulated(600).0;
         let cells = Cells::new(&report);
         assert_eq!((cells.side, cells.width, cells.height), (3, 200, 3));
         let most = *report.memory.iter().max().unwrap() as f32 / report.grid.pe.sram_bytes as f32;

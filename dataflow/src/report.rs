@@ -17,6 +17,8 @@ const TOLD: usize = 6;
 pub struct ProgramTime {
     /// Its label.
     pub label: String,
+    /// Its kernel, by position in the descriptor.
+    pub kernel: u32,
     /// Instances.
     pub instances: u32,
     /// PE of the one in the middle.

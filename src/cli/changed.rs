@@ -21,6 +21,11 @@ pub struct ChangeChoice {
 }
 
 impl ChangeChoice {
+    /// Whether anything was changed.
+    pub fn is_given(&self) -> bool {
+        self.start_from.is_some() || self.kernels.is_some()
+    }
+
     /// Files that are read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.start_from.as_deref().into_iter()

@@ -14,6 +14,7 @@ use ixc::support::Support;
 use serde::Serialize;
 
 use super::choose::ModelArgument;
+use super::inspect_page::PageChoice;
 use super::inspect_plan::PlanFacts;
 use super::output::{self, Bytes, Count, Printable};
 
@@ -25,6 +26,10 @@ use super::output::{self, Bytes, Count, Printable};
   ixc inspect plan.ixp
   ixc inspect --support                what this build takes
   ixc inspect model.gguf --json | jq .formats
+  ixc inspect model.gguf --html model.html
+                                       a page: graph, passes, memory, kernels
+  ixc inspect model.gguf --html model.html --trace trace.json
+                                       and what `ixc run --trace` measured
 
 A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors contradict each \
 other, or a plan that loading would refuse, is shown as far as it goes, and the exit status is 65.")]
@@ -35,11 +40,13 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Say what this build supports instead: architectures, formats and how each is multiplied on each target, tokenizers.
-    #[arg(long, conflicts_with_all = ["model", "model_option", "tensors"])]
+    #[arg(long, conflicts_with_all = ["model", "model_option", "tensors", "html"])]
     support: bool,
     /// List every tensor.
     #[arg(long)]
     tensors: bool,
+    #[command(flatten)]
+    page: PageChoice,
 }
 
 /// Of what `--json` prints, of models and of plans.
@@ -158,6 +165,9 @@ fn is_contradiction(error: &GgufError) -> bool {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        if self.page.is_asked_for()? {
+            return self.page.run(&self.model, out);
+        }
         if self.support {
             let support = Support::here();
             match self.json {

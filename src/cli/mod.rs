@@ -22,6 +22,7 @@ mod force;
 mod grammar;
 mod hints;
 mod inspect;
+mod inspect_page;
 mod inspect_plan;
 mod interrupt;
 mod kernel;

@@ -145,7 +145,8 @@ impl Args {
             None => self.times(out, &simulated.machine)?,
         };
         if let Some(output) = page {
-            output.write(|out| out.write_all(page::page(&report).as_bytes())).map_err(ixc::Error::from)?;
+            let page = page::page(&report, &simulated.machine.descriptor.kernels);
+            output.write(|out| out.write_all(page.as_bytes())).map_err(ixc::Error::from)?;
         }
         Ok(())
     }

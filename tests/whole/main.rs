@@ -41,6 +41,7 @@ mod real_shapes;
 mod recorded;
 mod recurrent;
 mod reference;
+mod report;
 mod requantised;
 mod run;
 mod saved;

@@ -282,6 +282,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         let mut times = std::mem::take(&mut self.times);
         for (number, (time, unit)) in times.iter_mut().zip(&layout.units).enumerate() {
             time.label = d.programs[number].label.clone();
+            time.kernel = d.programs[number].kernel;
             time.instances = unit.instances();
             let middle = layout.pe[(unit.first + unit.instances() / 2) as usize];
             time.place = (middle % d.grid.width, middle / d.grid.width);

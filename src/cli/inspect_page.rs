@@ -1,0 +1,116 @@
+//! `ixc inspect --html`: a page of a model's or plan's way to machine code.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ixc::compile::{Options, TargetName};
+use ixc::files::Output;
+use ixc::frontend::gguf::ShardFile;
+use ixc::model::is_plan;
+use ixc::report::{KIND, Report};
+use ixc::runtime::file;
+
+use super::Usage;
+use super::changed::ChangeChoice;
+use super::choose::ModelArgument;
+use super::experts::Experts;
+use super::force::{Force, reads};
+use super::output::Bytes;
+use super::passes::PassChoice;
+use super::terminal::standard_error;
+
+/// The page, and how what is on it is compiled.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Page")]
+pub struct PageChoice {
+    /// Write a page instead, one file that needs no network: the graph, what each pass changed, tensors, memory over steps, kernels with IR beside
+    /// instructions beside their cost, and when experts come and go. `-` for standard output.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "tensors"])]
+    html: Option<PathBuf>,
+    /// A trace that `ixc run --trace` wrote of this model: measured times stand over all the rest, and beside them what this machine reads and
+    /// multiplies at most, which is measured for some seconds.
+    #[arg(long, value_name = "FILE", requires = "html")]
+    trace: Option<PathBuf>,
+    /// What kernels are generated for: native, a target or a CPU of `ixc doctor`; a plan is for one target already.
+    #[arg(long, value_name = "TARGET", requires = "html")]
+    target: Option<TargetName>,
+    #[command(flatten)]
+    experts: Experts,
+    #[command(flatten)]
+    passes: PassChoice,
+    #[command(flatten)]
+    changes: ChangeChoice,
+    #[command(flatten)]
+    force: Force,
+}
+
+impl PageChoice {
+    /// Whether there is to be a page.
+    ///
+    /// # Errors
+    /// Where there is none to be, and it is said how to compile for it.
+    pub fn is_asked_for(&self) -> anyhow::Result<bool> {
+        let said = self.says_how()?;
+        match self.html.is_some() {
+            false if said => Err(Usage("this says how a page is made: it needs --html FILE".into()).into()),
+            asked => Ok(asked),
+        }
+    }
+
+    /// Whether anything is said of how to compile.
+    fn says_how(&self) -> Result<bool, ixc::Error> {
+        let changes = self.changes.is_given();
+        Ok(self.experts.memory().is_some()
+            || self.experts.deferral.defer > 0
+            || !self.passes.options()?.is_empty()
+            || changes)
+    }
+
+    /// Writes the page.
+    pub fn run(&self, model: &ModelArgument, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let path = self.html.clone().unwrap_or_default();
+        let inputs = [model.path(), self.trace.as_deref()].into_iter().flatten().chain(self.changes.files());
+        let inputs: Vec<&Path> = inputs.collect();
+        // Before the work, which would be lost.
+        let mut output = self.force.open(&path, &KIND, &inputs)?;
+        let mut stderr = standard_error();
+        let out = if output.is_standard() { &mut *stderr } else { out };
+        let mut report = match model.path().filter(|path| is_plan(path)) {
+            Some(plan) => self.of_plan(plan)?,
+            None => self.of_model(model, &mut output)?,
+        };
+        if let Some(trace) = &self.trace {
+            report.measured(trace)?;
+        }
+        let bytes = output.write(|out| out.write_all(report.page().as_bytes())).map_err(ixc::Error::from)?;
+        if let Some(failed) = report.failed {
+            return Err(failed.into());
+        }
+        Ok(writeln!(out, "{}: {} in {:.2} s", path.display(), Bytes(bytes), begin.elapsed().as_secs_f64())?)
+    }
+
+    fn of_plan(&self, path: &Path) -> anyhow::Result<Report> {
+        if self.target.is_some() || self.says_how()? {
+            return Err(Usage("a plan is compiled already: --html FILE alone, or --trace with it".into()).into());
+        }
+        let plan = file::read(path).map_err(ixc::Error::from)?;
+        Ok(Report::of_plan(path, &plan)?)
+    }
+
+    fn of_model(&self, model: &ModelArgument, output: &mut Output) -> anyhow::Result<Report> {
+        let model = model.open()?;
+        reads(output, model.gguf.files().iter().map(ShardFile::path))?;
+        let options = Options {
+            target: self.target.map(|target| target.target),
+            caches: self.target.and_then(|target| target.caches),
+            passes: self.passes.options()?,
+            expert_memory: self.experts.memory(),
+            predict_extra: self.experts.predict,
+            defer: self.experts.deferral.defer,
+            ..Options::default()
+        };
+        Ok(Report::of_model(&model, &self.changes.over(options)?)?)
+    }
+}

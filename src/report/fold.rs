@@ -1,0 +1,209 @@
+//! What repeats in a model, told once: lines of layers, of which those that are alike but for their number are one *body*.
+//!
+//! A layer's number is the first part of a name that is a number: `blk.7.attn_q.weight`, `kv.7`, `linear blk.7.attn_output`. In what is folded it is
+//! [`NUMBER`], so that layers that differ in nothing else are equal.
+//!
+//! ```text
+//! %0 = rms_norm %^0, @blk.#.attn_norm.weight {eps = 1e-6} : f32[T, 256]      layers 0 to 47
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use serde::{Serialize, Serializer};
+
+/// What stands in place of a layer's number.
+pub const NUMBER: &str = "#";
+/// Digits of a layer's number at most; a longer one is none.
+const DIGITS: usize = 6;
+
+/// Where in a model something stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Section {
+    /// Before all layers.
+    In,
+    /// A layer.
+    Layer(u32),
+    /// Behind all layers.
+    Out,
+}
+
+impl Section {
+    /// The layer's number, if it is one.
+    pub fn layer(self) -> Option<u32> {
+        match self {
+            Section::Layer(number) => Some(number),
+            Section::In | Section::Out => None,
+        }
+    }
+}
+
+/// A number, `in` or `out`.
+impl Serialize for Section {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Section::In => serializer.serialize_str("in"),
+            Section::Layer(number) => serializer.serialize_u32(*number),
+            Section::Out => serializer.serialize_str("out"),
+        }
+    }
+}
+
+fn number(part: &str) -> Option<u32> {
+    let digits = (1..=DIGITS).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    part.parse().ok().filter(|_| digits)
+}
+
+/// The layer that a name names.
+pub fn layer_of(name: &str) -> Option<u32> {
+    name.split('.').find_map(number)
+}
+
+/// A name without its layer's number, where it has one.
+pub fn without_number(name: &str) -> String {
+    let mut found = false;
+    let parts = name.split('.').map(|part| {
+        if !found && number(part).is_some() {
+            found = true;
+            return NUMBER;
+        }
+        part
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// What an item of a list says of where it stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said {
+    /// The layer that one of its names names.
+    pub layer: Option<u32>,
+    /// Whether it has any name.
+    pub named: bool,
+}
+
+impl Said {
+    /// Of an item's names.
+    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Said {
+        let mut said = Said::default();
+        for name in names {
+            said.named = true;
+            said.layer = said.layer.or_else(|| layer_of(name));
+        }
+        said
+    }
+}
+
+/// Where items stand that are in the order of a model's ops. One that names no layer stands where the one before does; but what comes before the first
+/// that names one is before all layers, and behind the last one what has a name all the same is behind them.
+pub fn sections(items: &[Said]) -> Vec<Section> {
+    let first = items.iter().position(|item| item.layer.is_some()).unwrap_or(items.len());
+    let last = items.iter().rposition(|item| item.layer.is_some()).unwrap_or(0);
+    let mut current = Section::In;
+    let section = |(at, item): (usize, &Said)| {
+        if let Some(number) = item.layer {
+            current = Section::Layer(number);
+        } else if at > last && first < items.len() && item.named {
+            current = Section::Out;
+        }
+        current
+    };
+    items.iter().enumerate().map(section).collect()
+}
+
+/// Bodies of sections, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Folded<T> {
+    /// The bodies.
+    pub bodies: Vec<Vec<T>>,
+    /// Sections in order, each with the number of its body.
+    pub places: Vec<(Section, usize)>,
+}
+
+impl<T: Clone + Eq + Hash> Folded<T> {
+    /// Folds what stands in each section.
+    pub fn of(sections: BTreeMap<Section, Vec<T>>) -> Folded<T> {
+        let mut known: HashMap<Vec<T>, usize> = HashMap::new();
+        let mut folded = Folded { bodies: Vec::new(), places: Vec::new() };
+        for (section, body) in sections {
+            let number = known.get(&body).copied().unwrap_or_else(|| {
+                known.insert(body.clone(), folded.bodies.len());
+                folded.bodies.push(body);
+                folded.bodies.len() - 1
+            });
+            folded.places.push((section, number));
+        }
+        folded
+    }
+
+    /// The number of a section's body.
+    pub fn body_of(&self, section: Section) -> Option<usize> {
+        let at = self.places.binary_search_by_key(&section, |place| place.0).ok()?;
+        self.places.get(at).map(|place| place.1)
+    }
+}
+
+/// Sections in words: `layers 0 to 5, 8 and 11`.
+pub fn said(sections: &[Section]) -> String {
+    let mut numbers: Vec<u32> = sections.iter().filter_map(|section| section.layer()).collect();
+    numbers.sort_unstable();
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let runs = runs.iter().map(|&(first, last)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first} to {last}"),
+    });
+    let runs: Vec<String> = runs.collect();
+    let one = runs.len() == 1 && runs[0].parse::<u32>().is_ok();
+    let layers = (!runs.is_empty()).then(|| format!("{} {}", if one { "layer" } else { "layers" }, runs.join(", ")));
+    let outside = [(Section::In, "before the layers"), (Section::Out, "behind the layers")];
+    let outside = outside.iter().filter(|(section, _)| sections.contains(section)).map(|(_, text)| (*text).to_owned());
+    outside.chain(layers).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_name_layers() {
+        assert_eq!(layer_of("linear blk.12.attn_q"), Some(12));
+        assert_eq!(layer_of("model.layers.3.mlp.experts.5.up"), Some(3));
+        assert_eq!([layer_of("output.weight"), layer_of("x.+1.y"), layer_of("x.1234567")], [None; 3]);
+        assert_eq!(without_number("model.layers.3.mlp.experts.5.up"), "model.layers.#.mlp.experts.5.up");
+        assert_eq!(without_number("token_embd.weight"), "token_embd.weight");
+    }
+
+    #[test]
+    fn what_names_no_layer_stands_by_what_is_around_it() {
+        let items =
+            [Some("embed"), None, Some("blk.0.q"), None, Some("rope"), Some("blk.1.q"), None, Some("head"), None];
+        let said: Vec<Said> = items.iter().map(|name| Said::of(*name)).collect();
+        let (first, second) = (Section::Layer(0), Section::Layer(1));
+        let expected =
+            [Section::In, Section::In, first, first, first, second, second, Section::Out, Section::Out].to_vec();
+        assert_eq!(sections(&said), expected);
+        assert_eq!(sections(&said[..2]), [Section::In; 2]);
+    }
+
+    #[test]
+    fn equal_layers_are_one_body() {
+        let layer = |number: u32, text: &str| (Section::Layer(number), vec![text.to_owned()]);
+        let folded = Folded::of(BTreeMap::from([layer(0, "a"), layer(1, "b"), layer(2, "a"), layer(3, "a")]));
+        assert_eq!(
+            (folded.bodies.len(), folded.body_of(Section::Layer(3)), folded.body_of(Section::In)),
+            (2, Some(0), None)
+        );
+        assert_eq!(
+            said(&[Section::Layer(0), Section::Layer(2), Section::Layer(3), Section::Layer(4)]),
+            "layers 0, 2 to 4"
+        );
+        assert_eq!(said(&[Section::Layer(7)]), "layer 7");
+        assert_eq!(said(&[Section::In, Section::Layer(7)]), "before the layers, layer 7");
+    }
+}

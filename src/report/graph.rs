@@ -1,0 +1,215 @@
+//! A graph as the page draws it: ops of each layer, what they take and give, alike layers once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+use ixc_ir::graph::{Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
+use serde::Serialize;
+
+use super::fold::{Folded, Said, Section, layer_of, sections, without_number};
+
+/// An op of a body. Names in it are without layers' numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct OpLine {
+    /// The op as text, without its results.
+    text: String,
+    /// Its mnemonic.
+    op: &'static str,
+    /// Names and types of its results.
+    results: Vec<(String, String)>,
+    /// What defines the values that it takes: the position of an op of the same section, or `-1 - n` for the section's n-th value from elsewhere.
+    takes: Vec<i32>,
+    /// Weights and states that it names.
+    names: Vec<String>,
+}
+
+/// Where a value from another section is defined: section and position there; nothing for a parameter.
+type Defined = Option<(Section, usize)>;
+
+/// A graph.
+#[derive(Clone, Debug, Serialize)]
+pub struct Graph {
+    /// Which pass left it; nothing for the graph as the frontend wrote it.
+    after: Option<&'static str>,
+    /// Ops.
+    folded: Folded<OpLine>,
+    /// For each section, where the values are defined that it takes from elsewhere.
+    from: Vec<Vec<Defined>>,
+    /// Parameters and their types.
+    parameters: Vec<(String, String)>,
+    /// Ops in all.
+    ops: usize,
+}
+
+/// The function that a model is.
+fn function(module: &Module) -> Option<&Function> {
+    module.functions.first()
+}
+
+/// Names of weights and states that an op names.
+fn names<'m>(module: &'m Module, op: &'m Op) -> impl Iterator<Item = &'m str> {
+    op.operands.iter().filter_map(|operand| match operand {
+        Operand::Weight(weight) => module.weights.get(weight.index()).map(|weight| weight.name.as_str()),
+        Operand::State(state) => module.states.get(state.index()).map(|state| state.name.as_str()),
+        Operand::Value(_) | Operand::Absent => None,
+    })
+}
+
+/// A name as text has it.
+fn symbol(name: &str) -> String {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'#' | b'-'));
+    if plain && !name.is_empty() { format!("@{name}") } else { format!("@{name:?}") }
+}
+
+fn type_text(module: &Module, ty: &Type) -> String {
+    match ty {
+        Type::Token(Held::State(state)) => match module.states.get(state.index()) {
+            Some(state) => format!("token<{}>", symbol(&without_number(&state.name))),
+            None => "token<@?>".to_owned(),
+        },
+        Type::Token(Held::Experts) | Type::Tensor { .. } => ty.text(module),
+    }
+}
+
+/// Values of a section: those that it defines, and those that it takes from elsewhere.
+#[derive(Default)]
+struct Values {
+    own: HashMap<ValueId, (usize, String)>,
+    defined: usize,
+    others: Vec<ValueId>,
+}
+
+impl Values {
+    /// What defines a value, and what it is called.
+    fn take(&mut self, function: &Function, value: ValueId) -> (i32, String) {
+        if let Some((op, name)) = self.own.get(&value) {
+            return (i32::try_from(*op).unwrap_or(i32::MAX), name.clone());
+        }
+        let at = self.others.iter().position(|other| *other == value).unwrap_or_else(|| {
+            self.others.push(value);
+            self.others.len() - 1
+        });
+        let name = match function.params.contains(&value).then(|| function.values.get(value.index())).flatten() {
+            Some(value) => format!("%{}", value.name.as_deref().unwrap_or("?")),
+            None => format!("%^{at}"),
+        };
+        (-1 - i32::try_from(at).unwrap_or(0), name)
+    }
+
+    fn define(&mut self, function: &Function, op: usize, value: ValueId) -> String {
+        let own = function.values.get(value.index()).and_then(|value| value.name.as_deref());
+        let name = own.map_or_else(|| format!("%{}", self.defined), |name| format!("%{}", without_number(name)));
+        self.defined += 1;
+        self.own.insert(value, (op, name.clone()));
+        name
+    }
+}
+
+fn line(module: &Module, function: &Function, op: &Op, at: usize, values: &mut Values) -> OpLine {
+    let row = op.kind.row();
+    let (mut text, mut takes) = (row.mnemonic.to_owned(), Vec::new());
+    for (i, operand) in op.operands.iter().enumerate() {
+        text += if i == 0 { " " } else { ", " };
+        text += &match operand {
+            Operand::Value(value) => {
+                let (from, name) = values.take(function, *value);
+                takes.push(from);
+                name
+            }
+            Operand::Weight(weight) => module
+                .weights
+                .get(weight.index())
+                .map_or("@?".to_owned(), |weight| symbol(&without_number(&weight.name))),
+            Operand::State(state) => {
+                module.states.get(state.index()).map_or("@?".to_owned(), |state| symbol(&without_number(&state.name)))
+            }
+            Operand::Absent => "_".to_owned(),
+        };
+    }
+    let attrs = op.attrs.iter().zip(row.attrs).map(|(attr, row)| format!("{} = {attr}", row.name));
+    let attrs: Vec<String> = attrs.collect();
+    if !attrs.is_empty() {
+        // Writing to a string does not fail.
+        let _ = write!(text, " {{{}}}", attrs.join(", "));
+    }
+    let results = op.results.iter().map(|&value| {
+        let ty = function.values.get(value.index()).map_or("?".to_owned(), |data| type_text(module, &data.ty));
+        (values.define(function, at, value), ty)
+    });
+    let results = results.collect();
+    let names = names(module, op).map(without_number).collect();
+    OpLine { text, op: row.mnemonic, results, takes, names }
+}
+
+/// The section of each op.
+fn op_sections(module: &Module, function: &Function) -> Vec<Section> {
+    let said: Vec<Said> = function.ops.iter().map(|op| Said::of(names(module, op))).collect();
+    sections(&said)
+}
+
+/// The lines of each section's ops, and where the values are defined that each takes from elsewhere.
+fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, Vec<Defined>>) {
+    let (mut lines, mut from) = (BTreeMap::<Section, Vec<OpLine>>::new(), BTreeMap::new());
+    let Some(function) = function(module) else { return (lines, from) };
+    let mut values: BTreeMap<Section, Values> = BTreeMap::new();
+    let mut places: HashMap<ValueId, (Section, usize)> = HashMap::new();
+    for (op, section) in function.ops.iter().zip(op_sections(module, function)) {
+        let body = lines.entry(section).or_default();
+        let at = body.len();
+        body.push(line(module, function, op, at, values.entry(section).or_default()));
+        places.extend(op.results.iter().map(|&value| (value, (section, at))));
+    }
+    for (section, values) in values {
+        from.insert(section, values.others.iter().map(|value| places.get(value).copied()).collect());
+    }
+    (lines, from)
+}
+
+impl Graph {
+    /// Of a module, as a pass left it.
+    pub fn of(module: &Module, after: Option<&'static str>) -> Graph {
+        let (lines, from) = lines(module);
+        let parameters = function(module).map_or_else(Vec::new, |function| {
+            let parameter = |value: &ValueId| {
+                let data = function.values.get(value.index())?;
+                Some((format!("%{}", data.name.as_deref().unwrap_or("?")), type_text(module, &data.ty)))
+            };
+            function.params.iter().filter_map(parameter).collect()
+        });
+        let ops = lines.values().map(Vec::len).sum();
+        Graph { after, folded: Folded::of(lines), from: from.into_values().collect(), parameters, ops }
+    }
+}
+
+/// Ops of a graph.
+pub fn ops(module: &Module) -> usize {
+    module.functions.iter().map(|function| function.ops.len()).sum()
+}
+
+/// A declaration whose name is not quoted for the mark in place of its layer alone.
+fn plain(declaration: String, name: &str) -> String {
+    declaration.replacen(&format!("@{name:?}"), &symbol(name), 1)
+}
+
+/// A graph as lines of text: declarations of each section's weights and states, and its ops. Places in files are left out.
+pub fn text(module: &Module) -> BTreeMap<Section, Vec<String>> {
+    let mut text: BTreeMap<Section, Vec<String>> = BTreeMap::new();
+    let place = |name: &str| layer_of(name).map_or(Section::In, Section::Layer);
+    for weight in &module.weights {
+        let part = weight.part.clone().map(|part| Part { tensor: without_number(&part.tensor), ..part });
+        let shown = Weight { name: without_number(&weight.name), place: None, part, ..weight.clone() };
+        text.entry(place(&weight.name)).or_default().push(plain(shown.to_string(), &shown.name));
+    }
+    for state in &module.states {
+        let shown = State { name: without_number(&state.name), ..state.clone() };
+        text.entry(place(&state.name)).or_default().push(plain(shown.to_string(), &shown.name));
+    }
+    for (section, ops) in lines(module).0 {
+        let lines = ops.into_iter().map(|op| {
+            let (names, types): (Vec<String>, Vec<String>) = op.results.into_iter().unzip();
+            format!("{} = {} : {}", names.join(", "), op.text, types.join(", "))
+        });
+        text.entry(section).or_default().extend(lines);
+    }
+    text
+}

@@ -1,0 +1,255 @@
+//! Kernels as the page shows them: IR beside instructions beside what they cost, with the statement that each instruction comes from.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ixc_codegen::cost::{self, Block, CpuModel, Report};
+use ixc_codegen::module::Artifact;
+use ixc_codegen::parallel;
+use ixc_codegen::x64::{self, Compiled};
+use ixc_ir::kernel::print::statement_lines;
+use ixc_ir::kernel::products::Counter;
+use ixc_ir::kernel::{BufferKind, Kernel};
+use ixc_ir::plan::{Plan, Step, Task, Variant};
+use ixc_kernels::KernelSpec;
+use ixc_kernels::catalogue::inputs::evaluate;
+use ixc_targets::Target;
+use serde::Serialize;
+
+use super::plan::dims;
+use crate::Error;
+use crate::kernels::show;
+
+/// Lines of a kernel's IR, and of its instructions, at most.
+const MOST_LINES: usize = 20_000;
+
+/// A kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelView {
+    name: String,
+    spec: Option<String>,
+    /// Whether it stands in place of the one that is generated.
+    edited: bool,
+    /// Its IR, and the line of each statement there.
+    ir: String,
+    statements: Vec<u32>,
+    /// Its instructions, a line for each, and the statement that each comes from; -1 where there is none.
+    code: String,
+    origins: Vec<i32>,
+    /// What its code costs, in a line.
+    summary: String,
+    instructions: Option<usize>,
+    bytes: usize,
+    spills: Option<usize>,
+    loops: Vec<Loop>,
+    /// The CPU that loops were counted for.
+    cpu: Option<&'static str>,
+    calls: Vec<Call>,
+}
+
+/// What an iteration of a loop costs, or the code outside of all.
+#[derive(Clone, Debug, Serialize)]
+struct Loop {
+    label: String,
+    depth: u32,
+    /// The statement that is the loop.
+    statement: Option<u32>,
+    /// Offsets of its first and last instruction.
+    code: Option<(u32, u32)>,
+    instructions: u32,
+    /// Tile products, dot products, float products, other vector instructions, loads, stores, scalar ones; and what reads and writes memory.
+    mix: [u32; 9],
+    cycles: f64,
+    front_end: f64,
+    ports: f64,
+    chain: f64,
+    bound: String,
+    port: Vec<(&'static str, f64)>,
+}
+
+/// A call with so many rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Call {
+    rows: u32,
+    dims: Vec<i64>,
+    /// Cycles on the CPU, all operands in its first-level cache.
+    cycles: Option<f64>,
+    /// Bytes of all buffers but scratch.
+    bytes: u64,
+    /// Multiply-adds by their factors: int8, bf16, f32.
+    products: [u64; 3],
+}
+
+/// How a plan calls its kernels: rows, and the dims that they give, by kernel.
+type Calls = BTreeMap<u32, BTreeSet<(u32, Vec<i64>)>>;
+
+fn tasks(plan: &Plan<Kernel>) -> impl Iterator<Item = &Task> {
+    plan.steps.iter().flat_map(|step| if let Step::Run { tasks, .. } = step { tasks.as_slice() } else { &[] })
+}
+
+fn calls(plan: &Plan<Kernel>) -> Calls {
+    let mut calls = Calls::new();
+    let mut note = |kernel: u32, rows: u32, variant: &Variant| {
+        if let Some(dims) = dims(variant, rows) {
+            calls.entry(kernel).or_default().insert((rows, dims));
+        }
+    };
+    for variant in tasks(plan).flat_map(|task| &task.variants) {
+        let most = variant.row_chunk.min(variant.up_to_rows).max(1);
+        for rows in [1, most] {
+            note(variant.kernel.0, rows, variant);
+        }
+        if let Some(bands) = &variant.bands {
+            let band = Variant { dims: bands.dims.clone(), bands: None, split: None, ..variant.clone() };
+            note(bands.kernel.0, most, &band);
+        }
+    }
+    calls
+}
+
+/// The kernels of a plan. Specs are known where it was just compiled.
+///
+/// # Errors
+/// Where the target has no code for one.
+pub fn views(
+    plan: &Plan<Kernel>,
+    specs: Option<&[KernelSpec]>,
+    edited: &[String],
+    target: Target,
+) -> Result<Vec<KernelView>, Error> {
+    let calls = calls(plan);
+    let kernels: Vec<(u32, &Kernel)> = (0..).zip(&plan.kernels).collect();
+    let view = |&(number, kernel): &(u32, &Kernel)| {
+        let spec = specs.and_then(|specs| specs.get(number as usize));
+        let calls = calls.get(&number).map(|calls| calls.iter().cloned().collect()).unwrap_or_default();
+        KernelView::of(kernel, spec, edited.contains(&kernel.name), calls, target)
+    };
+    parallel::map(&kernels, view).into_iter().collect()
+}
+
+impl KernelView {
+    fn of(
+        kernel: &Kernel,
+        spec: Option<&KernelSpec>,
+        edited: bool,
+        calls: Vec<(u32, Vec<i64>)>,
+        target: Target,
+    ) -> Result<KernelView, Error> {
+        let artifact = Artifact::of(kernel, target, true)?;
+        let (code, origins) = code(&artifact, kernel);
+        let report = match (&artifact, cost::model(target)) {
+            (Artifact::X64(compiled), Some(model)) => Some(analyse(compiled, kernel, model)),
+            (Artifact::X64(_) | Artifact::Portable(_), _) => None,
+        };
+        let stats = match &artifact {
+            Artifact::X64(compiled) => Some(compiled.stats),
+            Artifact::Portable(_) => None,
+        };
+        let counter = Counter::of(kernel);
+        // A kernel whose dims depend on positions has those that its spec gives.
+        let calls = if calls.is_empty() { spec.map(of_spec).unwrap_or_default() } else { calls };
+        let call = |(rows, dims): (u32, Vec<i64>)| {
+            let cycles = report.as_ref().and_then(|report| Some(report.whole(&dims).ok()?.cycles));
+            let buffers = kernel.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Scratch);
+            let size = |size| evaluate(size, &dims).and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+            let bytes = buffers.map(|buffer| size(&buffer.size)).fold(0, u64::saturating_add);
+            let products = counter.count(&dims);
+            Call { rows, bytes, products: [products.int8, products.bf16, products.f32], cycles, dims }
+        };
+        Ok(KernelView {
+            name: kernel.name.clone(),
+            spec: spec.map(ToString::to_string),
+            edited,
+            ir: cut(&kernel.to_string()),
+            statements: statement_lines(kernel),
+            code,
+            origins,
+            summary: show::cost(&artifact),
+            instructions: stats.map(|stats| stats.instructions),
+            bytes: artifact.bytes().iter().map(|part| part.len()).sum(),
+            spills: stats.map(|stats| stats.vector_spills + stats.gpr_spills),
+            loops: report.as_ref().map(loops).unwrap_or_default(),
+            cpu: report.as_ref().map(|report| report.cpu),
+            calls: calls.into_iter().map(call).collect(),
+        })
+    }
+}
+
+/// A call as its spec gives it.
+fn of_spec(spec: &KernelSpec) -> Vec<(u32, Vec<i64>)> {
+    let rows = spec.most_rows().min(8);
+    vec![(rows, spec.dims_of_rows(rows))]
+}
+
+fn cut(text: &str) -> String {
+    match text.lines().nth(MOST_LINES) {
+        None => text.to_owned(),
+        Some(_) => text.lines().take(MOST_LINES).map(|line| format!("{line}\n")).collect(),
+    }
+}
+
+/// Lines of code, each with its statement.
+fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>) {
+    let compiled = match artifact {
+        Artifact::X64(compiled) => compiled,
+        Artifact::Portable(_) => return (cut(&artifact.listing(kernel, 0)), Vec::new()),
+    };
+    let listed = compiled.listing();
+    let named: BTreeSet<&str> = listed.iter().filter_map(|line| label(&line.text)).collect();
+    let (mut text, mut origins) = (String::new(), Vec::new());
+    let mut push = |line: &str, origin: Option<u32>| {
+        if origins.len() < MOST_LINES {
+            text.push_str(line);
+            text.push('\n');
+            origins.push(origin.and_then(|origin| i32::try_from(origin).ok()).unwrap_or(-1));
+        }
+    };
+    for line in &listed {
+        let own = format!(".L{:x}", line.offset);
+        if named.contains(own.as_str()) {
+            push(&format!("{own}:"), None);
+        }
+        push(&format!("{:5x}  {}", line.offset, line.text), line.origin);
+    }
+    for line in x64::listing::text(compiled, kernel).lines().skip_while(|line| !line.contains(".balign")) {
+        push(line, None);
+    }
+    (text, origins)
+}
+
+/// The label that an instruction names.
+fn label(text: &str) -> Option<&str> {
+    let from = text.find(".L")?;
+    let name = &text[from..];
+    let end = name[2..].find(|c: char| !c.is_ascii_alphanumeric()).map_or(name.len(), |end| end + 2);
+    name.get(..end)
+}
+
+fn analyse(compiled: &Compiled, kernel: &Kernel, model: &'static CpuModel) -> Report {
+    cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, kernel, model)
+}
+
+fn loops(report: &Report) -> Vec<Loop> {
+    let block = |label: &str, depth: u32, body: &Block| Loop {
+        label: label.to_owned(),
+        depth,
+        statement: None,
+        code: None,
+        instructions: body.instructions,
+        mix: {
+            let m = &body.mix;
+            [m.tile_dot + m.tile_other, m.dot, m.fma, m.vector, m.load, m.store, m.scalar, m.reads, m.writes]
+        },
+        cycles: body.cycles,
+        front_end: body.front_end,
+        ports: body.port_cycles,
+        chain: body.chain,
+        bound: body.bound_text(),
+        port: body.ports.iter().map(|port| (port.port, port.cycles)).collect(),
+    };
+    let inner = report.loops.iter().map(|one| Loop {
+        statement: one.statement,
+        code: Some((one.start, one.end)),
+        ..block(&one.label, one.depth, &one.body)
+    });
+    inner.chain([block("outside of loops", 0, &report.outside)]).collect()
+}

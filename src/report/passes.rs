@@ -1,0 +1,349 @@
+//! Each pass as a step with what it changed: a diff for each set of layers in which that is the same.
+//!
+//! ```text
+//! fuse, layers 0 to 47
+//! -%1 = dequantise @blk.#.attn_q.weight : f32[256, 256]
+//! -%2 = matmul %0, %1 : f32[T, 256]
+//! +%1, %2, %3 = linear.qkv %0, %0, %0, @blk.#.attn_q.weight, ...
+//! ```
+//!
+//! A graph is compared as graph IR whose values are numbered in each layer anew, so that an op more in one moves nothing in the next; tasks and a plan as
+//! lines of their buffers, steps and tasks. Between two that are of other kinds nothing is compared: all of the second is shown.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ixc_ir::plan::{ArenaBuffer, Plan, RowAxis, RowCount, Step, Task};
+use ixc_kernels::KernelSpec;
+use ixc_passes::draft::{Draft, Resource, What, Work};
+use ixc_passes::manager::Ir;
+use ixc_passes::pass::Pass;
+use serde::Serialize;
+use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
+
+use super::fold::{Folded, Said, Section, layer_of, said, sections, without_number};
+use super::graph;
+
+/// Equal lines around those that changed.
+const AROUND: usize = 2;
+/// Lines of a diff, and diffs of a pass, at most.
+const MOST_LINES: usize = 1500;
+const MOST_DIFFS: usize = 16;
+/// How long two texts are compared; longer ones give a coarser diff.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A pass, and what it changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ran {
+    name: &'static str,
+    doc: &'static str,
+    changed: bool,
+    /// What it works on and leaves.
+    kind: &'static str,
+    /// Ops of the graph, or tasks, before and after.
+    counts: [usize; 2],
+    diffs: Vec<Diff>,
+    /// Diffs of further sections that are not shown.
+    more: usize,
+}
+
+/// What is different in some sections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Diff {
+    /// Which.
+    sections: String,
+    /// Lines behind ` `, `-`, `+`, and `@` between parts.
+    lines: Vec<String>,
+    /// Lines that are not shown.
+    more: usize,
+}
+
+/// IR as folded lines.
+struct Lines {
+    kind: &'static str,
+    count: usize,
+    folded: Folded<String>,
+}
+
+impl Lines {
+    fn of(ir: &Ir) -> Lines {
+        let (count, text) = match ir {
+            Ir::Graph(module) => (graph::ops(module), graph::text(module)),
+            Ir::Draft(draft) => (draft.work.len(), draft_text(draft)),
+            Ir::Plan(plan) => (tasks(plan), plan_text(plan)),
+        };
+        Lines { kind: ir.kind(), count, folded: Folded::of(text) }
+    }
+
+    /// Whether what they are of can be compared line by line.
+    fn is_like(&self, other: &Lines) -> bool {
+        let graph = Ir::Graph(Default::default()).kind();
+        (self.kind == graph) == (other.kind == graph)
+    }
+}
+
+/// Passes as they run.
+pub struct Watch {
+    last: Lines,
+    /// Those that ran.
+    pub ran: Vec<Ran>,
+}
+
+impl Watch {
+    /// Before all passes, or behind those that are not run again.
+    pub fn new(start: &Ir) -> Watch {
+        Watch { last: Lines::of(start), ran: Vec::new() }
+    }
+
+    /// Notes what a pass left.
+    pub fn see(&mut self, pass: &'static Pass, ir: &Ir, changed: bool) {
+        let (count, kind) = (self.last.count, ir.kind());
+        if !changed {
+            let counts = [count; 2];
+            let (name, doc) = (pass.name, pass.doc);
+            return self.ran.push(Ran { name, doc, changed, kind, counts, diffs: Vec::new(), more: 0 });
+        }
+        let now = Lines::of(ir);
+        let nothing = Folded::default();
+        let before = if self.last.is_like(&now) { &self.last.folded } else { &nothing };
+        let (diffs, more) = diffs(before, &now.folded);
+        let counts = [count, now.count];
+        self.ran.push(Ran { name: pass.name, doc: pass.doc, changed, kind, counts, diffs, more });
+        self.last = now;
+    }
+}
+
+/// The diffs between two folded texts, and how many more there are.
+fn diffs(before: &Folded<String>, after: &Folded<String>) -> (Vec<Diff>, usize) {
+    let sections = before.places.iter().chain(&after.places).map(|place| place.0);
+    let mut pairs: Vec<((Option<usize>, Option<usize>), Vec<Section>)> = Vec::new();
+    for section in sections.collect::<std::collections::BTreeSet<_>>() {
+        let pair = (before.body_of(section), after.body_of(section));
+        match pairs.iter_mut().find(|(known, _)| *known == pair) {
+            Some((_, sections)) => sections.push(section),
+            None => pairs.push((pair, vec![section])),
+        }
+    }
+    let body = |folded: &Folded<String>, number: Option<usize>| -> Vec<String> {
+        number.and_then(|number| folded.bodies.get(number).cloned()).unwrap_or_default()
+    };
+    let mut all = pairs.into_iter().filter_map(|((old, new), sections)| {
+        let (lines, more) = diff(&body(before, old), &body(after, new));
+        (!lines.is_empty()).then(|| Diff { sections: said(&sections), lines, more })
+    });
+    let shown: Vec<Diff> = all.by_ref().take(MOST_DIFFS).collect();
+    (shown, all.count())
+}
+
+/// The lines of a diff, and how many more there are.
+fn diff(before: &[String], after: &[String]) -> (Vec<String>, usize) {
+    let deadline = Instant::now() + PATIENCE;
+    let ops = capture_diff_slices_deadline(Algorithm::Myers, before, after, Some(deadline));
+    let mut lines = Vec::new();
+    for (number, group) in group_diff_ops(ops, AROUND).into_iter().enumerate() {
+        if number > 0 {
+            lines.push("@".to_owned());
+        }
+        for op in group {
+            let mut push =
+                |mark: char, texts: &[String]| lines.extend(texts.iter().map(|text| format!("{mark}{text}")));
+            match op.tag() {
+                DiffTag::Equal => push(' ', &before[op.old_range()]),
+                DiffTag::Delete | DiffTag::Insert | DiffTag::Replace => {
+                    push('-', &before[op.old_range()]);
+                    push('+', &after[op.new_range()]);
+                }
+            }
+        }
+    }
+    let more = lines.len().saturating_sub(MOST_LINES);
+    lines.truncate(MOST_LINES);
+    (lines, more)
+}
+
+fn tasks(plan: &Plan<KernelSpec>) -> usize {
+    let tasks = |step: &Step| if let Step::Run { tasks, .. } = step { tasks.len() } else { 1 };
+    plan.steps.iter().map(tasks).sum()
+}
+
+fn rows(rows: RowCount) -> String {
+    match rows {
+        RowCount::Tokens => "tokens".to_owned(),
+        RowCount::Outputs => "outputs".to_owned(),
+        RowCount::Routed { top_k } => format!("tokens x {top_k}"),
+    }
+}
+
+/// A buffer's line; with its place where it has one.
+fn buffer(buffer: &ArenaBuffer, placed: bool) -> String {
+    let at = if placed { format!(" at {:#x}", buffer.offset) } else { String::new() };
+    format!("buffer {}: {} bytes x {}{at}", without_number(&buffer.name), buffer.row_bytes, rows(buffer.rows))
+}
+
+fn task(plan: &Plan<KernelSpec>, task: &Task) -> String {
+    let axis = match task.rows {
+        RowAxis::Tokens => "tokens",
+        RowAxis::Outputs => "outputs",
+        RowAxis::Routed(_) => "routed rows",
+    };
+    let kernels = task.variants.iter().map(|variant| {
+        let spec = plan.kernels.get(variant.kernel.0 as usize);
+        let name = spec.map_or("?".to_owned(), KernelSpec::name);
+        if variant.up_to_rows == u32::MAX { name } else { format!("{name} up to {} rows", variant.up_to_rows) }
+    });
+    let kernels: Vec<String> = kernels.collect();
+    format!("task {}: {axis} x {} columns, {}", without_number(&task.label), task.columns, kernels.join(", "))
+}
+
+/// A step that runs no kernel.
+pub fn step_text(step: &Step) -> String {
+    match step {
+        Step::Run { tasks, .. } => format!("run {} tasks", tasks.len()),
+        Step::Bucket { top_k, experts, .. } => format!("sort rows by expert, {top_k} of {experts}"),
+        Step::Request { .. } => "request experts".to_owned(),
+        Step::Predict { count, .. } => format!("predict experts, {count} for each token"),
+        Step::Release { .. } => "release experts".to_owned(),
+    }
+}
+
+fn resource(plan: &Plan<KernelSpec>, resource: Resource) -> String {
+    match resource {
+        Resource::Buffer(buffer) => {
+            let buffer = plan.buffers.get(buffer as usize);
+            buffer.map_or("?".to_owned(), |buffer| without_number(&buffer.name))
+        }
+        Resource::Bucket(_) => "the order of rows".to_owned(),
+        Resource::State(state) => {
+            plan.states.get(state as usize).map_or("?".to_owned(), |state| without_number(&state.name))
+        }
+        Resource::Group(_) => "the experts".to_owned(),
+        Resource::Slots => "the slots of experts".to_owned(),
+    }
+}
+
+/// Lines of a section's buffers and work.
+#[derive(Default)]
+struct Texts(BTreeMap<Section, Vec<String>>);
+
+impl Texts {
+    fn buffers(&mut self, plan: &Plan<KernelSpec>, placed: bool) {
+        for one in &plan.buffers {
+            let section = layer_of(&one.name).map_or(Section::In, Section::Layer);
+            self.0.entry(section).or_default().push(buffer(one, placed));
+        }
+    }
+
+    /// Adds lines of work in the order of the model, a step being a line before those of its tasks.
+    fn work(&mut self, said: &[Said], lines: Vec<Vec<String>>) {
+        for (section, lines) in sections(said).into_iter().zip(lines) {
+            self.0.entry(section).or_default().extend(lines);
+        }
+    }
+}
+
+/// What a piece of work is called.
+fn label(what: &What) -> Option<&str> {
+    match what {
+        What::Task(task) => Some(&task.label),
+        What::Bucket(_) | What::Residency(_) => None,
+    }
+}
+
+/// Whether a label names anything but the op: `quantise` does not.
+fn name_of(label: &str) -> Option<&str> {
+    label.split_once(' ').map(|(_, name)| name)
+}
+
+fn step_head(alone: u32) -> String {
+    if alone > 0 { format!("step, alone with up to {alone} rows:") } else { "step:".to_owned() }
+}
+
+fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
+    let plan = &draft.plan;
+    let mut texts = Texts::default();
+    texts.buffers(plan, false);
+    let of_work = |work: &Work| match &work.what {
+        What::Task(one) => task(plan, one),
+        What::Bucket(step) | What::Residency(step) => step_text(step),
+    };
+    match &draft.steps {
+        Some(steps) => {
+            let of_step = |step: &ixc_passes::draft::DraftStep| {
+                let work = step.work.iter().filter_map(|&at| draft.work.get(at));
+                [step_head(step.alone)].into_iter().chain(work.map(|work| format!("  {}", of_work(work)))).collect()
+            };
+            let said = steps.iter().map(|step| {
+                let work = step.work.iter().filter_map(|&at| draft.work.get(at));
+                Said::of(work.filter_map(|work| name_of(label(&work.what)?)))
+            });
+            texts.work(&said.collect::<Vec<_>>(), steps.iter().map(of_step).collect());
+        }
+        None => {
+            let said = draft.work.iter().map(|work| Said::of(label(&work.what).and_then(name_of)));
+            let list = |resources: &[Resource]| -> String {
+                let names: Vec<String> = resources.iter().map(|&one| resource(plan, one)).collect();
+                names.join(", ")
+            };
+            let lines = draft.work.iter().map(|work| {
+                vec![of_work(work), format!("  reads {}; writes {}", list(&work.reads), list(&work.writes))]
+            });
+            texts.work(&said.collect::<Vec<_>>(), lines.collect());
+        }
+    }
+    texts.0
+}
+
+fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
+    let mut texts = Texts::default();
+    texts.buffers(plan, true);
+    let said = plan.steps.iter().map(|step| match step {
+        Step::Run { tasks, .. } => Said::of(tasks.iter().filter_map(|task| name_of(&task.label))),
+        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => Said::default(),
+    });
+    let lines = plan.steps.iter().map(|step| match step {
+        Step::Run { tasks, alone } => {
+            let tasks = tasks.iter().map(|one| format!("  {}", task(plan, one)));
+            [step_head(*alone)].into_iter().chain(tasks).collect()
+        }
+        other => vec![step_head(0), format!("  {}", step_text(other))],
+    });
+    texts.work(&said.collect::<Vec<_>>(), lines.collect());
+    texts.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(layers: &[&[&str]]) -> Folded<String> {
+        let layers = (0..).zip(layers);
+        Folded::of(
+            layers
+                .map(|(at, lines)| (Section::Layer(at), lines.iter().map(|line| (*line).to_owned()).collect()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn what_changed_alike_is_told_once() {
+        let before = folded(&[&["a", "b", "c"], &["a", "b", "c"], &["a", "x"]]);
+        let after = folded(&[&["a", "c"], &["a", "c"], &["a", "x"]]);
+        let (found, more) = diffs(&before, &after);
+        let lines = [" a", "-b", " c"].map(str::to_owned).to_vec();
+        assert_eq!(found, [Diff { sections: "layers 0, 1".to_owned(), lines, more: 0 }]);
+        assert_eq!(more, 0);
+        let many: Vec<[String; 1]> = (0..MOST_DIFFS + 3).map(|i| [i.to_string()]).collect();
+        let many: Vec<Vec<&str>> = many.iter().map(|line| line.iter().map(String::as_str).collect()).collect();
+        let many: Vec<&[&str]> = many.iter().map(Vec::as_slice).collect();
+        let (found, more) = diffs(&Folded::default(), &folded(&many));
+        assert_eq!((found.len(), more), (MOST_DIFFS, 3));
+    }
+
+    #[test]
+    fn a_diff_has_a_bound() {
+        let lines: Vec<String> = (0..MOST_LINES + 5).map(|i| i.to_string()).collect();
+        let (shown, more) = diff(&[], &lines);
+        assert_eq!((shown.len(), more), (MOST_LINES, 5));
+        assert_eq!(diff(&lines, &lines).0, Vec::<String>::new());
+    }
+}
