@@ -55,6 +55,25 @@ pub fn statement_text(kernel: &Kernel, statement: &Stmt) -> String {
     text
 }
 
+/// The line of each statement in the text of its kernel, the first line being 0. Statements are counted in the text's order, loops before what is in them.
+pub fn statement_lines(kernel: &Kernel) -> Vec<u32> {
+    fn count(body: &[Stmt], next: &mut u32, lines: &mut Vec<u32>) {
+        for statement in body {
+            lines.push(*next);
+            *next += 1;
+            if let Stmt::For(inner) = statement {
+                count(&inner.body, next, lines);
+                // The end of the loop, and what it yields before that.
+                *next += 1 + u32::from(!inner.carries.is_empty());
+            }
+        }
+    }
+    // The kernel's own line, and a line for each buffer.
+    let (mut next, mut lines) = (1 + u32::try_from(kernel.buffers.len()).unwrap_or(u32::MAX - 1), Vec::new());
+    count(&kernel.body, &mut next, &mut lines);
+    lines
+}
+
 fn block(kernel: &Kernel, f: &mut Formatter<'_>, statements: &[Stmt], depth: usize) -> Result {
     let indent = 2 * depth;
     if depth > MAX_DEPTH + 1 {
@@ -173,5 +192,38 @@ impl Display for AffineText<'_> {
                 write!(f, " {} {}", if constant < 0 { '-' } else { '+' }, constant.unsigned_abs())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse::parse;
+
+    #[test]
+    fn statements_stand_where_their_lines_are() {
+        let text = "kernel k where %n in 0..=8 {
+  buffer %x : read 32*%n
+  buffer %y : write 32
+  %zero = splat i32x8 0
+  for %j in 0..%n {
+    %q = splat i32x8 1
+  }
+  %sum = for %i in 0..%n carry(%s = %zero) {
+    %a = load i32x8 %x[32*%i]
+    yield %a
+  }
+  store i32x8 %y[0], %sum
+}
+";
+        let kernel = parse(text).unwrap();
+        let text = kernel.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        let words: Vec<bool> = ["splat i32x8 0", "for %j", "splat i32x8 1", "for %i", "load", "store"]
+            .iter()
+            .zip(statement_lines(&kernel))
+            .map(|(word, line)| lines[line as usize].contains(word))
+            .collect();
+        assert_eq!((words, statement_lines(&kernel).len()), (vec![true; 6], 6), "{text}");
     }
 }
