@@ -38,11 +38,12 @@ pub fn read_kernel(path: &Path) -> Result<(Kernel, Option<KernelSpec>), Error> {
     let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
     let kernel = parse(&text)
         .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
-    let said = text.lines().find_map(|line| line.strip_prefix(';')?.strip_prefix(SPEC));
-    let spec: Option<KernelSpec> = said.map(str::parse).transpose().map_err(KernelError::from)?;
-    if let Some(spec) = &spec {
-        spec.check().map_err(KernelError::from)?;
-    }
+    let said = text.lines().enumerate().find_map(|(at, line)| Some((at, line.strip_prefix(';')?.strip_prefix(SPEC)?)));
+    let read = |(at, said): (usize, &str)| {
+        let spec = said.parse::<KernelSpec>().and_then(|spec| spec.check().map(|()| spec));
+        spec.map_err(|error| KernelError::Parse(Excerpt::new(path, &text, at + 1, 2 + SPEC.len(), &error)))
+    };
+    let spec = said.map(read).transpose()?;
     Ok((kernel, spec))
 }
 

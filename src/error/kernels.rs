@@ -91,12 +91,12 @@ pub enum KernelError {
         expected: String,
     },
     /// Two kernels that are to be compared.
-    #[error("kernels that are called otherwise cannot be compared: \"{expected}\", and \"{found}\"")]
+    #[error("kernels that are called otherwise cannot be compared:{}", otherwise(names, found))]
     CalledOtherwise {
-        /// A line of how the first is called.
-        expected: String,
-        /// As the second is.
-        found: String,
+        /// The kernels.
+        names: [String; 2],
+        /// Dims and buffers of each that the other has not.
+        found: [Vec<String>; 2],
     },
     /// A kernel that is to be compared with the one of its spec.
     #[error(
@@ -106,6 +106,22 @@ pub enum KernelError {
     NoSpec {
         /// The kernel.
         name: String,
+    },
+    /// A kernel that nothing can be tuned of.
+    #[error("{spec} cannot be tuned: {why}")]
+    NotTuned {
+        /// The kernel.
+        spec: String,
+        /// Why not.
+        why: String,
+    },
+    /// A kernel that is to be made small and does not fail.
+    #[error(
+        "{kernel} does not fail: it compiles, runs and leaves what the interpreter does; name a command that says so with --while"
+    )]
+    FailsNot {
+        /// The kernel.
+        kernel: String,
     },
     /// A folder without kernels.
     #[error("{}: there is no file of kernel IR, NAME.ix; `ixc compile --dump-dir D` writes a model's to D/kernels", path.display())]
@@ -223,6 +239,8 @@ impl KernelError {
             | KernelError::NoFiles { .. }
             | KernelError::CalledOtherwise { .. }
             | KernelError::NoSpec { .. }
+            | KernelError::NotTuned { .. }
+            | KernelError::FailsNot { .. }
             | KernelError::TooManyFiles { .. }
             | KernelError::Verify { .. }
             | KernelError::Input(_)
@@ -235,6 +253,14 @@ impl KernelError {
             KernelError::Bundle(error) => error.class(),
         }
     }
+}
+
+fn otherwise(names: &[String; 2], found: &[Vec<String>; 2]) -> String {
+    let line = |(name, found): (&String, &Vec<String>)| {
+        let found = if found.is_empty() { "nothing else".to_owned() } else { found.join(", ") };
+        format!("\n  {name} has {found}")
+    };
+    names.iter().zip(found).map(line).collect()
 }
 
 fn nearest(near: &[&'static str]) -> String {

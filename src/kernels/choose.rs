@@ -198,6 +198,7 @@ mod tests {
             FieldKind::Format if name == "to" => "to=q4_k_r16".to_owned(),
             FieldKind::Format => format!("{name}={format}"),
             FieldKind::Cache => format!("{name}=q8_0/q4_0"),
+            FieldKind::Pace => format!("{name}=65536/8"),
             FieldKind::Float => format!("{name}=1.0"),
             FieldKind::Word(_) if name == "shape" => format!("shape={shape}"),
             FieldKind::Word(words) => format!("{name}={}", words[words.len() - 1]),
