@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use ixc_files::{ReadError, own, read_text};
 use ixc_ir::graph::Module;
+use ixc_kernels::MatmulStrategy;
+use ixc_kernels::candidates::Weight;
 use ixc_passes::options::{OptionSet, OptionValue};
 use ixc_passes::tile::{self, TUNED};
 use ixc_passes::tuned::{Choice, Tuned as Choices};
@@ -222,21 +224,30 @@ pub fn weights(module: &Module) -> usize {
     why.filter(|why| why.starts_with(TUNED)).count()
 }
 
-/// Puts a choice into a file, in place of one for the same kernel of the same weight; all others stay. The file is written aside and renamed.
+/// A kernel of a weight.
+pub type Kernel = (Weight, MatmulStrategy);
+
+/// Puts what was found for a kernel of a weight into a file, in place of what stands there for it, or takes that out where nothing is faster; all others
+/// stay. The file is written aside and renamed.
 ///
 /// # Errors
 /// Where what is there is none, or was made for something else; what the system says.
-pub fn put(path: &Path, target: Target, by: &By, choice: &Choice, row: Row) -> Result<(), Error> {
+pub fn put(path: &Path, target: Target, by: &By, (weight, strategy): Kernel, row: Option<Row>) -> Result<(), Error> {
     let mut rows = match read(path)? {
         Some((stored, choices)) => {
             is_of(path, &stored, by, target.name())?;
-            let key = |choice: &Choice| (choice.weight, choice.strategy);
-            let kept = stored.rows.into_iter().zip(&choices.0).filter(|(_, other)| key(other) != key(choice));
-            kept.map(|(row, _)| row).collect()
+            let is_other = |(_, other): &(Row, &Choice)| (other.weight, other.strategy) != (weight, strategy);
+            let kept: Vec<Row> =
+                stored.rows.iter().cloned().zip(&choices.0).filter(is_other).map(|(row, _)| row).collect();
+            if row.is_none() && kept.len() == stored.rows.len() {
+                return Ok(());
+            }
+            kept
         }
+        None if row.is_none() => return Ok(()),
         None => Vec::new(),
     };
-    rows.push(row);
+    rows.extend(row);
     let failed = |error: serde_json::Error| Error::io(path, "write")(error.into());
     let stored = Stored {
         format: FORMAT.to_owned(),
@@ -266,7 +277,7 @@ mod tests {
         for text in CHOICES {
             let choice: Choice = text.parse().unwrap();
             let row = Row { choice: text.to_owned(), instead_of: "rows=32 gemm/96".to_owned(), ratio: [1.5, 1.4, 1.6] };
-            put(&path, Target::AVX2, &By::Cpu(cpu_name()), &choice, row).unwrap();
+            put(&path, Target::AVX2, &By::Cpu(cpu_name()), (choice.weight, choice.strategy), Some(row)).unwrap();
         }
         path
     }
@@ -278,8 +289,14 @@ mod tests {
         assert_eq!(tuned.choices.text(), CHOICES.join("; "));
         let other = CHOICES[0].replace("@0/1", "@2048/1");
         let row = Row { choice: other.clone(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1] };
-        put(&path, Target::AVX2, &By::Cpu(cpu_name()), &other.parse().unwrap(), row).unwrap();
+        let choice: Choice = other.parse().unwrap();
+        let kernel = (choice.weight, choice.strategy);
+        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
+        // Where nothing is faster any more, it is gone.
+        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
+        assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[1]);
+        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
         // A named target that is another, and one that nobody named.
         assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2, and this is amx"));
         assert!(tuned.tell(OptionSet::default(), Target::AMX, true).is_empty());

@@ -16,7 +16,7 @@ use ixc_codegen::cost::memory::{self, Start};
 use ixc_kernels::cut::Cut;
 use ixc_kernels::pace::Pace;
 use ixc_kernels::tiling::{RowTiles, Use};
-use ixc_kernels::{KernelSpec, MatmulStrategy, candidates, generate};
+use ixc_kernels::{KernelSpec, candidates, generate};
 use ixc_passes::tile::by_caches;
 use ixc_passes::tuned::Choice;
 use ixc_targets::{CoreCaches, Target};
@@ -80,6 +80,8 @@ impl Row {
 /// What was found.
 #[derive(Clone, Debug)]
 pub struct Found {
+    /// What was tuned.
+    pub kernel: crate::tuned::Kernel,
     /// How the weight is cut by the caches.
     pub own: String,
     /// The kernel that is compared with, and its cost.
@@ -161,7 +163,8 @@ pub fn tune(
     }
     let tries = UNROLLED.into_iter().map(|unroll| Try { pace: Pace { unroll, ..best.1.pace }, ..best.1 }).collect();
     stage(tries, &mut best)?;
-    let mut found = Found { own: own.to_string(), default: default_row, rows, winner: None, close: None };
+    let kernel = (search.cut.weight, search.cut.strategy);
+    let mut found = Found { kernel, own: own.to_string(), default: default_row, rows, winner: None, close: None };
     if best.1 != default {
         let again = match by {
             By::Time { place, rounds } => search.measure(&best.1, Some(By::Time { place, rounds: 2 * rounds }))?,
@@ -339,14 +342,10 @@ fn cycles(case: &Case, place: Place) -> Result<f64, Error> {
     }
 }
 
-/// The kernel's word, for messages.
-pub fn strategy(spec: &KernelSpec) -> Option<MatmulStrategy> {
-    Cut::of(spec).map(|cut| cut.strategy)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ixc_kernels::MatmulStrategy;
 
     fn found(text: &str, target: Target, by: By) -> Result<Found, Error> {
         let spec: KernelSpec = text.parse().unwrap();

@@ -71,7 +71,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
         let _ = fs::remove_file(&file);
         let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: own.to_string(), ratio: [1.2, 1.1, 1.3] };
         let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
-        ixc::tuned::put(&file, target, &by, &choice.parse().unwrap(), row).unwrap();
+        ixc::tuned::put(&file, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
     };
     let run = |tuned: &str| {
         let words = ["run", "-p", "The borrow checker", "-n", "6", "--temp", "0", "--stats", "--tuned", tuned];
@@ -142,7 +142,7 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
     let file = folder.join("ixc").join(format!("tuned-{}.json", target.name()));
     let row = ixc::tuned::Row { choice: choice.clone(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3] };
     let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
-    ixc::tuned::put(&file, target, &by, &choice.parse().unwrap(), row).unwrap();
+    ixc::tuned::put(&file, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
     let run = |more: &[&str]| {
         let words = ["run", "-p", "a", "-n", "1", "--temp", "0", "--stats"];
         let output = ixc(words.iter().chain(more)).env("XDG_CACHE_HOME", &folder).output().unwrap();

@@ -108,10 +108,14 @@ impl Args {
         if let Some(error) = failed {
             return Err(error.into());
         }
-        let Found { own, default, rows, winner, close } = found;
-        if let (Some((row, choice)), Some(path)) = (&winner, &path) {
-            let stored = tuned::Row { choice: choice.to_string(), instead_of: own.clone(), ratio: row.ratio };
-            put(path, target, &source, choice, stored)?;
+        let Found { kernel, own, default, rows, winner, close } = found;
+        if let Some(path) = &path {
+            let stored = winner.as_ref().map(|(row, choice)| tuned::Row {
+                choice: choice.to_string(),
+                instead_of: own.clone(),
+                ratio: row.ratio,
+            });
+            put(path, target, &source, kernel, stored)?;
         }
         if self.json {
             let facts = json!({
