@@ -31,7 +31,7 @@ pub enum KernelError {
     /// Text that is no spec.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A file that holds no kernel.
+    /// A file that holds no kernel, or one that is called otherwise than the one whose place it takes, or of whose spec it is.
     #[error("{0}")]
     Parse(Excerpt),
     /// No row with these words.
@@ -79,16 +79,6 @@ pub enum KernelError {
         name: String,
         /// Those of the plan.
         names: Vec<String>,
-    },
-    /// A kernel that is called otherwise than the one whose place it takes, or of whose spec it is.
-    #[error("{}: the kernel is called otherwise than the one that it was made from: \"{found}\", where that has \"{expected}\"", path.display())]
-    Signature {
-        /// Its file.
-        path: PathBuf,
-        /// A line of how it is called.
-        found: String,
-        /// As it should be.
-        expected: String,
     },
     /// Two kernels that are to be compared.
     #[error("kernels that are called otherwise cannot be compared:{}", otherwise(names, found))]
@@ -235,7 +225,6 @@ impl KernelError {
             | KernelError::Several { .. }
             | KernelError::Twice { .. }
             | KernelError::Unused { .. }
-            | KernelError::Signature { .. }
             | KernelError::NoFiles { .. }
             | KernelError::CalledOtherwise { .. }
             | KernelError::NoSpec { .. }

@@ -18,8 +18,7 @@ use ixc_ir::kernel::number::canonical;
 use ixc_ir::kernel::op::Memory;
 use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{
-    Address, Affine, Atom, Buffer, BufferId, BufferKind, Carry, DimId, For, Imm, Inst, Kernel, Op, Stmt, Type, ValueId,
-    VarId,
+    Address, Affine, Atom, BufferId, BufferKind, Carry, DimId, For, Imm, Inst, Kernel, Op, Stmt, Type, ValueId, VarId,
 };
 use serde::Serialize;
 
@@ -269,25 +268,37 @@ impl Search<'_> {
         }
     }
 
+    /// Smaller sizes of a buffer, and those that follow no dim.
+    fn sizes(&mut self, at: usize) {
+        loop {
+            let (own, dims) = (&self.smallest.kernel.buffers[at].size, &self.smallest.dims);
+            let value = own.evaluate(|atom| match atom {
+                Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),
+                Atom::Var(_) => 0,
+            });
+            let mut sizes: Vec<Affine> = Vec::new();
+            if !own.terms.is_empty() {
+                sizes.extend([Some(own.constant), value].into_iter().flatten().map(Affine::constant));
+            }
+            sizes.push(Affine { constant: own.constant / 2, ..own.clone() });
+            let taken = sizes.into_iter().any(|size| {
+                let mut kernel = self.smallest.kernel.clone();
+                kernel.buffers[at].size = size;
+                self.take_kernel(kernel)
+            });
+            if !taken {
+                break;
+            }
+        }
+    }
+
     /// Buffers and dims that nothing uses, smaller ones, and dims of smaller values.
     fn signature(&mut self) {
         let mut at = 0;
         while at < self.smallest.kernel.buffers.len() && !self.is_over() {
             let taken = without_buffer(&self.smallest.kernel, at).is_some_and(|kernel| self.take_kernel(kernel));
             if !taken {
-                for size in [
-                    |size: &Affine| Affine::constant(size.constant),
-                    |size: &Affine| Affine { constant: size.constant / 2, ..size.clone() },
-                ] {
-                    while !self.is_over() {
-                        let mut kernel = self.smallest.kernel.clone();
-                        let Buffer { size: own, .. } = &mut kernel.buffers[at];
-                        *own = size(own);
-                        if !self.take_kernel(kernel) {
-                            break;
-                        }
-                    }
-                }
+                self.sizes(at);
                 at += 1;
             }
         }

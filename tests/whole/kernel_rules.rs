@@ -142,3 +142,28 @@ fn a_spec_that_is_none_is_shown_where_it_stands() {
     assert_eq!(output.status.code(), Some(65), "{said}");
     assert!(said.contains("k.ix:2:9: format is \"q4\"; right would be") && said.ends_with("\n          ^\n"), "{said}");
 }
+
+/// So is what of how a kernel is called is not as its spec has it.
+#[test]
+fn a_kernel_that_is_called_otherwise_is_shown_where() {
+    let file = scratch("kernel-rules-signature").join("k.ix");
+    let shown = crate::support::stdout(ixc(["kernel", "show", "add", "--stage", "ir", "--target", "avx2"]));
+    let said = |text: &str| {
+        assert_ne!(text, shown);
+        fs::write(&file, text).unwrap();
+        let output = ixc(["kernel", "run", file.to_str().unwrap(), "--target", "avx2", "--emulate"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(65), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let buffer = shown.lines().find(|line| line.trim().starts_with("buffer %b")).unwrap();
+    let number = 1 + shown.lines().position(|line| line == buffer).unwrap();
+    let larger = format!("{buffer}0");
+    let other = said(&shown.replacen(buffer, &larger, 1));
+    assert!(other.contains(&format!("k.ix:{number}:3: the kernel is called otherwise than")), "{other}");
+    assert!(other.ends_with(&format!("\n  {larger}\n    ^\n")), "{other}");
+    // Dims stand in the kernel's own line.
+    let line = shown.lines().find(|line| line.starts_with("kernel ")).unwrap();
+    let number = 1 + shown.lines().position(|text| text == line).unwrap();
+    let other = said(&shown.replacen(" {", " where %more in 0..=1 {", 1));
+    assert!(other.contains(&format!("k.ix:{number}:1: ")) && other.contains("where %more in 0..=1"), "{other}");
+}
