@@ -225,8 +225,11 @@ mod tests {
                 let other = generate(&spec, Target::AVX2).unwrap();
                 verify(&other).unwrap();
                 assert_eq!(results(&other, &spec), results(&kernel, &own), "{spec}");
-                let prefetches = other.to_string().matches("prefetch").count();
-                assert_eq!(prefetches == 0, pace.starts_with('0'), "{spec}");
+                let prefetches = |kernel: &Kernel| kernel.to_string().matches("prefetch").count();
+                match pace.starts_with('0') {
+                    true => assert_eq!(prefetches(&other), 0, "{spec}"),
+                    false => assert!(prefetches(&other) >= prefetches(&kernel), "{spec}"),
+                }
                 unrolled += usize::from(other.to_string().lines().count() > kernel.to_string().lines().count());
                 assert_eq!(ixc_ir::kernel::parse::parse(&other.to_string()), Ok(other));
             }
