@@ -248,6 +248,7 @@ impl Module {
                 debug_assert!(ALIGNMENT.is_multiple_of(compiled.alignment));
             }
             artifact.bytes().into_iter().for_each(|bytes| code.extend_from_slice(bytes));
+            code.resize(code.len().max(offset + profile::room(&artifact)), PADDING);
             placed.push(ModuleKernel {
                 name: kernel.name.clone(),
                 dims: kernel.dims.clone(),

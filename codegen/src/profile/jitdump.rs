@@ -164,15 +164,12 @@ fn debug_info(placed: &Placed<'_>, source: &Path) -> Vec<u8> {
     }
     let mut body = placed.address.to_le_bytes().to_vec();
     body.extend((lines.len() as u64).to_le_bytes());
-    for (i, (offset, line)) in lines.into_iter().enumerate() {
+    for (offset, line) in lines {
         body.extend((placed.address + u64::from(offset)).to_le_bytes());
         body.extend(line.to_le_bytes());
         body.extend(0_u32.to_le_bytes());
-        match i {
-            0 => body.extend(source.as_os_str().as_encoded_bytes()),
-            // The same as of the entry before.
-            _ => body.extend([0xff]),
-        }
+        // Whole each time: that `\xff` stands for the name before, perf's reader does not know everywhere.
+        body.extend(source.as_os_str().as_encoded_bytes());
         body.push(0);
     }
     record(DEBUG_INFO, &body)
@@ -181,7 +178,8 @@ fn debug_info(placed: &Placed<'_>, source: &Path) -> Vec<u8> {
 fn unwinding(placed: &Placed<'_>) -> Vec<u8> {
     let (frames, table) = unwind::eh_frame(placed.code());
     let mut body = Vec::new();
-    for word in [frames.len(), table, 0] {
+    // All of it counts as mapped, behind the code: where it is not, perf looks no tables up.
+    for word in [frames.len(), table, frames.len()] {
         body.extend((word as u64).to_le_bytes());
     }
     body.extend(&frames);

@@ -10,7 +10,7 @@
 //! Profiles are of the process and last as long as it: [`enable`] once, before code is made; every [`Module`](crate::module::Module) tells them what
 //! it has placed where. Kernels keep no frame pointer, so that call graphs need the unwind tables: `perf record --call-graph dwarf`.
 //!
-//! Invariant: without a profile nothing is written, and no code is other than with one.
+//! Invariant: without a profile nothing is written, and no code is other than with one, but that kernels lie farther apart.
 
 pub mod gdb;
 pub mod jitdump;
@@ -74,12 +74,25 @@ pub(crate) struct Placed<'m> {
 }
 
 impl Placed<'_> {
-    /// Instructions, without what stands behind them.
     fn code(&self) -> &[u8] {
-        match self.artifact {
-            Artifact::X64(compiled) => &compiled.code[..compiled.code_bytes],
-            Artifact::Portable(code) => &code.bytes,
-        }
+        code(self.artifact)
+    }
+}
+
+/// Instructions, without what stands behind them.
+fn code(artifact: &Artifact) -> &[u8] {
+    match artifact {
+        Artifact::X64(compiled) => &compiled.code[..compiled.code_bytes],
+        Artifact::Portable(code) => &code.bytes,
+    }
+}
+
+/// Bytes from where a kernel begins in which no other may: perf maps the code and its unwind tables there, one behind the other, and sees of what
+/// overlaps the later one alone.
+pub(crate) fn room(artifact: &Artifact) -> usize {
+    match KEPT.get().is_some_and(|kept| kept.profiles.jitdump.is_some()) {
+        true => code(artifact).len().next_multiple_of(8) + unwind::eh_frame(code(artifact)).0.len(),
+        false => 0,
     }
 }
 
