@@ -235,6 +235,8 @@ impl<'s> Search<'s> {
             if case.chosen.kernel.body == plain.chosen.kernel.body {
                 return Ok(None);
             }
+            // Inputs follow from a spec's name: both get those of the one.
+            let case = Case { before: plain.before.clone(), ..case };
             if let Some(first) =
                 diff::results(&plain, &case, self.engine())?.into_iter().find_map(|buffer| buffer.first)
             {
