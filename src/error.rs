@@ -7,11 +7,13 @@ pub mod batch;
 pub mod draft;
 pub mod kernels;
 pub mod record;
+pub mod tuned;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use ixc_codegen::module::CodegenError;
+use ixc_codegen::profile::ProfileError;
 use ixc_dataflow::check::CheckError;
 use ixc_dataflow::grids::GridFileError;
 use ixc_dataflow::place::PlaceError;
@@ -47,6 +49,7 @@ use batch::BatchError;
 use draft::DraftError;
 use kernels::{BundleError, KernelError};
 use record::RecordError;
+use tuned::TunedError;
 
 /// The kind of a failure, on which the exit status, or the status of an answer, depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,6 +362,12 @@ pub enum Error {
     /// The record of an evaluation cannot be gone on with.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// There is no profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// Tuned choices cannot be used.
+    #[error(transparent)]
+    Tuned(#[from] TunedError),
     /// The answers of a batch cannot be gone on with.
     #[error(transparent)]
     Batch(#[from] BatchError),
@@ -461,6 +470,9 @@ impl Error {
             Error::Arch(error) => error.class().into(),
             Error::Settings(_) => Class::Usage,
             Error::Kernel(error) => error.class(),
+            Error::Tuned(error) => error.class(),
+            Error::Profile(ProfileError::Io { .. }) => Class::Io,
+            Error::Profile(ProfileError::Twice) => Class::Usage,
             Error::Quantise(error) => match &**error {
                 QuantiseError::Gguf(error) | QuantiseError::Importance(ImportanceError::Gguf(error)) => {
                     error.class().into()

@@ -36,6 +36,7 @@
 //! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
 //! | [`speculate`] | tokens that are guessed and computed with the last one |
+//! | [`tuned`] | what was measured to be faster, in a file |
 //! | [`support`] | architectures, formats, tokenizers: what this build takes |
 //! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`bytes_per_token`] | bytes that a token reads |
@@ -81,6 +82,7 @@ pub mod simulate;
 pub mod speculate;
 pub mod support;
 pub mod timing;
+pub mod tuned;
 
 pub use error::Error;
 pub use ixc_files as files;

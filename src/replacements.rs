@@ -30,26 +30,62 @@ const MAX_IR_BYTES: u64 = 4 << 20;
 /// made from.
 pub const SPEC: &str = " spec: ";
 
-/// Reads a file of kernel IR: the kernel, and the spec that a comment before it says.
-///
-/// # Errors
-/// When it cannot be read, is no kernel, or one whose spec is none or of a kernel that is called otherwise.
-pub fn read_kernel(path: &Path) -> Result<(Kernel, Option<KernelSpec>), Error> {
-    let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
-    let kernel = parse(&text)
-        .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
-    let said = text.lines().find_map(|line| line.strip_prefix(';')?.strip_prefix(SPEC));
-    let spec: Option<KernelSpec> = said.map(str::parse).transpose().map_err(KernelError::from)?;
-    if let Some(spec) = &spec {
-        spec.check().map_err(KernelError::from)?;
+/// A kernel of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelFile {
+    path: PathBuf,
+    text: String,
+    /// The kernel, which verifies.
+    pub kernel: Kernel,
+    /// The spec that a comment before it says.
+    pub spec: Option<KernelSpec>,
+}
+
+impl KernelFile {
+    /// Reads a file of kernel IR.
+    ///
+    /// # Errors
+    /// When it cannot be read, is no kernel, or one whose spec is none; with the line.
+    pub fn read(path: &Path) -> Result<KernelFile, Error> {
+        let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
+        let kernel = parse(&text)
+            .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
+        let spec_of = |(at, line): (usize, &'_ str)| Some((at, line.strip_prefix(';')?.strip_prefix(SPEC)?.to_owned()));
+        let said = text.lines().enumerate().find_map(spec_of);
+        let read = |(at, said): (usize, String)| {
+            let spec = said.parse::<KernelSpec>().and_then(|spec| spec.check().map(|()| spec));
+            spec.map_err(|error| KernelError::Parse(Excerpt::new(path, &text, at + 1, 2 + SPEC.len(), &error)))
+        };
+        let spec = said.map(read).transpose()?;
+        Ok(KernelFile { path: path.to_owned(), kernel, spec, text })
     }
-    Ok((kernel, spec))
+
+    /// Whether it is called as another is, whose place it takes or of which it was made.
+    ///
+    /// # Errors
+    /// The first line of how it is called in which it differs.
+    pub fn check_signature(&self, own: &Kernel) -> Result<(), KernelError> {
+        let Some((expected, found)) = signature_difference(own, &self.kernel) else { return Ok(()) };
+        let code = |line: &str| line.split(['/', ';']).next().unwrap_or_default().trim().to_owned();
+        // The buffer by its name, where it is written otherwise than it is printed; a line that is missing, or dims, by the kernel's own.
+        let head = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+        let lines = || (1..).zip(self.text.lines().map(code));
+        let of_buffer = lines().find(|(_, line)| !found.starts_with("kernel ") && head(line) == head(&found));
+        let kernel = || lines().find(|(_, line)| line.starts_with("kernel "));
+        let line = of_buffer.or_else(kernel).map_or(1, |(line, _)| line);
+        let indent = self.text.lines().nth(line - 1).map_or(0, |text| text.len() - text.trim_start().len());
+        let said = if found.is_empty() { "no such line" } else { &found };
+        let problem = format!(
+            "the kernel is called otherwise than the one that it was made from: \"{said}\", where that has \"{expected}\""
+        );
+        Err(KernelError::Parse(Excerpt::new(&self.path, &self.text, line, indent + 1, &problem)))
+    }
 }
 
 /// Kernels by their names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replacements {
-    kernels: BTreeMap<String, (PathBuf, Kernel)>,
+    kernels: BTreeMap<String, KernelFile>,
 }
 
 impl Replacements {
@@ -61,8 +97,8 @@ impl Replacements {
         let files = if path.is_dir() { files(path)? } else { vec![path.to_owned()] };
         let mut kernels = BTreeMap::new();
         for file in files {
-            let kernel = read_kernel(&file)?.0;
-            if let Some((other, _)) = kernels.insert(kernel.name.clone(), (file.clone(), kernel)) {
+            let kernel = KernelFile::read(&file)?;
+            if let Some(KernelFile { path: other, .. }) = kernels.insert(kernel.kernel.name.clone(), kernel) {
                 return Err(KernelError::Twice { path: file, other }.into());
             }
         }
@@ -80,16 +116,14 @@ impl Replacements {
     /// When the plan has no kernel of a name, or one with other dims or buffers.
     pub fn put_into(&self, plan: &mut Plan<Kernel>) -> Result<Vec<String>, Error> {
         let mut replaced = Vec::new();
-        for (name, (path, kernel)) in &self.kernels {
+        for (name, file) in &self.kernels {
             let Some(own) = plan.kernels.iter_mut().find(|own| own.name == *name) else {
                 let names = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
-                return Err(KernelError::Unused { path: path.clone(), name: name.clone(), names }.into());
+                return Err(KernelError::Unused { path: file.path.clone(), name: name.clone(), names }.into());
             };
-            if let Some((expected, found)) = signature_difference(own, kernel) {
-                return Err(KernelError::Signature { path: path.clone(), found, expected }.into());
-            }
-            if own != kernel {
-                *own = kernel.clone();
+            file.check_signature(own)?;
+            if *own != file.kernel {
+                own.clone_from(&file.kernel);
                 replaced.push(name.clone());
             }
         }

@@ -6,6 +6,7 @@
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
+//! | [`profile`] | generated code under its kernels' names, for perf and gdb |
 //! | [`parallel`] | many kernels at once |
 //! | [`thunk`] | calling code that may not keep to the calling convention |
 //! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
@@ -17,5 +18,6 @@ pub mod foreign;
 pub mod module;
 pub mod parallel;
 pub mod portable;
+pub mod profile;
 pub mod thunk;
 pub mod x64;

@@ -32,6 +32,7 @@ use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
 
 use crate::parallel;
 use crate::portable::{self, PortableError};
+use crate::profile;
 use crate::x64::{self, X64Error};
 use ixc_targets::cpu;
 use ixc_targets::{Lowering, Target};
@@ -207,6 +208,8 @@ pub struct ModuleKernel {
 #[derive(Debug)]
 pub struct Module {
     target: Target,
+    /// While this lives, gdb knows the code: no longer than the code does.
+    _registered: Option<profile::gdb::Registered>,
     memory: ExecutableBuffer,
     kernels: Vec<ModuleKernel>,
 }
@@ -245,6 +248,7 @@ impl Module {
                 debug_assert!(ALIGNMENT.is_multiple_of(compiled.alignment));
             }
             artifact.bytes().into_iter().for_each(|bytes| code.extend_from_slice(bytes));
+            code.resize(code.len().max(offset + profile::room(&artifact)), PADDING);
             placed.push(ModuleKernel {
                 name: kernel.name.clone(),
                 dims: kernel.dims.clone(),
@@ -254,7 +258,14 @@ impl Module {
             });
         }
         let memory = executable(&code).map_err(|source| CodegenError::ExecutableMemory { source })?;
-        Ok(Module { target, memory, kernels: placed })
+        let begin = memory.ptr(AssemblyOffset(0)) as u64;
+        let known = kernels.iter().zip(&placed).map(|(kernel, own)| profile::Placed {
+            kernel,
+            artifact: &own.artifact,
+            address: begin + own.offset as u64,
+        });
+        let registered = profile::placed(&known.collect::<Vec<_>>());
+        Ok(Module { target, _registered: registered, memory, kernels: placed })
     }
 
     /// The target of all kernels.

@@ -61,7 +61,10 @@ fn packed_gemv() {
                     let k = blocks * format.block_len().max(x.block_len()) as u32;
                     let (bias, residual) = (tile == 32, rows % 2 == 1);
                     let strategy = MatmulStrategy::Gemv;
-                    group.rows(Linear { format, x, k, tile, n, bias, residual, strategy }, rows);
+                    group.rows(
+                        Linear { format, x, k, tile, n, bias, residual, strategy, pace: ixc_kernels::Pace::default() },
+                        rows,
+                    );
                 }
             }
         }
@@ -70,7 +73,20 @@ fn packed_gemv() {
     for format in [Format::F32R16, Format::F16R16, Format::Bf16R16] {
         for k in ODD {
             let (x, strategy) = (Format::F32, MatmulStrategy::Gemv);
-            group.rows(Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, strategy }, 5);
+            group.rows(
+                Linear {
+                    format,
+                    x,
+                    k,
+                    tile: 16,
+                    n: 16,
+                    bias: true,
+                    residual: true,
+                    strategy,
+                    pace: ixc_kernels::Pace::default(),
+                },
+                5,
+            );
         }
     }
     group.done();
@@ -85,7 +101,10 @@ fn packed_gemm() {
                 let k = 2 * format.block_len().max(x.block_len()) as u32;
                 let (tile, bias, residual) = (if rows == 17 { 48 } else { 16 }, rows % 2 == 1, rows > 16);
                 let (n, strategy) = (tile + 16, MatmulStrategy::Gemm);
-                group.rows(Linear { format, x, k, tile, n, bias, residual, strategy }, rows);
+                group.rows(
+                    Linear { format, x, k, tile, n, bias, residual, strategy, pace: ixc_kernels::Pace::default() },
+                    rows,
+                );
             }
         }
     }
@@ -132,6 +151,7 @@ fn packed_swiglu() {
                     gate_bias: false,
                     up_bias: false,
                     strategy,
+                    pace: ixc_kernels::Pace::default(),
                 },
                 rows,
             );
@@ -170,6 +190,7 @@ fn bands() {
                     gate_bias: false,
                     up_bias: false,
                     strategy,
+                    pace: ixc_kernels::Pace::default(),
                 },
                 rows,
             );
@@ -191,6 +212,7 @@ fn bands() {
                 gate_bias: false,
                 up_bias: false,
                 strategy,
+                pace: ixc_kernels::Pace::default(),
             },
             13,
         );
@@ -217,7 +239,17 @@ fn packed_products_keep_their_registers() {
                 continue;
             }
             for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
-                let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy };
+                let spec = Linear {
+                    format,
+                    x,
+                    k: 2048,
+                    tile: 32,
+                    n: 2048,
+                    bias: false,
+                    residual: true,
+                    strategy,
+                    pace: ixc_kernels::Pace::default(),
+                };
                 let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
                 let most =
@@ -250,13 +282,29 @@ fn linear_by_packing() {
             let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
             // Floats have both forms only packed.
             let x = if format.is_quantised() { x } else { format.activation() };
-            group.rows(Linear { format, x, k, tile, n, bias, residual, strategy }, rows);
+            group.rows(
+                Linear { format, x, k, tile, n, bias, residual, strategy, pace: ixc_kernels::Pace::default() },
+                rows,
+            );
         }
     }
     for k in ODD {
         for format in [Format::F32, Format::Bf16] {
             let (x, strategy) = (format.activation(), MatmulStrategy::Gemv);
-            group.rows(Linear { format, x, k, tile: 3, n: 3, bias: false, residual: false, strategy }, 2);
+            group.rows(
+                Linear {
+                    format,
+                    x,
+                    k,
+                    tile: 3,
+                    n: 3,
+                    bias: false,
+                    residual: false,
+                    strategy,
+                    pace: ixc_kernels::Pace::default(),
+                },
+                2,
+            );
         }
     }
     for format in formats(false).into_iter().filter(|format| format.is_quantised()) {
@@ -278,6 +326,7 @@ fn linear_by_packing() {
                 gate_bias: false,
                 up_bias: false,
                 strategy,
+                pace: ixc_kernels::Pace::default(),
             },
             13,
         );
@@ -300,6 +349,7 @@ fn linear_by_packing() {
             gate_bias: false,
             up_bias: false,
             strategy,
+            pace: ixc_kernels::Pace::default(),
         },
         5,
     );
@@ -509,7 +559,23 @@ fn gates() {
                 let (gate, up, x, n) = (format, format, format.activation(), 2 * tile);
                 let ([gate_bias, up_bias], [limit, shift]) = (biases, [0.25, 1.0].map(|x| Some(Bits::of(x))));
                 group.rows(
-                    Swiglu { gate, up, x, k, tile, n, out, rows: 13, act, limit, shift, gate_bias, up_bias, strategy },
+                    Swiglu {
+                        gate,
+                        up,
+                        x,
+                        k,
+                        tile,
+                        n,
+                        out,
+                        rows: 13,
+                        act,
+                        limit,
+                        shift,
+                        gate_bias,
+                        up_bias,
+                        strategy,
+                        pace: ixc_kernels::Pace::default(),
+                    },
                     13,
                 );
             }
@@ -533,7 +599,23 @@ fn limited_gates() {
         let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::of(0.25)));
         let (shift, gate_bias, up_bias) = (None, false, false);
         group.rows(
-            Swiglu { gate, up, x, k, tile, n, out, rows: 13, act, limit, shift, gate_bias, up_bias, strategy },
+            Swiglu {
+                gate,
+                up,
+                x,
+                k,
+                tile,
+                n,
+                out,
+                rows: 13,
+                act,
+                limit,
+                shift,
+                gate_bias,
+                up_bias,
+                strategy,
+                pace: ixc_kernels::Pace::default(),
+            },
             13,
         );
     }

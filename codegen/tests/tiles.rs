@@ -58,7 +58,18 @@ fn check_with(format: Format, x_format: Format, [k, tile, rows]: [usize; 3], has
     let n = tile + 32;
     let spec_by = |strategy| -> KernelSpec {
         let [k, tile, n] = [k, tile, n].map(|n| n as u32);
-        Linear { format, x: x_format, k, tile, n, bias: has_bias, residual: false, strategy }.into()
+        Linear {
+            format,
+            x: x_format,
+            k,
+            tile,
+            n,
+            bias: has_bias,
+            residual: false,
+            strategy,
+            pace: ixc_kernels::Pace::default(),
+        }
+        .into()
     };
     let spec = spec_by(MatmulStrategy::Tiles);
     let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
@@ -176,6 +187,7 @@ fn code_by_tiles_is_tight() {
         bias: false,
         residual: false,
         strategy: MatmulStrategy::Tiles,
+        pace: ixc_kernels::Pace::default(),
     }
     .into();
     let kernel = generate(&spec, Target::AMX).unwrap();

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use crate::open::{open_unlinked, regular};
+use crate::open::{FileKind, NotRegular, open_unlinked, regular};
 use crate::output::beside;
 
 /// Bytes of a secret: the key of SipHash.
@@ -97,6 +97,31 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     })?;
     check_own(&file)?;
     Ok(file)
+}
+
+/// Makes a file that was not there, for this user alone, where others can write, too, such as `/tmp`: no link is followed. What an earlier process of
+/// this user left under the name is removed first.
+///
+/// # Errors
+/// [`NotOurs`] inside of an [`io::Error`] where another user's file, or no file, has the name; what the system says.
+pub fn create_own(path: &Path) -> io::Result<File> {
+    if let Ok(there) = fs::symlink_metadata(path) {
+        if there.is_symlink() {
+            return Err(not_ours(NotOurs::Link));
+        }
+        if let Some(found) = FileKind::of(&there) {
+            return Err(NotRegular { found }.into());
+        }
+        if there.uid() != geteuid().as_raw() {
+            return Err(not_ours(NotOurs::Owner { owner: there.uid() }));
+        }
+        // In a folder with the sticky bit nobody else can have put anything in its place; elsewhere what is made below must be new, too.
+        fs::remove_file(path)?;
+    }
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    regular(path, &mut options, OFlags::NOFOLLOW)
 }
 
 fn check_own(file: &File) -> io::Result<()> {
@@ -190,6 +215,35 @@ mod tests {
 
     use super::*;
     use crate::is_not_regular;
+
+    #[test]
+    fn what_is_made_anew_follows_no_link_and_takes_no_others_place() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let mut file = create_own(&at("perf.map")).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        file.write_all(b"of an earlier process").unwrap();
+        // The same name again is another file.
+        let again = create_own(&at("perf.map")).unwrap();
+        assert_eq!((again.metadata().unwrap().len(), file.metadata().unwrap().nlink()), (0, 0));
+        fs::write(at("precious"), "kept").unwrap();
+        symlink(at("precious"), at("link")).unwrap();
+        symlink(at("nothing"), at("link to nothing")).unwrap();
+        for name in ["link", "link to nothing"] {
+            let error = create_own(&at(name)).unwrap_err();
+            assert_eq!(error.get_ref().unwrap().downcast_ref::<NotOurs>(), Some(&NotOurs::Link));
+        }
+        assert_eq!(fs::read(at("precious")).unwrap(), b"kept");
+        assert!(!at("nothing").exists());
+        fs::create_dir(at("folder")).unwrap();
+        assert!(is_not_regular(&create_own(&at("folder")).unwrap_err()));
+        if geteuid().is_root() {
+            fs::write(at("another's"), "").unwrap();
+            chown(at("another's"), Some(1), None).unwrap();
+            let error = create_own(&at("another's")).unwrap_err();
+            assert_eq!(error.get_ref().unwrap().downcast_ref::<NotOurs>(), Some(&NotOurs::Owner { owner: 1 }));
+        }
+    }
 
     #[test]
     fn only_files_of_this_user_with_one_name_are_gone_on_with() {

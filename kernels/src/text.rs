@@ -149,6 +149,8 @@ pub enum FieldKind {
     Format,
     /// Formats of keys and values.
     Cache,
+    /// How a product goes along its weight.
+    Pace,
     /// One of these words.
     Word(&'static [&'static str]),
 }

@@ -3,7 +3,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Buffer, Kernel, interpret};
 use ixc_kernels::catalogue::inputs;
-use ixc_kernels::{Activation, KernelSpec, MatmulStrategy, Swiglu, generate};
+use ixc_kernels::{Activation, KernelSpec, MatmulStrategy, Pace, Swiglu, generate};
 use ixc_targets::Target;
 
 /// What results are before a kernel runs, in turn: a byte that is the same after both is one that it wrote.
@@ -43,6 +43,7 @@ fn bands_of_a_block_make_the_block_and_write_each_byte_once() {
                 gate_bias: false,
                 up_bias: false,
                 strategy,
+                pace: Pace::default(),
             };
             let (whole, part): (KernelSpec, KernelSpec) = (spec(block).into(), spec(band).into());
             let (of_whole, of_band) = (generate(&whole, target).unwrap(), generate(&part, target).unwrap());

@@ -4,7 +4,7 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::kernel::{Kernel, interpret};
 use ixc_kernels::catalogue::inputs;
-use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, generate};
+use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Pace, generate};
 use ixc_targets::Target;
 
 /// Rows that a kernel for many takes as a group of eight, one of four, and one alone.
@@ -83,7 +83,17 @@ fn a_row_has_the_same_products_alone_and_among_others() {
                 let k = blocks * format.block_len().max(x.block_len()) as u32;
                 let n = STRIP as u32;
                 let product = |strategy| {
-                    let linear = Linear { format, x, k, tile: n, n, bias: false, residual: false, strategy };
+                    let linear = Linear {
+                        format,
+                        x,
+                        k,
+                        tile: n,
+                        n,
+                        bias: false,
+                        residual: false,
+                        strategy,
+                        pace: Pace::default(),
+                    };
                     Product::new(linear, target)
                 };
                 let [few, many] = [MatmulStrategy::Gemv, MatmulStrategy::Gemm].map(product);

@@ -194,6 +194,16 @@ pub enum TileError {
         /// Some that there are.
         known: String,
     },
+    /// A tuned choice that is none of a weight's candidates.
+    #[error("{choice:?} is no candidate of @{name}, whose products are cut into {own}: tune it again")]
+    Tuned {
+        /// The weight.
+        name: String,
+        /// The choice.
+        choice: String,
+        /// What the caches say.
+        own: String,
+    },
     /// What is asked for is no candidate.
     #[error("@{name} cannot be cut into {asked}; its candidates are {candidates}")]
     NoCandidate {

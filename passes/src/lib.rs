@@ -14,6 +14,7 @@
 //! | [`draft`], `hazards` | what is between `lower` and `arena`, and a drawing of it |
 //! | [`schedule`] | `lower`, `steps`, `arena`: kernels, work lists, barriers, one arena |
 //! | [`tile`] | how each weight's products are cut, by the caches |
+//! | [`tuned`] | what was measured to be faster than that |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -33,3 +34,4 @@ pub mod requantise;
 pub mod residency;
 pub mod schedule;
 pub mod tile;
+pub mod tuned;

@@ -11,6 +11,8 @@
 //! 4. **Bands**: where the first kernel, for few rows, has less items than [`Options::items`], they can be divided in bands of fewer weight
 //!    rows, the most that make so many; of [`Options::band_bytes`] at least. The runtime divides them where there are so many threads.
 //!
+//! Where somebody measured something faster for weights of a shape ([`Options::tuned`]), that is obeyed in place of 1, 2 and 4; 3 stays as it is.
+//!
 //! What is left when items are full is a part of its own. A gate and its up projection are read by one kernel and cut as the gate is.
 //!
 //! Needs: a module that `pack` went over. Leaves: the same functions; each weight that products read says how (`tile`) and the reason
@@ -30,15 +32,16 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::{Module, Operand, WeightId};
 use ixc_ir::units::counted;
-use ixc_kernels::MatmulStrategy;
 use ixc_kernels::candidates::{self, Candidate, Level, bands, candidates, item_rows};
 use ixc_kernels::tiling::{self, Tiling, Use};
+use ixc_kernels::{MatmulStrategy, Pace};
 use ixc_targets::{CoreCaches, Target};
 
 use crate::error::{PassError, TileError};
 use crate::options::{OptionValue, PassOptions, matches, pass_options};
 use crate::pack::{factors, gate_and_up};
 use crate::pass::{Context, Pass, Run};
+use crate::tuned::{Choice, Tuned};
 
 /// The pass.
 pub static PASS: Pass = Pass {
@@ -53,6 +56,8 @@ pass_options! {
     pub struct Options for "tile" {
         #[doc = "What weights whose names match a pattern are cut into in place of what the caches say: `PATTERN: rows=16 gemm/48`, the last of several that match; `;` between them."]
         pub choose: Overrides = Overrides::default(),
+        #[doc = "What was measured to be faster for weights of a shape, as `ixc kernel tune` writes it to a file; `;` between several."]
+        pub tuned: Tuned = Tuned::default(),
         #[doc = "Items that a product of few rows can have for many threads: where a weight makes fewer, they can be divided in bands; 0 divides none."]
         pub items: u64 = FEW_ROWS_ITEMS,
         #[doc = "Bytes of weights that a band has at least."]
@@ -173,11 +178,15 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let Some(offer) = offered(&module, role) else { continue };
         let decision = match asked {
             Some(asked) => Decision::asked(&offer, asked, name(role.cut_as), context, limits)?,
-            None => {
-                let rows = item_rows(&offer, context.target);
-                let chosen = || Decision::cheapest(&offer, &rows, (context.target, &context.caches), limits);
-                decided.entry(offer).or_insert_with(chosen).clone()
-            }
+            None => match decided.get(&offer) {
+                Some(decision) => decision.clone(),
+                None => {
+                    let tuned: Vec<&Choice> = options.tuned.0.iter().filter(|each| each.weight == offer).collect();
+                    let machine = (context.target, &context.caches);
+                    let decision = Decision::tuned(&offer, &tuned, name(role.cut_as), machine, limits)?;
+                    decided.entry(offer).or_insert(decision).clone()
+                }
+            },
         };
         tracing::debug!(weight = weight.name, tile = %decision.tiling, why = decision.why, "tiled");
         let choice = &mut module.weights[w.index()].choice;
@@ -185,6 +194,21 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     }
     Ok(module)
 }
+
+/// How a weight of this shape is cut where nobody says otherwise, with the default options, and why.
+pub fn by_caches(weight: &candidates::Weight, target: Target, caches: &CoreCaches) -> (Tiling, String) {
+    let limits = Options::default().limits();
+    let Decision { tiling, why } = Decision::cheapest(weight, &item_rows(weight, target), (target, caches), limits);
+    (tiling, why)
+}
+
+/// The same of items of so many weight rows.
+pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Tiling {
+    Decision::cheapest(weight, &[rows], (target, caches), Options::default().limits()).tiling
+}
+
+/// What the reason of a tuned weight begins with.
+pub const TUNED: &str = "tuned: ";
 
 /// How products read a weight.
 #[derive(Clone, Copy, Debug)]
@@ -258,6 +282,69 @@ impl Decision {
             false => Kernels::cheapest(weight, part.tile, target, caches).part(weight, limits),
         });
         Decision { tiling: Tiling { parts: parts.collect() }, why }
+    }
+
+    /// The cheapest, but for what was measured to be faster. Which kernel does how many rows is not among that: of float weights sums depend on it.
+    fn tuned(
+        weight: &candidates::Weight,
+        choices: &[&Choice],
+        name: &str,
+        machine: (Target, &CoreCaches),
+        limits: Limits,
+    ) -> Result<Decision, TileError> {
+        let all = item_rows(weight, machine.0);
+        let own = Decision::cheapest(weight, &all, machine, limits);
+        let refused = |choice: &Choice| TileError::Tuned {
+            name: name.to_owned(),
+            choice: choice.to_string(),
+            own: own.tiling.to_string(),
+        };
+        let mut decision = own.clone();
+        for choice in choices {
+            let Some(rows) = choice.rows else { continue };
+            let by = |tiling: &Tiling| -> Vec<(MatmulStrategy, u32)> {
+                tiling
+                    .parts
+                    .first()
+                    .map_or(Vec::new(), |part| part.uses.iter().map(|each| (each.strategy, each.up_to_rows)).collect())
+            };
+            let last = by(&own.tiling).last().map(|(strategy, _)| *strategy);
+            if !all.contains(&rows) || last != Some(choice.strategy) {
+                return Err(refused(choice));
+            }
+            decision = Decision::cheapest(weight, &[rows], machine, limits);
+            if by(&decision.tiling) != by(&own.tiling) {
+                return Err(refused(choice));
+            }
+        }
+        let Some(part) = decision.tiling.parts.first_mut() else { return Ok(decision) };
+        for choice in choices {
+            let offered = candidates(weight, part.rows, machine.0);
+            let rows = part.rows;
+            let found = part.uses.iter_mut().find(|each| each.strategy == choice.strategy);
+            let Some(each) = found else { return Err(refused(choice)) };
+            if let Some(chunk) = choice.row_chunk {
+                let is_offered = |other: &Candidate| (other.strategy, other.row_chunk) == (each.strategy, chunk);
+                if !offered.iter().any(is_offered) {
+                    return Err(refused(choice));
+                }
+                each.row_chunk = chunk.min(each.up_to_rows);
+            }
+            if let Some(band) = choice.band {
+                let is_few = each.strategy == BANDED && each.up_to_rows < u32::MAX;
+                if !is_few || !bands(weight, rows).contains(&band.into()) {
+                    return Err(refused(choice));
+                }
+                each.band = Some(band);
+            }
+            each.pace = choice.pace;
+        }
+        if !choices.is_empty() {
+            let texts: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
+            let said = texts.iter().filter_map(|text| text.split_once(": ")).map(|(_, said)| said);
+            decision.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
+        }
+        Ok(decision)
     }
 
     /// What is asked for, where that is a candidate. What is left when items are full is cut as the caches say.
@@ -354,6 +441,7 @@ impl Kernels {
             up_to_rows,
             row_chunk: candidate.row_chunk.min(up_to_rows),
             band,
+            pace: Pace::default(),
         });
         tiling::RowTiles { rows: self.rows, uses: uses.collect() }
     }
@@ -546,6 +634,27 @@ mod tests {
         let pair = |n| candidates::Weight { n, products: 2, block: 256, sub_block: 32, ..WEIGHT };
         assert_eq!(banded(pair(8192)), "rows=256 gemv<=5/5x32 gemm/48");
         assert_eq!(banded(pair(32768)), "rows=256 gemv<=5/5x128 gemm/48");
+    }
+
+    /// What was measured replaces widths, chunks and paces, never which kernel does how many rows; what is no candidate is refused.
+    #[test]
+    fn tuned_choices_are_candidates_or_refused() {
+        let (target, caches) = (Target::AVX2, Target::AVX2.row().caches());
+        let limits = Options::default().limits();
+        let decided = |texts: &[&str]| {
+            let shape = "q4_k_r16 x=a8_super n=2048 k=2048: ";
+            let choices: Vec<Choice> = texts.iter().map(|text| format!("{shape}{text}").parse().unwrap()).collect();
+            Decision::tuned(&WEIGHT, &choices.iter().collect::<Vec<_>>(), "w", (target, &caches), limits)
+        };
+        let tiling = |texts: &[&str]| decided(texts).unwrap().tiling.to_string();
+        assert_eq!(tiling(&[]), "rows=32 gemv<=5/5x16 gemm/96");
+        assert_eq!(tiling(&["gemv x16@2048/2"]), "rows=32 gemv<=5/5x16@2048/2 gemm/96");
+        assert_eq!(tiling(&["rows=16 gemm/48", "gemv@0/1"]), "rows=16 gemv<=5/5@0/1 gemm/48");
+        assert_eq!(decided(&["rows=16 gemm/48"]).unwrap().why, "tuned: rows=16 gemm/48");
+        for wrong in ["rows=24 gemm", "rows=16 gemv", "gemm/47", "gemm x16", "gemv x24", "tiles/64"] {
+            let error = decided(&[wrong]).unwrap_err();
+            assert!(matches!(&error, TileError::Tuned { choice, .. } if choice.ends_with(wrong)), "{error}");
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ use serde::Serialize;
 use super::Usage;
 use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
 use super::output::Watch;
+use super::perf::PerfChoice;
 use super::streaming;
 use report::{Format, Report};
 use setting::Setting;
@@ -65,6 +66,8 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     streaming: StreamingChoice,
+    #[command(flatten)]
+    perf: PerfChoice,
     /// With --defer: a text at whose tokens logits are compared [default: some sentences of English].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
@@ -119,6 +122,7 @@ impl Args {
         if self.text.is_some() && self.streaming.defer() == 0 {
             return Err(Usage("--text is where deferral is compared: it needs --defer".into()).into());
         }
+        self.perf.enable()?;
         let path = self.model.path();
         let threads: Vec<Option<usize>> = match self.threads.as_slice() {
             [] => vec![None],

@@ -1,4 +1,4 @@
-//! What somebody changed of what compiling makes, of a command that compiles: IR that it goes on from, and kernels.
+//! What somebody changed of what compiling makes, of a command that compiles: IR that it goes on from, kernels, and what was tuned.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ixc::compile::Options;
 use ixc::dump::read_stop;
 use ixc::replacements::Replacements;
+use ixc::tuned::Tuned;
 
 /// IR and kernels in place of those that are made.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -18,6 +19,10 @@ pub struct ChangeChoice {
     /// place of the one with its name, and must be called like it.
     #[arg(long = "override", value_name = "PATH")]
     kernels: Option<PathBuf>,
+    /// Cut weights as a file of `ixc kernel tune` says, which must be of this machine and the target; none: as the caches say [default: what lies in the
+    /// user's cache folder, where no target is named].
+    #[arg(long, value_name = "FILE|none")]
+    tuned: Option<PathBuf>,
 }
 
 impl ChangeChoice {
@@ -28,7 +33,8 @@ impl ChangeChoice {
 
     /// Files that are read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.start_from.as_deref().into_iter()
+        let tuned = self.tuned.as_deref().filter(|file| *file != Path::new("none"));
+        self.start_from.as_deref().into_iter().chain(tuned)
     }
 
     /// The options, with what was changed.
@@ -38,6 +44,11 @@ impl ChangeChoice {
     pub fn over(&self, options: Options) -> Result<Options, ixc::Error> {
         let start = self.start_from.as_deref().map(read_stop).transpose()?.map(Arc::new);
         let kernels = self.kernels.as_deref().map(Replacements::read).transpose()?.unwrap_or_default();
-        Ok(Options { start, kernels: Arc::new(kernels), ..options })
+        let tuned = match self.tuned.as_deref() {
+            None => Tuned::of_this_machine(),
+            Some(none) if none == Path::new("none") => None,
+            Some(file) => Some(Tuned::named(file)?),
+        };
+        Ok(Options { start, kernels: Arc::new(kernels), tuned: tuned.map(Arc::new), ..options })
     }
 }

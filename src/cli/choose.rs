@@ -17,6 +17,7 @@ use super::changed::ChangeChoice;
 use super::name::ModelName;
 use super::output::note;
 use super::passes::PassChoice;
+use super::perf::PerfChoice;
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
@@ -298,6 +299,8 @@ pub struct RunChoice {
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]
+    perf: PerfChoice,
+    #[command(flatten)]
     pub streaming: StreamingChoice,
 }
 
@@ -307,6 +310,7 @@ impl RunChoice {
     /// # Errors
     /// Where there is a budget for mapped files.
     pub fn options(&self, model: &ModelChoice) -> anyhow::Result<SessionOptions> {
+        self.perf.enable()?;
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
         Ok(SessionOptions {

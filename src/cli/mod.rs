@@ -33,6 +33,7 @@ mod name;
 mod opt;
 mod output;
 mod passes;
+mod perf;
 mod plan;
 mod prefetch;
 mod quantise;

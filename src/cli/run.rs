@@ -26,7 +26,7 @@ use super::force::{Force, reads};
 use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
-use super::output::{Bytes, Watch, counted, note};
+use super::output::{Bytes, Printable, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
 use super::speculation::SpeculationChoice;
@@ -262,6 +262,9 @@ impl Args {
             let replaced = writer.session.replaced();
             if !replaced.is_empty() {
                 note!("replaced  {}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
+            }
+            if let Some((weights, path)) = writer.session.tuned() {
+                note!("tuned     {} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
             }
             let (states, bytes) = writer.session.engine().states();
             let (bytes, context) = (Bytes(bytes), writer.session.context());

@@ -31,7 +31,7 @@ pub enum KernelError {
     /// Text that is no spec.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A file that holds no kernel.
+    /// A file that holds no kernel, or one that is called otherwise than the one whose place it takes, or of whose spec it is.
     #[error("{0}")]
     Parse(Excerpt),
     /// No row with these words.
@@ -80,23 +80,13 @@ pub enum KernelError {
         /// Those of the plan.
         names: Vec<String>,
     },
-    /// A kernel that is called otherwise than the one whose place it takes, or of whose spec it is.
-    #[error("{}: the kernel is called otherwise than the one that it was made from: \"{found}\", where that has \"{expected}\"", path.display())]
-    Signature {
-        /// Its file.
-        path: PathBuf,
-        /// A line of how it is called.
-        found: String,
-        /// As it should be.
-        expected: String,
-    },
     /// Two kernels that are to be compared.
-    #[error("kernels that are called otherwise cannot be compared: \"{expected}\", and \"{found}\"")]
+    #[error("kernels that are called otherwise cannot be compared:{}", otherwise(names, found))]
     CalledOtherwise {
-        /// A line of how the first is called.
-        expected: String,
-        /// As the second is.
-        found: String,
+        /// The kernels.
+        names: [String; 2],
+        /// Dims and buffers of each that the other has not.
+        found: [Vec<String>; 2],
     },
     /// A kernel that is to be compared with the one of its spec.
     #[error(
@@ -106,6 +96,22 @@ pub enum KernelError {
     NoSpec {
         /// The kernel.
         name: String,
+    },
+    /// A kernel that nothing can be tuned of.
+    #[error("{spec} cannot be tuned: {why}")]
+    NotTuned {
+        /// The kernel.
+        spec: String,
+        /// Why not.
+        why: String,
+    },
+    /// A kernel that is to be made small and does not fail.
+    #[error(
+        "{kernel} does not fail: it compiles, runs and leaves what the interpreter does; name a command that says so with --while"
+    )]
+    FailsNot {
+        /// The kernel.
+        kernel: String,
     },
     /// A folder without kernels.
     #[error("{}: there is no file of kernel IR, NAME.ix; `ixc compile --dump-dir D` writes a model's to D/kernels", path.display())]
@@ -219,10 +225,11 @@ impl KernelError {
             | KernelError::Several { .. }
             | KernelError::Twice { .. }
             | KernelError::Unused { .. }
-            | KernelError::Signature { .. }
             | KernelError::NoFiles { .. }
             | KernelError::CalledOtherwise { .. }
             | KernelError::NoSpec { .. }
+            | KernelError::NotTuned { .. }
+            | KernelError::FailsNot { .. }
             | KernelError::TooManyFiles { .. }
             | KernelError::Verify { .. }
             | KernelError::Input(_)
@@ -235,6 +242,14 @@ impl KernelError {
             KernelError::Bundle(error) => error.class(),
         }
     }
+}
+
+fn otherwise(names: &[String; 2], found: &[Vec<String>; 2]) -> String {
+    let line = |(name, found): (&String, &Vec<String>)| {
+        let found = if found.is_empty() { "nothing else".to_owned() } else { found.join(", ") };
+        format!("\n  {name} has {found}")
+    };
+    names.iter().zip(found).map(line).collect()
 }
 
 fn nearest(near: &[&'static str]) -> String {

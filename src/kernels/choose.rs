@@ -22,7 +22,7 @@ use super::KernelError;
 use crate::Error;
 use crate::compile::{Options, specs};
 use crate::model::{Model, is_plan};
-use crate::replacements::{read_kernel, signature_difference};
+use crate::replacements::KernelFile;
 
 /// Name of the built-in demo model before the colon.
 const DEMO: &str = "demo";
@@ -99,13 +99,12 @@ fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
 
 /// A kernel of a file, and the spec that a comment there says it is of.
 fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
-    let (kernel, spec) = read_kernel(path)?;
-    if let Some(spec) = &spec {
+    let file = KernelFile::read(path)?;
+    if let Some(spec) = &file.spec {
         // Inputs are made by the spec.
-        if let Some((expected, found)) = signature_difference(&generate(spec, target)?, &kernel) {
-            return Err(KernelError::Signature { path: path.to_owned(), found, expected }.into());
-        }
+        file.check_signature(&generate(spec, target)?)?;
     }
+    let KernelFile { kernel, spec, .. } = file;
     let rows = spec.as_ref().map_or(DEFAULT_ROWS, |spec| DEFAULT_ROWS.min(spec.most_rows()));
     Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
 }
@@ -198,6 +197,7 @@ mod tests {
             FieldKind::Format if name == "to" => "to=q4_k_r16".to_owned(),
             FieldKind::Format => format!("{name}={format}"),
             FieldKind::Cache => format!("{name}=q8_0/q4_0"),
+            FieldKind::Pace => format!("{name}=65536/8"),
             FieldKind::Float => format!("{name}=1.0"),
             FieldKind::Word(_) if name == "shape" => format!("shape={shape}"),
             FieldKind::Word(words) => format!("{name}={}", words[words.len() - 1]),

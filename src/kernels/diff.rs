@@ -10,7 +10,8 @@
 use ixc_codegen::cost;
 use ixc_codegen::module::Artifact;
 use ixc_codegen::x64::listing::Listed;
-use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::print::AffineText;
+use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_kernels::catalogue::compare::{Difference, difference, elements, nmse};
 use ixc_kernels::generate;
 use serde::Serialize;
@@ -33,6 +34,41 @@ pub fn unedited(edited: &Chosen) -> Result<Chosen, Error> {
     Ok(Chosen { name: kernel.name.clone(), kernel, ..edited.clone() })
 }
 
+/// Whether two kernels can have the same inputs: their dims and buffers are alike.
+///
+/// # Errors
+/// [`KernelError::CalledOtherwise`], with what each has that the other has not.
+pub fn called_alike(a: &Chosen, b: &Chosen) -> Result<(), Error> {
+    if signature_difference(&a.kernel, &b.kernel).is_none() {
+        return Ok(());
+    }
+    let (first, second) = (called(&a.kernel), called(&b.kernel));
+    let only = |own: &[String], other: &[String]| -> Vec<String> {
+        own.iter().filter(|each| !other.contains(each)).cloned().collect()
+    };
+    let (of_first, of_second) = (only(&first, &second), only(&second, &first));
+    Err(KernelError::CalledOtherwise {
+        names: [a.kernel.name.clone(), b.kernel.name.clone()],
+        // The same in another order.
+        found: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
+    }
+    .into())
+}
+
+/// How a kernel is called: its dims, then its buffers.
+fn called(kernel: &Kernel) -> Vec<String> {
+    let dims = kernel.dims.iter().map(|dim| format!("dim %{} in {}..={}", dim.name, dim.lo, dim.hi));
+    let buffers = kernel.buffers.iter().map(|buffer| {
+        let below = match &buffer.kind {
+            BufferKind::Index { below } => format!("({})", AffineText(kernel, below)),
+            _ => String::new(),
+        };
+        let kind = buffer.kind.keyword();
+        format!("buffer %{} : {kind}{below} {}", buffer.name, AffineText(kernel, &buffer.size))
+    });
+    dims.chain(buffers).collect()
+}
+
 /// What two kernels leave in a buffer.
 #[derive(Clone, Debug)]
 pub struct BufferDiff {
@@ -49,9 +85,7 @@ pub struct BufferDiff {
 /// # Errors
 /// Where they are called otherwise, or one of them cannot be run.
 pub fn results(a: &Case, b: &Case, engine: Engine) -> Result<Vec<BufferDiff>, Error> {
-    if let Some((expected, found)) = signature_difference(&a.chosen.kernel, &b.chosen.kernel) {
-        return Err(KernelError::CalledOtherwise { expected, found }.into());
-    }
+    called_alike(&a.chosen, &b.chosen)?;
     let (left, right) = (a.run(engine)?, b.run(engine)?);
     let kernel = &a.chosen.kernel;
     let buffers = kernel.buffers.iter().zip(elements(kernel)).zip(left.iter().zip(&right));

@@ -7,7 +7,9 @@
 //! | [`bundle`] | a kernel as a folder of files, and such a folder replayed |
 //! | [`diff`] | two kernels with the same inputs: bits, cost, time, instructions |
 //! | [`mod@bench`] | time per call with its spread, and this machine's peak |
+//! | [`reduce`] | a failing kernel, made small |
 //! | [`roofline`] | the most that this machine reads and multiplies |
+//! | [`tune`] | which width, chunk and pace of a product is fastest |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
 //!
 //! The rows with names stand in [`catalogue`].
@@ -28,8 +30,10 @@ pub mod bench;
 pub mod bundle;
 pub mod choose;
 pub mod diff;
+pub mod reduce;
 pub mod roofline;
 pub mod run;
 pub mod show;
+pub mod tune;
 
 pub use crate::error::kernels::KernelError;

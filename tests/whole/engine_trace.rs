@@ -65,6 +65,21 @@ fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
         assert_eq!((count("loading"), count("resident")), (blocks, blocks));
         assert_eq!(count("packing") > 0, target == Target::AVX512);
 
+        // Who waited for a block was let go by the read of it.
+        for [read, wait] in &trace.arrows {
+            assert_eq!((read.process.as_str(), wait.process.as_str()), ("drive", "threads"));
+            assert!(wait.name == format!("wait for {}", read.name) && read.end <= wait.end, "{read:?} {wait:?}");
+        }
+        let waits = trace.of("threads").iter().filter(|span| span.name.starts_with("wait for ")).count();
+        assert!(trace.arrows.len() <= waits && (waits == 0 || !trace.arrows.is_empty()), "{waits}");
+        // Each task says by which kernel, of how many rows, and what was read for it.
+        for span in trace.of("threads").iter().filter(|span| span.args["items"].is_u64()) {
+            assert!(span.args["kernel"].is_string() && span.args["rows"].as_u64() > Some(0), "{span:?}");
+        }
+        assert!(trace.of("threads").iter().any(|span| span.args["bytes"].as_u64() > Some(0)));
+        let phases: Vec<&str> = trace.of("compile and load").iter().map(|span| span.name.as_str()).collect();
+        assert!(phases.contains(&"generate code"), "{phases:?}");
+
         let steps: Vec<u64> = trace.of("tokens").iter().map(|step| step.args["tokens"].as_u64().unwrap()).collect();
         assert_eq!(steps, STEPS.map(u64::from));
         let threads = trace.of("threads");

@@ -32,6 +32,8 @@ fn a_run_writes_its_timeline_and_the_same_text() {
         assert_eq!(steps.len(), 12);
         assert!(steps[0].name.starts_with("prefill of "), "{}", steps[0].name);
         assert!(steps[1..].iter().all(|step| step.name.starts_with("token ")));
+        let phases: Vec<&str> = trace.of("compile and load").iter().map(|span| span.name.as_str()).collect();
+        assert!(phases.starts_with(&["compile"]) && phases.contains(&"generate code"), "{phases:?}");
         let lanes = |process: &str| trace.of(process).iter().map(|span| span.lane).max();
         assert_eq!(lanes("threads"), Some(1));
         assert_eq!([lanes("drive").is_some(), lanes("slots").is_some()], [streamed; 2]);

@@ -13,7 +13,18 @@ use ixc_targets::{Feature, Target};
 
 /// A matrix product of one tile of 64 weight rows.
 pub fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
-    Linear { format, x: format.activation(), k: 2048, tile: 64, n: 2048, bias: true, residual: true, strategy }.into()
+    Linear {
+        format,
+        x: format.activation(),
+        k: 2048,
+        tile: 64,
+        n: 2048,
+        bias: true,
+        residual: true,
+        strategy,
+        pace: ixc_kernels::Pace::default(),
+    }
+    .into()
 }
 
 /// The report of a kernel, if the target compiles it.
@@ -93,7 +104,8 @@ fn tiles(target: Target) -> Vec<KernelSpec> {
     let with_tiles = formats(true).filter_map(|format| Some((format, format.tile_activation()?)));
     let product = |(format, x)| {
         let (k, tile, n, strategy) = (2048, 64, 2048, MatmulStrategy::Tiles);
-        Linear { format, x, k, tile, n, bias: false, residual: false, strategy }.into()
+        Linear { format, x, k, tile, n, bias: false, residual: false, strategy, pace: ixc_kernels::Pace::default() }
+            .into()
     };
     with_tiles.map(product).filter(|_| target.has(Feature::AmxTile)).collect()
 }

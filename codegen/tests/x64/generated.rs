@@ -25,7 +25,20 @@ fn specs() -> Vec<KernelSpec> {
         }
         for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
             let x = format.activation();
-            specs.push(Linear { format, x, k: 512, tile: 16, n: 32, bias: true, residual: true, strategy }.into());
+            specs.push(
+                Linear {
+                    format,
+                    x,
+                    k: 512,
+                    tile: 16,
+                    n: 32,
+                    bias: true,
+                    residual: true,
+                    strategy,
+                    pace: ixc_kernels::Pace::default(),
+                }
+                .into(),
+            );
             specs.push(
                 Swiglu {
                     gate: format,
@@ -42,6 +55,7 @@ fn specs() -> Vec<KernelSpec> {
                     gate_bias: false,
                     up_bias: false,
                     strategy,
+                    pace: ixc_kernels::Pace::default(),
                 }
                 .into(),
             );

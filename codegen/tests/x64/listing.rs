@@ -8,7 +8,7 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::generate;
 use ixc_targets::{Lowering, Target};
 
-use ixc_testing::tools::{Found, GNU_AS};
+use ixc_testing::tools::{Found, GNU_AS, LLVM_MCA, Tool};
 
 /// One kernel of each kind that has constants, loops, masks or tiles.
 const KERNELS: [&str; 8] =
@@ -83,6 +83,107 @@ fn listings_assemble_to_what_they_list() {
     }
     println!("{instructions} instructions assembled");
     assert!(instructions > 10_000, "{instructions}");
+}
+
+/// What an assembler chose otherwise, of an instruction that is the same: which form of it, or which bytes of that form.
+fn choice(i: &Instruction, j: &Instruction) -> String {
+    match i.code() == j.code() {
+        false => format!("{:?} as {:?}", i.code(), j.code()),
+        // Where jumps and constants lie follows from the lengths before.
+        true if i.op0_kind() == OpKind::NearBranch64 || i.is_ip_rel_memory_operand() => String::new(),
+        true => format!("{:?} in other bytes", i.code()),
+    }
+}
+
+/// All kernels with names, on every target whose instructions the assembler knows: the same bytes, but for forms of instructions that mean the same, which
+/// the recorded text lists.
+#[test]
+fn every_listing_assembles_to_its_bytes() {
+    let Some(Found { program, .. }) = GNU_AS.find("all listings through GNU as") else { return };
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-all");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut table = String::new();
+    for target in Target::all().filter(|target| target.isa().lowering == Lowering::X64) {
+        let made = ROWS.iter().filter_map(|row| {
+            let kernel = generate(&row.spec().unwrap(), target).ok()?;
+            let compiled = x64::compile(&kernel, target).ok()?;
+            Some((kernel, compiled))
+        });
+        let made: Vec<_> = made.collect();
+        // Begin where kernels begin.
+        let texts = made.iter().enumerate().map(|(number, (kernel, compiled))| {
+            format!(".balign 64, 0xcc\n{}", listing::text_of_many(compiled, kernel, number))
+        });
+        let [text, object, binary] = ["s", "o", "bin"].map(|end| folder.join(format!("{}.{end}", target.name())));
+        std::fs::write(&text, texts.collect::<Vec<_>>().join("\n")).unwrap();
+        let run = |tool: &std::path::Path, arguments: &[&std::ffi::OsStr]| {
+            let out = Command::new(tool).args(arguments).output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr).lines().take(5).collect::<Vec<_>>().join("\n");
+            assert!(out.status.success(), "{}: {tool:?}: {said}", target.name());
+        };
+        run(&program, &["--64".as_ref(), "-o".as_ref(), object.as_ref(), text.as_ref()]);
+        let options = ["-O", "binary", "-j", ".text"].map(std::ffi::OsStr::new);
+        run(&program.with_file_name("objcopy"), &[&options[..], &[object.as_ref(), binary.as_ref()]].concat());
+        let assembled = std::fs::read(&binary).unwrap();
+        let (mut at, mut instructions, mut alike) = (0_usize, 0, 0);
+        let mut choices: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+        for (kernel, compiled) in &made {
+            at = at.next_multiple_of(64);
+            let own = decoded(&compiled.code[..compiled.code_bytes]);
+            let theirs = Decoder::with_ip(64, &assembled[at..], 0, DecoderOptions::NONE).into_iter().take(own.len());
+            let theirs: Vec<Instruction> = theirs.collect();
+            for (i, j) in own.iter().zip(&theirs) {
+                assert!(same(i, j), "{}: at {:x} `{i}`, assembled `{j}`", kernel.name, i.ip());
+                let ours = &compiled.code[i.ip() as usize..i.next_ip() as usize];
+                instructions += 1;
+                match ours == &assembled[at + j.ip() as usize..at + j.next_ip() as usize] {
+                    true => alike += 1,
+                    false => *choices.entry(choice(i, j)).or_default() += 1,
+                }
+            }
+            at += theirs.last().map_or(0, |last| last.next_ip() as usize);
+            if !compiled.constants.is_empty() {
+                at = at.next_multiple_of(64);
+                assert_eq!(&assembled[at..at + compiled.constants.len()], &compiled.constants[..], "{}", kernel.name);
+                at += compiled.constants.len();
+            }
+        }
+        assert_eq!(at, assembled.len(), "{}", target.name());
+        // What only lies elsewhere is no choice.
+        let moved = choices.remove("").unwrap_or(0);
+        println!(
+            "{}: {} kernels, {instructions} instructions, {alike} in the same bytes, {moved} moved",
+            target.name(),
+            made.len()
+        );
+        assert!(made.len() > 100 && alike * 10 > instructions * 8, "{}: {alike} of {instructions}", target.name());
+        table += &format!("{}\n", target.name());
+        choices.keys().for_each(|choice| table += &format!("  {choice}\n"));
+    }
+    insta::assert_snapshot!("listing_choices", table);
+}
+
+/// What LLVM's simulator has instructions for, it takes as it is.
+#[test]
+fn llvm_mca_takes_listings_as_they_are() {
+    // Whichever: it is read what is written, and nothing of what it counts is compared.
+    const ANY: Tool = Tool { wanted: "any", suits: |_| true, ..LLVM_MCA };
+    let Some(Found { program, .. }) = ANY.find("listings through llvm-mca") else { return };
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-mca");
+    std::fs::create_dir_all(&folder).unwrap();
+    for (target, cpu) in [(Target::AVX2, "haswell"), (Target::AVX512, "icelake-server")] {
+        for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
+            let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
+            let Ok(compiled) = x64::compile(&kernel, target) else { continue };
+            let path = folder.join(format!("{}-{}.s", row.name, target.name()));
+            std::fs::write(&path, listing::text(&compiled, &kernel)).unwrap();
+            let cpu = format!("-mcpu={cpu}");
+            let out =
+                Command::new(&program).args(["-mtriple=x86_64", &cpu, "-iterations=1"]).arg(&path).output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert!(out.status.success() && !said.contains("error: "), "{}: {said}", path.display());
+        }
+    }
 }
 
 /// A whole plan's code is one text.

@@ -8,7 +8,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, BufferId, DimRule, RowAxis, RowCount, Source};
-use ixc_kernels::{Activation, Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Swiglu};
+use ixc_kernels::{Activation, Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Pace, Swiglu};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::tile::{parts, weight_parts};
@@ -232,6 +232,7 @@ impl Cutting<'_> {
                 bias: link.bias.is_some(),
                 residual: link.added.is_some(),
                 strategy: MatmulStrategy::Gemv,
+                pace: Pace::default(),
             };
             self.tasks.by_rows(label, (product.axis, columns.columns), (spec, &[]), args)?;
         }

@@ -12,7 +12,18 @@ use ixc_ir::random::Random;
 
 fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
     let x = format.activation();
-    Linear { format, x, k: 512, tile: 16, n: 64, bias: false, residual: false, strategy }.into()
+    Linear {
+        format,
+        x,
+        k: 512,
+        tile: 16,
+        n: 64,
+        bias: false,
+        residual: false,
+        strategy,
+        pace: ixc_kernels::Pace::default(),
+    }
+    .into()
 }
 
 /// Ordinary numbers, whatever a buffer is: of bytes like these are halves and floats between 0.03 and 1.

@@ -8,6 +8,8 @@
 //! | --- | --- |
 //! | [`strategy`] | how a product is computed, and its dims |
 //! | [`candidates`], [`tiling`] | how a weight's products can be cut and what that costs; how they are, as text |
+//! | [`cut`] | what a tuner changes of a product |
+//! | [`pace`] | how far ahead a product reads, and unrolled loops |
 //! | `swiglu` | two products and what is made of them: a kernel of its own |
 //! | [`packed`] | products with strips, few rows and many |
 //! | [`tiles`] | many rows, by tile products |
@@ -18,8 +20,10 @@
 
 mod by_rows;
 pub mod candidates;
+pub mod cut;
 mod dequantise;
 mod file;
+pub mod pace;
 mod pack;
 mod packed;
 mod strategy;
@@ -41,6 +45,7 @@ use crate::text::{Words, spec};
 use crate::vectors::for_vectors;
 use crate::work::{Arithmetic, Call, Work};
 
+use self::pace::Pace;
 pub use self::pack::Pack;
 pub use self::strategy::MatmulStrategy;
 pub use self::swiglu::Swiglu;
@@ -284,6 +289,8 @@ spec! {
         pub residual: bool,
         /// How it is computed.
         pub strategy as "shape": MatmulStrategy,
+        /// How it reads ahead and how often its innermost loops are unrolled, where a tuner says so; no bits depend on it.
+        pub pace: Pace = Pace::default(),
     }
 }
 
@@ -370,9 +377,9 @@ const ROWS: &[Row] = &[
 
 impl Definition for Linear {
     fn name(&self) -> String {
-        let Linear { format, x, k, tile, n, bias, residual, strategy } = *self;
+        let Linear { format, x, k, tile, n, bias, residual, strategy, pace } = *self;
         let (bias, residual) = (if bias { "_bias" } else { "" }, if residual { "_add" } else { "" });
-        format!("{}_{format}_{x}_t{tile}n{n}k{k}{bias}{residual}", strategy.word())
+        format!("{}_{format}_{x}_t{tile}n{n}k{k}{bias}{residual}{}", strategy.word(), pace.suffix())
     }
 
     fn signature(&self) -> Signature {
@@ -388,7 +395,8 @@ impl Definition for Linear {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Linear { format, x, k, tile, n, bias, residual, strategy } = *self;
+        let Linear { format, x, k, tile, n, bias, residual, strategy, pace } = *self;
+        pace.check(&name)?;
         let (x_row, w_row) = checked(&name, format, x, k, tile, strategy, vectors)?;
         let x_format = x;
         check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
@@ -460,7 +468,7 @@ impl Definition for Linear {
                 });
             });
         }
-        Ok(b.finish())
+        Ok(pace.apply(b.finish()))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {

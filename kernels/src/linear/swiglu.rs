@@ -5,6 +5,7 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::DimRule;
 
+use super::pace::Pace;
 use super::{
     Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, relative, scratch_bytes,
     stores,
@@ -54,6 +55,8 @@ spec! {
         pub up_bias: bool,
         /// How it is computed.
         pub strategy as "shape": MatmulStrategy,
+        /// How it reads ahead and how often its innermost loops are unrolled, where a tuner says so; no bits depend on it.
+        pub pace: Pace = Pace::default(),
     }
 }
 
@@ -120,7 +123,11 @@ impl Definition for Swiglu {
         let Swiglu { gate, up, x, k, tile, n, out, rows, gate_bias, up_bias, strategy, .. } = *self;
         let biases = format!("{}{}", if gate_bias { "_gb" } else { "" }, if up_bias { "_ub" } else { "" });
         let function = self.function().suffix();
-        format!("{}_swiglu_{gate}_{up}_{x}_{out}_m{rows}t{tile}n{n}k{k}{biases}{function}", strategy.word())
+        format!(
+            "{}_swiglu_{gate}_{up}_{x}_{out}_m{rows}t{tile}n{n}k{k}{biases}{function}{}",
+            strategy.word(),
+            self.pace.suffix()
+        )
     }
 
     fn signature(&self) -> Signature {
@@ -140,6 +147,7 @@ impl Definition for Swiglu {
         let Vectors { lanes, .. } = vectors;
         let Swiglu { gate, up, x, k, tile, n, out, rows, gate_bias, up_bias, strategy, .. } = *self;
         let function = self.function();
+        self.pace.check(&name)?;
         function.check(&name)?;
         let (x_row, gate_row) = checked(&name, gate, x, k, tile, strategy, vectors)?;
         let (_, up_row) = checked(&name, up, x, k, tile, strategy, vectors)?;
@@ -230,7 +238,7 @@ impl Definition for Swiglu {
                 }
             });
         });
-        Ok(b.finish())
+        Ok(self.pace.apply(b.finish()))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {

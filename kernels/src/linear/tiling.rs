@@ -6,7 +6,8 @@
 //!
 //! says: as many items of 64 weight rows as there are, then items of 16. Of an item of 64, up to 5 rows of activations are multiplied by
 //! `gemv`, up to 15 by `gemm`, and more by `tiles`, at most 256 of them at a time. `5x16` is 5 rows of activations times 16 weight rows:
-//! where threads are many, the item can be divided in 4 bands of 16 ([`ixc_ir::plan::Bands`]).
+//! where threads are many, the item can be divided in 4 bands of 16 ([`ixc_ir::plan::Bands`]). `gemv<=5/5x16@2048/2` goes along the weight at a
+//! [pace](super::pace) of its own.
 //!
 //! Takes hostile text; an error says what would be right. Leaves true: parts have rows, chunks are at least 1, bands divide the part's
 //! rows, limits ascend, and a part's last kernel takes any number of rows.
@@ -15,6 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::MatmulStrategy;
+use super::pace::Pace;
 use crate::text::{Value, Words};
 
 /// How a weight's products are cut.
@@ -44,6 +46,8 @@ pub struct Use {
     pub row_chunk: u32,
     /// Weight rows of a band, where the item can be divided in bands.
     pub band: Option<u32>,
+    /// How it goes along the weight.
+    pub pace: Pace,
 }
 
 /// A part's place in a weight: `columns` items from weight row `first`.
@@ -75,6 +79,12 @@ pub enum TilingError {
     /// A number that is none, or none that may stand there.
     #[error("{found:?} is no number from 1 to {}", u32::MAX - 1)]
     Number {
+        /// The text.
+        found: String,
+    },
+    /// A pace that no kernel has.
+    #[error("{found:?} is no pace; expected {}", <Pace as Value>::expected())]
+    Pace {
         /// The text.
         found: String,
     },
@@ -179,7 +189,8 @@ impl fmt::Display for Use {
             write!(f, "<={}", self.up_to_rows)?;
         }
         write!(f, "/{}", self.row_chunk)?;
-        self.band.map_or(Ok(()), |band| write!(f, "x{band}"))
+        self.band.map_or(Ok(()), |band| write!(f, "x{band}"))?;
+        if self.pace == Pace::default() { Ok(()) } else { write!(f, "@{}", self.pace) }
     }
 }
 
@@ -193,6 +204,13 @@ impl FromStr for Use {
 
     fn from_str(text: &str) -> Result<Use, TilingError> {
         let word = || TilingError::Word { found: text.chars().take(32).collect() };
+        let (text, pace) = match text.split_once('@') {
+            Some((text, pace)) => {
+                let found = || TilingError::Pace { found: pace.chars().take(32).collect() };
+                (text, pace.parse().map_err(|()| found())?)
+            }
+            None => (text, Pace::default()),
+        };
         let (kernel, chunk) = text.split_once('/').ok_or_else(word)?;
         let (name, limit) = match kernel.split_once("<=") {
             Some((name, limit)) => (name, number(limit)?),
@@ -204,7 +222,7 @@ impl FromStr for Use {
             Some((chunk, band)) => (chunk, Some(number(band)?)),
             None => (chunk, None),
         };
-        Ok(Use { strategy, up_to_rows: limit, row_chunk: number(chunk)?, band })
+        Ok(Use { strategy, up_to_rows: limit, row_chunk: number(chunk)?, band, pace })
     }
 }
 
@@ -240,7 +258,11 @@ mod tests {
 
     #[test]
     fn text_reads_back() {
-        for text in ["rows=32 gemm/96", "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"] {
+        for text in [
+            "rows=32 gemm/96@0/1",
+            "rows=32 gemv<=5/5x16@2048/2 gemm/96",
+            "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96",
+        ] {
             assert_eq!(text.parse::<Tiling>().unwrap().to_string(), text);
         }
     }
@@ -259,6 +281,7 @@ mod tests {
         assert_eq!(error("rows=32 gemv<=5/5x32 gemm/96"), "32 rows are no two or more bands of 32");
         assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv, gemm and tiles");
         assert!(error("rows=32 gemm").starts_with("\"gemm\"; expected rows=N, or a kernel"));
+        assert!(error("rows=32 gemm/96@1/1").starts_with("\"1/1\" is no pace; expected bytes ahead"));
         assert_eq!(error("rows=32 gemm/96;"), error(""));
     }
 

@@ -16,7 +16,7 @@ use ixc_ir::graph::attrs::{self, GateAttrs};
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{Arg, BufferId, Source};
 use ixc_kernels::tiling::{Placed, RowTiles, TilingError, Use};
-use ixc_kernels::{Activation, Bits, KernelSpec, Linear, MatmulStrategy};
+use ixc_kernels::{Activation, Bits, KernelSpec, Linear, MatmulStrategy, Pace};
 
 use super::ScheduleError;
 use super::bind::{KernelChoice, NamedBands};
@@ -138,7 +138,7 @@ impl Lowering<'_> {
                 args.push(("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
             }
             args.push(("y", columns_arg(Source::Arena(y.buffer), first, y_row, step)));
-            let spec = |strategy: MatmulStrategy, rows: u64| -> Result<Linear, ScheduleError> {
+            let spec = |each: &Use, rows: u64| -> Result<Linear, ScheduleError> {
                 Ok(Linear {
                     format: m.format,
                     x: x.format,
@@ -147,7 +147,8 @@ impl Lowering<'_> {
                     n: fit("rows of a weight", m.n)?,
                     bias: bias.is_some(),
                     residual: residual.is_some(),
-                    strategy,
+                    strategy: each.strategy,
+                    pace: each.pace,
                 })
             };
             args.push(("scratch", scratch_arg()));
@@ -157,8 +158,8 @@ impl Lowering<'_> {
                 [("w", m.rows(rows))].into_iter().chain(of_results).collect()
             };
             let variants = part.uses.iter().map(|each| {
-                let bands = self.banded(*w, part, each, |rows| Ok((spec(each.strategy, rows)?.into(), bands(rows))))?;
-                let spec = KernelSpec::from(spec(each.strategy, part.rows)?);
+                let bands = self.banded(*w, part, each, |rows| Ok((spec(each, rows)?.into(), bands(rows))))?;
+                let spec = KernelSpec::from(spec(each, part.rows)?);
                 let (rows, most) = (each.row_chunk, spec.most_rows());
                 if rows > most {
                     return Err(self.wrong_tiling(*w, TilingError::Chunk { rows, most }));
@@ -217,6 +218,7 @@ impl Lowering<'_> {
                     bias: false,
                     residual: false,
                     strategy: MatmulStrategy::Gemv,
+                    pace: Pace::default(),
                 };
                 let choice = KernelChoice::by_chunks(1, spec);
                 self.tasks.task(label.to_string(), (x.rows.axis(), heads), vec![choice], &[], args)?;
@@ -308,6 +310,7 @@ impl Lowering<'_> {
                     gate_bias,
                     up_bias,
                     strategy: each.strategy,
+                    pace: each.pace,
                 })
             };
             let bands = |rows: u64| {

@@ -137,8 +137,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
     if let Some(trace) = &options.trace {
         let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
-        trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect());
+        let kernels = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect(), kernels);
     }
+    let phase = |begun, what| options.trace.iter().for_each(|trace| trace.phase(begun, what));
     let layout = match &streamed {
         Some(_) => Some(layout(&program, &plan, folder, own.as_ref().map(|(own, _)| own.place()))?),
         None => None,
@@ -150,6 +152,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         let streamed = |weight: usize| streamed.as_ref().is_some_and(|s| s.get(weight).copied().unwrap_or(false));
         own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool, options.gauge.as_deref())?;
         tracing::info!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
+        phase(begin, "check weights");
     }
     let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
     let own = own.map(|(_, mapped)| mapped);
@@ -165,6 +168,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         BackendKind::Interpreter => Backend::Interpreter { kernels: plan.kernels, turn: Mutex::new(()) },
     };
     tracing::info!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
+    phase(begin, "generate code");
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
     let mut store = EngineMemory {
         arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
@@ -202,10 +206,14 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         experts.store().check_same(&mapped).map_err(|source| LoadError::Stream(Box::new(source)))?;
         store.experts = Some(experts);
         // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
+        let begin = std::time::Instant::now();
         pack_all(&mut store.weights, &store.files, &mut pool, options.gauge.as_deref())?;
+        phase(begin, "bring other weights into memory");
         if let Some(experts) = &store.experts {
+            let begin = std::time::Instant::now();
             let read = experts.read_kept(&mut pool, options.gauge.as_deref());
             read.map_err(|source| LoadError::Pack { source })?;
+            phase(begin, "read experts that stay");
         }
     }
     let clocks =

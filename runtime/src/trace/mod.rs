@@ -46,6 +46,8 @@ const READS: usize = 1 << 18;
 const HELD: usize = 1 << 18;
 /// Steps.
 const STEPS: usize = 1 << 16;
+/// What comes before steps: compiling, and parts of loading.
+const PHASES: usize = 1 << 6;
 /// Shares of one task that a thread takes this closely one after the other, in nanoseconds, are one event.
 const CLOSE: u64 = 2_000;
 
@@ -57,8 +59,8 @@ thread_local! {
 /// What a thread did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Items of a task, numbered over the whole plan.
-    Task { task: u32, expert: Option<u32>, items: u64 },
+    /// Items of a task, numbered over the whole plan, by a kernel of it: of so many rows, with so many bytes that they were given to read.
+    Task { task: u32, kernel: u32, expert: Option<u32>, items: u64, rows: u64, bytes: u64 },
     /// Waited for an expert.
     Wait(BlockId),
     /// Packed an expert that was read.
@@ -184,6 +186,8 @@ struct Threads {
     lanes: Vec<Lane>,
     /// Of each task.
     labels: Vec<String>,
+    /// Of each kernel.
+    kernels: Vec<String>,
 }
 
 /// What the store has.
@@ -218,6 +222,8 @@ pub struct Recorder {
     reads: Mutex<Buffer<Read>>,
     slots: Mutex<Slots>,
     steps: Mutex<Buffer<Step>>,
+    /// What came before steps.
+    phases: Mutex<Buffer<&'static str>>,
 }
 
 impl Default for Recorder {
@@ -236,6 +242,7 @@ impl Recorder {
             reads: Mutex::new(Buffer::new(READS)),
             slots: Mutex::new(Slots { open: Vec::new(), events: Buffer::new(HELD) }),
             steps: Mutex::new(Buffer::new(STEPS)),
+            phases: Mutex::new(Buffer::new(PHASES)),
         }
     }
 
@@ -270,11 +277,12 @@ impl Recorder {
     }
 
     /// Of the plan's tasks and as many threads as run it. Only the first call counts: a recorder is for one engine.
-    pub(crate) fn describe_threads(&self, threads: usize, labels: Vec<String>) {
+    pub(crate) fn describe_threads(&self, threads: usize, labels: Vec<String>, kernels: Vec<String>) {
         let most = events_of_a_thread(threads);
         self.threads.get_or_init(|| Threads {
             lanes: (0..threads).map(|_| Lane(Mutex::new(Buffer::new(most)))).collect(),
             labels,
+            kernels,
         });
     }
 
@@ -297,12 +305,20 @@ impl Recorder {
         let lane = self.threads.get().and_then(|threads| threads.lanes.get(THREAD.get()));
         let Some(lane) = lane else { return };
         let mut lane = lock(&lane.0);
-        if let (Work::Task { task, expert, items }, Some(last)) = (what, lane.spans.last_mut())
-            && let Work::Task { task: last_task, expert: last_expert, items: sum } = &mut last.what
-            && (*last_task, *last_expert) == (task, expert)
+        if let (Work::Task { task, kernel, expert, items, rows, bytes }, Some(last)) = (what, lane.spans.last_mut())
+            && let Work::Task {
+                task: last_task,
+                kernel: last_kernel,
+                expert: last_expert,
+                items: sum,
+                rows: last_rows,
+                bytes: all,
+            } = &mut last.what
+            && (*last_task, *last_kernel, *last_expert, *last_rows) == (task, kernel, expert, rows)
             && start.saturating_sub(last.end) < CLOSE
         {
             *sum = sum.saturating_add(items);
+            *all = all.saturating_add(bytes);
             last.end = end;
             return;
         }
@@ -331,6 +347,13 @@ impl Recorder {
             Some(open) if same(&open) => Open { stage_since: now, held, ..open },
             _ => Open { since: now, stage_since: now, held },
         });
+    }
+
+    /// What was done since then before there were steps: compiling the model, or a part of loading the plan. Those that are recorded are done one after
+    /// the other.
+    pub fn phase(&self, begun: Instant, what: &'static str) {
+        let (start, end) = (self.at(begun), self.at(Instant::now()));
+        lock(&self.phases).push(Span { start, end, what });
     }
 
     /// A step ended.
@@ -381,17 +404,17 @@ mod tests {
     #[test]
     fn shares_of_one_task_are_one_event_and_the_memory_is_bounded() {
         let recorder = Recorder::new();
-        recorder.describe_threads(1, vec!["task".into()]);
+        recorder.describe_threads(1, vec!["task".into()], vec!["few".into(), "many".into()]);
         recorder.enter(0);
         let begun = recorder.begun;
-        let task = |expert| Work::Task { task: 0, expert, items: 2 };
+        let task = |expert| Work::Task { task: 0, kernel: 1, expert, items: 2, rows: 3, bytes: 64 };
         // From the beginning on each: they follow each other without a gap.
         for expert in [None, None, Some(1), Some(1), None] {
             recorder.work(begun, task(expert));
         }
         let lane = lock(&recorder.threads.get().unwrap().lanes[0].0);
         let items: Vec<Work> = lane.spans.iter().map(|span| span.what).collect();
-        let sum = |expert, items| Work::Task { task: 0, expert, items };
+        let sum = |expert, items| Work::Task { task: 0, kernel: 1, expert, items, rows: 3, bytes: 32 * items };
         assert_eq!(items, [sum(None, 4), sum(Some(1), 4), sum(None, 2)]);
         assert!(Recorder::bytes(1) < 64 << 20 && Recorder::bytes(1000) < 256 << 20, "{}", Recorder::bytes(1000));
     }

@@ -7,10 +7,10 @@
 //! ]}
 //! ```
 //!
-//! Spans are complete events (`X`, with a length), each lane a thread of one of four processes. Of the drive there are counters (`C`), made
-//! here from its reads. Times are microseconds with three decimals, since the recorder was made.
+//! Spans are complete events (`X`, with a length), each lane a thread of one of five processes. Of the drive there are counters (`C`), made
+//! here from its reads, and arrows (`s` to `f`) from a read to the thread that waited for it. Times are microseconds with three decimals, since the recorder was made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
 use std::time::Instant;
@@ -23,6 +23,7 @@ const STEPS: u32 = 1;
 const THREADS: u32 = 2;
 const DRIVE: u32 = 3;
 const SLOTS: u32 = 4;
+const LOADING: u32 = 5;
 /// Nanoseconds over which the drive's rate is taken, at least.
 const RATE_SPAN: u64 = 10_000_000;
 /// Most values of the drive's rate.
@@ -162,7 +163,9 @@ impl Recorder {
         if self.blocks.get().is_some() {
             dropped += self.write_reads(&mut list)?;
             dropped += self.write_slots(&mut list)?;
+            self.write_arrows(&mut list)?;
         }
+        self.write_phases(&mut list)?;
         let made = concat!("ixc ", env!("CARGO_PKG_VERSION"));
         writeln!(out, "\n],\"otherData\":{{\"made_by\":\"{made}\",\"dropped_events\":\"{dropped}\"}}}}")?;
         Ok(dropped)
@@ -194,15 +197,17 @@ impl Recorder {
             for Span { start, end, what } in ordered(&lane.spans) {
                 let mut span = |name: &dyn Display| out.span((THREADS, tid), (start, end), name, format_args!(""));
                 match what {
-                    Work::Task { task, expert, items } => {
+                    Work::Task { task, kernel, expert, items, rows, bytes } => {
                         let label = threads.labels.get(task as usize).map_or("task", String::as_str);
+                        let kernel = Text(threads.kernels.get(kernel as usize).map_or("kernel", String::as_str));
                         let place = (THREADS, tid);
+                        let did = format!(r#""items":{items},"kernel":{kernel},"rows":{rows},"bytes":{bytes}"#);
                         match expert {
                             Some(expert) => {
-                                let args = format_args!(r#""items":{items},"expert":{expert}"#);
+                                let args = format_args!(r#"{did},"expert":{expert}"#);
                                 out.span(place, (start, end), &format_args!("{label} expert {expert}"), args)
                             }
-                            None => out.span(place, (start, end), &label, format_args!(r#""items":{items}"#)),
+                            None => out.span(place, (start, end), &label, format_args!("{did}")),
                         }
                     }
                     Work::Wait(block) => span(&format_args!("wait for {}", named(block))),
@@ -238,6 +243,48 @@ impl Recorder {
         }
         write_counters(out, &reads.spans)?;
         out.dropped(DRIVE, 0, &reads)
+    }
+
+    /// From each read that somebody waited for to who did: the last read of a block that ended while a thread waited for it.
+    fn write_arrows(&self, out: &mut Out<'_>) -> io::Result<()> {
+        let Some(threads) = self.threads.get() else { return Ok(()) };
+        let mut ends: BTreeMap<(u32, u32), Vec<(u64, u64, u32)>> = BTreeMap::new();
+        for Span { start, end, what } in &lock(&self.reads).spans {
+            if let (true, Some(id)) = (what.whole, self.block(what.block).0) {
+                ends.entry((id.group, id.expert)).or_default().push((*end, *start, what.lane));
+            }
+        }
+        ends.values_mut().for_each(|ends| ends.sort_unstable());
+        let mut number = 0;
+        for (tid, lane) in (0u32..).zip(&threads.lanes) {
+            for Span { start, end, what } in &lock(&lane.0).spans {
+                let Work::Wait(block) = what else { continue };
+                let reads = ends.get(&(block.group, block.expert)).map_or(&[][..], Vec::as_slice);
+                let last = reads[..reads.partition_point(|(ended, ..)| ended <= end)].last();
+                let Some(&(read_end, read_start, lane)) = last.filter(|(ended, ..)| ended >= start) else { continue };
+                number += 1;
+                // Inside of what they belong to, by which viewers find it.
+                let inside = |start: u64, end: u64| Micros(end.saturating_sub(1).max(start));
+                let (from, to) = (inside(read_start, read_end), inside(*start, *end));
+                let common = format!(r#""cat":"wait","id":{number},"name":"waited for""#);
+                out.event(format_args!(r#""ph":"s","pid":{DRIVE},"tid":{lane},"ts":{from},{common}"#))?;
+                out.event(format_args!(r#""ph":"f","bp":"e","pid":{THREADS},"tid":{tid},"ts":{to},{common}"#))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_phases(&self, out: &mut Out<'_>) -> io::Result<()> {
+        let phases = lock(&self.phases);
+        if phases.spans.is_empty() {
+            return Ok(());
+        }
+        out.process(LOADING, "compile and load")?;
+        out.lane(LOADING, 0, format_args!("before the first step"))?;
+        for Span { start, end, what } in ordered(&phases.spans) {
+            out.span((LOADING, 0), (start, end), &what, format_args!(""))?;
+        }
+        Ok(())
     }
 
     fn write_slots(&self, out: &mut Out<'_>) -> io::Result<u64> {

@@ -2,7 +2,7 @@
 
 use ixc_kernels::{
     Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, KernelSpec, Linear,
-    MatmulStrategy, RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
+    MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -157,6 +157,7 @@ impl Maker {
             bias: false,
             residual: residual.is_some(),
             strategy,
+            pace: Pace::default(),
         };
         let (gemv, gemm) =
             (self.kernel(spec(MatmulStrategy::Gemv, tile)), self.kernel(spec(MatmulStrategy::Gemm, tile)));
@@ -364,6 +365,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         gate_bias: false,
         up_bias: false,
         strategy,
+        pace: Pace::default(),
     };
     let (gemv, gemm) = (m.kernel(swiglu(MatmulStrategy::Gemv, tile)), m.kernel(swiglu(MatmulStrategy::Gemm, tile)));
     let weight_stride = u64::from(band * factor_row);

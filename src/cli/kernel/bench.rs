@@ -7,6 +7,7 @@ use ixc::machine::bandwidth;
 use serde_json::json;
 
 use super::super::output::{self, Bytes, Count};
+use super::super::perf::PerfChoice;
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
 /// Measures a kernel on this machine: time per call with its spread, GB/s of weights and GOP/s, and their share of the peak.
@@ -34,6 +35,8 @@ pub struct Args {
     /// Rounds of each measurement, after two that do not count.
     #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     repetitions: u32,
+    #[command(flatten)]
+    perf: PerfChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -50,6 +53,7 @@ struct Row {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        self.perf.enable()?;
         let case = self.inputs.case(self.kernel.choose()?)?;
         let work = work_of(&case);
         let (kernel, target) = (&case.chosen.kernel, case.chosen.target);

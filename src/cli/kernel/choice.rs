@@ -49,6 +49,11 @@ impl InputChoice {
         Ok(run::dims(chosen, self.sizes()).map_err(ixc::Error::from)?)
     }
 
+    /// Seed of the inputs.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     fn sizes(&self) -> Option<Sizes> {
         match (&self.dims, self.rows) {
             (Some(dims), _) => Some(Sizes::Dims(dims.clone())),

@@ -56,6 +56,7 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let (a, b) = self.sides()?;
         let equal_ir = a.kernel == b.kernel;
+        diff::called_alike(&a, &b)?;
         // Both get the first one's inputs.
         let b = Chosen { spec: a.spec.clone(), rows: a.rows, ..b };
         let (a, b) = (self.inputs.case(a)?, self.inputs.case(b)?);

@@ -6,9 +6,11 @@ mod cost;
 mod diff;
 mod export;
 mod list;
+mod reduce;
 mod replay;
 mod run;
 mod show;
+mod tune;
 
 use std::io::Write;
 
@@ -28,6 +30,8 @@ EXAMPLES:
   ixc kernel run gemm_q4_k --rows 33 --target avx512 --emulate
   ixc kernel cost gemm_q4_k --target zen4
   ixc kernel diff edited.ix
+  ixc kernel tune gemv_q4_k_r16
+  ixc kernel reduce broken.ix -o small.ix
   ixc kernel export gemm_q4_k --target amx -o gemm.kernel")]
 pub struct Args {
     #[command(subcommand)]
@@ -42,6 +46,8 @@ enum Action {
     Bench(bench::Args),
     Cost(cost::Args),
     Diff(diff::Args),
+    Tune(tune::Args),
+    Reduce(reduce::Args),
     Export(export::Args),
     Replay(replay::Args),
 }
@@ -56,6 +62,8 @@ impl Args {
             Action::Bench(args) => args.run(out),
             Action::Cost(args) => args.run(out),
             Action::Diff(args) => args.run(out),
+            Action::Tune(args) => args.run(out),
+            Action::Reduce(args) => args.run(out),
             Action::Export(args) => args.run(out),
             Action::Replay(args) => args.run(out),
         }

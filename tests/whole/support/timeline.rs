@@ -30,6 +30,8 @@ pub struct Timeline {
     pub spans: Vec<Span>,
     /// Values of each counter, in the order of time.
     pub counters: BTreeMap<String, Vec<Json>>,
+    /// Spans that arrows go from, and to.
+    pub arrows: Vec<[Span; 2]>,
     /// Events that had no place.
     pub dropped: u64,
 }
@@ -41,6 +43,7 @@ impl Timeline {
         let (mut processes, mut lanes) = (BTreeMap::new(), BTreeMap::new());
         let (mut spans, mut counters, mut times) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let mut open: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
+        let mut arrows = BTreeMap::new();
         for event in trace["traceEvents"].as_array().unwrap() {
             let number = |key: &str| event[key].as_u64().unwrap_or_else(|| panic!("{key}: {event}"));
             let text = |value: &Json| value.as_str().unwrap_or_else(|| panic!("{event}")).to_owned();
@@ -77,6 +80,14 @@ impl Timeline {
                     spans.push(Span { process, lane: lane.1, name, start, end, depth, args });
                     around.push((start, end));
                 }
+                // Arrows: each begins and ends once, inside of spans.
+                ph @ ("s" | "f") => {
+                    assert!(lanes.contains_key(&(pid, number("tid"))), "{event}");
+                    let end: &mut [Option<(String, u64, u64)>; 2] = arrows.entry(number("id")).or_default();
+                    let end = &mut end[usize::from(ph == "f")];
+                    let place = (processes[&pid].clone(), number("tid"), nanoseconds("ts"));
+                    assert!(end.replace(place).is_none() && (ph == "s" || event["bp"] == "e"), "{event}");
+                }
                 "C" => {
                     let time = nanoseconds("ts");
                     let before = times.insert(name.clone(), time);
@@ -89,7 +100,18 @@ impl Timeline {
         let used: BTreeSet<_> = spans.iter().map(|span: &Span| span.process.clone()).collect();
         assert!(processes.values().all(|name| used.contains(name)), "{processes:?}, {used:?}");
         let dropped = trace["otherData"]["dropped_events"].as_str().unwrap().parse().unwrap();
-        Timeline { spans, counters, dropped }
+        let at = |(process, lane, time): (String, u64, u64)| {
+            let inside =
+                |span: &&Span| span.process == process && span.lane == lane && span.start <= time && time <= span.end;
+            spans
+                .iter()
+                .filter(inside)
+                .max_by_key(|span| span.depth)
+                .unwrap_or_else(|| panic!("{process} {lane} {time}"))
+                .clone()
+        };
+        let arrows = arrows.into_values().map(|[from, to]| [at(from.unwrap()), at(to.unwrap())]).collect();
+        Timeline { spans, counters, arrows, dropped }
     }
 
     /// Spans of a process.

@@ -19,10 +19,10 @@
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder};
 
-/// How many bytes after those that are read now: a page.
-const AHEAD: i64 = 4096;
+/// How many bytes after those that are read now, where no tuner says otherwise ([`crate::linear::pace`]): a page.
+pub const AHEAD: i64 = 4096;
 /// Bytes that a prefetch brings.
-const LINE: i64 = 64;
+pub const LINE: i64 = 64;
 
 /// Asks for the lines that come [`AHEAD`] bytes after the `bytes` bytes from `at` on. Where these do not begin with a line, neighbours ask for
 /// one twice, which costs a slot of a load.

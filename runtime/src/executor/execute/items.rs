@@ -121,11 +121,15 @@ impl Pass<'_> {
             let Some(group) = groups.get(number) else { break };
             let stop = group.end.min(end);
             let begin = self.now(clock.is_some());
-            let mut work = clock.is_some().then(stats::Work::default);
+            let mut work = begin.is_some().then(stats::Work::default);
             self.items(thread, stage, group, at..stop, work.as_mut())?;
             let task = (stage.first_task + group.task) as u32;
             let expert = matches!(stage.tasks[group.task].rows, RowAxis::Routed(_)).then_some(group.expert);
-            self.trace(begin, Work::Task { task, expert, items: stop - at });
+            let (rows, bytes) = (group.chunk_rows.min(group.rows), work.map_or(0, |work| work.bytes));
+            let variant = &stage.tasks[group.task].variants[group.variant];
+            let bands = variant.bands.as_ref().filter(|_| group.banded);
+            let kernel = bands.map_or(variant.kernel, |bands| bands.kernel).0;
+            self.trace(begin, Work::Task { task, kernel, expert, items: stop - at, rows, bytes });
             if let (Some(clock), Some(begin), Some(work)) = (clock.as_deref_mut(), begin, work) {
                 // What items packed for themselves is no time of their kernels.
                 let packing = self.store.weights.take_packing(thread);

@@ -1,0 +1,119 @@
+//! An ELF file in memory that says where kernels lie, what they are called and how their frames are left: what gdb reads of generated code. It holds no
+//! code; that is where the addresses say.
+
+use super::{Named, Placed, unwind};
+
+const EXECUTABLE: u16 = 2;
+const X86_64: u16 = 62;
+const HEADER_BYTES: usize = 64;
+const SECTION_BYTES: usize = 64;
+const SYMBOL_BYTES: usize = 24;
+
+// Types and flags of sections.
+const PROGBITS: u32 = 1;
+const SYMTAB: u32 = 2;
+const STRTAB: u32 = 3;
+const NOBITS: u32 = 8;
+const ALLOC_EXECUTE: u64 = 2 | 4;
+/// A global function.
+const FUNCTION: u8 = 1 << 4 | 2;
+/// The number of `.text` among the sections.
+const TEXT: u16 = 1;
+
+/// Names, one behind the other.
+struct Names(Vec<u8>);
+
+impl Names {
+    fn add(&mut self, name: &str) -> u32 {
+        let at = self.0.len() as u32;
+        self.0.extend(name.as_bytes());
+        self.0.push(0);
+        at
+    }
+}
+
+#[derive(Default)]
+struct Section {
+    name: u32,
+    kind: u32,
+    flags: u64,
+    address: u64,
+    offset: u64,
+    bytes: u64,
+    link: u32,
+    info: u32,
+    alignment: u64,
+    entry: u64,
+}
+
+/// Of kernels of one module.
+pub(super) fn of(kernels: &[Named<'_>]) -> Vec<u8> {
+    let begin = kernels.iter().map(|named| named.placed.address).min().unwrap_or(0);
+    let end = kernels.iter().map(|Named { placed, .. }| placed.address + placed.code().len() as u64).max().unwrap_or(0);
+    let (mut names, mut symbols) = (Names(vec![0]), vec![0; SYMBOL_BYTES]);
+    for Named { name, placed } in kernels {
+        symbols.extend(names.add(name).to_le_bytes());
+        symbols.extend([FUNCTION, 0]);
+        symbols.extend(TEXT.to_le_bytes());
+        symbols.extend(placed.address.to_le_bytes());
+        symbols.extend((placed.code().len() as u64).to_le_bytes());
+    }
+    let frames = unwind::debug_frame(kernels.iter().map(|Named { placed, .. }: &Named<'_>| {
+        let Placed { address, .. } = *placed;
+        (address, placed.code())
+    }));
+    let mut heads = Names(vec![0]);
+    let [text, frame, symtab, strtab, shstrtab] =
+        [".text", ".debug_frame", ".symtab", ".strtab", ".shstrtab"].map(|name| heads.add(name));
+    let mut body = Vec::new();
+    let mut put = |bytes: &[u8]| {
+        let offset = (HEADER_BYTES + body.len()).next_multiple_of(8);
+        body.resize(offset - HEADER_BYTES, 0);
+        body.extend(bytes);
+        (offset as u64, bytes.len() as u64)
+    };
+    let placed = [&frames, &symbols, &names.0, &heads.0].map(|bytes| put(bytes));
+    let of = |name, kind, (offset, bytes): (u64, u64)| Section {
+        name,
+        kind,
+        offset,
+        bytes,
+        alignment: 8,
+        ..Section::default()
+    };
+    let sections = [
+        Section::default(),
+        Section {
+            flags: ALLOC_EXECUTE,
+            address: begin,
+            alignment: 64,
+            ..of(text, NOBITS, (HEADER_BYTES as u64, end - begin))
+        },
+        of(frame, PROGBITS, placed[0]),
+        // Behind the one symbol that is none, all are global; their names are in the next section.
+        Section { link: 4, info: 1, entry: SYMBOL_BYTES as u64, ..of(symtab, SYMTAB, placed[1]) },
+        of(strtab, STRTAB, placed[2]),
+        of(shstrtab, STRTAB, placed[3]),
+    ];
+    let table = (HEADER_BYTES + body.len()).next_multiple_of(8);
+    body.resize(table - HEADER_BYTES, 0);
+    // 64 bits, little-endian, version 1, System V.
+    let mut out = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    out.extend(EXECUTABLE.to_le_bytes());
+    out.extend(X86_64.to_le_bytes());
+    out.extend(1_u32.to_le_bytes());
+    // Entry, program headers, sections.
+    [0, 0, table as u64].iter().for_each(|value| out.extend(value.to_le_bytes()));
+    out.extend(0_u32.to_le_bytes());
+    [HEADER_BYTES as u16, 56, 0, SECTION_BYTES as u16, sections.len() as u16, sections.len() as u16 - 1]
+        .iter()
+        .for_each(|value| out.extend(value.to_le_bytes()));
+    out.extend(body);
+    for Section { name, kind, flags, address, offset, bytes, link, info, alignment, entry } in sections {
+        [name, kind].iter().for_each(|value| out.extend(value.to_le_bytes()));
+        [flags, address, offset, bytes].iter().for_each(|value| out.extend(value.to_le_bytes()));
+        [link, info].iter().for_each(|value| out.extend(value.to_le_bytes()));
+        [alignment, entry].iter().for_each(|value| out.extend(value.to_le_bytes()));
+    }
+    out
+}

@@ -1,0 +1,148 @@
+//! gdb's JIT interface ("JIT Compilation Interface" in its manual): a list of ELF files in memory, and a function in which gdb has a breakpoint.
+//! While a module lives, `bt` names its kernels and goes on to who called them.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+/// What happened to the entry that [`Descriptor::relevant`] names.
+const NOTHING: u32 = 0;
+const ADDED: u32 = 1;
+const REMOVED: u32 = 2;
+
+/// `jit_code_entry`.
+#[repr(C)]
+struct Entry {
+    next: *mut Entry,
+    previous: *mut Entry,
+    file: *const u8,
+    bytes: u64,
+}
+
+/// `jit_descriptor`.
+#[repr(C)]
+struct Descriptor {
+    version: u32,
+    action: u32,
+    relevant: *mut Entry,
+    first: *mut Entry,
+}
+
+/// Where gdb finds the list. Only this module touches it, under [`LIST`].
+#[unsafe(no_mangle)]
+static mut __jit_debug_descriptor: Descriptor =
+    Descriptor { version: 1, action: NOTHING, relevant: ptr::null_mut(), first: ptr::null_mut() };
+
+/// Where gdb has its breakpoint.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn __jit_debug_register_code() {
+    // Whatever is written to the list is there when this is called, and the call is not left out.
+    std::hint::black_box(&raw const __jit_debug_descriptor as *const c_void);
+}
+
+/// Who changes the list.
+static LIST: Mutex<()> = Mutex::new(());
+
+/// A file that gdb knows, until this is dropped.
+#[derive(Debug)]
+pub struct Registered {
+    entry: *mut Entry,
+    /// What the entry points to.
+    _file: Box<[u8]>,
+}
+
+// SAFETY: the entry is touched by whoever holds `LIST` alone, and the file is only read.
+unsafe impl Send for Registered {}
+// SAFETY: as above; a shared reference gives access to nothing.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// Tells gdb of a file.
+    pub(crate) fn new(file: Vec<u8>) -> Registered {
+        let file = file.into_boxed_slice();
+        let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: all that is in the list was leaked by this function and not yet taken back, and `LIST` is held.
+        let entry = unsafe {
+            let first = (&raw const __jit_debug_descriptor.first).read();
+            let entry = Box::into_raw(Box::new(Entry {
+                next: first,
+                previous: ptr::null_mut(),
+                file: file.as_ptr(),
+                bytes: file.len() as u64,
+            }));
+            if !first.is_null() {
+                (*first).previous = entry;
+            }
+            (&raw mut __jit_debug_descriptor.first).write(entry);
+            told(entry, ADDED);
+            entry
+        };
+        Registered { entry, _file: file }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as in `new`; nobody has the entry behind this.
+        unsafe {
+            let Entry { next, previous, .. } = *self.entry;
+            if previous.is_null() {
+                (&raw mut __jit_debug_descriptor.first).write(next);
+            } else {
+                (*previous).next = next;
+            }
+            if !next.is_null() {
+                (*next).previous = previous;
+            }
+            told(self.entry, REMOVED);
+            drop(Box::from_raw(self.entry));
+        }
+    }
+}
+
+/// Calls the function that gdb stops in.
+///
+/// # Safety
+/// `LIST` is held, and the entry is one of ours.
+unsafe fn told(entry: *mut Entry, action: u32) {
+    // SAFETY: nobody else writes to it, as the caller says.
+    unsafe {
+        (&raw mut __jit_debug_descriptor.relevant).write(entry);
+        (&raw mut __jit_debug_descriptor.action).write(action);
+    }
+    __jit_debug_register_code();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> Vec<u64> {
+        let _guard = LIST.lock().unwrap();
+        let mut found = Vec::new();
+        // SAFETY: as in `new`.
+        unsafe {
+            let mut at = (&raw const __jit_debug_descriptor.first).read();
+            let mut previous = ptr::null_mut();
+            while !at.is_null() {
+                assert!((*at).previous == previous);
+                found.push((*at).bytes);
+                (previous, at) = (at, (*at).next);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_list_is_what_is_registered_in_whatever_order_it_goes() {
+        let [a, b, c] = [1, 2, 3].map(|bytes| Registered::new(vec![0; bytes]));
+        assert_eq!(files(), [3, 2, 1]);
+        drop(b);
+        assert_eq!(files(), [3, 1]);
+        drop(c);
+        drop(a);
+        assert_eq!(files(), [0_u64; 0]);
+    }
+}

@@ -1,0 +1,42 @@
+//! How a product's kernel is cut, for those who try others: what a tuner changes of a spec, and what it leaves.
+
+use super::candidates::Weight;
+use super::pace::Pace;
+use super::{Linear, MatmulStrategy, Swiglu};
+use crate::KernelSpec;
+
+/// How a product is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The weight, as its products read it.
+    pub weight: Weight,
+    /// The kernel.
+    pub strategy: MatmulStrategy,
+    /// Weight rows of an item.
+    pub tile: u32,
+    /// How it goes along the weight.
+    pub pace: Pace,
+}
+
+impl Cut {
+    /// Of a spec; `None` for what is no product with a weight.
+    pub fn of(spec: &KernelSpec) -> Option<Cut> {
+        if let KernelSpec::Linear(Linear { format, x, k, tile, n, strategy, pace, .. }) = *spec {
+            let weight = Weight { format, x, n: n.into(), k: k.into(), products: 1, block: 1, sub_block: 1 };
+            return Some(Cut { weight, strategy, tile, pace });
+        }
+        let KernelSpec::Swiglu(Swiglu { gate, x, k, tile, n, out, strategy, pace, .. }) = *spec else { return None };
+        let (block, sub_block) = (out.block_len() as u64, out.sub_block_len() as u64);
+        let weight = Weight { format: gate, x, n: n.into(), k: k.into(), products: 2, block, sub_block };
+        Some(Cut { weight, strategy, tile, pace })
+    }
+
+    /// The same product with items of `tile` weight rows and of `rows` rows of activations at most, at another pace; `None` as for [`Cut::of`].
+    pub fn other(spec: &KernelSpec, tile: u32, rows: u32, pace: Pace) -> Option<KernelSpec> {
+        if let KernelSpec::Linear(linear) = spec {
+            return Some(Linear { tile, pace, ..*linear }.into());
+        }
+        let KernelSpec::Swiglu(swiglu) = spec else { return None };
+        Some(Swiglu { tile, rows, pace, ..*swiglu }.into())
+    }
+}

@@ -1,0 +1,249 @@
+//! How a product goes along its weight: how far before its loads it asks for bytes, and how often its innermost loops are unrolled. Both are speed
+//! alone: prefetches compute nothing, and an unrolled loop does the same operations in the same order.
+//!
+//! ```text
+//! 4096/1      a page ahead, loops as the generator writes them: where nobody tunes
+//! 2048/2      half a page, two iterations of an innermost loop at a time
+//! 0/1         no prefetches
+//! ```
+//!
+//! Takes a generated kernel; leaves one that gives the same bits, in canonical numbering.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ixc_ir::kernel::number::canonical;
+use ixc_ir::kernel::{Address, Affine, Atom, Carry, For, Inst, Kernel, Op, Stmt, Type, ValueId, VarId};
+use serde::{Deserialize, Serialize};
+
+use super::packed::ahead::{AHEAD, LINE};
+use crate::generate::{GenerateError, check};
+use crate::text::{FieldKind, Value};
+
+/// Farthest that a prefetch asks ahead: beyond it lines are gone from the first cache before they are read.
+pub const MOST_AHEAD: u32 = 1 << 16;
+/// Most iterations that are one.
+pub const MOST_UNROLLED: u32 = 8;
+/// Statements that an unrolled body has at most: code beyond it leaves the caches of decoded instructions.
+const MOST_STATEMENTS: usize = 512;
+
+/// How a product goes along its weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Pace {
+    /// Bytes from those that are read to those that are asked for, whole cache lines; 0 asks for none.
+    pub ahead: u32,
+    /// Iterations of an innermost loop that are one.
+    pub unroll: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { ahead: AHEAD as u32, unroll: 1 }
+    }
+}
+
+impl Pace {
+    /// Whether a tuner may say so.
+    pub fn is_valid(self) -> bool {
+        self.ahead <= MOST_AHEAD
+            && self.ahead.is_multiple_of(LINE as u32)
+            && self.unroll.is_power_of_two()
+            && self.unroll <= MOST_UNROLLED
+    }
+
+    /// What it adds to a kernel's name: nothing where it is the default.
+    pub(crate) fn suffix(self) -> String {
+        if self == Pace::default() { String::new() } else { format!("_a{}u{}", self.ahead, self.unroll) }
+    }
+
+    pub(crate) fn check(self, name: &str) -> Result<(), GenerateError> {
+        let most =
+            format!("a multiple of {LINE} up to {MOST_AHEAD}, unrolled 1 to {MOST_UNROLLED} times by a power of two");
+        check(name, "bytes ahead", self.ahead.into(), self.is_valid(), most)
+    }
+
+    /// The kernel at this pace.
+    pub(crate) fn apply(self, mut kernel: Kernel) -> Kernel {
+        if self == Pace::default() {
+            return kernel;
+        }
+        let mut body = std::mem::take(&mut kernel.body);
+        self.block(&mut kernel, &mut body);
+        canonical(&Kernel { body, ..kernel })
+    }
+
+    fn block(self, kernel: &mut Kernel, body: &mut Vec<Stmt>) {
+        body.retain_mut(|statement| match statement {
+            Stmt::Inst(inst) if inst.op == Op::Prefetch => {
+                if let Some(address) = &mut inst.address {
+                    address.offset.constant += i64::from(self.ahead) - AHEAD;
+                }
+                self.ahead > 0
+            }
+            Stmt::Inst(_) | Stmt::LoadIndex { .. } => true,
+            Stmt::For(inner) => {
+                self.block(kernel, &mut inner.body);
+                if self.unroll > 1 {
+                    unroll(&mut kernel.values, inner, self.unroll);
+                }
+                true
+            }
+        });
+    }
+}
+
+/// Makes `times` iterations one, where the loop holds no other and has a number of iterations that comes out even.
+fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
+    let is_innermost = inner.body.iter().all(|statement| matches!(statement, Stmt::Inst(_)));
+    let trip = inner.trip.as_constant().filter(|trip| trip % i64::from(times) == 0 && *trip > i64::from(times));
+    let (Some(trip), true) = (trip, is_innermost && inner.body.len() * times as usize <= MOST_STATEMENTS) else {
+        return;
+    };
+    let mut body = Vec::with_capacity(inner.body.len() * times as usize);
+    // What the iteration before gives, by carried value.
+    let mut given: Vec<ValueId> = inner.carries.iter().map(|carry| carry.inner).collect();
+    for iteration in 0..i64::from(times) {
+        let mut names: Vec<(ValueId, ValueId)> = inner.carries.iter().map(|carry| carry.inner).zip(given).collect();
+        for statement in &inner.body {
+            let Stmt::Inst(inst) = statement else { continue };
+            let copy = copied(values, inst, &mut names, inner.var, (times.into(), iteration));
+            body.push(Stmt::Inst(copy));
+        }
+        given = inner.carries.iter().map(|carry| renamed(&names, carry.next)).collect();
+    }
+    let carries = inner.carries.iter().zip(given).map(|(carry, next)| Carry { next, ..carry.clone() });
+    inner.carries = carries.collect();
+    inner.trip = Affine::constant(trip / i64::from(times));
+    inner.body = body;
+}
+
+/// The last name that a value was given.
+fn renamed(names: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
+    names.iter().rev().find(|(from, _)| *from == value).map_or(value, |(_, to)| *to)
+}
+
+/// An instruction as iteration `iteration` of `times` has it, with a result of its own.
+fn copied(
+    values: &mut Vec<Type>,
+    inst: &Inst,
+    names: &mut Vec<(ValueId, ValueId)>,
+    var: VarId,
+    (times, iteration): (i64, i64),
+) -> Inst {
+    let moved = |affine: &Affine| {
+        let mut affine = affine.clone();
+        for (atom, coefficient) in &mut affine.terms {
+            if *atom == Atom::Var(var) {
+                affine.constant += *coefficient * iteration;
+                *coefficient *= times;
+            }
+        }
+        affine
+    };
+    let operands = inst.operands.iter().map(|value| renamed(names, *value)).collect();
+    let address =
+        inst.address.as_ref().map(|address| Address { buffer: address.buffer, offset: moved(&address.offset) });
+    let index = inst.index.as_ref().map(moved);
+    let result = inst.result.map(|value| {
+        let copy = ValueId(values.len() as u32);
+        values.push(values[value.index()]);
+        names.push((value, copy));
+        copy
+    });
+    Inst { operands, address, index, result, ..inst.clone() }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ahead, self.unroll)
+    }
+}
+
+impl FromStr for Pace {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Pace, ()> {
+        let (ahead, unroll) = text.split_once('/').ok_or(())?;
+        let pace = Pace { ahead: ahead.parse().map_err(drop)?, unroll: unroll.parse().map_err(drop)? };
+        if pace.is_valid() { Ok(pace) } else { Err(()) }
+    }
+}
+
+impl Value for Pace {
+    const KIND: FieldKind = FieldKind::Pace;
+
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {name}={self}")
+    }
+
+    fn read(text: Option<&str>) -> Option<Pace> {
+        text?.parse().ok()
+    }
+
+    fn expected() -> String {
+        format!(
+            "bytes ahead (a multiple of {LINE} up to {MOST_AHEAD}) and a power of two up to {MOST_UNROLLED}, such as 2048/2"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_ir::kernel::interpret;
+    use ixc_ir::kernel::verify::verify;
+    use ixc_targets::Target;
+
+    use super::*;
+    use crate::catalogue::inputs;
+    use crate::{KernelSpec, generate};
+
+    /// Kernels for few rows and for many, quantised and of floats, of one weight and of two.
+    const SPECS: [&str; 5] = [
+        "linear format=q4_k_r16 k=512 tile=32 n=32 shape=gemv",
+        "linear format=q6_k_r16 k=512 tile=16 n=32 residual shape=gemm",
+        "linear format=f16_r16 k=64 tile=16 n=16 shape=gemv",
+        "linear format=q8_0 k=64 tile=16 n=16 shape=gemm",
+        "swiglu gate=q4_0_r16 up=q4_0_r16 k=64 tile=32 n=32 out=a8_small rows=8 shape=gemv",
+    ];
+
+    fn results(kernel: &Kernel, spec: &KernelSpec) -> Vec<Vec<u8>> {
+        let dims = spec.dims_of_rows(5);
+        let mut buffers = inputs::fill(kernel, Some(spec), &dims, 3).unwrap();
+        interpret::run(kernel, &dims, &mut buffers).unwrap();
+        let results = kernel.buffers.iter().zip(buffers).filter(|(buffer, _)| buffer.kind.is_result());
+        results.map(|(_, bytes)| bytes).collect()
+    }
+
+    #[test]
+    fn no_bits_depend_on_the_pace() {
+        let mut unrolled = 0;
+        for text in SPECS {
+            let own: KernelSpec = text.parse().unwrap();
+            let kernel = generate(&own, Target::AVX2).unwrap();
+            for pace in ["0/1", "1024/1", "4096/2", "65536/4", "2048/8"] {
+                let spec: KernelSpec = format!("{text} pace={pace}").parse().unwrap();
+                let other = generate(&spec, Target::AVX2).unwrap();
+                verify(&other).unwrap();
+                // Inputs follow from a spec's name: both get those of the one.
+                assert_eq!(results(&other, &own), results(&kernel, &own), "{spec}");
+                let prefetches = |kernel: &Kernel| kernel.to_string().matches("prefetch").count();
+                match pace.starts_with('0') {
+                    true => assert_eq!(prefetches(&other), 0, "{spec}"),
+                    false => assert!(prefetches(&other) >= prefetches(&kernel), "{spec}"),
+                }
+                unrolled += usize::from(other.to_string().lines().count() > kernel.to_string().lines().count());
+                assert_eq!(ixc_ir::kernel::parse::parse(&other.to_string()), Ok(other));
+            }
+        }
+        assert!(unrolled > 4, "{unrolled} kernels have a loop that was unrolled");
+    }
+
+    #[test]
+    fn a_pace_that_no_kernel_has_is_refused() {
+        for wrong in ["100/1", "4096/3", "4096/16", "131072/1", "4096", "/", "-64/1", "4096/0"] {
+            assert_eq!(wrong.parse::<Pace>(), Err(()), "{wrong}");
+        }
+        let same: KernelSpec = format!("{} pace=4096/1", SPECS[0]).parse().unwrap();
+        assert_eq!(same.to_string(), SPECS[0]);
+    }
+}

@@ -1,0 +1,169 @@
+//! `ixc kernel reduce`: a failing kernel, made small.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ixc::files::{Kind, atomic_write};
+use ixc::kernels::KernelError;
+use ixc::kernels::reduce::{Counts, Failing, Failure, failure, reduce};
+use ixc::kernels::run::Engine;
+use ixc::replacements::{SPEC, signature_difference};
+use serde_json::json;
+
+use super::super::force::Force;
+use super::super::output::{self, Printable, note};
+use super::choice::{InputChoice, KernelChoice, dims_text};
+
+/// Makes a failing kernel small: takes away statements, loops, buffers and dims as long as it fails in the same manner.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Without --while, what fails is found out first: that the emulator's results differ from the interpreter's, that the kernel cannot be \
+compiled or run, or that the compiler panics. Kernels that are tried all verify. With --while, CMD says whether one fails: `sh` runs it with the path \
+of a file as its argument $1, and status 0 is \"still fails\". What was found so far is written where it is interrupted by --tries, too.
+
+EXAMPLES:
+  ixc kernel reduce broken.ix -o small.ix
+  ixc kernel reduce demo:route --target zen4 -o small.ix
+  ixc kernel reduce k.ix -o small.ix --while '! ixc kernel run \"$1\" --dims 3'"
+)]
+pub struct Args {
+    #[command(flatten)]
+    kernel: KernelChoice,
+    #[command(flatten)]
+    inputs: InputChoice,
+    /// The file to write the smallest one to.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    #[command(flatten)]
+    force: Force,
+    /// A command that says whether a kernel still fails.
+    #[arg(long = "while", value_name = "CMD")]
+    command: Option<String>,
+    /// Run kernels in this process in place of the emulator: what is wrong with them can end it.
+    #[arg(long, conflicts_with = "command")]
+    native: bool,
+    /// Most kernels that are tried.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    tries: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The file of the smallest.
+const KIND: Kind = Kind {
+    name: "kernel",
+    is: |head| head.starts_with(b"; reduced ") || head.starts_with(b"kernel "),
+    streams: false,
+    private: false,
+};
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let result = self.force.open(&self.output, &KIND, &[])?;
+        let chosen = self.kernel.choose()?;
+        let case = self.inputs.case(chosen.clone())?;
+        let first = Failing { kernel: chosen.kernel.clone(), dims: case.dims.clone() };
+        let engine = if self.native { Engine::Native } else { Engine::Emulator };
+        // Beside the output, and gone at the end.
+        let tried = self.output.with_extension("tried.ix");
+        let manner = |failing: &Failing| -> anyhow::Result<Option<Failure>> {
+            match &self.command {
+                None => Ok(failure(&chosen, failing, self.inputs.seed(), engine)),
+                Some(command) => {
+                    atomic_write(&tried, failing.kernel.to_string().as_bytes()).map_err(ixc::Error::from)?;
+                    Ok(still_fails(command, &tried)?.then_some(Failure::Command))
+                }
+            }
+        };
+        let cleaned = |result: anyhow::Result<Option<Failure>>| {
+            if result.is_err() {
+                let _ = std::fs::remove_file(&tried);
+            }
+            result
+        };
+        // Panics are what is looked for: each would be told on standard error.
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let found = cleaned(manner(&first));
+        let mut failed = None;
+        let reduced = match &found {
+            Ok(Some(own)) => Some(reduce(&first, self.tries, &mut |failing| match manner(failing) {
+                Ok(found) => found.as_ref() == Some(own),
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            })),
+            Ok(None) | Err(_) => None,
+        };
+        std::panic::set_hook(hook);
+        let _ = std::fs::remove_file(&tried);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let (Some(own), Some(reduced)) = (found?, reduced) else {
+            return Err(ixc::Error::from(KernelError::FailsNot { kernel: chosen.name.clone() }).into());
+        };
+        let (before, after) = (Counts::of(&chosen.kernel), Counts::of(&reduced.smallest.kernel));
+        let kernel = &reduced.smallest.kernel;
+        let spec = chosen.spec.as_ref().filter(|_| signature_difference(&chosen.kernel, kernel).is_none());
+        result
+            .write(|file| {
+                writeln!(file, "; reduced from {}: {}", chosen.kernel.name, one_line(&own.to_string()))?;
+                if let Some(spec) = spec {
+                    writeln!(file, ";{SPEC}{spec}")?;
+                }
+                let dims = dims_text(kernel, &reduced.smallest.dims);
+                if !dims.is_empty() {
+                    writeln!(file, "; dims {dims}")?;
+                }
+                write!(file, "{kernel}")
+            })
+            .map_err(ixc::Error::from)?;
+        if self.json {
+            let facts = json!({
+                "kernel": chosen.kernel.name,
+                "target": chosen.target.name(),
+                "failure": own,
+                "before": before,
+                "after": after,
+                "dims": reduced.smallest.dims,
+                "tried": reduced.tried,
+                "complete": reduced.complete,
+                "file": self.output,
+            });
+            return Ok(output::json(out, "ixc.kernel-reduce.v1", &facts)?);
+        }
+        writeln!(out, "kernel      {}", chosen.kernel.name)?;
+        writeln!(out, "fails       {}", Printable(&own.to_string()))?;
+        for (name, before, after) in [
+            ("statements", before.statements, after.statements),
+            ("loops", before.loops, after.loops),
+            ("buffers", before.buffers, after.buffers),
+            ("dims", before.dims, after.dims),
+        ] {
+            writeln!(out, "{name:<11} {before} -> {after}")?;
+        }
+        writeln!(out, "tried       {} kernels", reduced.tried)?;
+        writeln!(out, "written to  {}", Printable(&self.output.display().to_string()))?;
+        if !reduced.complete {
+            note!("ixc: {} kernels were tried, and more could be: --tries", reduced.tried);
+        }
+        Ok(())
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Whether the command says so of a file.
+fn still_fails(command: &str, file: &Path) -> Result<bool, ixc::Error> {
+    let mut sh = Command::new("sh");
+    sh.arg("-c").arg(command).arg("sh").arg(file);
+    let status = sh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    Ok(status.map_err(ixc::Error::io(Path::new("sh"), "run"))?.success())
+}

@@ -1,0 +1,333 @@
+//! What was measured to be faster than what the caches say, kept in a file: `ixc kernel tune` writes it, and whatever compiles a model for the
+//! same machine reads it.
+//!
+//! ```text
+//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv       to tuned-TARGET.json in the user's cache folder
+//! ixc run model.gguf --stats                                                    tuned     14 weights by ~/.cache/ixc/tuned-avx2.json
+//! ixc compile model.gguf --tuned other.json                                     a file that somebody names; `none` reads none
+//! ```
+//!
+//! A file is JSON: format `ixc-tuned`, version 1, which `ixc` wrote it, for which target, on which CPU (or by the model of which), and rows, each a
+//! choice for weights of a shape with what was measured, under a CRC-32. It is hostile until each row was read; whether a row is a candidate of a
+//! weight, the pass `tile` checks.
+//!
+//! Invariant: the file in the user's folder counts only where code is made for this machine, so that a named target gives the same plan everywhere.
+
+use std::path::{Path, PathBuf};
+
+use ixc_files::{ReadError, own, read_text};
+use ixc_ir::graph::Module;
+use ixc_kernels::MatmulStrategy;
+use ixc_kernels::candidates::Weight;
+use ixc_passes::options::{OptionSet, OptionValue};
+use ixc_passes::tile::{self, TUNED};
+use ixc_passes::tuned::{Choice, Tuned as Choices};
+use ixc_targets::Target;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::build::BUILD;
+use crate::cache_file::write_bytes;
+use crate::error::tuned::TunedError;
+use crate::machine::features::cpu_name;
+
+/// What the file says that it is.
+const FORMAT: &str = "ixc-tuned";
+/// Its version.
+const VERSION: u64 = 1;
+/// Bytes that are read at most: some thousand rows.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    format: String,
+    version: u64,
+    /// The `ixc` that wrote it: kernels of another may be faster or slower.
+    ixc: String,
+    target: String,
+    by: By,
+    rows: Vec<Row>,
+    /// Of the rows.
+    crc32: String,
+}
+
+/// What said how fast kernels are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum By {
+    /// This CPU, by its own name.
+    Cpu(String),
+    /// The cost model of a CPU.
+    Model(String),
+}
+
+/// A choice, and what was measured of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// The choice, as [`Choice`] reads it.
+    pub choice: String,
+    /// How the weight would be cut without it.
+    pub instead_of: String,
+    /// How many times as fast as that it was: median, and the quartiles.
+    pub ratio: [f64; 3],
+}
+
+/// Choices of a file, with where they come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuned {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether somebody named it; what lies in the user's folder counts for this machine alone.
+    is_named: bool,
+    target: String,
+    choices: Choices,
+}
+
+/// Of one target, in the user's folder.
+///
+/// # Errors
+/// Where the user has none.
+pub fn own_file(target: Target) -> Result<PathBuf, TunedError> {
+    let folder = own::folder().ok_or(TunedError::NoFolder)?;
+    Ok(folder.join(format!("tuned-{}.json", target.name())))
+}
+
+fn crc(rows: &[Row]) -> Result<String, serde_json::Error> {
+    Ok(format!("{:08x}", crc32fast::hash(&serde_json::to_vec(rows)?)))
+}
+
+/// Reads a file and checks all of it; nothing where it is not there.
+fn read(path: &Path) -> Result<Option<(Stored, Choices)>, Error> {
+    let text = match read_text(path, MAX_BYTES) {
+        Err(ReadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    let malformed = |problem: String| TunedError::Malformed { path: path.to_owned(), problem };
+    let stored: Stored = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    if (stored.format.as_str(), stored.version) != (FORMAT, VERSION) {
+        let found: String = stored.format.chars().take(32).collect();
+        return Err(malformed(format!("format {found:?} version {}, not {FORMAT} {VERSION}", stored.version)).into());
+    }
+    let found = crc(&stored.rows).map_err(|error| malformed(error.to_string()))?;
+    if found != stored.crc32 {
+        let expected = stored.crc32.chars().take(32).collect();
+        return Err(TunedError::Checksum { path: path.to_owned(), found, expected }.into());
+    }
+    let choice = |(at, row): (usize, &Row)| -> Result<Choice, TunedError> {
+        row.choice.parse().map_err(|()| TunedError::Row {
+            path: path.to_owned(),
+            row: at + 1,
+            found: row.choice.chars().take(128).collect(),
+            expected: Choices::EXPECTED,
+        })
+    };
+    let choices = stored.rows.iter().enumerate().map(choice).collect::<Result<_, _>>()?;
+    Ok(Some((stored, Choices(choices))))
+}
+
+/// Whether a file was made for this.
+fn is_of(path: &Path, stored: &Stored, by: &By, target: &str) -> Result<(), TunedError> {
+    let other = |key, found: &str, wanted: &str| {
+        let [found, wanted] = [found, wanted].map(|text| text.chars().take(64).collect());
+        TunedError::Other { path: path.to_owned(), key, found, wanted }
+    };
+    if stored.ixc != BUILD.version {
+        return Err(other("ixc", &stored.ixc, BUILD.version));
+    }
+    if stored.target != target {
+        return Err(other("target", &stored.target, target));
+    }
+    match (&stored.by, by) {
+        (By::Cpu(found), By::Cpu(wanted)) if found != wanted => Err(other("the CPU", found, wanted)),
+        (By::Model(found), By::Model(wanted)) if found != wanted => Err(other("the model of", found, wanted)),
+        (By::Cpu(found), By::Model(wanted)) => Err(other("the CPU", found, &format!("the model of {wanted}"))),
+        (By::Model(found), By::Cpu(wanted)) => Err(other("the model of", found, &format!("the CPU {wanted}"))),
+        _ => Ok(()),
+    }
+}
+
+impl Tuned {
+    /// Reads a file that somebody named.
+    ///
+    /// # Errors
+    /// Where it is not there, is none, or was made on another CPU or by another `ixc`.
+    pub fn named(path: &Path) -> Result<Tuned, Error> {
+        let Some((stored, choices)) = read(path)? else {
+            let source = std::io::ErrorKind::NotFound.into();
+            return Err(ReadError::Io { path: path.to_owned(), source }.into());
+        };
+        let by = match &stored.by {
+            By::Cpu(_) => By::Cpu(cpu_name()),
+            by @ By::Model(_) => by.clone(),
+        };
+        is_of(path, &stored, &by, &stored.target)?;
+        Ok(Tuned { path: path.to_owned(), is_named: true, target: stored.target, choices })
+    }
+
+    /// What lies in the user's folder for this machine; nothing where there is nothing, or what is there does not hold here, which is logged.
+    pub fn of_this_machine() -> Option<Tuned> {
+        let (target, by) = (Target::native(), By::Cpu(cpu_name()));
+        let path = own_file(target).ok()?;
+        let found = read(&path).and_then(|found| {
+            let Some((stored, choices)) = found else { return Ok(None) };
+            is_of(&path, &stored, &by, target.name())?;
+            Ok(Some(choices))
+        });
+        match found {
+            Ok(choices) => choices.map(|choices| Tuned {
+                path: path.clone(),
+                is_named: false,
+                target: target.name().to_owned(),
+                choices,
+            }),
+            Err(error) => {
+                tracing::warn!(%error, "what was tuned is ignored");
+                None
+            }
+        }
+    }
+
+    /// Whether somebody named the file.
+    pub fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// Checks that it is for what is compiled.
+    ///
+    /// # Errors
+    /// Where somebody named it, and it is for another target.
+    pub fn check(&self, target: Target) -> Result<(), Error> {
+        if !self.is_named || self.target == target.name() {
+            return Ok(());
+        }
+        let (path, found) = (self.path.clone(), self.target.clone());
+        Err(TunedError::Other { path, key: "target", found, wanted: target.name().to_owned() }.into())
+    }
+
+    /// Tells the pass `tile`, where code is made for `target`; `is_native` says whether that is so because it is this machine's.
+    pub fn tell(&self, options: OptionSet, target: Target, is_native: bool) -> OptionSet {
+        if self.target != target.name() || !(self.is_named || is_native) {
+            return options;
+        }
+        let mut tile: tile::Options = options.of();
+        tile.tuned.0.extend(self.choices.0.iter().cloned());
+        options.with(&tile)
+    }
+}
+
+/// How many weights of a graph are cut as somebody measured.
+pub fn weights(module: &Module) -> usize {
+    let why = module.weights.iter().filter_map(|weight| weight.choice.why.as_deref());
+    why.filter(|why| why.starts_with(TUNED)).count()
+}
+
+/// A kernel of a weight.
+pub type Kernel = (Weight, MatmulStrategy);
+
+/// Puts what was found for a kernel of a weight into a file, in place of what stands there for it, or takes that out where nothing is faster; all others
+/// stay. The file is written aside and renamed.
+///
+/// # Errors
+/// Where what is there is none, or was made for something else; what the system says.
+pub fn put(path: &Path, target: Target, by: &By, (weight, strategy): Kernel, row: Option<Row>) -> Result<(), Error> {
+    let mut rows = match read(path)? {
+        Some((stored, choices)) => {
+            is_of(path, &stored, by, target.name())?;
+            let is_other = |(_, other): &(Row, &Choice)| (other.weight, other.strategy) != (weight, strategy);
+            let kept: Vec<Row> =
+                stored.rows.iter().cloned().zip(&choices.0).filter(is_other).map(|(row, _)| row).collect();
+            if row.is_none() && kept.len() == stored.rows.len() {
+                return Ok(());
+            }
+            kept
+        }
+        None if row.is_none() => return Ok(()),
+        None => Vec::new(),
+    };
+    rows.extend(row);
+    let failed = |error: serde_json::Error| Error::io(path, "write")(error.into());
+    let stored = Stored {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        ixc: BUILD.version.to_owned(),
+        target: target.name().to_owned(),
+        by: by.clone(),
+        crc32: crc(&rows).map_err(failed)?,
+        rows,
+    };
+    let text = serde_json::to_string_pretty(&stored).map_err(failed)? + "\n";
+    write_bytes(path, text.as_bytes()).map_err(Error::io(path, "write"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHOICES: [&str; 2] =
+        ["q4_k_r16 x=a8_super n=64 k=256: gemv@0/1", "q4_k_r16 x=a8_super n=64 k=256: rows=16 gemm/48"];
+
+    fn written(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ixc-tuned-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("t.json");
+        let _ = std::fs::remove_file(&path);
+        for text in CHOICES {
+            let choice: Choice = text.parse().unwrap();
+            let row = Row { choice: text.to_owned(), instead_of: "rows=32 gemm/96".to_owned(), ratio: [1.5, 1.4, 1.6] };
+            put(&path, Target::AVX2, &By::Cpu(cpu_name()), (choice.weight, choice.strategy), Some(row)).unwrap();
+        }
+        path
+    }
+
+    #[test]
+    fn choices_come_back_and_one_for_the_same_kernel_takes_the_place_of_another() {
+        let path = written("back");
+        let tuned = Tuned::named(&path).unwrap();
+        assert_eq!(tuned.choices.text(), CHOICES.join("; "));
+        let other = CHOICES[0].replace("@0/1", "@2048/1");
+        let row = Row { choice: other.clone(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1] };
+        let choice: Choice = other.parse().unwrap();
+        let kernel = (choice.weight, choice.strategy);
+        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
+        assert_eq!(Tuned::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
+        // Where nothing is faster any more, it is gone.
+        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
+        assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[1]);
+        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
+        // A named target that is another, and one that nobody named.
+        assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2, and this is amx"));
+        assert!(tuned.tell(OptionSet::default(), Target::AMX, true).is_empty());
+        let told: tile::Options = tuned.tell(OptionSet::default(), Target::AVX2, false).of();
+        assert_eq!(told.tuned, tuned.choices);
+        let own = Tuned { is_named: false, ..tuned };
+        assert!(own.check(Target::AMX).is_ok() && own.tell(OptionSet::default(), Target::AVX2, false).is_empty());
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_as_it_was_written_is_refused() {
+        let path = written("refused");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let error = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Tuned::named(&path).unwrap_err().to_string()
+        };
+        assert!(error("").contains("is no file of tuned choices"));
+        assert!(error(&text.replace("\"version\": 1", "\"version\": 2")).contains("version 2, not ixc-tuned 1"));
+        assert!(error(&text.replace("gemm/48", "gemm/24")).contains("the file is damaged"));
+        assert!(error(&text.replace("\"rows\"", "\"more\": 1, \"rows\"")).contains("unknown field `more`"));
+        assert!(error(&text.replace(&cpu_name(), "other")).contains("was tuned for the CPU other"));
+        assert!(error(&text.replace(BUILD.version, "0.0.0")).contains("was tuned for ixc 0.0.0"));
+        // A checksum says nothing of what a row means.
+        let mut stored: Stored = serde_json::from_str(&text).unwrap();
+        stored.rows[1].choice = "q4_k_r16 x=a8_super n=64 k=256: magic".to_owned();
+        stored.crc32 = crc(&stored.rows).unwrap();
+        let said = error(&serde_json::to_string(&stored).unwrap());
+        assert!(said.contains("row 2 is") && said.contains("expected FORMAT x=FORMAT"), "{said}");
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        assert!(matches!(Tuned::named(&path), Err(Error::Read(_))));
+    }
+}

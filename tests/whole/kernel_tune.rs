@@ -1,0 +1,221 @@
+//! `ixc kernel tune` and `ixc kernel reduce`, and what is done with what they write.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use ixc::kernels::KernelSpec;
+use ixc::kernels::cut::Cut;
+use ixc::targets::Target;
+use serde_json::Value as Json;
+
+/// A spec of the demo model that is cut by `gemm`, and how its weight is.
+fn spec_of_demo() -> (KernelSpec, Cut) {
+    let model = ixc::model::Model::new(ixc::demo::open().unwrap()).unwrap();
+    let options = ixc::compile::Options { target: Some(Target::native()), ..ixc::compile::Options::default() };
+    let (_, plan) = ixc::compile::specs(&model, &options).unwrap();
+    let cut = |spec: &KernelSpec| Cut::of(spec).map(|cut| (spec.clone(), cut));
+    let many = |(_, cut): &(KernelSpec, Cut)| cut.strategy == ixc::kernels::MatmulStrategy::Gemm && cut.tile == 32;
+    plan.kernels.iter().filter_map(cut).find(many).expect("the demo model has a product by gemm")
+}
+
+#[test]
+fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
+    let folder = scratch("kernel-tune");
+    let file = folder.join("tuned.json");
+    let tune = ["kernel", "tune", "linear", "format=q4_k_r16", "k=256", "tile=32", "n=512", "shape=gemv"];
+    let more = ["-r", "3", "--place", "caches", "--json", "-o", file.to_str().unwrap()];
+    let facts: Json = serde_json::from_str(&stdout(ixc(tune.into_iter().chain(more)))).unwrap();
+    let candidates = facts["candidates"].as_array().unwrap();
+    assert!(candidates.iter().any(|row| row["what"].as_str().unwrap().contains("@0/1")), "{facts:#}");
+    assert!(facts["tiling"].as_str().unwrap().contains("gemv<=5/5"), "{facts:#}");
+    assert_eq!(facts["winner"].is_null(), !file.exists());
+    // What is said to be faster was measured so, twice.
+    if let Some(ratio) = facts["winner"]["measured"]["ratio"].as_array() {
+        let ratio: Vec<f64> = ratio.iter().map(|value| value.as_f64().unwrap()).collect();
+        assert!(ratio[1] > 1.0 && ratio[0] > 1.01, "{facts:#}");
+    }
+    let table = stdout(ixc(tune.into_iter().chain(["-r", "2", "--place", "caches", "--no-save"])));
+    assert!(
+        table.contains("candidate") && table.contains("us/row") && table.contains("by the caches: rows="),
+        "{table}"
+    );
+    // For a CPU that is not here its model says.
+    let zen4 = folder.join("zen4.json");
+    let by_model =
+        ["kernel", "tune", "linear", "format=q4_k_r16", "k=512", "tile=32", "n=512", "shape=gemm", "--target"];
+    let foreign = Target::all().find(|target| !target.missing().is_empty() && target.isa().vector_bytes == 64);
+    let Some(foreign) = foreign else { return };
+    let output = ixc(by_model.into_iter().chain([foreign.name()])).output().unwrap();
+    assert!(stderr(&output).contains("name a file to write with -o"), "{}", stderr(&output));
+    let table = stdout(ixc(by_model.into_iter().chain([foreign.name(), "-o", zen4.to_str().unwrap()])));
+    assert!(table.contains("cycles/row") && table.contains("the model of "), "{table}");
+}
+
+/// What was tuned is found by the pass, is said, and changes no bit; what is no candidate, or was tuned elsewhere, is refused.
+#[test]
+fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
+    let folder = scratch("kernel-tuned");
+    let (file, model) = (folder.join("tuned.json"), demo_model());
+    let (spec, cut) = spec_of_demo();
+    let target = Target::native();
+    let caches = ixc::targets::CoreCaches::here(target.row());
+    let (own, _) = ixc::passes::tile::by_caches(&cut.weight, target, &caches);
+    let part = &own.parts[0];
+    let rows = if part.rows == 16 { 32 } else { 16 };
+    let weight = {
+        let ixc::kernels::candidates::Weight { format, x, n, k, .. } = cut.weight;
+        format!("{format} x={x} n={n} k={k}")
+    };
+    let put = |choice: &str| {
+        let _ = fs::remove_file(&file);
+        let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: own.to_string(), ratio: [1.2, 1.1, 1.3] };
+        let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
+        ixc::tuned::put(&file, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
+    };
+    let run = |tuned: &str| {
+        let words = ["run", "-p", "The borrow checker", "-n", "6", "--temp", "0", "--stats", "--tuned", tuned];
+        ixc(words).arg(&model).output().unwrap()
+    };
+    let plain = run("none");
+    assert!(plain.status.success() && !stderr(&plain).contains("tuned  "), "{}", stderr(&plain));
+    let path = file.to_str().unwrap();
+    for choice in [format!("{weight}: rows={rows} gemm/24@1024/2"), format!("{weight}: gemm/48@0/4")] {
+        put(&choice);
+        let tuned = run(path);
+        let said = stderr(&tuned);
+        assert!(tuned.status.success(), "{spec}: {said}");
+        assert!(said.contains("tuned  ") && said.contains(" by ") && said.contains("tuned.json"), "{said}");
+        assert_eq!(tuned.stdout, plain.stdout, "{choice}");
+    }
+    // Logits, too, of a plan that was compiled so.
+    let logits = |tuned: &str| {
+        let [plan, out] = ["plan.ixp", "logits.npy"].map(|name| folder.join(name));
+        let mut compile = ixc(["compile", "--no-weights", "--force", "--tuned", tuned, "-o", plan.to_str().unwrap()]);
+        compile.arg(&model);
+        stdout(compile);
+        let tokens = (1..40).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+        let mut logits = ixc(["logits", "--tokens", &tokens, "--force", "-o", out.to_str().unwrap()]);
+        logits.arg(&plan);
+        stdout(logits);
+        (fs::read(&out).unwrap(), fs::read(&plan).unwrap())
+    };
+    let (own, tuned) = (logits("none"), logits(path));
+    assert!(own.0 == tuned.0 && own.1 != tuned.1, "the tuned plan gives other logits, or is the same");
+    put(&format!("{weight}: rows=24 gemm/24"));
+    let refused = run(path);
+    assert!(!refused.status.success() && stderr(&refused).contains("is no candidate of @"), "{}", stderr(&refused));
+    put(&format!("{weight}: gemm/48"));
+    let text = fs::read_to_string(&file).unwrap();
+    for (edit, says) in [
+        (text.replace("gemm/48", "gemm/24"), "the file is damaged"),
+        (text.replace(target.name(), "amx"), "was tuned for target amx"),
+        (text[..text.len() / 2].to_owned(), "is no file of tuned choices"),
+    ] {
+        fs::write(&file, edit).unwrap();
+        let refused = run(path);
+        assert!(!refused.status.success() && stderr(&refused).contains(says), "{says}: {}", stderr(&refused));
+    }
+    let missing = run(folder.join("nothing.json").to_str().unwrap());
+    assert_eq!(missing.status.code(), Some(66), "{}", stderr(&missing));
+    // A plan was cut already.
+    fs::write(&file, &text).unwrap();
+    let plan = folder.join("demo.ixp");
+    let compile = ["compile", "--no-weights", "--tuned", path, "-o", plan.to_str().unwrap()];
+    stdout({
+        let mut command = ixc(compile);
+        command.arg(&model);
+        command
+    });
+    let output = ixc(["run", "-p", "a", "-n", "1", "--tuned", path]).arg(&plan).output().unwrap();
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("how weights are cut"), "{}", stderr(&output));
+}
+
+/// What lies in the user's folder counts for this machine, and where it does not hold it is no error.
+#[test]
+fn the_users_own_file_is_found_and_never_in_the_way() {
+    let folder = scratch("kernel-tuned-own");
+    let (_, cut) = spec_of_demo();
+    let ixc::kernels::candidates::Weight { format, x, n, k, .. } = cut.weight;
+    let choice = format!("{format} x={x} n={n} k={k}: gemm/48");
+    let target = Target::native();
+    let file = folder.join("ixc").join(format!("tuned-{}.json", target.name()));
+    let row = ixc::tuned::Row { choice: choice.clone(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3] };
+    let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
+    ixc::tuned::put(&file, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
+    let run = |more: &[&str]| {
+        let words = ["run", "-p", "a", "-n", "1", "--temp", "0", "--stats"];
+        let output = ixc(words.iter().chain(more)).env("XDG_CACHE_HOME", &folder).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert!(run(&[]).contains("tuned  "));
+    // A target that is named has the same plan everywhere.
+    assert!(!run(&["--target", target.name()]).contains("tuned  "));
+    assert!(!run(&["--tuned", "none"]).contains("tuned  "));
+    fs::write(&file, "{").unwrap();
+    assert!(!run(&[]).contains("tuned  "));
+}
+
+#[test]
+fn a_failing_kernel_becomes_small() {
+    let folder = scratch("kernel-reduce");
+    let (kernel, small) = (folder.join("k.ix"), folder.join("small.ix"));
+    let [from, to] = [&kernel, &small].map(|path| path.to_str().unwrap());
+    let shown = stdout(ixc(["kernel", "show", "silu", "--stage", "ir", "--target", "avx512"]));
+    fs::write(&kernel, &shown).unwrap();
+    // A target without such vectors refuses it, whatever the rest is.
+    let reduce = ["kernel", "reduce", from, "--target", "avx2", "-o", to];
+    let refused = ixc(reduce).output().unwrap();
+    // The spec's own kernel for this target is called alike, so that it is tried.
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned() + &stderr(&refused);
+    assert!(refused.status.success(), "{said}");
+    assert!(said.contains("it is refused: ") && said.contains("statements"), "{said}");
+    let text = fs::read_to_string(&small).unwrap();
+    assert!(text.starts_with("; reduced from ") && text.lines().count() < 10, "{text}");
+    let failing = ixc(["kernel", "run", to, "--target", "avx2", "--emulate"]).output().unwrap();
+    assert!(stderr(&failing).contains("vectors of up to 32 bytes"), "{}", stderr(&failing));
+    // A command says what fails: kernels that clamp from above.
+    let facts: Json = serde_json::from_str(&stdout(ixc([
+        "kernel",
+        "reduce",
+        "silu",
+        "--target",
+        "avx2",
+        "-o",
+        to,
+        "--while",
+        "grep -q ' min f32x8' \"$1\"",
+        "--json",
+    ])))
+    .unwrap();
+    assert!(facts["after"]["statements"].as_u64() <= Some(4) && facts["complete"] == true, "{facts:#}");
+    assert!(fs::read_to_string(&small).unwrap().contains(" min f32x8"));
+    assert_eq!(folder_of(&folder), ["k.ix", "small.ix"]);
+    // What does not fail is not made smaller, nor is another file written over.
+    let fine = ixc(["kernel", "reduce", "silu", "--target", "avx2", "-o", to]).output().unwrap();
+    assert!(fine.status.code() == Some(65) && stderr(&fine).contains("does not fail"), "{}", stderr(&fine));
+    let other = folder.join("precious");
+    fs::write(&other, "text").unwrap();
+    let kept = ixc(["kernel", "reduce", from, "--target", "avx2", "-o", other.to_str().unwrap()]).output().unwrap();
+    assert!(kept.status.code() == Some(2) && fs::read(&other).unwrap() == b"text", "{}", stderr(&kept));
+}
+
+fn folder_of(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// Kernels with other dims are not given each other's.
+#[test]
+fn kernels_that_are_called_otherwise_are_told_apart_before_they_run() {
+    let output = ixc(["kernel", "diff", "gemv_q4_k", "gemm_q4_k", "--target", "avx2"]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(65), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "error: kernels that are called otherwise cannot be compared:");
+    assert!(lines[1].starts_with("  gemv_q4_k") && lines[1].contains("dim %groups in 0..="), "{said}");
+    assert!(lines[2].starts_with("  gemm_q4_k") && lines[2].contains("dim %small_groups in 0..=1"), "{said}");
+}
