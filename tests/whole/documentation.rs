@@ -187,7 +187,7 @@ fn follow(page: &Path, model: &Path) -> Done {
         if let Some(why) = left_out {
             // Options are taken as far as to the one that asks for help.
             let plain = command.starts_with("ixc ") && !command.contains(['|', '>', '&', '#', '\n']);
-            if let (true, (false, said)) = (plain, run(&format!("{command} --help"), &folder)) {
+            if plain && let (false, said) = run(&format!("{command} --help"), &folder) {
                 done.wrong.push(format!("{at}\n{said}"));
             }
             done.left_out.push(format!("{at}: {why}"));

@@ -157,7 +157,8 @@ fn graphs_plans_and_programs_are_drawn_in_both_languages() {
     assert!(fused.edges.iter().any(|(_, _, label)| label.contains("token<@kv.0>")), "{fused:?}");
     let plan = both(&["dump", "--target", "avx2", "--stage", "plan"], "--format");
     assert_eq!(plan, both(&["dump", "--target", "avx2", "--after", "steps"], "--format"));
-    assert!(plan.edges.iter().any(|(_, _, label)| label == "read before"), "{plan:?}");
+    let streamed = both(&["dump", "--target", "avx2", "--stage", "plan", "--expert-memory", "1MiB"], "--format");
+    assert!(streamed.edges.iter().any(|(_, _, label)| label == "read before"), "{streamed:?}");
     let programs = both(&["simulate", "--target", "dataflow:small"], "--draw");
     let said = ixc(["simulate", "--target", "dataflow:small"]).output().unwrap();
     let count: usize = stderr(&said).trim_start_matches("ixc: ").split_once(" programs").unwrap().0.parse().unwrap();

@@ -170,13 +170,12 @@ fn textmate_leaves_nothing_over() {
     for text in &texts {
         for line in text.lines() {
             let tokens = grammar.tokens(line).unwrap_or_else(|rest| panic!("{line}: no rule takes {rest}"));
-            // Behind a definition, or at the beginning of a statement without, stands an op or a loop.
-            let op = match &tokens[..] {
-                [("value", _), .., ("operator", "="), op, ("vector" | "tile" | "value" | "symbol", _), ..] => op,
-                _ => continue,
-            };
-            if tokens.iter().filter(|(_, token)| *token == "=").count() == 1 {
-                assert!(["graph_op", "kernel_op", "keyword"].contains(&op.0), "{line}: {op:?}");
+            // Behind what a statement defines stands its op, or a loop.
+            let equals: Vec<usize> = (0..tokens.len()).filter(|&at| tokens[at].1 == "=").collect();
+            if let (Some(("value", _)), [at]) = (tokens.first(), &equals[..]) {
+                let op = tokens.get(at + 1);
+                let is_op = op.is_some_and(|(rule, _)| ["graph_op", "kernel_op", "keyword"].contains(rule));
+                assert!(is_op, "{line}: {op:?}");
             }
         }
     }
