@@ -88,9 +88,8 @@ impl Graph {
             Shape::Round => String::new(),
             Shape::Box => "shape = box ".to_owned(),
         };
-        let style = |_, edge: EdgeReference<'_, Edge>| {
-            if edge.weight().dashed { "style = dashed " } else { "" }.to_owned()
-        };
+        let style =
+            |_, edge: EdgeReference<'_, Edge>| if edge.weight().dashed { "style = dashed " } else { "" }.to_owned();
         Dot::with_attr_getters(&self.graph, &[], &style, &shape).to_string()
     }
 
@@ -220,7 +219,10 @@ mod tests {
         let mut drawing = hostile();
         drawing.graphs.push(("a \"b\"".to_owned(), drawing.graphs[0].1.clone()));
         let text = drawing.text(Language::Mermaid);
-        assert!(text.contains("  subgraph g1[\"a #34;b#34;\"]\n    n2[") && text.contains("\n    n3 --> n2\n"), "{text}");
+        assert!(
+            text.contains("  subgraph g1[\"a #34;b#34;\"]\n    n2[") && text.contains("\n    n3 --> n2\n"),
+            "{text}"
+        );
         assert_eq!((text.matches("flowchart").count(), text.matches("\n  end\n").count()), (1, 2));
         assert_eq!(drawing.text(Language::Dot).matches("digraph {").count(), 2);
     }

@@ -86,7 +86,10 @@ impl Args {
                 Stage::Fused => manager::graph_passes().last().copied(),
                 Stage::Plan => Some(ixc::passes::schedule::steps::PASS.name),
                 Stage::Kernel | Stage::Asm => {
-                    return Err(Usage("kernels are not drawn: a drawing is of --stage graph, fused or plan, or --after a pass".into()).into());
+                    return Err(Usage(
+                        "kernels are not drawn: a drawing is of --stage graph, fused or plan, or --after a pass".into(),
+                    )
+                    .into());
                 }
             };
             let model = self.model.open()?;

@@ -5,6 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ixc::frontend::arch::ARCHITECTURES;
+use ixc::ir::format::FORMATS;
+
 use crate::documentation::{name, pages};
 use crate::support::scratch;
 
@@ -97,6 +100,41 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     let count: usize = pages.iter().map(|page| links(&fs::read_to_string(page).unwrap()).len()).sum();
     assert!(count > 50, "only {count} links were found");
+}
+
+/// Files that a text names in code: those whose first folder is one of the repository's.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    words.filter(|word| {
+        let is_path = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte));
+        let first = word.split_once('/').map(|(first, _)| first);
+        // A kernel's file of a dump is in no folder of the repository, though one is called alike.
+        is_path && first.is_some_and(|first| first != "kernels" && !first.is_empty() && root().join(first).is_dir())
+    })
+}
+
+#[test]
+fn files_that_pages_name_are_there() {
+    let more = ["ARCHITECTURE.md", "CHANGELOG.md", "editors/README.md"];
+    let pages = pages().into_iter().chain(more.map(|page| root().join(page)));
+    let mut count = 0;
+    for page in pages {
+        let (text, beside) = (fs::read_to_string(&page).unwrap(), page.parent().unwrap());
+        for word in named(&text) {
+            let is_there = root().join(word).exists() || beside.join(word).exists();
+            assert!(is_there, "{}: there is no {word}", name(&page));
+            count += 1;
+        }
+    }
+    assert!(count > 100, "only {count} names were found");
+}
+
+#[test]
+fn counts_are_those_of_the_tables() {
+    let formats = FORMATS.iter().filter(|row| row.gguf_id.is_some()).count();
+    let changes = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    let said = format!("of {} architectures in {formats} block formats;", ARCHITECTURES.len());
+    assert!(changes.contains(&said), "CHANGELOG.md does not say: {said}");
 }
 
 #[test]

@@ -84,7 +84,9 @@ fn commands(text: &str) -> Result<Vec<Shown>, String> {
             let is_command = |line: &str| ["ixc ", "$ ", "cargo "].iter().any(|start| line.starts_with(start));
             match block.iter().find(|(line, _)| is_command(line)) {
                 Some((line, number)) if info != "text" => {
-                    return Err(format!("{number}: {line}: a block of commands is fenced as console, a synopsis as text"));
+                    return Err(format!(
+                        "{number}: {line}: a block of commands is fenced as console, a synopsis as text"
+                    ));
                 }
                 _ if left_out.is_some() => return Err(format!("{number}: only a block of commands is not run")),
                 _ => continue,
@@ -299,7 +301,9 @@ fn what_is_printed_is_compared() {
     assert!(same("a\nb\nc\n", "...\nc"));
     assert!(same("a 12 b 3 c", "a ... b ... c"));
     assert!(same("a\n\n", "a\n...\n..."));
-    for (printed, shown) in [("a\nb", "a"), ("a", "a\nb"), ("ab", "a"), ("a 1 b", "a ... c"), ("x\na", "a\n..."), ("b", "...\na")] {
+    for (printed, shown) in
+        [("a\nb", "a"), ("a", "a\nb"), ("ab", "a"), ("a 1 b", "a ... c"), ("x\na", "a\n..."), ("b", "...\na")]
+    {
         assert!(!same(printed, shown), "{printed:?} is not {shown:?}");
     }
 }

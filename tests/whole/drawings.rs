@@ -91,7 +91,9 @@ fn read_mermaid(text: &str) -> Option<Read> {
             depth += 1;
         } else if line == "end" {
             depth -= 1;
-        } else if let Some((from, rest)) = line.split_once(" -->").or_else(|| line.split_once(" -.->")).filter(|(from, _)| is_id(from)) {
+        } else if let Some((from, rest)) =
+            line.split_once(" -->").or_else(|| line.split_once(" -.->")).filter(|(from, _)| is_id(from))
+        {
             let (of, to) = match rest.strip_prefix("|\"") {
                 Some(rest) => rest.split_once("\"| ").map(|(of, to)| (label(of), to))?,
                 None => (Some(String::new()), rest.strip_prefix(' ')?),
@@ -103,7 +105,9 @@ fn read_mermaid(text: &str) -> Option<Read> {
         } else {
             let at = line.find(['[', '('])?;
             let (id, rest) = line.split_at(at);
-            let inner = [("([\"", "\"])"), ("[\"", "\"]")].into_iter().find_map(|(open, close)| rest.strip_prefix(open)?.strip_suffix(close))?;
+            let inner = [("([\"", "\"])"), ("[\"", "\"]")]
+                .into_iter()
+                .find_map(|(open, close)| rest.strip_prefix(open)?.strip_suffix(close))?;
             if !is_id(id) {
                 return None;
             }
@@ -184,10 +188,17 @@ fn hostile_names_stay_labels() {
 
 #[test]
 fn what_is_no_drawing_is_not_read() {
-    for wrong in ["digraph {\n", "digraph {\n    0 [ label = \"a\"b\" ]\n}\n", "digraph {\n    a -> 1 [ label = \"\" ]\n}\n"] {
+    for wrong in
+        ["digraph {\n", "digraph {\n    0 [ label = \"a\"b\" ]\n}\n", "digraph {\n    a -> 1 [ label = \"\" ]\n}\n"]
+    {
         assert_eq!(read_dot(wrong), None, "{wrong}");
     }
-    for wrong in ["graph TD\n", "flowchart TD\n  n0[\"<b>\"]\n", "flowchart TD\n  n0[\"a\"b\"]\n", "flowchart TD\n  n0 -->|\"x\"| m\n"] {
+    for wrong in [
+        "graph TD\n",
+        "flowchart TD\n  n0[\"<b>\"]\n",
+        "flowchart TD\n  n0[\"a\"b\"]\n",
+        "flowchart TD\n  n0 -->|\"x\"| m\n",
+    ] {
         assert_eq!(read_mermaid(wrong), None, "{wrong}");
     }
 }

@@ -14,6 +14,7 @@ use ixc_testing::becomes;
 use regex_automata::Anchored;
 use regex_automata::Input;
 use regex_automata::meta::Regex;
+use regex_automata::util::syntax;
 use serde_json::{Value as Json, json};
 
 use crate::support::{ixc, scratch, stderr, stdout};
@@ -34,9 +35,12 @@ fn tables() -> Json {
         let of = |memory| match memory {
             Memory::None => "operands",
             Memory::Index => "sum",
-            Memory::Load | Memory::LoadElement | Memory::Store | Memory::LoadRows | Memory::StoreRows | Memory::Hint => {
-                "address"
-            }
+            Memory::Load
+            | Memory::LoadElement
+            | Memory::Store
+            | Memory::LoadRows
+            | Memory::StoreRows
+            | Memory::Hint => "address",
         };
         let rows = KERNEL_OPS.iter().filter(|row| {
             let alone = row.memory == Memory::None && row.operands == 0 && row.imm == ImmKind::None;
@@ -117,7 +121,10 @@ impl Grammar {
         let rules = grammar["patterns"].as_array().unwrap().iter().map(|pattern| {
             let name = pattern["include"].as_str().unwrap().trim_start_matches('#');
             let rule = grammar["repository"][name]["match"].as_str().unwrap();
-            (name.to_owned(), Regex::new(rule).unwrap_or_else(|error| panic!("{name}: {error}")))
+            // Words end as ASCII has them, for which no tables are needed.
+            let bytes = syntax::Config::new().unicode(false).utf8(false);
+            let regex = Regex::builder().syntax(bytes).build(rule);
+            (name.to_owned(), regex.unwrap_or_else(|error| panic!("{name}: {error}")))
         });
         Grammar { rules: rules.collect() }
     }
@@ -148,7 +155,8 @@ impl Grammar {
 /// Texts of graphs and kernels that the parsers read: those of tests, and those of the demo model.
 fn texts() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["codegen/tests/lower", "dataflow/tests/pieces", "ir/tests/graph", "ir/tests/kernel", "passes/tests/ir"];
+    let folders =
+        ["codegen/tests/lower", "dataflow/tests/pieces", "ir/tests/graph", "ir/tests/kernel", "passes/tests/ir"];
     let files = folders.iter().flat_map(|folder| becomes::files(&root.join(folder)).unwrap());
     let is_read = |text: &String| {
         ixc::ir::graph::parse::parse(text).is_ok() || ixc::ir::kernel::parse::parse_unverified(text).is_ok()
@@ -159,7 +167,9 @@ fn texts() -> Vec<String> {
     }
     for target in ["avx2", "amx"] {
         let kernels = stdout(ixc(["dump", "--target", target, "--stage", "kernel"]));
-        texts.extend(kernels.split("\nkernel ").map(|kernel| format!("kernel {}", kernel.trim_start_matches("kernel "))));
+        texts.extend(
+            kernels.split("\nkernel ").map(|kernel| format!("kernel {}", kernel.trim_start_matches("kernel "))),
+        );
     }
     texts
 }
@@ -199,7 +209,14 @@ fn tree_sitter_reads_what_the_parsers_read() {
     println!("tool: tree-sitter");
     let here = scratch("tree-sitter");
     let from = folder().join("tree-sitter-ix");
-    for file in ["grammar.js", "ops.json", "tree-sitter.json", "package.json", "test/corpus/graph.txt", "test/corpus/kernel.txt"] {
+    for file in [
+        "grammar.js",
+        "ops.json",
+        "tree-sitter.json",
+        "package.json",
+        "test/corpus/graph.txt",
+        "test/corpus/kernel.txt",
+    ] {
         fs::create_dir_all(here.join(file).parent().unwrap()).unwrap();
         fs::copy(from.join(file), here.join(file)).unwrap();
     }
