@@ -51,7 +51,17 @@ mod tests {
     fn programs_are_boxes_and_streams_are_edges() {
         let mut descriptor = chain("tiny", &[(1, 0), (6, 5), (2, 7)]);
         descriptor.programs[1].label = "hostile\" --> \u{1b}".to_owned();
-        let expected = r##"@@"##;
+        let expected = r##"flowchart TD
+  n0["copy 0<br/>copy8<br/>1 instance on PE 1, 0"]
+  n1["hostile#34; --#62; #92;u{1b}<br/>copy8<br/>1 instance on PE 6, 5"]
+  n2["copy 2<br/>copy8<br/>1 instance on PE 2, 7"]
+  n3(["host"])
+  n4(["host"])
+  n3 -->|"x, 32 bytes a row"| n0
+  n0 -->|"t0, 32 bytes a row"| n1
+  n1 -->|"t1, 32 bytes a row"| n2
+  n2 -->|"t2, 32 bytes a row"| n4
+"##;
         assert_eq!(draw(&descriptor).text(Language::Mermaid), expected);
     }
 
