@@ -43,7 +43,7 @@ const DEFAULT_TOKENS: usize = 32;
   ixc simulate                                    a token of the demo model
   ixc simulate model.gguf --target dataflow:wse3 --batch 1,8,64 --position 500
   ixc simulate descriptor.json --html grid.html   a page that draws it
-  ixc simulate --draw dot | dot -Tsvg > out.svg   which programs there are, and what goes between them
+  ixc simulate --draw dot | dot -Tsvg > out.svg   programs and their streams
   ixc simulate -p \"The borrow checker\" -n 8 --check
                                                   text, compared with the CPU's
 
