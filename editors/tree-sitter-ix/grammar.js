@@ -6,7 +6,7 @@ const tables = require('./ops.json');
 
 const comma = (rule) => seq(rule, repeat(seq(',', rule)));
 const list = (rule) => optional(comma(rule));
-const any = (names) => choice(...names);
+const any = (names) => (names.length > 1 ? choice(...names) : names[0]);
 // Names in kernels have no `-`, which subtracts there.
 const name = ($) => alias($.kernel_value, $.value);
 
