@@ -25,6 +25,7 @@
 //! | [`queue`] | events in the order of time |
 //! | [`simulate`] | the simulator |
 //! | [`data`] | the bytes, where results are wanted and not only times |
+//! | [`drawing`] | programs and streams as a graph that is drawn |
 //! | [`report`] | what a step took |
 //! | [`page`] | a report as a web page |
 //!
@@ -40,6 +41,7 @@ pub mod cost;
 pub mod data;
 pub mod descriptor;
 pub(crate) mod dims;
+pub mod drawing;
 pub mod grid;
 pub mod grids;
 pub mod layout;

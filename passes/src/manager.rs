@@ -9,8 +9,9 @@
 //! `run`; its options stand there, too. After each the IR can be printed and read back ([`Ir::text`], [`Ir::parse`]), so that what one
 //! left can be changed and the next be run on it.
 
+use ixc_ir::drawing::Drawing;
 use ixc_ir::graph::Module;
-use ixc_ir::graph::dot::dot;
+use ixc_ir::graph::draw::draw;
 use ixc_ir::graph::parse::{ParseError, parse};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::plan::Plan;
@@ -67,12 +68,14 @@ impl Ir {
         }
     }
 
-    /// In the DOT language, for Graphviz: of a graph a drawing for each function, of tasks what they wait for. A plan has none: its steps
-    /// are all that it says of order.
-    pub fn dot(&self) -> Option<String> {
+    /// As a drawing: of a graph one for each function, of tasks what they wait for. A plan has none: its steps are all that it says of order.
+    pub fn drawing(&self) -> Option<Drawing> {
         match self {
-            Ir::Graph(module) => Some(module.functions.iter().map(|function| dot(module, function)).collect()),
-            Ir::Draft(draft) => Some(hazards::dot(draft)),
+            Ir::Graph(module) => {
+                let graphs = module.functions.iter().map(|function| (function.name.clone(), draw(module, function)));
+                Some(Drawing { graphs: graphs.collect() })
+            }
+            Ir::Draft(draft) => Some(Drawing { graphs: vec![("tasks".to_owned(), hazards::draw(draft))] }),
             Ir::Plan(_) => None,
         }
     }

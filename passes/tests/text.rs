@@ -3,10 +3,11 @@
 //!
 //! A plan is shown as `ixc dump --stage plan` shows it, for 8 tokens a step; weights without a place lie one after the other. Lines before the
 //! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
-//! core's caches. `// as: dot` shows what was made as Graphviz draws it.
+//! core's caches. `// as: dot` shows what was made as Graphviz draws it, `// as: mermaid` as Mermaid does.
 
 use std::path::Path;
 
+use ixc_ir::drawing::Language;
 use ixc_ir::graph::Place;
 use ixc_ir::graph::parse::parse;
 use ixc_ir::plan::SourceFile;
@@ -62,8 +63,10 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         }
         ir = read;
     }
-    if said(input, "as").any(|form| form == "dot") {
-        return ir.dot().ok_or_else(|| "a plan has no drawing".into());
+    for (form, language) in [("dot", Language::Dot), ("mermaid", Language::Mermaid)] {
+        if said(input, "as").any(|said| said == form) {
+            return Ok(ir.drawing().ok_or("a plan has no drawing")?.text(language));
+        }
     }
     Ok(match ir {
         Ir::Plan(plan) => print(&plan, |kernel| kernel.name()),

@@ -8,6 +8,7 @@ use ixc::passes::manager::{self, Ir, Stop};
 use super::Usage;
 use super::changed::ChangeChoice;
 use super::choose::ModelArgument;
+use super::drawing::{FormatChoice, drawn};
 use super::experts::Experts;
 use super::passes::PassChoice;
 use super::stages::Stage;
@@ -20,7 +21,10 @@ use super::stages::Stage;
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
   ixc dump --stage plan                      the built-in demo model
   ixc dump model.gguf --after tile           how each weight is cut, and why
-  ixc dump model.gguf --dot | dot -Tsvg      the graph of a step, drawn
+  ixc dump model.gguf --format dot | dot -Tsvg
+                                             the graph of a step, drawn
+  ixc dump model.gguf --stage plan --format mermaid
+                                             its tasks, and what they wait for
   ixc dump --stage fused --expert-memory 1MiB --predict 2
                                              when experts are loaded")]
 pub struct Args {
@@ -32,9 +36,8 @@ pub struct Args {
     /// What a pass of `ixc opt` leaves, as text that `ixc opt` reads.
     #[arg(long, value_name = "PASS", conflicts_with_all = ["stage", "kernel"], value_parser = manager::names())]
     after: Option<String>,
-    /// The drawing of a graph, or of tasks that a pass left, for Graphviz: ops are nodes, values with their types edges.
-    #[arg(long, conflicts_with = "kernel")]
-    dot: bool,
+    #[command(flatten)]
+    format: FormatChoice,
     /// Only kernels whose names contain this.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
@@ -62,41 +65,46 @@ impl Args {
             ..Options::default()
         };
         let options = self.changes.over(options)?;
+        let language = self.format.language();
+        if language.is_some() && self.kernel.is_some() {
+            return Err(Usage("kernels are not drawn: --kernel chooses those whose text is printed".into()).into());
+        }
         if let Some(pass) = &self.after {
             let stop = after(&self.model.open()?, &options, pass)?;
-            let text = if self.dot { drawn(&stop.ir, true)? } else { stop.text() };
+            let text = language.map_or_else(|| Ok(stop.text()), |language| drawn(&stop.ir, language))?;
             return Ok(out.write_all(text.as_bytes())?);
         }
-        let written = self.dot.then_some(Stage::Graph);
-        let Some(stage) = self.stage.or(written) else { return Err(Usage(Stage::list()).into()) };
+        let stage = self.stage.or(language.map(|_| Stage::Graph));
+        let Some(stage) = stage else { return Err(Usage(Stage::list()).into()) };
         if self.kernel.is_some() && !matches!(stage, Stage::Kernel | Stage::Asm) {
             return Err(Usage("--kernel chooses kernels: it needs --stage kernel or --stage asm".into()).into());
         }
-        if self.dot && !matches!(stage, Stage::Graph | Stage::Fused) {
-            return Err(Usage("--dot draws graphs: it needs --stage graph, --stage fused or --after".into()).into());
+        if let Some(language) = language {
+            // What is drawn of a plan are its tasks, which `steps` leaves.
+            let pass = match stage {
+                Stage::Graph => None,
+                Stage::Fused => manager::graph_passes().last().copied(),
+                Stage::Plan => Some(ixc::passes::schedule::steps::PASS.name),
+                Stage::Kernel | Stage::Asm => {
+                    return Err(Usage(
+                        "kernels are not drawn: a drawing is of --stage graph, fused or plan, or --after a pass".into(),
+                    )
+                    .into());
+                }
+            };
+            let model = self.model.open()?;
+            let ir = match pass {
+                Some(pass) => after(&model, &options, pass)?.ir,
+                None => Ir::Graph(model.arch.module),
+            };
+            return Ok(out.write_all(drawn(&ir, language)?.as_bytes())?);
         }
         let model = self.model.open()?;
         if stage == Stage::Graph {
             let graph = Stop { ir: Ir::Graph(model.arch.module), after: None };
-            let text = if self.dot { drawn(&graph.ir, true)? } else { graph.text() };
-            return Ok(out.write_all(text.as_bytes())?);
+            return Ok(out.write_all(graph.text().as_bytes())?);
         }
         let compiled = compile(&model, &options)?;
-        if self.dot {
-            return Ok(out.write_all(drawn(&Ir::Graph(compiled.fused), true)?.as_bytes())?);
-        }
         Ok(out.write_all(stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
     }
-}
-
-/// IR as text, or as Graphviz draws it.
-///
-/// # Errors
-/// For the drawing of a plan.
-pub fn drawn(ir: &Ir, dot: bool) -> anyhow::Result<String> {
-    if !dot {
-        return Ok(ir.text());
-    }
-    let none = || Usage("--dot draws graphs, and tasks as lower and steps leave them; a plan is neither".into());
-    Ok(ir.dot().ok_or_else(none)?)
 }

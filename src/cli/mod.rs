@@ -12,6 +12,7 @@ mod compile;
 mod converse;
 mod divergence;
 mod doctor;
+mod drawing;
 mod dump;
 mod embed;
 mod eval;

@@ -97,8 +97,12 @@ fn elsewhere(name: &str) -> Option<String> {
         return Some(format!("ixc downloads nothing; `curl -LO {name}` fetches it, then give the file"));
     }
     let is_file = [".gguf", ".ixp", ".json"].iter().any(|end| name.ends_with(end));
-    if is_file || name.starts_with(['/', '.', '~']) || name.contains(char::is_whitespace) {
+    if is_file || name.starts_with(['/', '.', '~']) {
         return None;
+    }
+    if name.contains(char::is_whitespace) {
+        let advice = "no such file; a text stands behind MODEL, which may be `demo`, or is given with -p";
+        return (!name.contains('/')).then(|| advice.to_owned());
     }
     match name.split('/').collect::<Vec<_>>()[..] {
         // A folder that is there means a path.
@@ -213,6 +217,8 @@ mod tests {
             let said = parse(name).unwrap_err();
             assert!(said.contains(command) && said.contains("downloads nothing"), "{name}: {said}");
         }
+        assert!(parse("The borrow checker").unwrap_err().contains("given with -p"));
+        assert_eq!(parse("no such model.gguf"), Ok(ModelName::Path("no such model.gguf".into())));
     }
 
     #[test]

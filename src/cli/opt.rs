@@ -10,7 +10,7 @@ use ixc::passes::manager::{self, Ir, Stop, TextError};
 
 use super::BadInput;
 use super::choose::open;
-use super::dump::drawn;
+use super::drawing::{FormatChoice, drawn};
 use super::experts::Experts;
 use super::name::ModelName;
 use super::passes::{self, PassChoice};
@@ -25,9 +25,8 @@ pub struct Args {
     /// Passes, in the order in which they are run; with none, the text is checked and printed again.
     #[arg(long, value_delimiter = ',')]
     passes: Vec<String>,
-    /// What the last pass leaves as a drawing for Graphviz.
-    #[arg(long)]
-    dot: bool,
+    #[command(flatten)]
+    format: FormatChoice,
     /// The model that the text was made from: `lower` needs its files and tokenizer.
     #[arg(long, value_parser = ModelName::parser())]
     model: Option<ModelName>,
@@ -90,9 +89,10 @@ impl Args {
             Some(last) => Some(Some(manager::find(last).map_err(ixc::Error::from)?.name)),
             None => Stop::parse(&text).ok().map(|stop| stop.after),
         };
-        let text = match after.filter(|_| !self.dot) {
-            Some(after) => Stop { ir, after }.text(),
-            None => drawn(&ir, self.dot)?,
+        let text = match (self.format.language(), after) {
+            (Some(language), _) => drawn(&ir, language)?,
+            (None, Some(after)) => Stop { ir, after }.text(),
+            (None, None) => ir.text(),
         };
         Ok(out.write_all(text.as_bytes())?)
     }

@@ -10,7 +10,7 @@ use ixc::dataflow::check::Machine;
 use ixc::dataflow::data::Runner;
 use ixc::dataflow::report::{Report, Summary};
 use ixc::dataflow::simulate::Simulator;
-use ixc::dataflow::{grids, page, read};
+use ixc::dataflow::{drawing, grids, page, read};
 use ixc::files::Output;
 use ixc::frontend::gguf::ShardFile;
 use ixc::frontend::tokenizer::DecodeOptions;
@@ -23,6 +23,7 @@ use ixc::simulate::ModelWeights;
 use serde_json::json;
 
 use super::choose::open;
+use super::drawing::Drawer;
 use super::force::{Force, reads};
 use super::interrupt::Writing;
 use super::name::ModelName;
@@ -42,6 +43,7 @@ const DEFAULT_TOKENS: usize = 32;
   ixc simulate                                    a token of the demo model
   ixc simulate model.gguf --target dataflow:wse3 --batch 1,8,64 --position 500
   ixc simulate descriptor.json --html grid.html   a page that draws it
+  ixc simulate --draw dot | dot -Tsvg > out.svg   programs and their streams
   ixc simulate -p \"The borrow checker\" -n 8 --check
                                                   text, compared with the CPU's
 
@@ -84,6 +86,9 @@ pub struct Args {
     /// What experts are drawn with.
     #[arg(long, default_value_t = 1, conflicts_with = "prompt")]
     seed: u64,
+    /// Print a drawing of the programs and the streams between them; nothing is simulated.
+    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["prompt", "html", "json"])]
+    draw: Option<Drawer>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -139,6 +144,9 @@ impl Args {
             d.grid.name,
             begin.elapsed().as_secs_f64()
         );
+        if let Some(drawer) = self.draw {
+            return Ok(out.write_all(drawing::draw(d).text(drawer.language()).as_bytes())?);
+        }
         let plan = simulated.plan.take();
         let report = match &self.prompt {
             Some(prompt) => self.text(out, &simulated, plan, prompt)?,

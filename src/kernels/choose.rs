@@ -71,7 +71,12 @@ pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
     match named.into_iter().find(|(_, spec)| is_name_of(spec, text)) {
         Some((row, spec)) => of_spec(spec, row.rows, target),
         None => {
-            let near = ROWS.iter().map(|row| row.name).filter(|name| name.contains(text) || text.contains(name));
+            let plain = |name: &str| name.replace(['_', '-'], "");
+            let text_plain = plain(text);
+            let near = ROWS.iter().map(|row| row.name).filter(|name| {
+                let name = plain(name);
+                name.contains(&text_plain) || text_plain.contains(&name)
+            });
             Err(KernelError::Unknown { name: text.to_owned(), near: near.take(8).collect() }.into())
         }
     }
@@ -221,5 +226,6 @@ mod tests {
         assert!(error("demo:gem").starts_with("\"gem\" could be several kernels of demo: "), "{}", error("demo:gem"));
         assert!(error("demo:nothing").starts_with("demo has no kernel whose name contains \"nothing\"; it has "));
         assert!(error("gemm_q4").contains("near to it: gemm_q4_0, gemm_q4_k"), "{}", error("gemm_q4"));
+        assert!(error("gemm-q4k").contains("near to it: gemm_q4_k, "), "{}", error("gemm-q4k"));
     }
 }

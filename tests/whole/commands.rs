@@ -243,7 +243,8 @@ fn graphs_and_tasks_are_drawn() {
     assert!(nodes(&graph, "matmul ") > 0 && nodes(&fused, "linear.qkv ") > 0, "{graph}{fused}");
     let tasks = drawn(&["--after", "steps"]);
     assert_eq!(nodes(&tasks, "step 0: "), 1, "{tasks}");
-    for wrong in [&["--stage", "plan"][..], &["--after", "arena"], &["--stage", "kernel", "--kernel", "embed"]] {
+    assert_eq!(drawn(&["--stage", "plan"]), tasks);
+    for wrong in [&["--after", "arena"][..], &["--stage", "asm"], &["--stage", "kernel", "--kernel", "embed"]] {
         let output = ixc([&["dump", "--dot"], wrong].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", stderr(&output));
     }

@@ -7,6 +7,7 @@
 
 mod batch;
 mod batched;
+mod book;
 mod budget;
 mod cached;
 mod checkpoints;
@@ -15,6 +16,9 @@ mod converse;
 mod dataflow;
 mod deferral;
 mod demo;
+mod documentation;
+mod drawings;
+mod editors;
 mod embeddings;
 mod engine_trace;
 mod eval;

@@ -31,7 +31,7 @@
 pub mod attrs;
 pub mod builder;
 pub mod def_use;
-pub mod dot;
+pub mod draw;
 pub mod interpret;
 pub mod number;
 pub mod op;

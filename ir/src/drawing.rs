@@ -1,0 +1,229 @@
+//! Graphs as other programs draw them: text in the DOT language of Graphviz, or a flowchart of Mermaid.
+//!
+//! ```text
+//! digraph {                                  flowchart TD
+//!     0 [ label = "silu %x" ]                  n0(["silu %x"])
+//!     1 [ label = "%x" ]                       n1(["%x"])
+//!     1 -> 0 [ label = "%x : f32[T, 4]" ]      n1 -->|"%x : f32[T, 4]"| n0
+//! }
+//! ```
+//! Labels may hold anything (names of tensors are those of a hostile file): they end no string, begin no markup, and have no control characters.
+
+use std::fmt::{self, Write};
+
+use petgraph::dot::Dot;
+use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+/// What reads a drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// Graphviz.
+    Dot,
+    /// Mermaid, as Markdown of many hosts has it.
+    Mermaid,
+}
+
+/// What a node is drawn as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// With a round outline.
+    Round,
+    /// A box.
+    Box,
+}
+
+/// A node of a [`Graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeId(NodeIndex);
+
+#[derive(Clone, Debug)]
+struct Node {
+    label: String,
+    shape: Shape,
+}
+
+#[derive(Clone, Debug)]
+struct Edge {
+    label: String,
+    dashed: bool,
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.label)
+    }
+}
+
+impl fmt::Display for Edge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.label)
+    }
+}
+
+/// A graph of a drawing.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    graph: DiGraph<Node, Edge>,
+}
+
+impl Graph {
+    /// Adds a node. Lines of its label end with `\n`.
+    pub fn node(&mut self, label: &str, shape: Shape) -> NodeId {
+        NodeId(self.graph.add_node(Node { label: plain(label), shape }))
+    }
+
+    /// Adds an edge.
+    pub fn edge(&mut self, from: NodeId, to: NodeId, label: &str) {
+        self.graph.add_edge(from.0, to.0, Edge { label: plain(label), dashed: false });
+    }
+
+    /// Adds an edge that is drawn dashed.
+    pub fn dashed_edge(&mut self, from: NodeId, to: NodeId, label: &str) {
+        self.graph.add_edge(from.0, to.0, Edge { label: plain(label), dashed: true });
+    }
+
+    fn dot(&self) -> String {
+        let shape = |_, (_, node): (_, &Node)| match node.shape {
+            Shape::Round => String::new(),
+            Shape::Box => "shape = box ".to_owned(),
+        };
+        let style =
+            |_, edge: EdgeReference<'_, Edge>| if edge.weight().dashed { "style = dashed " } else { "" }.to_owned();
+        Dot::with_attr_getters(&self.graph, &[], &style, &shape).to_string()
+    }
+
+    /// Lines of nodes and edges; nodes have numbers from `first` on.
+    fn mermaid(&self, first: usize, indent: &str, text: &mut String) -> fmt::Result {
+        for (at, node) in self.graph.node_indices().zip(self.graph.node_weights()) {
+            let (open, close) = match node.shape {
+                Shape::Round => ("([", "])"),
+                Shape::Box => ("[", "]"),
+            };
+            writeln!(text, "{indent}n{}{open}\"{}\"{close}", first + at.index(), escaped(&node.label))?;
+        }
+        for edge in self.graph.edge_references() {
+            let Edge { label, dashed } = edge.weight();
+            let arrow = if *dashed { "-.->" } else { "-->" };
+            let label = if label.is_empty() { String::new() } else { format!("|\"{}\"|", escaped(label)) };
+            writeln!(
+                text,
+                "{indent}n{} {arrow}{label} n{}",
+                first + edge.source().index(),
+                first + edge.target().index()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Graphs with their names.
+#[derive(Clone, Debug, Default)]
+pub struct Drawing {
+    /// Each with what it is of.
+    pub graphs: Vec<(String, Graph)>,
+}
+
+impl Drawing {
+    /// As text. In DOT each graph is a graph of its own; in Mermaid, which has one in a text, several are parts of one.
+    pub fn text(&self, language: Language) -> String {
+        match language {
+            Language::Dot => self.graphs.iter().map(|(_, graph)| graph.dot()).collect(),
+            Language::Mermaid => self.mermaid(),
+        }
+    }
+
+    fn mermaid(&self) -> String {
+        let (mut text, mut first) = ("flowchart TD\n".to_owned(), 0);
+        for (number, (name, graph)) in self.graphs.iter().enumerate() {
+            // Text takes all that is written to it.
+            let _ = if self.graphs.len() == 1 {
+                graph.mermaid(first, "  ", &mut text)
+            } else {
+                let _ = writeln!(text, "  subgraph g{number}[\"{}\"]", escaped(&plain(name)));
+                let _ = graph.mermaid(first, "    ", &mut text);
+                writeln!(text, "  end")
+            };
+            first += graph.graph.node_count();
+        }
+        text
+    }
+}
+
+/// A label without control characters but for ends of lines.
+fn plain(label: &str) -> String {
+    let mut plain = String::with_capacity(label.len());
+    for c in label.chars() {
+        if c.is_control() && c != '\n' {
+            plain.extend(c.escape_unicode());
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
+/// A label between quotes of Mermaid, which takes labels for HTML, or for Markdown where they begin with a backtick.
+fn escaped(label: &str) -> String {
+    let mut escaped = String::with_capacity(label.len());
+    for c in label.chars() {
+        match c {
+            '\n' => escaped.push_str("<br/>"),
+            '"' | '#' | '&' | '<' | '>' | '`' | '\\' | ';' => {
+                // Decimal codes are what Mermaid has for any character.
+                let _ = write!(escaped, "#{};", u32::from(c));
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hostile() -> Drawing {
+        let mut graph = Graph::default();
+        let a = graph.node("a\"] --> b;\n#quot; <script>`x` \\", Shape::Box);
+        let b = graph.node("\u{1b}[31m \u{0}end", Shape::Round);
+        graph.edge(a, b, "|\"| & é");
+        graph.edge(b, a, "");
+        graph.dashed_edge(a, b, "read before");
+        Drawing { graphs: vec![("f".to_owned(), graph)] }
+    }
+
+    #[test]
+    fn labels_end_no_string() {
+        let expected = r#"digraph {
+    0 [ label = "a\"] --> b;\l#quot; <script>`x` \\" shape = box ]
+    1 [ label = "\\u{1b}[31m \\u{0}end" ]
+    0 -> 1 [ label = "|\"| & é" ]
+    1 -> 0 [ label = "" ]
+    0 -> 1 [ label = "read before" style = dashed ]
+}
+"#;
+        assert_eq!(hostile().text(Language::Dot), expected);
+        let expected = r##"flowchart TD
+  n0["a#34;] --#62; b#59;<br/>#35;quot#59; #60;script#62;#96;x#96; #92;"]
+  n1(["#92;u{1b}[31m #92;u{0}end"])
+  n0 -->|"|#34;| #38; é"| n1
+  n1 --> n0
+  n0 -.->|"read before"| n1
+"##;
+        assert_eq!(hostile().text(Language::Mermaid), expected);
+    }
+
+    #[test]
+    fn several_graphs_are_parts_of_a_flowchart() {
+        let mut drawing = hostile();
+        drawing.graphs.push(("a \"b\"".to_owned(), drawing.graphs[0].1.clone()));
+        let text = drawing.text(Language::Mermaid);
+        assert!(
+            text.contains("  subgraph g1[\"a #34;b#34;\"]\n    n2[") && text.contains("\n    n3 --> n2\n"),
+            "{text}"
+        );
+        assert_eq!((text.matches("flowchart").count(), text.matches("\n  end\n").count()), (1, 2));
+        assert_eq!(drawing.text(Language::Dot).matches("digraph {").count(), 2);
+    }
+}

@@ -1,0 +1,309 @@
+//! Every command that a page shows is run, and gives what the page shows.
+//!
+//! A block of commands is fenced as `console`. Where a line of it begins with `$ `, such lines are commands and the others what they print, in
+//! which `...` stands for anything (alone on a line: for any lines); else each line is a command. A command succeeds, but for one whose output
+//! begins with `error:`. Comments of a page that no reader sees:
+//!
+//! ```text
+//! <!-- not run: WHY -->      the next block is left out; options of its commands are parsed all the same
+//! <!-- before: COMMAND -->   is run before the next block
+//! ```
+//!
+//! A page's commands are run in their order in a folder of its own, which has the demo model as `model.gguf` and `large.gguf`; `$ROOT` is the
+//! repository.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::{demo_model, scratch};
+
+/// Fewer are a sign that commands are not found.
+const LEAST_RUN: usize = 50;
+/// More are a sign that commands are left out that could be run.
+const MOST_LEFT_OUT: usize = 15;
+
+/// A command of a page.
+#[derive(Debug, PartialEq)]
+struct Shown {
+    line: usize,
+    command: String,
+    /// What it prints, where the page shows that.
+    output: Option<Vec<String>>,
+    /// Why it is not run.
+    left_out: Option<String>,
+    /// No reader sees it.
+    is_before: bool,
+}
+
+/// The pages: the README and `docs/`.
+pub(super) fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let entries = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut pages: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
+    pages.push(root.join("README.md"));
+    pages.sort();
+    pages
+}
+
+/// The path of a page as messages say it.
+pub(super) fn name(page: &Path) -> String {
+    page.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(page).display().to_string()
+}
+
+/// The commands of a page, in their order.
+///
+/// # Errors
+/// With the line of a comment or a block that is none of the above.
+fn commands(text: &str) -> Result<Vec<Shown>, String> {
+    let (mut shown, mut left_out): (Vec<Shown>, Option<String>) = Default::default();
+    let mut lines = text.lines().zip(1..);
+    while let Some((line, number)) = lines.next() {
+        let comment = line.trim().strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
+        if let Some(comment) = comment {
+            match comment.split_once(": ") {
+                Some(("not run", why)) => left_out = Some(why.to_owned()),
+                Some(("before", command)) => {
+                    let command = command.to_owned();
+                    shown.push(Shown { line: number, command, output: None, left_out: None, is_before: true });
+                }
+                _ => {}
+            }
+            continue;
+        }
+        let Some(info) = line.strip_prefix("```") else {
+            if !line.trim().is_empty() && left_out.is_some() {
+                return Err(format!("{number}: no block follows what is not to be run"));
+            }
+            continue;
+        };
+        let block: Vec<(&str, usize)> = lines.by_ref().take_while(|(line, _)| !line.starts_with("```")).collect();
+        if info != "console" {
+            let is_command = |line: &str| ["ixc ", "$ ", "cargo "].iter().any(|start| line.starts_with(start));
+            match block.iter().find(|(line, _)| is_command(line)) {
+                Some((line, number)) if info != "text" => {
+                    return Err(format!(
+                        "{number}: {line}: a block of commands is fenced as console, a synopsis as text"
+                    ));
+                }
+                _ if left_out.is_some() => return Err(format!("{number}: only a block of commands is not run")),
+                _ => continue,
+            }
+        }
+        let prompted = block.iter().any(|(line, _)| line.starts_with("$ "));
+        let mut block = block.into_iter();
+        while let Some((line, number)) = block.next() {
+            let command = if prompted { line.strip_prefix("$ ") } else { Some(line).filter(|line| !line.is_empty()) };
+            match (command, shown.last_mut()) {
+                (Some(command), _) => {
+                    let mut command = command.to_owned();
+                    while command.ends_with('\\') {
+                        let (more, _) = block.next().ok_or(format!("{number}: a command goes on behind its block"))?;
+                        command = command + "\n" + more;
+                    }
+                    if let Some(end) = command.split_once("<< '").and_then(|(_, rest)| rest.strip_suffix('\'')) {
+                        let end = end.to_owned();
+                        while !command.lines().skip(1).any(|line| line == end) {
+                            let (more, _) = block.next().ok_or(format!("{number}: {end} is not in the block"))?;
+                            command = command + "\n" + more;
+                        }
+                    }
+                    let left_out = left_out.clone();
+                    shown.push(Shown { line: number, command, output: None, left_out, is_before: false });
+                }
+                (None, Some(last)) if prompted => last.output.get_or_insert_default().push(line.to_owned()),
+                (None, _) => {}
+            }
+        }
+        left_out = None;
+    }
+    Ok(shown)
+}
+
+/// Whether a line is as the page has it, where `...` is any text.
+fn is_line(line: &str, shown: &str) -> bool {
+    let mut parts = shown.trim_end().split("...");
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = line.trim_end().strip_prefix(first) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        match rest.split_once(part) {
+            Some((_, behind)) => rest = behind,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Whether lines are as the page has them, where a line `...` is any number of lines.
+fn are_lines(lines: &[&str], shown: &[String]) -> bool {
+    match shown.split_first() {
+        None => lines.iter().all(|line| line.trim().is_empty()),
+        Some((first, behind)) if first == "..." => (0..=lines.len()).any(|at| are_lines(&lines[at..], behind)),
+        Some((first, behind)) => {
+            lines.split_first().is_some_and(|(line, rest)| is_line(line, first) && are_lines(rest, behind))
+        }
+    }
+}
+
+/// Runs a command in a folder: whether it succeeded, and all that it printed.
+fn run(command: &str, folder: &Path) -> (bool, String) {
+    let program = Path::new(env!("CARGO_BIN_EXE_ixc")).parent().unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &format!("exec 2>&1\nset -o pipefail\n{command}")]).current_dir(folder).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IXC_")) {
+        bash.env_remove(name);
+    }
+    let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+    // What comments take from the repository.
+    bash.env("ROOT", env!("CARGO_MANIFEST_DIR"));
+    bash.env("PATH", path).env("HOME", folder).env_remove("XDG_STATE_HOME").env("TERM", "dumb").env("LC_ALL", "C");
+    let output = bash.output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What was done with a page's commands.
+#[derive(Default)]
+struct Done {
+    run: usize,
+    left_out: Vec<String>,
+    wrong: Vec<String>,
+}
+
+/// Runs what a page shows.
+fn follow(page: &Path, model: &Path) -> Done {
+    let (name, mut done) = (name(page), Done::default());
+    let shown = match commands(&fs::read_to_string(page).unwrap()) {
+        Ok(shown) => shown,
+        Err(problem) => return Done { wrong: vec![format!("{name}:{problem}")], ..Done::default() },
+    };
+    let folder = scratch(&format!("documentation/{}", name.replace('/', "-")));
+    for file in ["model.gguf", "large.gguf"] {
+        fs::hard_link(model, folder.join(file)).unwrap();
+    }
+    for Shown { line, command, output, left_out, is_before } in shown {
+        let at = format!("{name}:{line}: {command}");
+        if let Some(why) = left_out {
+            // Options are taken as far as to the one that asks for help.
+            let plain = command.starts_with("ixc ") && !command.contains(['|', '>', '&', '#', '\n']);
+            if plain && let (false, said) = run(&format!("{command} --help"), &folder) {
+                done.wrong.push(format!("{at}\n{said}"));
+            }
+            done.left_out.push(format!("{at}: {why}"));
+            continue;
+        }
+        let (succeeded, printed) = run(&command, &folder);
+        let is_error = output.iter().flatten().next().is_some_and(|line| line.starts_with("error:"));
+        let lines: Vec<&str> = printed.lines().collect();
+        let as_shown = output.as_ref().is_none_or(|shown| are_lines(&lines, shown));
+        if succeeded == is_error || !as_shown {
+            let shown = output.map(|shown| format!("\nthe page shows:\n{}", shown.join("\n"))).unwrap_or_default();
+            let how = if succeeded { "succeeded" } else { "failed" };
+            done.wrong.push(format!("{at}\n{how}, and printed:\n{printed}{shown}"));
+        }
+        done.run += usize::from(!is_before);
+    }
+    done
+}
+
+#[test]
+fn every_command_of_a_page_gives_what_the_page_shows() {
+    if !ixc::targets::Target::AVX2.missing().is_empty() {
+        println!("NOT RUN: the commands of the pages: they are for avx2, which this machine has not");
+        return;
+    }
+    let model = scratch("documentation-model").join("model.gguf");
+    fs::copy(demo_model(), &model).unwrap();
+    let pages = pages();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let what = follow(page, &model);
+                    done.lock().unwrap().push((name(page), what));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap();
+    done.sort_by(|(a, _), (b, _)| a.cmp(b));
+    for (page, Done { run, left_out, .. }) in done.iter().filter(|(_, done)| done.run + done.left_out.len() > 0) {
+        println!("commands: {page}: {run} run, {} left out", left_out.len());
+        left_out.iter().for_each(|what| println!("LEFT OUT: {what}"));
+    }
+    let wrong: Vec<&str> = done.iter().flat_map(|(_, done)| &done.wrong).map(String::as_str).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let run: usize = done.iter().map(|(_, done)| done.run).sum();
+    let left_out: usize = done.iter().map(|(_, done)| done.left_out.len()).sum();
+    assert!(run >= LEAST_RUN && left_out <= MOST_LEFT_OUT, "{run} commands were run, {left_out} left out");
+}
+
+#[test]
+fn commands_of_a_page_are_found() {
+    let text = "\
+<!-- before: touch a -->
+```console
+ixc run a   # why
+
+ixc b \\
+  c
+```
+<!-- not run: it is slow -->
+
+```console
+$ ixc d
+one ... three
+
+...
+$ cat << 'END'
+$ e
+END
+```
+";
+    let shown = |line, command: &str, output: Option<&[&str]>, left_out: Option<&str>| Shown {
+        line,
+        command: command.to_owned(),
+        output: output.map(|lines| lines.iter().map(ToString::to_string).collect()),
+        left_out: left_out.map(ToOwned::to_owned),
+        is_before: command.starts_with("touch"),
+    };
+    let expected = vec![
+        shown(1, "touch a", None, None),
+        shown(3, "ixc run a   # why", None, None),
+        shown(5, "ixc b \\\n  c", None, None),
+        shown(11, "ixc d", Some(&["one ... three", "", "..."]), Some("it is slow")),
+        shown(15, "cat << 'END'\n$ e\nEND", None, Some("it is slow")),
+    ];
+    assert_eq!(commands(text), Ok(expected));
+    for (wrong, part) in [
+        ("```sh\nixc run\n```\n", "2: ixc run: a block of commands"),
+        ("<!-- not run: x -->\ntext\n", "2: no block follows"),
+        ("<!-- not run: x -->\n```json\n{}\n```\n", "only a block of commands"),
+        ("```console\nixc run \\\n```\n", "2: a command goes on"),
+        ("```console\ncat << 'END'\n```\n", "2: END is not in the block"),
+    ] {
+        assert!(commands(wrong).unwrap_err().contains(part), "{wrong}");
+    }
+    assert_eq!(commands("```text\nixc kernel list [FILTER]\n```\n"), Ok(Vec::new()));
+}
+
+#[test]
+fn what_is_printed_is_compared() {
+    let same = |printed: &str, shown: &str| {
+        let shown: Vec<String> = shown.lines().map(ToOwned::to_owned).collect();
+        are_lines(&printed.lines().collect::<Vec<_>>(), &shown)
+    };
+    assert!(same("a\nb \nc\n", "a\nb\nc"));
+    assert!(same("a\nb\nc\n", "...\nc"));
+    assert!(same("a 12 b 3 c", "a ... b ... c"));
+    assert!(same("a\n\n", "a\n...\n..."));
+    for (printed, shown) in
+        [("a\nb", "a"), ("a", "a\nb"), ("ab", "a"), ("a 1 b", "a ... c"), ("x\na", "a\n..."), ("b", "...\na")]
+    {
+        assert!(!same(printed, shown), "{printed:?} is not {shown:?}");
+    }
+}

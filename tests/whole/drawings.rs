@@ -1,0 +1,204 @@
+//! Drawings as their readers take them: read back by the grammars of Graphviz and Mermaid, as far as drawings use them, and by `dot` itself where
+//! it is installed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use crate::support::{ixc, piped, scratch, stderr, stdout};
+
+/// Labels of nodes by their names; edges between those.
+#[derive(Debug, Default, PartialEq)]
+struct Read {
+    nodes: BTreeMap<String, String>,
+    edges: Vec<(String, String, String)>,
+}
+
+/// A quoted string at the beginning of a text, whose quotes and backslashes stand behind backslashes, and the text behind it.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut chars = text.strip_prefix('"')?.char_indices();
+    let mut string = String::new();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some((string, &text[at + 2..])),
+            '\\' => match chars.next()?.1 {
+                'l' => string.push('\n'),
+                c => string.push(c),
+            },
+            c => string.push(c),
+        }
+    }
+    None
+}
+
+/// Reads graphs in DOT: a statement a line, `ID [ ATTRIBUTES ]` or `ID -> ID [ ATTRIBUTES ]`.
+fn read_dot(text: &str) -> Option<Vec<Read>> {
+    let mut graphs = Vec::new();
+    let mut open: Option<Read> = None;
+    for line in text.lines() {
+        match (line, &mut open) {
+            ("digraph {", None) => open = Some(Read::default()),
+            ("}", Some(_)) => graphs.extend(open.take()),
+            (line, Some(graph)) => {
+                let (name, attributes) = line.trim_start().split_once(" [ label = ")?;
+                let (label, rest) = quoted(attributes)?;
+                if !["]", "shape = box ]", "style = dashed ]"].contains(&rest.trim()) {
+                    return None;
+                }
+                let is_id = |id: &str| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
+                match name.split_once(" -> ") {
+                    Some((from, to)) if is_id(from) && is_id(to) => {
+                        graph.edges.push((from.to_owned(), to.to_owned(), label));
+                    }
+                    None if is_id(name) => assert_eq!(graph.nodes.insert(name.to_owned(), label), None),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        }
+    }
+    open.is_none().then_some(graphs)
+}
+
+/// A label of Mermaid, whose characters may be numbers; no other markup than ends of lines.
+fn label(text: &str) -> Option<String> {
+    let mut label = String::new();
+    let text = text.replace("<br/>", "\n");
+    let mut rest = &*text;
+    while let Some((before, behind)) = rest.split_once('#') {
+        let (number, behind) = behind.split_once(';')?;
+        label.push_str(before);
+        label.push(char::from_u32(number.parse().ok()?)?);
+        if before.contains(['"', '<', '>', '&', '`', ';']) {
+            return None;
+        }
+        rest = behind;
+    }
+    (!rest.contains(['"', '<', '>', '&', '`', ';'])).then(|| label + rest)
+}
+
+/// Reads a flowchart of Mermaid: a statement a line.
+fn read_mermaid(text: &str) -> Option<Read> {
+    let mut read = Read::default();
+    let mut depth = 0;
+    let is_id = |id: &str| id.strip_prefix('n').is_some_and(|id| id.parse::<usize>().is_ok());
+    let (first, lines) = text.split_once('\n')?;
+    if first != "flowchart TD" {
+        return None;
+    }
+    for line in lines.lines().map(str::trim) {
+        if line.starts_with("subgraph ") {
+            depth += 1;
+        } else if line == "end" {
+            depth -= 1;
+        } else if let Some((from, rest)) =
+            line.split_once(" -->").or_else(|| line.split_once(" -.->")).filter(|(from, _)| is_id(from))
+        {
+            let (of, to) = match rest.strip_prefix("|\"") {
+                Some(rest) => rest.split_once("\"| ").map(|(of, to)| (label(of), to))?,
+                None => (Some(String::new()), rest.strip_prefix(' ')?),
+            };
+            if !is_id(to) {
+                return None;
+            }
+            read.edges.push((from.to_owned(), to.to_owned(), of?));
+        } else {
+            let at = line.find(['[', '('])?;
+            let (id, rest) = line.split_at(at);
+            let inner = [("([\"", "\"])"), ("[\"", "\"]")]
+                .into_iter()
+                .find_map(|(open, close)| rest.strip_prefix(open)?.strip_suffix(close))?;
+            if !is_id(id) {
+                return None;
+            }
+            assert_eq!(read.nodes.insert(id.to_owned(), label(inner)?), None);
+        }
+    }
+    (depth == 0).then_some(read)
+}
+
+/// Reads both forms of a drawing, which must be the same graph.
+#[track_caller]
+fn both(arguments: &[&str], option: &str) -> Read {
+    let text = |format: &str| stdout(ixc([arguments, &[option, format]].concat()));
+    let (dot, mermaid) = (text("dot"), text("mermaid"));
+    let graphs = read_dot(&dot).unwrap_or_else(|| panic!("{dot}"));
+    let read = read_mermaid(&mermaid).unwrap_or_else(|| panic!("{mermaid}"));
+    let [graph] = graphs.try_into().unwrap();
+    let id = |id: &String| format!("n{id}");
+    let renamed = Read {
+        nodes: graph.nodes.iter().map(|(name, label)| (id(name), label.clone())).collect(),
+        edges: graph.edges.iter().map(|(from, to, label)| (id(from), id(to), label.clone())).collect(),
+    };
+    assert_eq!(renamed, read);
+    read.edges.iter().for_each(|(from, to, _)| assert!(read.nodes.contains_key(from) && read.nodes.contains_key(to)));
+    draws(&dot);
+    read
+}
+
+/// Has Graphviz draw it, where it is installed.
+#[track_caller]
+fn draws(dot: &str) {
+    if Command::new("dot").arg("-V").output().is_err() {
+        println!("NOT RUN: dot is not installed; drawings were read by the test's own grammar");
+        return;
+    }
+    println!("tool: dot");
+    let mut command = Command::new("dot");
+    command.arg("-Tplain");
+    let output = piped(command, dot);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn graphs_plans_and_programs_are_drawn_in_both_languages() {
+    let labels = |read: &Read, part: &str| read.nodes.values().filter(|label| label.starts_with(part)).count();
+    let graph = both(&["dump", "--stage", "graph"], "--format");
+    let text = stdout(ixc(["dump", "--stage", "graph"]));
+    assert_eq!(labels(&graph, "matmul "), text.matches(" = matmul ").count());
+    let fused = both(&["dump", "--target", "avx2", "--stage", "fused"], "--format");
+    assert_eq!(labels(&fused, "linear.qkv "), 4);
+    assert!(fused.edges.iter().any(|(_, _, label)| label.contains("token<@kv.0>")), "{fused:?}");
+    let plan = both(&["dump", "--target", "avx2", "--stage", "plan"], "--format");
+    assert_eq!(plan, both(&["dump", "--target", "avx2", "--after", "steps"], "--format"));
+    let streamed = both(&["dump", "--target", "avx2", "--stage", "plan", "--expert-memory", "1MiB"], "--format");
+    assert!(streamed.edges.iter().any(|(_, _, label)| label == "read before"), "{streamed:?}");
+    let programs = both(&["simulate", "--target", "dataflow:small"], "--draw");
+    let said = ixc(["simulate", "--target", "dataflow:small"]).output().unwrap();
+    let count: usize = stderr(&said).trim_start_matches("ixc: ").split_once(" programs").unwrap().0.parse().unwrap();
+    // And the host, which rows come from and logits go to.
+    assert_eq!(programs.nodes.len(), count + 2);
+    assert_eq!(labels(&programs, "host"), 2);
+}
+
+#[test]
+fn hostile_names_stay_labels() {
+    let folder = scratch("hostile-drawing");
+    let file = folder.join("hostile.ix");
+    let name = r#""a\"];\u{a}b --> c #quot; <b>`x`</b> \\ \u{1b}[31m | é end""#;
+    let text = format!(
+        "weight @{name} : f32[4]\nfunc @step(%x: f32[T, 4]) -> (f32[T, 4]) {{\n  %a = rms_norm %x, @{name} {{eps = 1e-6}}\n  return %a\n}}\n"
+    );
+    fs::write(&file, text).unwrap();
+    let read = both(&["opt", file.to_str().unwrap()], "--format");
+    assert_eq!((read.nodes.len(), read.edges.len()), (3, 2), "{read:?}");
+    let found = read.nodes.values().find(|label| label.starts_with("rms_norm")).unwrap();
+    assert!(found.contains(r##"];\u{a}b --> c #quot; <b>`x`</b>"##) && !found.contains('\u{1b}'), "{found}");
+}
+
+#[test]
+fn what_is_no_drawing_is_not_read() {
+    for wrong in
+        ["digraph {\n", "digraph {\n    0 [ label = \"a\"b\" ]\n}\n", "digraph {\n    a -> 1 [ label = \"\" ]\n}\n"]
+    {
+        assert_eq!(read_dot(wrong), None, "{wrong}");
+    }
+    for wrong in [
+        "graph TD\n",
+        "flowchart TD\n  n0[\"<b>\"]\n",
+        "flowchart TD\n  n0[\"a\"b\"]\n",
+        "flowchart TD\n  n0 -->|\"x\"| m\n",
+    ] {
+        assert_eq!(read_mermaid(wrong), None, "{wrong}");
+    }
+}
