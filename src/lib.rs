@@ -31,6 +31,7 @@
 //! | [`prompt_cache`] | what prompts began with, for later ones |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
 //! | [`replacements`] | kernels in place of those that are generated |
+//! | [`select`] | what is meant of a model: ops, tasks and kernels by names and layers |
 //! | [`scheduler`] | many requests at once in one engine |
 //! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
@@ -72,6 +73,7 @@ pub mod prompt_cache;
 pub mod quantise;
 pub mod replacements;
 pub mod scheduler;
+pub mod select;
 #[cfg(feature = "serve")]
 pub mod serving;
 pub mod session;

@@ -4,12 +4,14 @@ use std::io::Write;
 
 use ixc::compile::{Options, TargetName, after, compile};
 use ixc::passes::manager::{self, Ir, Stop};
+use ixc::select;
 
 use super::Usage;
 use super::changed::ChangeChoice;
 use super::choose::ModelArgument;
 use super::experts::Experts;
 use super::passes::PassChoice;
+use super::select::SelectChoice;
 use super::stages::Stage;
 
 /// Prints a stage between the model and its machine code.
@@ -20,6 +22,8 @@ use super::stages::Stage;
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
   ixc dump --stage plan                      the built-in demo model
   ixc dump model.gguf --after tile           how each weight is cut, and why
+  ixc dump model.gguf --stage plan --layer 3 --op ffn_down
+                                             one layer's steps that read it
   ixc dump model.gguf --dot | dot -Tsvg      the graph of a step, drawn
   ixc dump --stage fused --expert-memory 1MiB --predict 2
                                              when experts are loaded")]
@@ -42,6 +46,8 @@ pub struct Args {
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]
+    select: SelectChoice,
+    #[command(flatten)]
     experts: Experts,
     #[command(flatten)]
     passes: PassChoice,
@@ -62,9 +68,17 @@ impl Args {
             ..Options::default()
         };
         let options = self.changes.over(options)?;
+        let selection = self.select.selection();
+        if self.dot && !selection.is_all() {
+            return Err(Usage("--dot draws all of a graph: --op and --layer are for text".into()).into());
+        }
         if let Some(pass) = &self.after {
             let stop = after(&self.model.open()?, &options, pass)?;
-            let text = if self.dot { drawn(&stop.ir, true)? } else { stop.text() };
+            let text = match (self.dot, selection.is_all()) {
+                (true, _) => drawn(&stop.ir, true)?,
+                (false, true) => stop.text(),
+                (false, false) => select::text(&stop.ir, &selection).map_err(ixc::Error::from)?,
+            };
             return Ok(out.write_all(text.as_bytes())?);
         }
         let written = self.dot.then_some(Stage::Graph);
@@ -78,14 +92,18 @@ impl Args {
         let model = self.model.open()?;
         if stage == Stage::Graph {
             let graph = Stop { ir: Ir::Graph(model.arch.module), after: None };
-            let text = if self.dot { drawn(&graph.ir, true)? } else { graph.text() };
+            let text = match (self.dot, selection.is_all()) {
+                (true, _) => drawn(&graph.ir, true)?,
+                (false, true) => graph.text(),
+                (false, false) => select::text(&graph.ir, &selection).map_err(ixc::Error::from)?,
+            };
             return Ok(out.write_all(text.as_bytes())?);
         }
         let compiled = compile(&model, &options)?;
         if self.dot {
             return Ok(out.write_all(drawn(&Ir::Graph(compiled.fused), true)?.as_bytes())?);
         }
-        Ok(out.write_all(stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
+        Ok(out.write_all(stage.text(&model, &compiled, self.kernel.as_deref(), &selection)?.as_bytes())?)
     }
 }
 

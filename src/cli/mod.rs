@@ -37,6 +37,7 @@ mod prefetch;
 mod quantise;
 mod run;
 mod sampling;
+mod select;
 mod serve;
 mod shift;
 mod simulate;
