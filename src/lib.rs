@@ -18,6 +18,7 @@
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`excerpt`] | an error in text, shown where it is |
+//! | [`explain`] | what compiling decided, over what else, and why |
 //! | [`expert_use`] | which experts a model uses: counts as JSON, and back |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
 //! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
@@ -61,6 +62,7 @@ pub mod error;
 pub mod eval;
 pub mod excerpt;
 pub mod expert_use;
+pub mod explain;
 pub mod forecast;
 pub mod hub;
 pub mod kernels;

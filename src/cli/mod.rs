@@ -17,6 +17,7 @@ mod embed;
 mod eval;
 mod expert_files;
 mod experts;
+mod explain;
 mod failure;
 mod force;
 mod grammar;
@@ -102,6 +103,7 @@ pub enum Command {
     Inspect(inspect::Args),
     Dump(dump::Args),
     Opt(opt::Args),
+    Explain(explain::Args),
     Tokenize(tokenize::EncodeArgs),
     Detokenize(tokenize::DecodeArgs),
     Bench(bench::Args),
@@ -190,6 +192,7 @@ impl Command {
             Command::Inspect(args) => args.run(out),
             Command::Dump(args) => args.run(out),
             Command::Opt(args) => args.run(out),
+            Command::Explain(args) => args.run(out),
             Command::Tokenize(args) => args.run(out),
             Command::Detokenize(args) => args.run(out),
             Command::Bench(args) => args.run(out),

@@ -19,6 +19,7 @@ mod embeddings;
 mod engine_trace;
 mod eval;
 mod experts;
+mod explain;
 mod facts;
 mod faults;
 mod foreign_files;
