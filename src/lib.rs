@@ -31,6 +31,7 @@
 //! | `cache_file` | small files in the user's cache folder |
 //! | [`prompt_cache`] | what prompts began with, for later ones |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
+//! | [`ratio`] | how many times as large measurements are as others, beyond their spread |
 //! | [`replacements`] | kernels in place of those that are generated |
 //! | [`select`] | what is meant of a model: ops, tasks and kernels by names and layers |
 //! | [`scheduler`] | many requests at once in one engine |
@@ -73,6 +74,7 @@ pub mod npy;
 pub mod place;
 pub mod prompt_cache;
 pub mod quantise;
+pub mod ratio;
 pub mod replacements;
 pub mod scheduler;
 pub mod select;

@@ -78,7 +78,7 @@ pub use terminal::standard_output;
 Options that name an environment variable are taken from there where they are not given. IXC_LOG takes filters of what is logged, such \
 as debug. There is no configuration file.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 65 malformed or unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input \
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 slower (bench --compare), 65 malformed or unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input \
 or output failed, 130 ended by Ctrl-C.")]
 pub struct Cli {
     /// What is said besides.

@@ -11,6 +11,7 @@ mod budget;
 mod cached;
 mod checkpoints;
 mod commands;
+mod comparison;
 mod converse;
 mod dataflow;
 mod deferral;
