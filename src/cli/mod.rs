@@ -9,6 +9,7 @@ mod bench;
 mod changed;
 mod choose;
 mod compile;
+mod completions;
 mod converse;
 mod divergence;
 mod doctor;
@@ -29,6 +30,7 @@ mod kernel;
 mod lines;
 mod log;
 mod logits;
+mod man;
 mod name;
 mod opt;
 mod output;
@@ -111,6 +113,8 @@ pub enum Command {
     Kernel(kernel::Args),
     Simulate(simulate::Args),
     Doctor(doctor::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Commands of other programs that people type, and what `ixc` has instead.
@@ -200,6 +204,8 @@ impl Command {
             Command::Kernel(args) => args.run(out),
             Command::Simulate(args) => args.run(out),
             Command::Doctor(args) => args.run(out),
+            Command::Completions(args) => args.run(out),
+            Command::Man(args) => args.run(out),
         }
     }
 }

@@ -49,6 +49,7 @@ mod saved;
 mod scaled;
 mod serve;
 mod shared;
+mod shells;
 mod simulate;
 mod slots;
 mod speculation;
