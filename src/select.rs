@@ -586,7 +586,7 @@ mod tests {
             found(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
             "near to it: linear, linear.qkv"
         );
-        assert!(!found(Some("zzz"), &[]).unwrap_err().contains("near"));
+        assert!(!found(Some("zzz"), &[]).unwrap_err().contains("near to it"));
         assert_eq!(found(None, &["7-9"]).unwrap_err(), "nothing here is in layer 7-9; layers are 0-2");
         assert_eq!(found(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
         assert_eq!(found(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");
