@@ -39,6 +39,10 @@ fn packed(root: &Path) -> Option<String> {
 
 /// The commit of a checkout, and its date.
 fn checked_out(root: &Path) -> Option<(String, String)> {
+    // Sources without it are no checkout: no git is run, and nothing that is around them is looked at.
+    if !root.join(".git").exists() {
+        return None;
+    }
     let git = |arguments: &[&str]| {
         let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -36,12 +36,18 @@ pub fn version() -> &'static str {
     &TEXT
 }
 
-/// The same, with what it can generate code for and the models that it knows.
+/// The same, with the commit, be it unknown, with what it can generate code for and the models that it knows.
 pub fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let targets: Vec<&str> = TARGETS.iter().map(|row| row.name).collect();
         let architectures: Vec<&str> = ARCHITECTURES.iter().map(|row| row.name).collect();
-        format!("{}\ntargets: {}\narchitectures: {}", version(), targets.join(", "), architectures.join(", "))
+        let commit = BUILD.commit.unwrap_or("unknown");
+        format!(
+            "{}\ncommit: {commit}\ntargets: {}\narchitectures: {}",
+            version(),
+            targets.join(", "),
+            architectures.join(", ")
+        )
     });
     &TEXT
 }

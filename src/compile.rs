@@ -26,6 +26,7 @@ use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 use ixc_kernels::{KernelSpec, generate};
+use ixc_passes::decision::{Decision, Decisions};
 use ixc_passes::draft::Draft;
 use ixc_passes::error::PassError;
 use ixc_passes::manager::{self, Ir, Stop};
@@ -69,8 +70,12 @@ pub struct Options {
     pub kernels: Arc<Replacements>,
     /// What was measured to be faster than what the caches say.
     pub tuned: Option<Arc<Tuned>>,
+    /// Whom passes tell what they decide, if anybody.
+    pub decisions: Option<Arc<Decisions>>,
 }
 
+/// What decides here is called so where passes are.
+pub const DECIDES: &str = "compile";
 /// Rows that an expert shall have in a step of a prompt, on average: what it costs to bring it in and to unpack it is shared by them.
 const EXPERT_ROWS: u32 = 128;
 /// Most tokens of a step all the same: what is computed for each takes memory, and one sees how far a prompt is, and stops it, between steps.
@@ -103,6 +108,7 @@ impl Default for Options {
             start: None,
             kernels: Arc::default(),
             tuned: None,
+            decisions: None,
         }
     }
 }
@@ -234,6 +240,7 @@ fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> 
 /// # Errors
 /// Where its files have no path that a plan can name.
 pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>) -> Result<Facts<'a>, Error> {
+    tell_step_tokens(model, options);
     Ok(Facts {
         architecture: model.arch.hyper.architecture.clone(),
         max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
@@ -253,6 +260,25 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
     })
 }
 
+/// Tells how many tokens a step of a prompt has, and why.
+fn tell_step_tokens(model: &Model, options: &Options) {
+    let Some(decisions) = &options.decisions else { return };
+    let tokens = step_tokens(&model.arch.hyper);
+    decisions.begin(DECIDES);
+    let decision = Decision::of("step", "", "tokens of a prompt's step");
+    decisions.add(match options.max_tokens.filter(|asked| *asked != tokens) {
+        Some(asked) => decision.chose(asked.to_string()).over(tokens.to_string(), "another number is asked for"),
+        None if tokens > DEFAULT_MAX_TOKENS => {
+            let why = format!("an expert would get less than {EXPERT_ROWS} rows of them on average");
+            decision.chose(tokens.to_string()).over(DEFAULT_MAX_TOKENS.to_string(), why)
+        }
+        None => {
+            let why = "each takes memory, and more of them gain nothing where experts have rows enough";
+            decision.chose(tokens.to_string()).over(MOST_TOKENS.to_string(), why)
+        }
+    });
+}
+
 /// What passes are told.
 pub fn context<'a>(options: &Options, facts: Option<Facts<'a>>) -> Context<'a> {
     let Options { caches, pack, expert_memory, predict_extra, defer, .. } = *options;
@@ -269,7 +295,7 @@ pub fn context<'a>(options: &Options, facts: Option<Facts<'a>>) -> Context<'a> {
         Some(tuned) => tuned.tell(told, target, options.target.is_none()),
         None => told,
     };
-    Context { target, caches, options: told, facts }
+    Context { target, caches, options: told, facts, decisions: options.decisions.clone() }
 }
 
 /// What a pass leaves of a model; those before it are run, too.

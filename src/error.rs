@@ -44,6 +44,7 @@ use crate::excerpt::Excerpt;
 use crate::expert_use::ExpertUseError;
 use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
+use crate::select::SelectError;
 use crate::simulate::WeightError;
 use batch::BatchError;
 use draft::DraftError;
@@ -148,6 +149,9 @@ pub enum Error {
         /// The pass.
         last: &'static str,
     },
+    /// Nothing of a model is meant by a pattern or layers.
+    #[error(transparent)]
+    Select(#[from] SelectError),
     /// No kernel can be made of a step.
     #[error(transparent)]
     Generate(#[from] GenerateError),
@@ -468,7 +472,7 @@ impl Error {
             Error::Gguf(error) => error.class().into(),
             Error::Checkpoint(error) => error.class().into(),
             Error::Arch(error) => error.class().into(),
-            Error::Settings(_) => Class::Usage,
+            Error::Settings(_) | Error::Select(_) => Class::Usage,
             Error::Kernel(error) => error.class(),
             Error::Tuned(error) => error.class(),
             Error::Profile(ProfileError::Io { .. }) => Class::Io,

@@ -18,6 +18,7 @@
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`excerpt`] | an error in text, shown where it is |
+//! | [`explain`] | what compiling decided, over what else, and why |
 //! | [`expert_use`] | which experts a model uses: counts as JSON, and back |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
 //! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
@@ -30,8 +31,10 @@
 //! | `cache_file` | small files in the user's cache folder |
 //! | [`prompt_cache`] | what prompts began with, for later ones |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
+//! | [`ratio`] | how many times as large measurements are as others, beyond their spread |
 //! | [`replacements`] | kernels in place of those that are generated |
 //! | [`report`] | a model's way to machine code as a page |
+//! | [`select`] | what is meant of a model: ops, tasks and kernels by names and layers |
 //! | [`scheduler`] | many requests at once in one engine |
 //! | `serving` | a session behind a server (feature `serve`) |
 //! | [`session`] | a model that runs: prompt, tokens |
@@ -62,6 +65,7 @@ pub mod error;
 pub mod eval;
 pub mod excerpt;
 pub mod expert_use;
+pub mod explain;
 pub mod forecast;
 pub mod hub;
 pub mod kernels;
@@ -72,9 +76,11 @@ pub mod npy;
 pub mod place;
 pub mod prompt_cache;
 pub mod quantise;
+pub mod ratio;
 pub mod replacements;
 pub mod report;
 pub mod scheduler;
+pub mod select;
 #[cfg(feature = "serve")]
 pub mod serving;
 pub mod session;

@@ -19,6 +19,7 @@ use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::{Dim, Module};
 use ixc_ir::state::{FieldRow, STATES};
 
+use crate::decision::{Decision, Rejected};
 use crate::error::PassError;
 use crate::options::{OptionValue, PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -88,6 +89,13 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             if !width.is_multiple_of(format.block_len() as u64) {
                 return Err(PassError::Head { state: state.name.clone(), field: row.name, width, format });
             }
+            context.decide(|| {
+                let decision = Decision::of("state", &state.name, "format").chose(format!("{} in {format}", row.name));
+                let rejected = (field.format != format).then(|| field.format);
+                decision.over_all(
+                    rejected.map(|own| Rejected::new(own.name(), format!("cache.{} asks for another", row.name))),
+                )
+            });
             field.format = format;
         }
     }

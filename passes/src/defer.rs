@@ -35,6 +35,7 @@
 use ixc_ir::graph::rewrite::{Position, RewriteError};
 use ixc_ir::graph::{DefUse, Function, Module, Op, OpKind, OpView, Rewriter, view};
 
+use crate::decision::Decision;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -83,7 +84,18 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 (Some(layer), Some(next)) if pair[0].0 + 1 == pair[1].0 && fit(function, layer, next) => {
                     pairs.push((layer, next));
                 }
-                _ => tracing::warn!(layer = pair[0].0, "its experts are not deferred: the next layer cannot add them"),
+                _ => {
+                    context.decide(|| {
+                        let name = format!("layer.{}", pair[0].0.saturating_sub(1));
+                        let decision =
+                            Decision::of("experts", name, "deferral").chose("all are computed in their layer");
+                        decision.over(
+                            format!("{deferred} of a token's are one layer late"),
+                            "the next layer cannot add them",
+                        )
+                    });
+                    tracing::warn!(layer = pair[0].0, "its experts are not deferred: the next layer cannot add them");
+                }
             }
         }
         tracing::debug!(function = function.name, deferred, layers = pairs.len(), of = layers.len(), "deferred");

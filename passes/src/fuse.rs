@@ -33,6 +33,7 @@ mod extract;
 mod language;
 mod region;
 mod rules;
+mod told;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -41,6 +42,7 @@ use egg::{Rewrite, StopReason};
 use ixc_ir::graph::{Function, Module, Rewriter, ValueId};
 
 use crate::canonicalise;
+use crate::decision::Decision;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -64,6 +66,7 @@ pass_options! {
 }
 use language::{Node, Types};
 use region::{Piece, Spans};
+use told::Told;
 
 /// Runs the pass.
 ///
@@ -71,10 +74,11 @@ use region::{Piece, Spans};
 /// When a function uses a value before it is defined, which the verifier refuses.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
-    let mut fuser = Fuser::new(&options);
+    let mut fuser = Fuser { tells: context.tells(), ..Fuser::new(&options) };
     for i in 0..module.functions.len() {
         let fused = fuser.function(&module, &module.functions[i])?;
-        module.functions[i] = append::run(&module, &fused)?;
+        fuser.told.drain(..).for_each(|told| context.decide(|| told));
+        module.functions[i] = append::run(&module, &fused, context)?;
     }
     canonicalise::run(module, context)
 }
@@ -84,9 +88,12 @@ struct Fuser<'o> {
     options: &'o Options,
     rewrites: Vec<Rewrite<Node, Types>>,
     closed: rules::Closed,
-    fused: HashMap<String, Rc<Function>>,
+    fused: HashMap<String, Rc<(Function, Vec<Told>)>>,
     /// How egg's runs went, one for each region that is unlike all before it.
     runs: Vec<egraph::Run>,
+    /// Whether decisions are to be told, and those that were made.
+    tells: bool,
+    told: Vec<Decision>,
 }
 
 impl<'o> Fuser<'o> {
@@ -97,6 +104,8 @@ impl<'o> Fuser<'o> {
             closed: rules::Closed::new(),
             fused: HashMap::new(),
             runs: Vec::new(),
+            tells: false,
+            told: Vec::new(),
         }
     }
 
@@ -116,7 +125,9 @@ impl<'o> Fuser<'o> {
         for ops in &cuts.regions {
             let piece = Piece::new(module, function, ops.clone(), &spans);
             let fused = self.piece(&piece)?;
-            piece.paste(&fused, &mut out, &mut moved)?;
+            let name = |weight| module.weights[piece.weight(weight).index()].name.clone();
+            self.told.extend(fused.1.iter().map(|told| told.decision(name)));
+            piece.paste(&fused.0, &mut out, &mut moved)?;
         }
         let result = |&value: &ValueId| region::moved_to(&moved, function, value);
         out.results = function.results.iter().map(result).collect::<Result<_, _>>()?;
@@ -143,15 +154,16 @@ impl<'o> Fuser<'o> {
     }
 
     /// The region fused: by egg where it is unlike all before it.
-    fn piece(&mut self, piece: &Piece) -> Result<Rc<Function>, PassError> {
+    fn piece(&mut self, piece: &Piece) -> Result<Rc<(Function, Vec<Told>)>, PassError> {
         let key = piece.module.to_string();
         if let Some(fused) = self.fused.get(&key) {
             return Ok(Rc::clone(fused));
         }
         let [function] = &piece.module.functions[..] else { unreachable!("a region is one function") };
-        let (fused, run) = egraph::fuse(&piece.module, function, &self.rewrites, self.options.rounds)?;
+        let (fused, run, told) =
+            egraph::fuse(&piece.module, function, &self.rewrites, self.options.rounds, self.tells)?;
         self.runs.push(run);
-        let fused = Rc::new(fused);
+        let fused = Rc::new((fused, told));
         self.fused.insert(key, Rc::clone(&fused));
         Ok(fused)
     }
@@ -272,7 +284,7 @@ mod tests {
         for formats in [&["q4_k"; 3][..], &["q4_k", "q6_k", "f32"], &["f16", "q8_0", "q8_0", "q5_k"]] {
             let module = model(formats);
             let (function, _) = fused(&module, &Options::default());
-            let (whole, _) = egraph::fuse(&module, &module.functions[0], &rules::rewrites(), 32).unwrap();
+            let (whole, ..) = egraph::fuse(&module, &module.functions[0], &rules::rewrites(), 32, false).unwrap();
             assert_eq!(function, whole);
         }
     }

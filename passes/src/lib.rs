@@ -6,6 +6,7 @@
 //! | [`canonicalise`] | dropping what does nothing, merging what repeats |
 //! | [`fuse`] | reading weights quantised, fusing (egg) |
 //! | [`cache`] | keys and values in blocks, where that is asked for |
+//! | [`decision`] | what passes chose over what else, for those who ask |
 //! | [`defer`] | experts of least weight one layer later, where that is asked for |
 //! | [`pass`], [`error`] | what a pass is and knows, and what can go wrong in one |
 //! | [`options`] | options of passes, which each pass declares |
@@ -20,6 +21,7 @@
 
 pub mod cache;
 pub mod canonicalise;
+pub mod decision;
 pub mod defer;
 pub mod draft;
 pub mod error;

@@ -339,6 +339,9 @@ impl Pass {
 
     /// What it leaves, and whether that is something else.
     fn apply(&self, ir: Ir, context: &Context<'_>) -> Result<(Ir, bool), PassError> {
+        if let Some(decisions) = &context.decisions {
+            decisions.begin(self.name);
+        }
         match (self.run, ir) {
             (Run::Graph(run), Ir::Graph(module)) => {
                 self.graph(run, module, context).map(|(module, changed)| (Ir::Graph(module), changed))
@@ -389,6 +392,63 @@ mod tests {
         let error = run(Ir::Graph(Module::default()), &["steps"], &Context::new(Target::AVX2));
         let error = error.err().map(|e| e.to_string());
         assert_eq!(error.as_deref(), Some("pass steps takes tasks; what it was given is a graph"));
+    }
+
+    /// Who is told sees what each pass chose over what, and the passes leave what they leave without.
+    #[test]
+    fn passes_tell_what_they_decide() {
+        use crate::decision::{Decision, Decisions};
+        let text = "
+weight @n : f32[256]
+weight @blk.0.g : q4_k[512, 256]
+weight @blk.0.u : q8_0[512, 256]
+weight @blk.0.w : q4_k[520, 512]
+func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
+  %h = rms_norm %x, @n {eps = 1e-6}
+  %0 = dequantise @blk.0.g
+  %g = matmul %h, %0
+  %1 = dequantise @blk.0.u
+  %u = matmul %h, %1
+  %s = silu %g
+  %m = mul %s, %u
+  %2 = dequantise @blk.0.w
+  %y = matmul %m, %2
+  return %y
+}";
+        let module = parse(text).unwrap();
+        let decisions = std::sync::Arc::new(Decisions::default());
+        let quiet = Context::new(Target::AVX2);
+        let told = Context { decisions: Some(decisions.clone()), ..quiet.clone() };
+        let passes = ["canonicalise", "fuse", "pack", "tile"];
+        let left = run_pipeline(module.clone(), &passes, &told).unwrap();
+        assert_eq!(left, run_pipeline(module, &passes, &quiet).unwrap());
+        let all = decisions.take();
+        let of = |pass: &str, op: &str, name: &str| -> Vec<&Decision> {
+            all.iter().filter(|each| (each.pass, &*each.op, &*each.name) == (pass, op, name)).collect()
+        };
+        let why = |decision: &Decision, what: &str| {
+            let lost = decision.rejected.iter().find(|lost| lost.what == what);
+            lost.unwrap_or_else(|| panic!("{what}: {decision:#?}")).why.clone()
+        };
+        // Gate and up take their rows in different formats.
+        let [gated] = of("fuse", "gated", "blk.0.g")[..] else { panic!("{all:#?}") };
+        assert_eq!(why(gated, "rule swiglu"), "it takes one value where there are two");
+        assert!(why(gated, "mul").starts_with("the region would cost "), "{gated:#?}");
+        let [kept] = of("pack", "weight", "blk.0.w")[..] else { panic!("{all:#?}") };
+        assert_eq!(
+            (&*kept.chosen, &*why(kept, "q4_k_r16")),
+            ("q4_k as in the file", "its 520 rows are no whole strips of 16")
+        );
+        assert_eq!(of("pack", "weight", "blk.0.g")[0].chosen, "q4_k_r16");
+        let [rows, kernels, ..] = of("tile", "weight", "blk.0.g")[..] else { panic!("{all:#?}") };
+        assert_eq!((rows.question, kernels.question), ("rows of an item", "kernel by rows"));
+        assert!(kernels.chosen.starts_with("gemv by ") && kernels.chosen.contains("gemm by "), "{kernels:#?}");
+        assert!(
+            kernels.rejected.iter().any(|lost| lost.why.ends_with(" cycles for an element and a row")),
+            "{kernels:#?}"
+        );
+        // Nothing is told of what had no other way.
+        assert!(all.iter().all(|each| !each.rejected.is_empty() && each.pass != "canonicalise"));
     }
 
     #[test]

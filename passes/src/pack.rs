@@ -25,6 +25,7 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::{Module, Op, OpKind, OpView, Operand, Weight, WeightId, view};
 
+use crate::decision::Decision;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -65,9 +66,27 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let tiles = context.target.isa().tile_registers > 0;
     let pairs = !tiles && context.target.has_dot2_bf16();
     let target = MatrixTarget { packed, tiles: packed && tiles, pairs: packed && pairs };
-    let layouts = layouts(&module, target);
+    let found = layouts(&module, target);
+    let layouts: Vec<Option<Format>> = found.iter().map(|found| found.as_ref().ok().copied()).collect();
     let pairs = by_pairs(&module, &layouts, target);
     for w in products(&module) {
+        context.decide(|| {
+            let Weight { name, format, .. } = &module.weights[w.index()];
+            let decision = Decision::of("weight", name, "layout");
+            match &found[w.index()] {
+                Ok(layout) => {
+                    let why = format!("whole strips of {STRIP} rows and whole blocks of columns");
+                    decision
+                        .chose(layout.name())
+                        .over(format!("{format} as in the file"), "its shape allows to pack it")
+                        .since(why)
+                }
+                Err(why) => {
+                    let packed = format.packed().map_or("packed", Format::name);
+                    decision.chose(format!("{format} as in the file")).over(packed, why.text(&module))
+                }
+            }
+        });
         let weight = &mut module.weights[w.index()];
         let layout = layouts[w.index()];
         let format = layout.unwrap_or(weight.format);
@@ -100,32 +119,82 @@ pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
     linear.or_else(|| view::ExpertSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up)))
 }
 
+/// Why a weight is read as it lies in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unpacked {
+    /// Nothing is to be packed.
+    Off,
+    /// Its format has no packed form.
+    NoForm,
+    /// It is no matrix.
+    NoMatrix,
+    /// Its rows are no whole strips.
+    Rows(u64),
+    /// It is a part of a tensor that begins or ends within a strip.
+    Part,
+    /// Its columns are no whole packed blocks.
+    Columns(u64, Format),
+    /// Nor blocks of the activations that it is multiplied with.
+    Activations(u64, Format),
+    /// One kernel reads it with another weight that is not packed alike.
+    With(WeightId),
+}
+
+impl Unpacked {
+    fn text(self, module: &Module) -> String {
+        match self {
+            Unpacked::Off => "pack.weights says not to".to_owned(),
+            Unpacked::NoForm => "its format has no packed form".to_owned(),
+            Unpacked::NoMatrix => "it is no matrix".to_owned(),
+            Unpacked::Rows(rows) => format!("its {rows} rows are no whole strips of {STRIP}"),
+            Unpacked::Part => format!("it is a part of a tensor that is no whole strips of {STRIP} rows"),
+            Unpacked::Columns(columns, packed) => {
+                format!("its {columns} columns are no whole blocks of {}", packed.block_len())
+            }
+            Unpacked::Activations(columns, x) => {
+                format!("its {columns} columns are no whole blocks of {}, which {x} has", x.block_len())
+            }
+            Unpacked::With(other) => {
+                format!("one kernel reads it with {}, which is not packed alike", module.weights[other.index()].name)
+            }
+        }
+    }
+}
+
 /// For each weight of the module the format that kernels read, where that is not the one in the file.
-fn layouts(module: &Module, target: MatrixTarget) -> Vec<Option<Format>> {
-    let mut formats: Vec<Option<Format>> = module.weights.iter().map(|_| None).collect();
+fn layouts(module: &Module, target: MatrixTarget) -> Vec<Result<Format, Unpacked>> {
+    let mut formats: Vec<Result<Format, Unpacked>> = module.weights.iter().map(|_| Err(Unpacked::Off)).collect();
     // What has a scale for a whole row, requantised or stored so, is packed in any case: no kernel reads it otherwise.
     let packs = |weight: &Weight| target.packed || weight.format.has_row_scale();
     for (format, weight) in formats.iter_mut().zip(&module.weights).filter(|(_, weight)| packs(weight)) {
         let part = weight.part.as_ref().map_or([0; 2], |part| [part.rows, part.from]);
         // A part of a tensor is whole strips of it.
         let strips = part.iter().all(|rows| rows.is_multiple_of(STRIP as u64));
-        *format = packable(weight.format, &weight.shape, target).filter(|_| strips);
+        *format = packable(weight.format, &weight.shape, target);
+        if format.is_ok() && !strips {
+            *format = Err(Unpacked::Part);
+        }
     }
     let pairs: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
     // A weight may be in several pairs: until nothing changes, which each round but the last does to one more weight.
-    while let Some(w) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up, target)) {
-        formats[w.index()] = None;
+    while let Some((w, with)) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up, target)) {
+        formats[w.index()] = Err(Unpacked::With(with));
     }
     formats
 }
 
-/// The packed one of two weights, where the other is not; one of both, where tile products would take other activations for each.
-fn odd_one(formats: &[Option<Format>], gate: WeightId, up: WeightId, target: MatrixTarget) -> Option<WeightId> {
+/// The packed one of two weights, where the other is not, and that; one of both, where tile products would take other activations for each.
+fn odd_one(
+    formats: &[Result<Format, Unpacked>],
+    gate: WeightId,
+    up: WeightId,
+    target: MatrixTarget,
+) -> Option<(WeightId, WeightId)> {
     match (formats[gate.index()], formats[up.index()]) {
-        (Some(g), Some(u)) if target.tiles && g.tile_activation() != u.tile_activation() => Some(gate),
-        (Some(_), None) => Some(gate),
-        (None, Some(_)) => Some(up),
-        (Some(_), Some(_)) | (None, None) => None,
+        (Ok(g), Ok(u)) if target.tiles && g.tile_activation() != u.tile_activation() => Some((gate, up)),
+        (Ok(_), Err(_)) => Some((gate, up)),
+        (Err(_), Ok(_)) => Some((up, gate)),
+        (Ok(_), Ok(_)) | (Err(_), Err(_)) => None,
     }
 }
 
@@ -146,13 +215,18 @@ fn by_pairs(module: &Module, layouts: &[Option<Format>], target: MatrixTarget) -
 }
 
 /// The packed form of a weight of this format and shape.
-fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Option<Format> {
-    let packed = format.packed()?;
-    let &[.., n, k] = shape else { return None };
-    let strips = n.is_multiple_of(STRIP as u64) && k.is_multiple_of(packed.block_len() as u64);
+fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Result<Format, Unpacked> {
+    let packed = format.packed().ok_or(Unpacked::NoForm)?;
+    let &[.., n, k] = shape else { return Err(Unpacked::NoMatrix) };
+    if !n.is_multiple_of(STRIP as u64) {
+        return Err(Unpacked::Rows(n));
+    }
+    if !k.is_multiple_of(packed.block_len() as u64) {
+        return Err(Unpacked::Columns(k, packed));
+    }
     // Tile products take their activations in blocks.
     let activation = packed.tile_activation().filter(|_| target.tiles).unwrap_or(packed.activation());
-    (strips && k.is_multiple_of(activation.block_len() as u64)).then_some(packed)
+    if k.is_multiple_of(activation.block_len() as u64) { Ok(packed) } else { Err(Unpacked::Activations(k, activation)) }
 }
 
 /// The format of a weight that nothing but products read, packed where it can be, for targets without tiles.

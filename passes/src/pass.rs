@@ -1,5 +1,7 @@
 //! A pass, and what it knows beside its IR.
 
+use std::sync::Arc;
+
 use ixc_ir::derived::Derived;
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::WeightSource;
@@ -7,6 +9,7 @@ use ixc_ir::plan::{Plan, Pooling, SourceFile};
 use ixc_kernels::KernelSpec;
 use ixc_targets::{CoreCaches, Target};
 
+use crate::decision::{Decision, Decisions};
 use crate::draft::Draft;
 use crate::error::PassError;
 use crate::options::{OptionRow, OptionSet, PassOptions};
@@ -48,12 +51,26 @@ pub struct Context<'a> {
     pub options: OptionSet,
     /// What a plan says of a model that its graph does not: `lower` needs it.
     pub facts: Option<Facts<'a>>,
+    /// Whom passes tell what they decide, if anybody.
+    pub decisions: Option<Arc<Decisions>>,
 }
 
 impl Context<'_> {
     /// For a target, with the caches of its row and no options.
     pub fn new(target: Target) -> Context<'static> {
-        Context { target, caches: target.row().caches(), options: OptionSet::default(), facts: None }
+        Context { target, caches: target.row().caches(), options: OptionSet::default(), facts: None, decisions: None }
+    }
+
+    /// Tells a decision, which is made only where somebody wants to know.
+    pub fn decide(&self, decision: impl FnOnce() -> Decision) {
+        if let Some(decisions) = &self.decisions {
+            decisions.add(decision());
+        }
+    }
+
+    /// Whether somebody wants to know decisions.
+    pub fn tells(&self) -> bool {
+        self.decisions.is_some()
     }
 
     /// With options of a pass.

@@ -26,6 +26,7 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::{DefUse, Function, Module, Op, OpKind, Operand, ValueId, WeightId};
 use ixc_kernels::candidates::MAX_COLUMNS_BY_ROWS;
 
+use crate::decision::Decision;
 use crate::error::PassError;
 use crate::options::{OptionValue, PassOptions, matches, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -106,6 +107,23 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let strips = part.into_iter().chain([n]).all(|rows: u64| rows.is_multiple_of(STRIP as u64));
         let whole = strips && format.row_bytes(k).is_some() && k <= MAX_COLUMNS_BY_ROWS;
         let known = weight.stored().is_in_files();
+        context.decide(|| {
+            let decision = Decision::of("weight", &weight.name, "format");
+            let kept =
+                |why: String| decision.clone().chose(format!("{} as it is", weight.format)).over(format.name(), why);
+            match (strips, whole, known) {
+                _ if format == weight.format => decision.clone().chose(format.name()),
+                (true, true, true) => decision
+                    .clone()
+                    .chose(format.name())
+                    .over(weight.format.name(), "requantise.weights asks for another"),
+                (false, ..) => kept(format!("its {n} rows are no whole strips of {STRIP}")),
+                (true, false, _) => {
+                    kept(format!("its {k} columns are no whole blocks, or more than {MAX_COLUMNS_BY_ROWS}"))
+                }
+                (true, true, false) => kept("no file has blocks of its format".to_owned()),
+            }
+        });
         if whole && known && format != weight.format {
             weight.choice.stored = Some(weight.stored());
             weight.format = format;

@@ -44,9 +44,11 @@ use ixc_ir::graph::attrs::Prefetch;
 use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::rewrite::{Position, RewriteError};
 use ixc_ir::graph::{
-    DefUse, Function, Module, OpKind, OpView, Operand, Rewriter, Type, ValueId, Weight, WeightId, view,
+    DefUse, Function, Module, Op, OpKind, OpView, Operand, Rewriter, Type, ValueId, Weight, WeightId, view,
 };
+use ixc_ir::units::Bytes;
 
+use crate::decision::Decision;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pack::factors;
@@ -76,7 +78,16 @@ pass_options! {
 /// None; passes have one signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
-    let Some(memory) = options.memory else { return Ok(module) };
+    let reads_experts = |op: &Op| matches!(op.kind, OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul);
+    let Some(memory) = options.memory else {
+        if module.functions.iter().flat_map(|function| &function.ops).any(reads_experts) {
+            context.decide(|| {
+                let decision = Decision::of("experts", "", "residency").chose("all experts stay in memory");
+                decision.over("experts are loaded when they are needed", "no budget says that they do not fit")
+            });
+        }
+        return Ok(module);
+    };
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
         // Who has it already has said what is to be loaded when.
@@ -88,15 +99,62 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let bytes = all.iter().map(|w| module.weights.get(w.index()).map_or(0, bytes)).fold(0, u64::saturating_add);
         let fits = bytes <= memory;
         tracing::debug!(function = function.name, bytes, memory, fits, "experts");
+        if !all.is_empty() {
+            context.decide(|| {
+                let sizes = format!("{} of experts, and {} for them", Bytes(bytes), Bytes(memory));
+                let (chosen, other) = match fits {
+                    true => ("all experts stay in memory", "experts are loaded when they are needed"),
+                    false => ("experts are loaded when they are needed", "all experts stay in memory"),
+                };
+                Decision::of("experts", "", "residency").chose(chosen).over(other, sizes)
+            });
+        }
         if fits {
             continue;
         }
-        let layers = uses.layers(&module, function);
+        let layers = uses.layers(&module, function, context);
+        tell_prediction(&module, function, &uses, &layers, (options.predict, context));
         if !layers.is_empty() {
             module.functions[i] = explicit(&module, function, &uses, &layers, options.predict)?;
         }
     }
     Ok(module)
+}
+
+/// Tells whether each layer's experts are predicted, and by what.
+fn tell_prediction(
+    module: &Module,
+    function: &Function,
+    uses: &Uses,
+    layers: &[Layer],
+    (predict, context): (Option<u32>, &Context<'_>),
+) {
+    if !context.tells() {
+        return;
+    }
+    const ROUTER: &str = "its router, applied a layer early";
+    for pair in layers.windows(2) {
+        let [layer, next] = pair else { continue };
+        context.decide(|| {
+            let name = next.weights.first().map_or("", |w| module.weights[w.index()].name.as_str());
+            let decision = Decision::of("experts", name, "predictor");
+            match (predict, Router::of(function, uses, layer, next)) {
+                (Some(extra), Some(router)) => {
+                    let count = router.route.top_k.saturating_add(extra.into()).min(router.experts);
+                    let chosen = format!("{ROUTER}, names {count} for each token");
+                    decision.chose(chosen).over("no prediction in the plan", format!("residency.predict is {extra}"))
+                }
+                (Some(_), None) => {
+                    let why = "it takes more than pure ops on what goes by the layer before";
+                    decision.chose("no prediction in the plan").over(ROUTER, why)
+                }
+                (None, _) => {
+                    let why = "residency.predict is none: what was used before is all that a run predicts by";
+                    decision.chose("no prediction in the plan").over(ROUTER, why)
+                }
+            }
+        });
+    }
 }
 
 /// Bytes of a weight in memory: as it is stored or as kernels read it packed, whatever is more.
@@ -180,7 +238,7 @@ impl Uses {
         Uses { def_use, readers, readers_of, splits_of, reads }
     }
 
-    fn layers(&self, module: &Module, function: &Function) -> Vec<Layer> {
+    fn layers(&self, module: &Module, function: &Function, context: &Context<'_>) -> Vec<Layer> {
         let (mut layers, mut number, mut mixed): (Vec<Layer>, i64, i64) = (Vec::new(), 0, 0);
         for (i, op) in function.ops.iter().enumerate() {
             // Experts follow what mixes the tokens of their layer.
@@ -191,6 +249,13 @@ impl Uses {
             if matches!(op.kind, OpKind::Route | OpKind::RouteListed) {
                 let found = self.layer(module, function, i, number);
                 if found.is_none() {
+                    context.decide(|| {
+                        let why = "they are not two or three matrices of one routing, each read nowhere else";
+                        let name = format!("layer.{number}");
+                        let decision =
+                            Decision::of("experts", name, "residency").chose("all of this layer stay in memory");
+                        decision.over("they are loaded when they are needed", why)
+                    });
                     tracing::warn!(
                         layer = number,
                         "experts stay in memory: they are not two or three matrices of their own"

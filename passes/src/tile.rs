@@ -31,12 +31,13 @@ use std::collections::{BTreeMap, HashMap};
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::{Module, Operand, WeightId};
-use ixc_ir::units::counted;
+use ixc_ir::units::{Bytes, counted};
 use ixc_kernels::candidates::{self, Candidate, Level, bands, candidates, item_rows};
 use ixc_kernels::tiling::{self, Tiling, Use};
 use ixc_kernels::{MatmulStrategy, Pace};
 use ixc_targets::{CoreCaches, Target};
 
+use crate::decision::{Decision, Rejected};
 use crate::error::{PassError, TileError};
 use crate::options::{OptionValue, PassOptions, matches, pass_options};
 use crate::pack::{factors, gate_and_up};
@@ -166,7 +167,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
     }
     // Equal weights, of which a model has one for each layer, are decided once.
-    let mut decided: HashMap<candidates::Weight, Decision> = HashMap::new();
+    let mut decided: HashMap<candidates::Weight, Cut> = HashMap::new();
     for (&w, role) in &roles {
         // A gate's override is its up projection's, too.
         let name = |w: WeightId| module.weights[w.index()].name.as_str();
@@ -177,17 +178,30 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
         let Some(offer) = offered(&module, role) else { continue };
         let decision = match asked {
-            Some(asked) => Decision::asked(&offer, asked, name(role.cut_as), context, limits)?,
+            Some(asked) => {
+                let cut = Cut::asked(&offer, asked, name(role.cut_as), context, limits)?;
+                context.decide(|| {
+                    let rows = item_rows(&offer, context.target);
+                    let own = Cut::cheapest(&offer, &rows, (context.target, &context.caches), limits, false).tiling;
+                    let rejected = (own != cut.tiling).then(|| Rejected::new(own.to_string(), "another is asked for"));
+                    let decision = Decision::of("weight", &weight.name, "tiling").chose(cut.tiling.to_string());
+                    decision.since(&cut.why).over_all(rejected)
+                });
+                cut
+            }
             None => match decided.get(&offer) {
-                Some(decision) => decision.clone(),
+                Some(cut) => cut.clone(),
                 None => {
                     let tuned: Vec<&Choice> = options.tuned.0.iter().filter(|each| each.weight == offer).collect();
                     let machine = (context.target, &context.caches);
-                    let decision = Decision::tuned(&offer, &tuned, name(role.cut_as), machine, limits)?;
-                    decided.entry(offer).or_insert(decision).clone()
+                    let cut = Cut::tuned(&offer, &tuned, name(role.cut_as), machine, limits, context.tells())?;
+                    decided.entry(offer).or_insert(cut).clone()
                 }
             },
         };
+        for told in &decision.told {
+            context.decide(|| Decision { name: weight.name.clone(), ..told.clone() });
+        }
         tracing::debug!(weight = weight.name, tile = %decision.tiling, why = decision.why, "tiled");
         let choice = &mut module.weights[w.index()].choice;
         (choice.tile, choice.why) = (Some(decision.tiling.to_string()), Some(decision.why));
@@ -257,31 +271,55 @@ fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
 
 /// How a weight is cut, and why.
 #[derive(Clone, Debug)]
-struct Decision {
+struct Cut {
     tiling: Tiling,
     why: String,
+    /// What lost, where somebody wants to know: decisions about a weight of no name.
+    told: Vec<Decision>,
 }
 
-impl Decision {
-    /// The cheapest of items of so many weight rows, in ascending order.
+impl Cut {
+    /// The cheapest of items of so many weight rows, in ascending order; what lost is kept where it is to be told.
     fn cheapest(
         weight: &candidates::Weight,
         rows: &[u64],
         (target, caches): (Target, &CoreCaches),
         limits: Limits,
-    ) -> Decision {
+        tells: bool,
+    ) -> Cut {
         let enough = rows.iter().copied().filter(|rows| weight.n / rows >= MIN_ITEMS);
         let enough: Vec<u64> = enough.chain(rows.first().copied()).collect();
-        let kernels = enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches));
+        let kernels: Vec<Kernels> =
+            enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches, tells)).collect();
         let cost = |kernels: &Kernels| kernels.last().map_or(f64::INFINITY, |last| last.cost_of_a_row(caches));
-        let best = kernels.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.rows.cmp(&a.rows)));
+        let best = kernels.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.rows.cmp(&a.rows)));
         let Some(best) = best else { unreachable!("kernels offer items of some rows for every weight") };
         let why = best.why(weight, caches, limits);
         let parts = weight_parts(weight.n, best.rows).into_iter().map(|part| match part.tile == best.rows {
             true => best.part(weight, limits),
-            false => Kernels::cheapest(weight, part.tile, target, caches).part(weight, limits),
+            false => Kernels::cheapest(weight, part.tile, target, caches, false).part(weight, limits),
         });
-        Decision { tiling: Tiling { parts: parts.collect() }, why }
+        let mut told = Vec::new();
+        if tells {
+            let items = rows.iter().filter(|&&rows| rows != best.rows).map(|&rows| {
+                let why = match kernels.iter().find(|kernels| kernels.rows == rows) {
+                    Some(kernels) => cycles(cost(kernels)),
+                    None => format!("{}, fewer than {MIN_ITEMS}", counted(weight.n / rows, "item")),
+                };
+                Rejected::new(format!("{rows} weight rows"), why)
+            });
+            let chosen = Decision::of("weight", "", "rows of an item").chose(format!("{} weight rows", best.rows));
+            let chosen = chosen.since(format!("{}, {}", counted(weight.n / best.rows, "item"), cycles(cost(best))));
+            told.push(chosen.over_all(items));
+            told.push(best.told(caches));
+            let mut bands = Vec::new();
+            let chosen = match best.band(weight, limits, Some(&mut bands)) {
+                Some(band) => format!("bands of {band} weight rows"),
+                None => "whole items".to_owned(),
+            };
+            told.push(Decision::of("weight", "", "bands for few rows").chose(chosen).over_all(bands));
+        }
+        Cut { tiling: Tiling { parts: parts.collect() }, why, told }
     }
 
     /// The cheapest, but for what was measured to be faster. Which kernel does how many rows is not among that: of float weights sums depend on it.
@@ -291,15 +329,16 @@ impl Decision {
         name: &str,
         machine: (Target, &CoreCaches),
         limits: Limits,
-    ) -> Result<Decision, TileError> {
+        tells: bool,
+    ) -> Result<Cut, TileError> {
         let all = item_rows(weight, machine.0);
-        let own = Decision::cheapest(weight, &all, machine, limits);
+        let own = Cut::cheapest(weight, &all, machine, limits, tells);
         let refused = |choice: &Choice| TileError::Tuned {
             name: name.to_owned(),
             choice: choice.to_string(),
             own: own.tiling.to_string(),
         };
-        let mut decision = own.clone();
+        let mut cut = own.clone();
         for choice in choices {
             let Some(rows) = choice.rows else { continue };
             let by = |tiling: &Tiling| -> Vec<(MatmulStrategy, u32)> {
@@ -312,12 +351,12 @@ impl Decision {
             if !all.contains(&rows) || last != Some(choice.strategy) {
                 return Err(refused(choice));
             }
-            decision = Decision::cheapest(weight, &[rows], machine, limits);
-            if by(&decision.tiling) != by(&own.tiling) {
+            cut = Cut { told: cut.told, ..Cut::cheapest(weight, &[rows], machine, limits, false) };
+            if by(&cut.tiling) != by(&own.tiling) {
                 return Err(refused(choice));
             }
         }
-        let Some(part) = decision.tiling.parts.first_mut() else { return Ok(decision) };
+        let Some(part) = cut.tiling.parts.first_mut() else { return Ok(cut) };
         for choice in choices {
             let offered = candidates(weight, part.rows, machine.0);
             let rows = part.rows;
@@ -342,9 +381,13 @@ impl Decision {
         if !choices.is_empty() {
             let texts: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
             let said = texts.iter().filter_map(|text| text.split_once(": ")).map(|(_, said)| said);
-            decision.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
+            cut.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
+            if tells {
+                let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
+                cut.told.push(decision.over_all([Rejected::new(own.tiling.to_string(), "another was measured to be faster")]));
+            }
         }
-        Ok(decision)
+        Ok(cut)
     }
 
     /// What is asked for, where that is a candidate. What is left when items are full is cut as the caches say.
@@ -354,7 +397,7 @@ impl Decision {
         name: &str,
         context: &Context<'_>,
         limits: Limits,
-    ) -> Result<Decision, TileError> {
+    ) -> Result<Cut, TileError> {
         let Context { target, caches, .. } = context;
         let all = item_rows(weight, *target);
         let rows: Vec<u64> = all.iter().copied().filter(|rows| asked.rows.is_none_or(|asked| asked == *rows)).collect();
@@ -376,7 +419,7 @@ impl Decision {
         if rows.is_empty() {
             return Err(refused());
         }
-        let mut decision = Decision::cheapest(weight, &rows, (*target, caches), limits);
+        let mut decision = Cut::cheapest(weight, &rows, (*target, caches), limits, false);
         if let (Some(part), false) = (decision.tiling.parts.first_mut(), asked.uses.is_empty()) {
             let offered = candidates(weight, part.rows, *target);
             let is_offered = |each: &Use| {
@@ -394,7 +437,7 @@ impl Decision {
             }
             part.uses.clone_from(&asked.uses);
         }
-        Ok(Decision { why: format!("asked for by {:?}", asked.pattern), ..decision })
+        Ok(Cut { why: format!("asked for by {:?}", asked.pattern), ..decision })
     }
 }
 
@@ -403,15 +446,27 @@ struct Kernels {
     rows: u64,
     /// Each with the rows of activations from which on it is used, in ascending order.
     from: Vec<(u32, Candidate)>,
+    /// What lost, where it is to be told.
+    rejected: Vec<Rejected>,
+}
+
+/// A cost for a row of activations and an element of the weight.
+fn cycles(cost: f64) -> String {
+    format!("{:.4} cycles for an element and a row", cost * candidates::UNIT)
 }
 
 impl Kernels {
-    fn cheapest(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Kernels {
-        let mut from: Vec<(u32, Candidate)> = Vec::new();
+    fn cheapest(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches, tells: bool) -> Kernels {
+        let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
+        let name = |each: &Candidate| format!("{} by {}", each.strategy, each.row_chunk);
         for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
             let cost = |each: &Candidate| each.cost_of_a_row(caches);
             let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
             let Some(best) = best else { continue };
+            if tells {
+                let others = chunks.iter().filter(|each| each.row_chunk != best.row_chunk);
+                rejected.extend(others.map(|each| Rejected::new(name(each), cycles(cost(each)))));
+            }
             let Some((first, before)) = from.last() else {
                 from.push((1, best.clone()));
                 continue;
@@ -419,14 +474,52 @@ impl Kernels {
             let takes_over = |rows: &u32| best.arithmetic(*rows) <= before.arithmetic(*rows);
             match (*first..=MOST_COMPARED).find(takes_over) {
                 Some(at) if at == *first => {
+                    if tells {
+                        let why = format!("the arithmetic of {} takes no longer from {at} rows on", best.strategy);
+                        rejected.push(Rejected::new(name(before), why));
+                    }
                     from.pop();
                     from.push((at, best.clone()));
                 }
-                Some(at) => from.push((at, best.clone())),
-                None => {}
+                Some(at) => {
+                    if tells {
+                        let [own, other] = [best, before].map(|each| each.arithmetic(at - 1) * candidates::UNIT);
+                        let what = format!("{} for less than {at} rows", best.strategy);
+                        let why = format!(
+                            "{:.4} cycles for an element and {} rows, {} {other:.4}",
+                            own,
+                            at - 1,
+                            before.strategy
+                        );
+                        rejected.push(Rejected::new(what, why));
+                    }
+                    from.push((at, best.clone()));
+                }
+                None => {
+                    if tells {
+                        let why = format!(
+                            "its arithmetic takes longer than that of {} up to {MOST_COMPARED} rows",
+                            before.strategy
+                        );
+                        rejected.push(Rejected::new(name(best), why));
+                    }
+                }
             }
         }
-        Kernels { rows, from }
+        Kernels { rows, from, rejected }
+    }
+
+    /// Which kernel does how many rows, over which others.
+    fn told(&self, caches: &CoreCaches) -> Decision {
+        let each = |(from, candidate): &(u32, Candidate)| {
+            let from = if *from > 1 { format!(" from {from} rows") } else { String::new() };
+            format!("{} by {}{from}", candidate.strategy, candidate.row_chunk)
+        };
+        let chosen = self.from.iter().map(each).collect::<Vec<_>>().join(", ");
+        let why = self
+            .last()
+            .map_or_else(String::new, |last| format!("{}: {}", last.strategy, cycles(last.cost_of_a_row(caches))));
+        Decision::of("weight", "", "kernel by rows").chose(chosen).since(why).over_all(self.rejected.iter().cloned())
     }
 
     fn last(&self) -> Option<&Candidate> {
@@ -435,7 +528,7 @@ impl Kernels {
 
     fn part(&self, weight: &candidates::Weight, limits: Limits) -> tiling::RowTiles {
         let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
-        let bands = std::iter::once(self.band(weight, limits)).chain(std::iter::repeat(None));
+        let bands = std::iter::once(self.band(weight, limits, None)).chain(std::iter::repeat(None));
         let uses = self.from.iter().zip(ends).zip(bands).map(|(((_, candidate), up_to_rows), band)| Use {
             strategy: candidate.strategy,
             up_to_rows,
@@ -447,22 +540,56 @@ impl Kernels {
     }
 
     /// Weight rows of a band of the items for few rows, where those can be divided.
-    fn band(&self, weight: &candidates::Weight, limits: Limits) -> Option<u32> {
+    fn band(&self, weight: &candidates::Weight, limits: Limits, told: Option<&mut Vec<Rejected>>) -> Option<u32> {
+        let all = bands(weight, self.rows);
+        let mut rejected = Vec::new();
+        let tells = told.is_some();
+        let mut reject = |band: u64, why: &dyn Fn() -> String| {
+            if tells {
+                rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
+            }
+        };
         // One kernel alone is for many rows, too.
         let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
-        if !few || weight.n / self.rows >= limits.items {
-            return None;
+        let items = weight.n / self.rows;
+        let chosen = if !few {
+            all.iter().for_each(|band| reject(*band, &|| "one kernel does all rows".to_owned()));
+            None
+        } else if items >= limits.items {
+            let why = || format!("{} are enough", counted(items, "item"));
+            all.iter().for_each(|band| reject(*band, &why));
+            None
+        } else {
+            let is_large = |band: &u64| weight.bytes(*band) >= limits.band_bytes;
+            let large: Vec<u64> = all.iter().copied().filter(is_large).collect();
+            let enough = large.iter().rev().find(|band| weight.n / **band >= limits.items);
+            let chosen = enough.or(large.first()).copied();
+            for &band in all.iter().filter(|band| Some(**band) != chosen) {
+                let count = weight.n / band;
+                reject(band, &|| match (is_large(&band), count >= limits.items) {
+                    (false, _) => {
+                        format!("{} of weights, less than {}", Bytes(weight.bytes(band)), Bytes(limits.band_bytes))
+                    }
+                    (true, true) => format!("{} are more than needed", counted(count, "band")),
+                    (true, false) => format!("{}, fewer than {}", counted(count, "band"), limits.items),
+                });
+            }
+            if chosen.is_some() && tells {
+                let why = format!("{}, fewer than {} for many threads", counted(items, "item"), limits.items);
+                rejected.push(Rejected::new("whole items", why));
+            }
+            chosen
+        };
+        if let Some(told) = told {
+            *told = rejected;
         }
-        let mut bands = bands(weight, self.rows);
-        bands.retain(|band| weight.bytes(*band) >= limits.band_bytes);
-        let enough = bands.iter().rev().find(|band| weight.n / **band >= limits.items);
-        enough.or(bands.first()).and_then(|band| u32::try_from(*band).ok())
+        chosen.and_then(|band| u32::try_from(band).ok())
     }
 
     /// Why these, in a line.
     fn why(&self, weight: &candidates::Weight, caches: &CoreCaches, limits: Limits) -> String {
         let mut why = counted(weight.n / self.rows, "item");
-        if let Some(band) = self.band(weight, limits) {
+        if let Some(band) = self.band(weight, limits, None) {
             why += &format!(" or {}", counted(weight.n / u64::from(band), "band"));
         }
         for (from, candidate) in self.from.iter().skip(1) {
@@ -528,7 +655,7 @@ mod tests {
     };
 
     fn decided(weight: candidates::Weight, target: Target, caches: CoreCaches) -> String {
-        Decision::cheapest(&weight, &item_rows(&weight, target), (target, &caches), Options::default().limits())
+        Cut::cheapest(&weight, &item_rows(&weight, target), (target, &caches), Options::default().limits(), false)
             .tiling
             .to_string()
     }
@@ -548,7 +675,7 @@ mod tests {
                         let caches = target.row().caches();
                         let (rows, limits) =
                             (item_rows(&weight, target), Limits { band_bytes: 0, ..Options::default().limits() });
-                        let tiling = Decision::cheapest(&weight, &rows, (target, &caches), limits).tiling;
+                        let tiling = Cut::cheapest(&weight, &rows, (target, &caches), limits, false).tiling;
                         let end = tiling.place(n).unwrap().iter().fold(0, |at, placed| {
                             assert_eq!(placed.first, at, "n {n}");
                             assert_eq!(placed.part.rows % block, 0, "n {n}");

@@ -47,7 +47,7 @@ fn planned(
         weights: made.weights,
     };
     let options = options.clone().with(&pack::Options { weights: packed });
-    let context = Context { target, caches: target.row().caches(), options, facts: Some(facts) };
+    let context = Context { target, caches: target.row().caches(), options, facts: Some(facts), decisions: None };
     let module = manager::run_pipeline(made.module, pipeline, &context)?;
     let module = manager::run_pipeline(module, &["pack", "tile"], &context)?;
     match manager::run(Ir::Graph(module.clone()), &plan_passes(), &context)? {

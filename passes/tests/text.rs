@@ -52,7 +52,7 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         weights: &bytes,
     };
     let Context { target, caches, options, .. } = context;
-    let context = Context { target, caches, options, facts: Some(facts) };
+    let context = Context { target, caches, options, facts: Some(facts), decisions: None };
     // Through its text after each pass: what one leaves is all that the next needs.
     let mut ir = Ir::Graph(module);
     for pass in passes {

@@ -1,5 +1,6 @@
 //! `ixc bench`: tokens per second.
 
+pub mod compare;
 mod deferral;
 mod report;
 mod setting;
@@ -39,7 +40,11 @@ use setting::Setting;
   ixc bench model.gguf --format csv >> all.csv
   ixc bench model.gguf -p 0 -n 64 --memory 6GiB --defer 2
                                               what deferral brings and costs
+  ixc bench model.gguf --json > now.json
+  ixc bench --compare before.json now.json    what changed beyond noise
   ixc bench                                   the built-in demo model
+
+--compare takes what --json wrote: it says first what differs in models, options and machines, then how many times as fast B is, row by row. Of the ratios of all pairs of rounds it takes the median, and as interval what the Mann-Whitney test leaves of them; a change counts where the interval does not hold 1 and the ratio is 1 % off. Exit status: 0 where no row is slower, 3 where one is.
 
 With --defer nothing is read ahead, unless --prefetch names a way.")]
 pub struct Args {
@@ -71,6 +76,9 @@ pub struct Args {
     /// With --defer: a text at whose tokens logits are compared [default: some sentences of English].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
+    /// Compare two files of --json, and measure nothing.
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["model", "model_file", "prefill", "decode", "depth", "repetitions", "text"])]
+    compare: Vec<PathBuf>,
     /// How it is written; all but text say, too, what was measured, on what, with what and when.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
@@ -119,6 +127,10 @@ struct Row {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let format = if self.json { Format::Json } else { self.format };
+        if let Some(paths) = compare::pair(&self.compare)? {
+            return compare::compare(paths, format, out);
+        }
         if self.text.is_some() && self.streaming.defer() == 0 {
             return Err(Usage("--text is where deferral is compared: it needs --defer".into()).into());
         }
@@ -140,7 +152,6 @@ impl Args {
         works.retain(|&(_, _, tokens)| tokens > 0);
         // A context of no position is none.
         let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
-        let format = if self.json { Format::Json } else { self.format };
         let name = self.model.name().display().to_string();
         let mut report = Report::new(format, &name, Setting::of(&self)?, out)?;
         for threads in threads {

@@ -6,6 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::compile::{self, TargetName};
 use ixc::frontend::arch::Parts;
 use ixc::model::Model;
+use ixc::passes::options::OptionSet;
 use ixc::runtime::engine::{self, BackendKind, ExpertStore};
 use ixc::runtime::processors::Pin;
 use ixc::runtime::stream::store::Config;
@@ -254,6 +255,14 @@ impl StreamingChoice {
     /// The budget, if it is said.
     pub fn memory(&self) -> Option<u64> {
         self.memory.bytes()
+    }
+
+    /// What passes are told.
+    ///
+    /// # Errors
+    /// None for what clap has read.
+    pub fn pass_options(&self) -> Result<OptionSet, ixc::Error> {
+        self.passes.options()
     }
 
     /// As a session takes it; all else is the default.

@@ -24,6 +24,7 @@ use ixc::place;
 use ixc::runtime::engine;
 use ixc::runtime::file;
 use ixc::runtime::file::weights::{self, Contents};
+use ixc::select::Selection;
 use ixc::session::SessionOptions;
 use serde_json::json;
 
@@ -186,7 +187,7 @@ impl Stages {
     fn write(self, model: &Model, compiled: &Compiled) -> anyhow::Result<Vec<PathBuf>> {
         let mut written = Vec::new();
         for (stage, output) in self.outputs {
-            let (path, text) = (output.named().to_owned(), stage.text(model, compiled, None)?);
+            let (path, text) = (output.named().to_owned(), stage.text(model, compiled, None, &Selection::default())?);
             output.write(|out| out.write_all(text.as_bytes())).map_err(ixc::Error::from)?;
             written.push(path);
         }

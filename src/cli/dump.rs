@@ -4,6 +4,7 @@ use std::io::Write;
 
 use ixc::compile::{Options, TargetName, after, compile};
 use ixc::passes::manager::{self, Ir, Stop};
+use ixc::select;
 
 use super::Usage;
 use super::changed::ChangeChoice;
@@ -11,6 +12,7 @@ use super::choose::ModelArgument;
 use super::drawing::{FormatChoice, drawn};
 use super::experts::Experts;
 use super::passes::PassChoice;
+use super::select::SelectChoice;
 use super::stages::Stage;
 
 /// Prints a stage between the model and its machine code.
@@ -21,6 +23,8 @@ use super::stages::Stage;
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
   ixc dump --stage plan                      the built-in demo model
   ixc dump model.gguf --after tile           how each weight is cut, and why
+  ixc dump model.gguf --stage plan --layer 3 --op ffn_down
+                                             one layer's steps that read it
   ixc dump model.gguf --format dot | dot -Tsvg
                                              the graph of a step, drawn
   ixc dump model.gguf --stage plan --format mermaid
@@ -45,6 +49,8 @@ pub struct Args {
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]
+    select: SelectChoice,
+    #[command(flatten)]
     experts: Experts,
     #[command(flatten)]
     passes: PassChoice,
@@ -65,13 +71,20 @@ impl Args {
             ..Options::default()
         };
         let options = self.changes.over(options)?;
-        let language = self.format.language();
+        let (selection, language) = (self.select.selection(), self.format.language());
         if language.is_some() && self.kernel.is_some() {
             return Err(Usage("kernels are not drawn: --kernel chooses those whose text is printed".into()).into());
         }
+        if language.is_some() && !selection.is_all() {
+            return Err(Usage("drawings are of all of a graph: --op and --layer are for text".into()).into());
+        }
         if let Some(pass) = &self.after {
             let stop = after(&self.model.open()?, &options, pass)?;
-            let text = language.map_or_else(|| Ok(stop.text()), |language| drawn(&stop.ir, language))?;
+            let text = match language {
+                Some(language) => drawn(&stop.ir, language)?,
+                None if selection.is_all() => stop.text(),
+                None => select::text(&stop.ir, &selection).map_err(ixc::Error::from)?,
+            };
             return Ok(out.write_all(text.as_bytes())?);
         }
         let stage = self.stage.or(language.map(|_| Stage::Graph));
@@ -102,9 +115,13 @@ impl Args {
         let model = self.model.open()?;
         if stage == Stage::Graph {
             let graph = Stop { ir: Ir::Graph(model.arch.module), after: None };
-            return Ok(out.write_all(graph.text().as_bytes())?);
+            let text = match selection.is_all() {
+                true => graph.text(),
+                false => select::text(&graph.ir, &selection).map_err(ixc::Error::from)?,
+            };
+            return Ok(out.write_all(text.as_bytes())?);
         }
         let compiled = compile(&model, &options)?;
-        Ok(out.write_all(stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
+        Ok(out.write_all(stage.text(&model, &compiled, self.kernel.as_deref(), &selection)?.as_bytes())?)
     }
 }

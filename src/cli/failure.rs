@@ -5,6 +5,7 @@
 //! | 0 | done |
 //! | 1 | failed for another reason, such as a bug |
 //! | 2 | the command line is wrong, or an output is an input or a file of another kind |
+//! | 3 | `bench --compare` found a row that is slower beyond noise |
 //! | 65 | a model, plan, IR text or request is malformed, or asks for what is not supported (`EX_DATAERR`) |
 //! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
 //! | 69 | this CPU lacks a feature that the target needs, or the system forbids generated code (`EX_UNAVAILABLE`) |
@@ -15,7 +16,11 @@ use std::io;
 
 use ixc::error::Class;
 
+use super::bench::compare::Slower;
 use super::{BadInput, Usage, interrupt, output};
+
+/// The exit status where a measurement is slower than another beyond noise.
+const SLOWER: u8 = 3;
 
 /// The exit status of a kind of failure.
 pub const fn status(class: Class) -> u8 {
@@ -41,6 +46,9 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
         }
         if cause.is::<interrupt::Interrupted>() {
             return (interrupt::STATUS, None);
+        }
+        if cause.is::<Slower>() {
+            return (SLOWER, Some(output::describe(failure)));
         }
         if cause.is::<Usage>() {
             return said(Class::Usage);

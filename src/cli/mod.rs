@@ -9,6 +9,7 @@ mod bench;
 mod changed;
 mod choose;
 mod compile;
+mod completions;
 mod converse;
 mod divergence;
 mod doctor;
@@ -18,6 +19,7 @@ mod embed;
 mod eval;
 mod expert_files;
 mod experts;
+mod explain;
 mod failure;
 mod force;
 mod grammar;
@@ -30,6 +32,7 @@ mod kernel;
 mod lines;
 mod log;
 mod logits;
+mod man;
 mod name;
 mod opt;
 mod output;
@@ -40,6 +43,7 @@ mod prefetch;
 mod quantise;
 mod run;
 mod sampling;
+mod select;
 mod serve;
 mod shift;
 mod simulate;
@@ -79,7 +83,7 @@ pub use terminal::standard_output;
 Options that name an environment variable are taken from there where they are not given. IXC_LOG takes filters of what is logged, such \
 as debug. There is no configuration file.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 65 malformed or unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input \
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 slower (bench --compare), 65 malformed or unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input \
 or output failed, 130 ended by Ctrl-C.")]
 pub struct Cli {
     /// What is said besides.
@@ -104,6 +108,7 @@ pub enum Command {
     Inspect(inspect::Args),
     Dump(dump::Args),
     Opt(opt::Args),
+    Explain(explain::Args),
     Tokenize(tokenize::EncodeArgs),
     Detokenize(tokenize::DecodeArgs),
     Bench(bench::Args),
@@ -111,6 +116,8 @@ pub enum Command {
     Kernel(kernel::Args),
     Simulate(simulate::Args),
     Doctor(doctor::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Commands of other programs that people type, and what `ixc` has instead.
@@ -192,6 +199,7 @@ impl Command {
             Command::Inspect(args) => args.run(out),
             Command::Dump(args) => args.run(out),
             Command::Opt(args) => args.run(out),
+            Command::Explain(args) => args.run(out),
             Command::Tokenize(args) => args.run(out),
             Command::Detokenize(args) => args.run(out),
             Command::Bench(args) => args.run(out),
@@ -199,6 +207,8 @@ impl Command {
             Command::Kernel(args) => args.run(out),
             Command::Simulate(args) => args.run(out),
             Command::Doctor(args) => args.run(out),
+            Command::Completions(args) => args.run(out),
+            Command::Man(args) => args.run(out),
         }
     }
 }

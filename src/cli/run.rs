@@ -31,7 +31,7 @@ use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
 use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
-use super::writer::{Wanted, Writer};
+use super::writer::{StatsFormat, Wanted, Writer};
 use super::{BadInput, streaming, tokenize};
 
 /// Tokens to write where nothing says how many and no token ends the text.
@@ -96,9 +96,9 @@ pub struct Args {
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long)]
     emulate: bool,
-    /// Say on standard error where the time went.
-    #[arg(long)]
-    stats: bool,
+    /// Say on standard error where the time went, op by op: as lines, or as JSON, one line for each text.
+    #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    stats: Option<StatsFormat>,
     /// Write what each thread and the drive did when, and what lay in memory: a file for https://ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -158,7 +158,7 @@ impl Args {
             run: engine::Options {
                 backend: backend(self.emulate),
                 sequences: self.batch.sequences(),
-                stats: self.stats,
+                stats: self.stats.is_some(),
                 pins: record.pins(),
                 trace: trace.clone(),
                 gauge: Some(Arc::clone(&gauge)),
@@ -232,7 +232,10 @@ impl Args {
             tokens
         });
         let mut writer = Writer {
-            own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
+            own_rate: session
+                .drive()
+                .filter(|_| self.stats.is_some())
+                .and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,
             wanted: Wanted {
                 model: &self.model,
@@ -250,9 +253,11 @@ impl Args {
             converses: false,
             advised: false,
             limits: OnceCell::new(),
+            loaded: 0.0,
         };
-        if self.stats {
-            let loaded = begin.elapsed().as_secs_f64();
+        writer.loaded = begin.elapsed().as_secs_f64();
+        if self.stats == Some(StatsFormat::Text) {
+            let loaded = writer.loaded;
             note!(
                 "load      {loaded:.2} s, {}, target {}{}",
                 counted(writer.session.threads() as u64, "thread"),

@@ -6,6 +6,7 @@ use ixc::files::Kind;
 use ixc::ir::kernel::Kernel;
 use ixc::model::Model;
 use ixc::passes::manager::{self, Ir, Stop};
+use ixc::select::{self, Selection};
 use ixc::targets::Target;
 
 use super::Usage;
@@ -65,31 +66,50 @@ impl Stage {
         Kind { name, is, streams: true, private: false }
     }
 
-    /// The stage as text. `kernel` chooses kernels.
-    pub fn text(self, model: &Model, compiled: &Compiled, kernel: Option<&str>) -> anyhow::Result<String> {
+    /// The stage as text. `kernel` chooses kernels; of what is selected the text is for people.
+    pub fn text(
+        self,
+        model: &Model,
+        compiled: &Compiled,
+        kernel: Option<&str>,
+        selection: &Selection,
+    ) -> anyhow::Result<String> {
+        let name = |kernel: &Kernel| kernel.name.clone();
+        if !selection.is_all() {
+            let text = match self {
+                Stage::Graph => Some(select::text(&Ir::Graph(model.arch.module.clone()), selection)),
+                Stage::Fused => Some(select::text(&Ir::Graph(compiled.fused.clone()), selection)),
+                Stage::Plan => Some(select::of_plan(&compiled.plan, &name, selection)),
+                Stage::Kernel | Stage::Asm => None,
+            };
+            if let Some(text) = text {
+                return Ok(text.map_err(ixc::Error::from)?);
+            }
+        }
+        let kernels = |kernel| -> anyhow::Result<Vec<&Kernel>> {
+            let used = select::kernels(&compiled.plan, &name, selection).map_err(ixc::Error::from)?;
+            choose(used.into_iter().map(|(at, _)| &compiled.plan.kernels[at]).collect(), kernel)
+        };
         match self {
             Stage::Graph => Ok(Stop { ir: Ir::Graph(model.arch.module.clone()), after: None }.text()),
             Stage::Fused => {
                 let after = manager::graph_passes().last().copied();
                 Ok(Stop { ir: Ir::Graph(compiled.fused.clone()), after }.text())
             }
-            Stage::Plan => Ok(ixc::ir::plan::print::print(&compiled.plan, |kernel: &Kernel| kernel.name.clone())),
-            Stage::Kernel => {
-                let kernels = choose(&compiled.plan.kernels, kernel)?;
-                Ok(kernels.into_iter().map(Kernel::to_string).collect::<Vec<_>>().join("\n"))
-            }
+            Stage::Plan => Ok(ixc::ir::plan::print::print(&compiled.plan, name)),
+            Stage::Kernel => Ok(kernels(kernel)?.into_iter().map(Kernel::to_string).collect::<Vec<_>>().join("\n")),
             Stage::Asm => {
                 let target = Target::from_name(&compiled.plan.target).unwrap_or_else(Target::native);
-                Ok(assembly(choose(&compiled.plan.kernels, kernel)?, target)?)
+                Ok(assembly(kernels(kernel)?, target)?)
             }
         }
     }
 }
 
 /// The kernels whose names contain `name`.
-fn choose<'k>(kernels: &'k [Kernel], name: Option<&str>) -> anyhow::Result<Vec<&'k Kernel>> {
-    let Some(name) = name else { return Ok(kernels.iter().collect()) };
-    let chosen: Vec<_> = kernels.iter().filter(|kernel| kernel.name.contains(name)).collect();
+fn choose<'k>(kernels: Vec<&'k Kernel>, name: Option<&str>) -> anyhow::Result<Vec<&'k Kernel>> {
+    let Some(name) = name else { return Ok(kernels) };
+    let chosen: Vec<_> = kernels.iter().copied().filter(|kernel| kernel.name.contains(name)).collect();
     if chosen.is_empty() {
         let names: Vec<_> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
         return Err(Usage(format!("no kernel is called {name}; there are {}", names.join(", "))).into());

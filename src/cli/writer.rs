@@ -21,11 +21,12 @@ use ixc::runtime::stream::store::stats::Stats;
 use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
 use ixc::speculate::Tally;
 use ixc::timing::Phase;
+use serde_json::json;
 
 use super::answer::Shown;
 use super::choose::{ModelChoice, StreamingChoice};
 use super::interrupt::{Interrupted, Writing};
-use super::output::{Bytes, Watch, counted, note};
+use super::output::{Bytes, Document, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::{spent, streaming};
 
@@ -48,11 +49,23 @@ pub struct Wanted<'a> {
     pub inputs: Vec<&'a Path>,
     /// Most tokens of an answer.
     pub limit: Option<usize>,
-    /// Whether to say where the time went.
-    pub stats: bool,
+    /// Whether to say where the time went, and how.
+    pub stats: Option<StatsFormat>,
     /// Whether code runs in the emulator, of which rates say nothing.
     pub emulated: bool,
 }
+
+/// How it is said where the time went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StatsFormat {
+    /// Lines for people.
+    Text,
+    /// A document on one line for each text.
+    Json,
+}
+
+/// Of what is said as JSON.
+const STATS: &str = "ixc.stats.v1";
 
 /// A session, and where its text goes.
 pub struct Writer<'a> {
@@ -70,6 +83,8 @@ pub struct Writer<'a> {
     pub advised: bool,
     /// What the machine does at the most, once measured.
     pub limits: OnceCell<Option<Roofline>>,
+    /// Seconds until the model was there.
+    pub loaded: f64,
 }
 
 /// What was written.
@@ -117,7 +132,7 @@ impl Writer<'_> {
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
     pub fn write(&mut self, tokens: &[u32], limit: Option<usize>, parser: Option<Parser>) -> anyhow::Result<Written> {
-        let before = self.session.engine().stream().filter(|_| self.wanted.stats).map(ExpertCache::stats);
+        let before = self.session.engine().stream().filter(|_| self.wanted.stats.is_some()).map(ExpertCache::stats);
         let tokenizer = self.session.tokenizer()?.clone();
         let mut shown = Shown::new(parser);
         // Markers of answers are control tokens in some vocabularies.
@@ -170,8 +185,10 @@ impl Writer<'_> {
             let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };
             note!("ixc: the context of {context} tokens is full, the text ends here{more}");
         }
-        if self.wanted.stats {
-            self.stats(&generation, before.as_ref());
+        match self.wanted.stats {
+            Some(StatsFormat::Text) => self.stats(&generation, before.as_ref()),
+            Some(StatsFormat::Json) => self.stats_as_json(&generation)?,
+            None => {}
         }
         self.advise(&generation);
         let interrupted = generation.end == End::Stopped && !stopped;
@@ -188,6 +205,49 @@ impl Writer<'_> {
                 "ixc: {packing:.1} of {seconds:.1} s went into packing weights; `ixc compile` does that once, and the plan that it writes starts without"
             );
         }
+    }
+
+    /// The same as JSON, on one line, for programs.
+    fn stats_as_json(&self, generation: &Generation) -> anyhow::Result<()> {
+        let (session, limits) = (&self.session, self.limits());
+        let part = |phase, stats| spent::facts(phase, stats, limits);
+        let (states, state_bytes) = session.engine().states();
+        let guessed = session.guesses().map(|name| {
+            let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
+            json!({
+                "by": name,
+                "drafted": drafted,
+                "accepted": accepted,
+                "drafts": drafts,
+                "seconds": drafting.as_secs_f64(),
+                "declined": declined,
+            })
+        });
+        let facts = json!({
+            "ixc": ixc::build::BUILD,
+            "target": session.target().name(),
+            "threads": session.threads(),
+            "emulated": self.wanted.emulated,
+            "load_seconds": self.loaded,
+            "replaced": session.replaced(),
+            "context": session.context(),
+            "states": { "count": states.len(), "bytes": state_bytes },
+            "limits": limits,
+            "prefill": part(&generation.prefill, &generation.spent.prefill),
+            "decode": part(&generation.decode, &generation.spent.decode),
+            "guessed": guessed,
+            "deferred": self.wanted.streaming.defer(),
+            "seed": self.seed,
+            "peak_memory": ixc::machine::system::peak_memory(),
+        });
+        note!("{}", serde_json::to_string(&Document::new(STATS, &facts))?);
+        Ok(())
+    }
+
+    /// What the machine does at the most, measured once; nothing for what is emulated.
+    fn limits(&self) -> Option<&Roofline> {
+        let measure = || Roofline::measure(self.session.target(), self.session.threads());
+        self.limits.get_or_init(|| (!self.wanted.emulated).then(measure)).as_ref()
     }
 
     /// Says what this text took; `before` is what the store of streamed experts had counted then.
@@ -218,12 +278,10 @@ impl Writer<'_> {
                 "packing   {packing:.2} s of that, of weights that were needed for the first time; a plan has them packed"
             );
         }
-        let measure = || Roofline::measure(self.session.target(), self.session.threads());
-        let limits = self.limits.get_or_init(|| (!self.wanted.emulated).then(measure));
         for (what, stats) in [("prefill", &generation.spent.prefill), ("decode", &generation.spent.decode)] {
-            spent::note(what, stats, limits.as_ref());
+            spent::note(what, stats, self.limits());
         }
-        if let Some(limits) = limits {
+        if let Some(limits) = self.limits() {
             spent::note_limits(limits);
         }
         if let (Some(store), Some(before)) = (self.session.engine().stream(), before) {

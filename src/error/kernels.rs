@@ -16,6 +16,12 @@ use crate::excerpt::Excerpt;
 /// What can go wrong with a kernel on its own.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
+    /// A kernel that is no model's was asked for by an op or a layer.
+    #[error("\"{name}\" is in no op or layer; kernels of a model are: MODEL, or MODEL:NAME")]
+    InNoModel {
+        /// What was asked for.
+        name: String,
+    },
     /// No row, file or spec.
     #[error(
         "no kernel is called \"{name}\"{}; `ixc kernel list` shows the built-in ones, and a spec such as \
@@ -215,7 +221,7 @@ impl KernelError {
     /// What kind of failure it is.
     pub fn class(&self) -> Class {
         match self {
-            KernelError::NoRow { .. } => Class::Usage,
+            KernelError::NoRow { .. } | KernelError::InNoModel { .. } => Class::Usage,
             KernelError::Missing { .. } => Class::Unavailable,
             KernelError::Differs { .. } | KernelError::Fault { .. } => Class::Failed,
             KernelError::Unknown { .. }

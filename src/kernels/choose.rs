@@ -23,6 +23,7 @@ use crate::Error;
 use crate::compile::{Options, specs};
 use crate::model::{Model, is_plan};
 use crate::replacements::KernelFile;
+use crate::select::{self, Selection, Use};
 
 /// Name of the built-in demo model before the colon.
 const DEMO: &str = "demo";
@@ -64,7 +65,7 @@ pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
         return of_file(Path::new(text), target);
     }
     if let Some((model, name)) = text.rsplit_once(':') {
-        return of_model(model, name, target);
+        return of_model(model, name, target, &Selection::default());
     }
     // The name that a spec gives its kernel, as profiles and dumps have it.
     let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
@@ -80,6 +81,23 @@ pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
             Err(KernelError::Unknown { name: text.to_owned(), near: near.take(8).collect() }.into())
         }
     }
+}
+
+/// The kernel of a model or plan that `text` means, which is `MODEL` or `MODEL:NAME`, among those of what is selected; where all is, as [`choose`].
+///
+/// # Errors
+/// As [`choose`], where nothing is selected, and where it could be several.
+pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
+    if selection.is_all() {
+        return choose(text, target);
+    }
+    let text = text.trim();
+    let first = text.split_whitespace().next().unwrap_or_default();
+    if catalogue::find(text).is_some() || text.ends_with(".ix") || KINDS.iter().any(|kind| kind.word == first) {
+        return Err(KernelError::InNoModel { name: text.to_owned() }.into());
+    }
+    let (model, name) = text.rsplit_once(':').unwrap_or((text, ""));
+    of_model(model, name, target, selection)
 }
 
 /// Whether a kernel of this spec is called so, for any target or without one.
@@ -114,37 +132,76 @@ fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
     Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
 }
 
-fn of_model(model: &str, name: &str, target: Target) -> Result<Chosen, Error> {
+/// Kernels of a model or a plan that are selected, with what uses each; of the demo model where there is no path.
+///
+/// # Errors
+/// Where there is none, and as a model is opened and compiled.
+pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selection) -> Result<Vec<OfModel>, Error> {
+    if let Some(path) = path.filter(|path| is_plan(path)) {
+        let plan = ixc_runtime::file::read(path)?;
+        let name = |kernel: &Kernel| kernel.name.clone();
+        let chosen = select::kernels(&plan, &name, selection)?;
+        return Ok(chosen
+            .into_iter()
+            .map(|(at, uses)| OfModel { name: name(&plan.kernels[at]), spec: None, uses })
+            .collect());
+    }
+    let (_, plan) = specs(&opened(path)?, &Options { target: Some(target), ..Options::default() })?;
+    let chosen = select::kernels(&plan, &KernelSpec::name, selection)?;
+    let of = |(at, uses): (usize, Vec<Use>)| {
+        let spec = &plan.kernels[at];
+        OfModel { name: spec.name(), spec: Some(spec.to_string()), uses }
+    };
+    Ok(chosen.into_iter().map(of).collect())
+}
+
+/// A kernel of a model, and what uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfModel {
+    /// Its name, in a model without that of a target.
+    pub name: String,
+    /// Its spec; a plan says none.
+    pub spec: Option<String>,
+    /// What uses it.
+    pub uses: Vec<Use>,
+}
+
+fn opened(path: Option<&Path>) -> Result<Model, Error> {
+    match path {
+        Some(path) => Model::open(path),
+        None => Model::new(crate::demo::open()?),
+    }
+}
+
+fn of_model(model: &str, name: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
     let path = Path::new(model);
     if is_plan(path) {
-        let kernels = ixc_runtime::file::read(path)?.kernels;
-        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
-        let kernel = verified(kernels[one(model, name, &names)?].clone())?;
+        let plan = ixc_runtime::file::read(path)?;
+        let names = select::kernels(&plan, &|kernel: &Kernel| kernel.name.clone(), selection)?;
+        let names: Vec<(usize, String)> =
+            names.into_iter().map(|(at, _)| (at, plan.kernels[at].name.clone())).collect();
+        let kernel = verified(plan.kernels[one(model, name, &names)?].clone())?;
         return Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel });
     }
-    let opened = match model {
-        DEMO => Model::new(crate::demo::open()?)?,
-        _ => Model::open(path)?,
-    };
-    let (_, plan) = specs(&opened, &Options { target: Some(target), ..Options::default() })?;
-    let names: Vec<String> = plan.kernels.iter().map(KernelSpec::name).collect();
+    let (_, plan) =
+        specs(&opened((model != DEMO).then_some(path))?, &Options { target: Some(target), ..Options::default() })?;
+    let names = select::kernels(&plan, &KernelSpec::name, selection)?;
+    let names: Vec<(usize, String)> = names.into_iter().map(|(at, _)| (at, plan.kernels[at].name())).collect();
     of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
 }
 
 /// The kernel with this name, or the only one whose name contains it.
-fn one(model: &str, name: &str, names: &[String]) -> Result<usize, KernelError> {
-    if let Some(exact) = names.iter().position(|other| other == name) {
-        return Ok(exact);
+fn one(model: &str, name: &str, names: &[(usize, String)]) -> Result<usize, KernelError> {
+    if let Some((exact, _)) = names.iter().find(|(_, other)| other == name) {
+        return Ok(*exact);
     }
-    let found: Vec<usize> = (0..names.len()).filter(|&i| names[i].contains(name)).collect();
+    let found: Vec<&(usize, String)> = names.iter().filter(|(_, other)| other.contains(name)).collect();
     let (model, name) = (model.to_owned(), name.to_owned());
+    let texts = |names: &[&(usize, String)]| names.iter().map(|(_, name)| name.clone()).collect();
     match found.as_slice() {
-        [one] => Ok(*one),
-        [] => Err(KernelError::NotInModel { model, name, names: names.to_vec() }),
-        several => {
-            let names = several.iter().map(|&i| names[i].clone()).collect();
-            Err(KernelError::Several { model, name, names })
-        }
+        [(one, _)] => Ok(*one),
+        [] => Err(KernelError::NotInModel { model, name, names: texts(&names.iter().collect::<Vec<_>>()) }),
+        several => Err(KernelError::Several { model, name, names: texts(several) }),
     }
 }
 

@@ -69,6 +69,50 @@ pub const GNU_AS: Tool = Tool {
     suits: |version| version >= &[2, 40][..],
 };
 
+/// Shells, which read the completions that are made for them.
+pub const BASH: Tool = Tool {
+    name: "bash",
+    programs: &["bash"],
+    variable: None,
+    ask: &["--version"],
+    before: "version ",
+    wanted: "4 or later",
+    suits: |version| version >= &[4][..],
+};
+
+/// Likewise.
+pub const ZSH: Tool = Tool {
+    name: "zsh",
+    programs: &["zsh"],
+    variable: None,
+    ask: &["--version"],
+    before: "zsh ",
+    wanted: "5 or later",
+    suits: |version| version >= &[5][..],
+};
+
+/// Likewise.
+pub const FISH: Tool = Tool {
+    name: "fish",
+    programs: &["fish"],
+    variable: None,
+    ask: &["--version"],
+    before: "version ",
+    wanted: "3 or later",
+    suits: |version| version >= &[3][..],
+};
+
+/// What `man` sets pages with.
+pub const GROFF: Tool = Tool {
+    name: "groff",
+    programs: &["groff"],
+    variable: None,
+    ask: &["--version"],
+    before: "groff version ",
+    wanted: "1.22 or later (Debian: groff)",
+    suits: |version| version >= &[1, 22][..],
+};
+
 /// A tool in a version that suits.
 #[derive(Debug)]
 pub struct Found {

@@ -27,6 +27,8 @@ fn every_json_output_names_its_schema() {
         (&["simulate", "--json"], "ixc.simulate.v1"),
         (&["simulate", "-p", "The", "-n", "1", "--json"], "ixc.simulate.v1"),
         (&["kernel", "list", "--json"], "ixc.kernel-list.v1"),
+        (&["kernel", "list", "--model", "demo", "--json"], "ixc.kernel-list-of-model.v1"),
+        (&["explain", "--json"], "ixc.explain.v1"),
         (&["kernel", "cost", "gemv_q4_k", "--target", "zen4", "--json"], "ixc.kernel-cost.v1"),
         (&["kernel", "run", "rms_norm_f32", "--target", "portable", "--json"], "ixc.kernel-run.v1"),
         (&["kernel", "export", "rms_norm_f32", "--target", "avx2", "-o", bundle, "--json"], "ixc.kernel-export.v1"),
@@ -117,7 +119,41 @@ fn the_version_names_commit_and_targets() {
     }
     let long = stdout(ixc(["--version"]));
     assert!(long.starts_with(short.trim_end()) && long.contains("targets: portable, avx2"), "{long}");
-    assert!(long.contains("architectures: llama"), "{long}");
+    assert!(long.contains("architectures: llama") && long.contains("\ncommit: "), "{long}");
+}
+
+/// Where the time went, for programs: one document for a text, on standard error.
+#[test]
+fn stats_are_json_where_that_is_asked_for() {
+    let run = |more: &[&str]| {
+        let words = ["run", "-p", "The borrow checker", "-n", "4", "-t", "2", "--temp", "0", "--no-chat"];
+        let output = ixc([&words[..], more].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        (output.stdout.clone(), stderr(&output))
+    };
+    let (text, said) = run(&["--stats=json"]);
+    assert_eq!(run(&[]).0, text);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    let facts: Json = serde_json::from_str(lines[0]).unwrap();
+    assert_eq!((&facts["schema"], &facts["threads"]), (&"ixc.stats.v1".into(), &2.into()));
+    assert!(facts["limits"]["bytes_per_second"].as_f64().unwrap() > 0.0, "{facts:#}");
+    for (part, tokens) in [("prefill", 3), ("decode", 3)] {
+        let part = &facts[part];
+        assert!(part["tokens"].as_u64().unwrap() >= tokens && part["steps"].as_u64().unwrap() >= 1, "{part:#}");
+        let ops = part["ops"].as_array().unwrap();
+        let linear = ops.iter().find(|op| op["op"] == "expert.swiglu").unwrap();
+        assert!(linear["bytes"].as_u64().unwrap() > 0 && linear["products"]["int8"].as_u64().unwrap() > 0, "{linear}");
+        assert!(linear["share_of_bandwidth"].as_f64().unwrap() > 0.0, "{linear}");
+        assert!(linear["share_of_peak"].as_f64().unwrap() > 0.0, "{linear}");
+        let shares: f64 = ops.iter().map(|op| op["share"].as_f64().unwrap()).sum();
+        assert!(shares > 0.0 && shares <= 1.001, "{shares}");
+        // The longest first.
+        let seconds: Vec<f64> = ops.iter().map(|op| op["seconds"].as_f64().unwrap()).collect();
+        assert!(seconds.is_sorted_by(|a, b| a >= b), "{seconds:?}");
+    }
+    assert!(run(&["--stats=text"]).1.contains("decode") && run(&["--stats"]).1.contains("% of memory's"));
+    assert_eq!(ixc(["run", "--stats=xml"]).output().unwrap().status.code(), Some(2));
 }
 
 #[test]

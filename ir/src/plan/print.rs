@@ -86,30 +86,7 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
         writeln!(out, "  {}: {} bytes x {} at {}", buffer.name, buffer.row_bytes, count(buffer.rows), buffer.offset)?;
     }
     for (i, step) in plan.steps.iter().enumerate() {
-        match step {
-            Step::Run { tasks, alone } => {
-                write!(out, "step {i}: run")?;
-                match alone {
-                    0 => writeln!(out)?,
-                    1 => writeln!(out, ", alone with 1 row")?,
-                    rows => writeln!(out, ", alone with up to {rows} rows")?,
-                }
-                for task in tasks {
-                    write_task(plan, task, name, out)?;
-                }
-            }
-            Step::Bucket { bucket, ids, first, top_k, experts } => {
-                let ids = slots(plan, ids.0, *first);
-                writeln!(out, "step {i}: bucket {} by {ids}, {top_k} of {experts} experts", bucket.0)?;
-            }
-            Step::Request { group, bucket } => {
-                writeln!(out, "step {i}: request experts {group} of bucket {}", bucket.0)?;
-            }
-            Step::Predict { group, ids, first, count } => {
-                writeln!(out, "step {i}: predict experts {group} by {}, {count} a token", slots(plan, ids.0, *first))?;
-            }
-            Step::Release { group } => writeln!(out, "step {i}: release experts {group}")?,
-        }
+        write_step(plan, (i, step), &|_| true, name, out)?;
     }
     let rows = buffer(plan, plan.logits.0);
     match plan.output {
@@ -118,6 +95,62 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
             let pooled = pooling.map_or_else(String::new, |pooling| format!(", pooled by {}", pooling.name()));
             writeln!(out, "hidden states: {rows}, {width} wide{pooled}")
         }
+    }
+}
+
+/// A step of a plan, and of its tasks those that are kept, by their places in it. `number` is the step's, `name` gives a kernel's.
+pub fn step<K>(
+    plan: &Plan<K>,
+    number: usize,
+    step: &Step,
+    kept: &dyn Fn(usize) -> bool,
+    name: &dyn Fn(&K) -> String,
+) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write_step(plan, (number, step), kept, name, &mut out);
+    out
+}
+
+/// A task of a plan, whose kernels `name` gives the names of.
+pub fn task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String) -> String {
+    let mut out = String::new();
+    let _ = write_task(plan, task, name, &mut out);
+    out
+}
+
+fn write_step<K>(
+    plan: &Plan<K>,
+    (i, step): (usize, &Step),
+    kept: &dyn Fn(usize) -> bool,
+    name: &dyn Fn(&K) -> String,
+    out: &mut String,
+) -> std::fmt::Result {
+    match step {
+        Step::Run { tasks, alone } => {
+            write!(out, "step {i}: run")?;
+            match alone {
+                0 => writeln!(out)?,
+                1 => writeln!(out, ", alone with 1 row")?,
+                rows => writeln!(out, ", alone with up to {rows} rows")?,
+            }
+            tasks
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| kept(*at))
+                .try_for_each(|(_, task)| write_task(plan, task, name, out))
+        }
+        Step::Bucket { bucket, ids, first, top_k, experts } => {
+            let ids = slots(plan, ids.0, *first);
+            writeln!(out, "step {i}: bucket {} by {ids}, {top_k} of {experts} experts", bucket.0)
+        }
+        Step::Request { group, bucket } => {
+            writeln!(out, "step {i}: request experts {group} of bucket {}", bucket.0)
+        }
+        Step::Predict { group, ids, first, count } => {
+            writeln!(out, "step {i}: predict experts {group} by {}, {count} a token", slots(plan, ids.0, *first))
+        }
+        Step::Release { group } => writeln!(out, "step {i}: release experts {group}"),
     }
 }
 

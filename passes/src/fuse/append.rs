@@ -14,16 +14,37 @@
 //! use (they would be computed twice) or other positions than the append.
 
 use ixc_ir::graph::rewrite::{Position, RewriteError};
-use ixc_ir::graph::{DefUse, Function, Module, OpView, Rewriter, view};
+use ixc_ir::graph::{DefUse, Function, Held, Module, OpView, Rewriter, Type, view};
 
-pub(crate) fn run(module: &Module, function: &Function) -> Result<Function, RewriteError> {
+use crate::decision::Decision;
+use crate::pass::Context;
+
+pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -> Result<Function, RewriteError> {
     let def_use = DefUse::of(function);
     let mut rewriter = Rewriter::new(module, function);
     for (at, op) in function.ops.iter().enumerate() {
         let Some(append) = view::KvAppend::of(op) else { continue };
         let rotated = def_use.defining::<view::RopeHeads>(function, append.k);
         let once = |rope: &view::RopeHeads| def_use.uses(append.k).len() == 1 && rope.pos == append.pos;
-        let Some(rope) = rotated.filter(once) else { continue };
+        let state = || match function.ty(append.kv) {
+            Type::Token(Held::State(state)) => module.states[state.index()].name.clone(),
+            Type::Token(Held::Experts) | Type::Tensor { .. } => String::new(),
+        };
+        let Some(rope) = rotated.filter(once) else {
+            context.decide(|| {
+                let why = match rotated {
+                    None => "its keys are not what a rotation gives",
+                    Some(rope) if rope.pos != append.pos => "its keys are rotated by other positions",
+                    Some(_) => "its rotated keys have another use, and would be computed twice",
+                };
+                Decision::of("kv.append", state(), "fusion").chose("kv.append").over("rope.append", why)
+            });
+            continue;
+        };
+        context.decide(|| {
+            let why = "the rotated row would be written, and read again";
+            Decision::of("rope.append", state(), "fusion").chose("rope.append").over("rope.heads and kv.append", why)
+        });
         let v = match def_use.defining::<view::SplitHeads>(function, append.v) {
             Some(split) => split.x,
             // Heads that were never split, as one row.

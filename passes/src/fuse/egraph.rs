@@ -16,6 +16,7 @@ use ixc_ir::graph::{Attr, Function, Module, Op, OpView, Operand, ValueId, view};
 
 use super::extract::{self, Choice};
 use super::language::{self, AttrKey, Graph, Head, Node, Types};
+use super::told::{self, Told};
 use crate::error::PassError;
 
 /// egg must have a limit on time; this one is never met.
@@ -37,7 +38,7 @@ pub(crate) struct Run {
     pub(crate) reason: StopReason,
 }
 
-/// Fuses what a function of `module` does.
+/// Fuses what a function of `module` does. What lost is given, too, where it is to be told.
 ///
 /// # Errors
 /// When it uses a value before it is defined.
@@ -46,7 +47,8 @@ pub(crate) fn fuse(
     function: &Function,
     rewrites: &[Rewrite<Node, Types>],
     rounds: usize,
-) -> Result<(Function, Run), PassError> {
+    tells: bool,
+) -> Result<(Function, Run, Vec<Told>), PassError> {
     let mut region = Region::new(module, function)?;
     let mut graph = std::mem::replace(&mut region.graph, Graph::new(Types::new(module, &Function::default())));
     graph.rebuild();
@@ -73,8 +75,9 @@ pub(crate) fn fuse(
     tracing::debug!(nodes_before, nodes = run.nodes, rounds = run.rounds, reason = ?run.reason, "egg stopped");
     region.graph = runner.egraph;
     let roots: Vec<Id> = region.roots();
-    let choice = extract::extract(&region.graph, &roots);
-    Ok((Writer::new(&region, function, choice).write()?, run))
+    let (choice, losses) = extract::extract(&region.graph, &roots, tells);
+    let told = if tells { told::told(&region.graph, &choice, &losses) } else { Vec::new() };
+    Ok((Writer::new(&region, function, choice).write()?, run, told))
 }
 
 /// A function's pure ops as an e-graph.

@@ -196,6 +196,27 @@ impl Candidates {
     }
 }
 
+impl Candidates {
+    /// What the other nodes of each class that is used would cost.
+    fn losses(&self, mut choice: Vec<Option<usize>>, roots: &[usize]) -> Vec<Loss> {
+        let Some((least, mut used)) = self.total(&choice, roots) else { return Vec::new() };
+        used.sort_unstable();
+        let mut losses = Vec::new();
+        for class in used {
+            let Some(chosen) = choice[class] else { continue };
+            let mut others = Vec::new();
+            for other in (0..self.nodes[class].len()).filter(|other| *other != chosen) {
+                choice[class] = Some(other);
+                let total = self.total(&choice, roots).map(|(total, _)| total.saturating_sub(least));
+                others.push((self.nodes[class][other].0.clone(), total));
+            }
+            choice[class] = Some(chosen);
+            losses.push(Loss { class: self.ids[class], used: self.nodes[class][chosen].0.clone(), others });
+        }
+        losses
+    }
+}
+
 /// A set of class indices.
 #[derive(Clone, Debug, Default)]
 struct Set(Vec<u64>);
@@ -231,18 +252,26 @@ impl Set {
     }
 }
 
-/// The cheapest nodes for `roots` and all that they need.
-pub(crate) fn extract(graph: &Graph, roots: &[Id]) -> Choice {
+/// A class that is used, its node, and the others that it could have had, with what all would cost more then: nothing where they need the class itself.
+pub(crate) struct Loss {
+    pub(crate) class: Id,
+    pub(crate) used: Node,
+    pub(crate) others: Vec<(Node, Option<u64>)>,
+}
+
+/// The cheapest nodes for `roots` and all that they need; and what lost, where it is to be told.
+pub(crate) fn extract(graph: &Graph, roots: &[Id], tells: bool) -> (Choice, Vec<Loss>) {
     let candidates = Candidates::new(graph);
     let mut roots: Vec<usize> = roots.iter().map(|&root| candidates.index[&graph.find(root)]).collect();
     roots.sort_unstable();
     roots.dedup();
     let choice = candidates.improve(candidates.greedy(), &roots);
+    let losses = if tells { candidates.losses(choice.clone(), &roots) } else { Vec::new() };
     let chosen = choice
         .iter()
         .enumerate()
         .filter_map(|(class, node)| node.map(|i| (candidates.ids[class], candidates.nodes[class][i].0.clone())));
-    chosen.collect()
+    (chosen.collect(), losses)
 }
 
 #[cfg(test)]

@@ -191,6 +191,11 @@ impl<'a> Piece<'a> {
         piece
     }
 
+    /// A weight of the module, by its number here.
+    pub(crate) fn weight(&self, own: WeightId) -> WeightId {
+        self.weights.get(own.index()).copied().unwrap_or(own)
+    }
+
     /// Appends the region as it was fused. `moved` says where the function's values are in `out`, and then those of this region, too.
     ///
     /// # Errors

@@ -21,9 +21,9 @@ pub(crate) struct Rule {
     /// Name in the log.
     pub(crate) name: &'static str,
     /// What is found; `ROPE` stands for the attributes of a rotation.
-    from: &'static str,
+    pub(crate) from: &'static str,
     /// What is as good.
-    to: &'static str,
+    pub(crate) to: &'static str,
     /// What must hold besides the types.
     when: fn(&Graph, &Subst) -> bool,
 }
@@ -117,6 +117,11 @@ pub(crate) fn rewrites() -> Vec<Rewrite<Node, Types>> {
         .collect();
     rewrites.push(compile("qkv", pattern(QKV), Box::new(Qkv)));
     rewrites
+}
+
+/// A side of a rule.
+pub(crate) fn pattern_of(text: &str) -> PatternAst<Node> {
+    pattern(text).ast
 }
 
 fn pattern(text: &str) -> Pattern<Node> {

@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 
 use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RowAxis, Task};
+use ixc_ir::units::Bytes;
 use ixc_kernels::KernelSpec;
 
 use super::{Draft, Resource, ScheduleError, What, Work, steps};
+use crate::decision::Decision;
 use crate::draft::DraftStep;
 use crate::error::PassError;
 use crate::pass::{Context, Pass, Run};
@@ -27,12 +29,18 @@ pub static PASS: Pass = Pass {
 ///
 /// # Errors
 /// Where the arena does not fit, or the tasks are in no steps.
-pub fn run(draft: Draft, _: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
+pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
     let Draft { plan, work, steps } = draft;
     let in_steps = || ScheduleError::Draft { problem: "no steps; the pass `steps` makes them".to_string() };
     let steps = steps.ok_or_else(in_steps)?;
     let lives = lives(&work, &steps, plan.buffers.len(), plan.logits);
     let (buffers, arena_bytes) = place(&plan.buffers, &lives, plan.max_tokens)?;
+    context.decide(|| {
+        let apart = buffers.iter().filter_map(|buffer| bytes(buffer, plan.max_tokens)).fold(0, u64::saturating_add);
+        let decision =
+            Decision::of("arena", "", "memory").chose(format!("{}, shared by buffers in turn", Bytes(arena_bytes)));
+        decision.over("a place of its own for each buffer", format!("{} would be needed", Bytes(apart)))
+    });
     tracing::debug!(buffers = buffers.len(), arena_bytes, "placed");
     Ok(Plan { buffers, arena_bytes, steps: steps::build(work, &steps), ..plan })
 }

@@ -25,6 +25,7 @@ mod residency;
 mod rows;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use ixc_ir::derived::Derived;
 use ixc_ir::format::{FORMATS, Format};
@@ -37,6 +38,7 @@ use ixc_ir::plan::{
     ArenaBuffer, Arg, BucketId, BufferId, DimRule, Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount,
     Source, State, StateField, WeightFile,
 };
+use ixc_ir::units::counted;
 use ixc_kernels::tiling::{Tiling, TilingError};
 use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
 use ixc_targets::Target;
@@ -45,6 +47,7 @@ use self::residency::Residency;
 use super::bind::{KernelChoice, Named, Parts, Tasks};
 use super::matrix::{Product, Swiglu, gate, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
+use crate::decision::{Decision, Decisions, Rejected};
 use crate::draft::{fit, part_bytes, row_bytes};
 use crate::error::PassError;
 use crate::pass::{Context, Facts, GraphResult, Pass, Run};
@@ -78,6 +81,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         .find(|function| function.name == "step")
         .ok_or_else(|| step("there is no function of that name".to_string()))?;
     let mut lowering = Lowering::new(module, function, facts, context.target)?;
+    lowering.decisions.clone_from(&context.decisions);
     for op in &function.ops {
         lowering.op(op)?;
     }
@@ -234,6 +238,8 @@ pub(super) struct Lowering<'a> {
     beside: bool,
     /// Whether the target has tile registers.
     tiles: bool,
+    /// Whom to tell what is decided, if anybody.
+    decisions: Option<Arc<Decisions>>,
     pub(super) residency: Residency,
     pub(super) buffers: Vec<ArenaBuffer>,
     pub(super) tasks: Tasks,
@@ -323,6 +329,7 @@ impl<'a> Lowering<'a> {
             tensors: HashMap::new(),
             tiles: target.row().isa.tile_registers > 0,
             beside: module.weights.iter().any(|weight| weight.choice.activations.is_some_and(is_beside)),
+            decisions: None,
             residency: Residency::default(),
             buffers: Vec::new(),
             tasks: Tasks::default(),
@@ -691,6 +698,27 @@ impl<'a> Lowering<'a> {
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
         self.tasks.by_rows(label, (rows.axis(), columns), kernel, args)
+    }
+
+    /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the next one does not do its rows.
+    pub(super) fn tell_by_rows(&self, label: &str, choices: &[KernelChoice], why: &[&str], never: &[(&str, &str)]) {
+        let Some(decisions) = &self.decisions else { return };
+        let limit = |choice: &KernelChoice| match choice.up_to_rows {
+            u32::MAX => String::new(),
+            rows => format!(" up to {}", counted(rows.into(), "row")),
+        };
+        let name = |choice: &KernelChoice| format!("{} by {}{}", choice.spec.name(), choice.row_chunk, limit(choice));
+        let (op, name_of) = label.split_once(' ').unwrap_or((label, ""));
+        let chosen = choices.iter().map(name).collect::<Vec<_>>().join(", ");
+        let mut decision = Decision::of(op, name_of, "kernel by rows").chose(chosen);
+        for (pair, why) in choices.windows(2).zip(why) {
+            if let [before, next] = pair {
+                let rows = counted(before.up_to_rows.into(), "row");
+                decision = decision.over(format!("{} by {} for {rows}", next.spec.name(), next.row_chunk), *why);
+            }
+        }
+        let never = never.iter().map(|(what, why)| Rejected::new(*what, *why));
+        decisions.add(decision.over_all(never));
     }
 
     /// How products with a weight are cut, as it says.

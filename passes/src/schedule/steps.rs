@@ -24,10 +24,12 @@ use std::collections::{BTreeMap, HashSet};
 
 use ixc_ir::levels::Levels;
 use ixc_ir::plan::{Plan, Step};
+use ixc_ir::units::{Bytes, counted};
 use ixc_kernels::KernelSpec;
 
 use super::alone::Effort;
 use super::{Draft, Resource, ScheduleError, What, Work};
+use crate::decision::Decision;
 use crate::draft::DraftStep;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
@@ -64,8 +66,38 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
         let problem = "experts that nothing is computed after; a step ends with its logits".to_string();
         return Err(ScheduleError::Unsupported { op: "expert.evict", problem }.into());
     }
+    if context.tells() {
+        tell(&draft, &steps, alone, context);
+    }
     tracing::debug!(steps = steps.len(), tasks = draft.work.len(), "in steps");
     Ok(Draft { steps: Some(steps), ..draft })
+}
+
+/// Tells of each step whether all threads share it.
+fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Context<'_>) {
+    for step in steps {
+        let tasks = step.work.iter().filter_map(|&i| match &draft.work[i].what {
+            What::Task(task) => Some(task.label.as_str()),
+            What::Bucket(_) | What::Residency(_) => None,
+        });
+        let Some(label) = tasks.clone().next() else { continue };
+        let (op, name) = label.split_once(' ').unwrap_or((label, ""));
+        let op = if tasks.count() > 1 { format!("{op} and beside it") } else { op.to_owned() };
+        let decision = Decision::of(op, name, "threads");
+        context.decide(|| match (alone, step.alone) {
+            (None, _) => decision.chose("all share it").over("one thread alone with few rows", "steps.alone is none"),
+            (Some(_), 0) => {
+                let why = "with one row, sharing it saves more than meeting takes";
+                decision.chose("all share it").over("one thread alone with few rows", why)
+            }
+            (Some(bytes), rows) => {
+                let why = format!("sharing saves less than a thread gets through while all meet, {}", Bytes(bytes));
+                decision
+                    .chose(format!("one alone with up to {}", counted(rows.into(), "row")))
+                    .over("all share it", why)
+            }
+        });
+    }
 }
 
 /// Where in the order of steps something is.

@@ -12,7 +12,7 @@ use super::setting::Setting;
 use crate::cli::output::{self, Document, Printable};
 
 /// Of what is printed as JSON, and of each JSON line.
-const SCHEMA: &str = "ixc.bench.v1";
+pub const SCHEMA: &str = "ixc.bench.v1";
 
 /// A way to write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -166,7 +166,7 @@ fn columns(row: &Row) -> Vec<(&'static str, String)> {
 }
 
 /// A value as RFC 4180 has it.
-fn quoted(value: &str) -> String {
+pub fn quoted(value: &str) -> String {
     if value.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", value.replace('"', "\"\""))
     } else {

@@ -6,7 +6,9 @@ use std::time::SystemTime;
 
 use ixc::build::{BUILD, Build};
 use ixc::machine::features::{cpu_name, features};
+use ixc::machine::system;
 use ixc::model::is_plan;
+use ixc::runtime::processors::Pin;
 use serde::Serialize;
 
 use super::Args;
@@ -20,6 +22,8 @@ pub struct Setting {
     /// System and processor architecture.
     os: String,
     cpu: Cpu,
+    /// Bytes of memory of the machine.
+    memory: Option<u64>,
     model: Model,
     options: Options,
 }
@@ -45,6 +49,22 @@ struct Model {
     parameters: u64,
     /// Bytes of weights in each block format.
     formats: BTreeMap<String, u64>,
+    /// What tells its files from others.
+    identity: Vec<FileIdentity>,
+}
+
+/// What tells a file from others.
+#[derive(Clone, Debug, Serialize)]
+struct FileIdentity {
+    bytes: u64,
+    /// CRC-32 of all before the tensors, or, of a plan, of the model file's.
+    header_crc32: String,
+}
+
+impl FileIdentity {
+    fn new(bytes: u64, crc: u32) -> FileIdentity {
+        FileIdentity { bytes, header_crc32: format!("{crc:08x}") }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -52,6 +72,10 @@ struct Options {
     repetitions: u32,
     memory: Option<u64>,
     defer: u32,
+    /// Options of passes that were given, as `--set` takes them.
+    passes: String,
+    /// Whether threads are bound to processors.
+    pin: &'static str,
     /// All arguments, as they were given.
     arguments: Vec<String>,
 }
@@ -73,11 +97,14 @@ impl Setting {
                 threads: std::thread::available_parallelism().map_or(1, usize::from),
                 features: present.map(|feature| feature.name).collect(),
             },
+            memory: system::memory().total,
             model: model(args.model.path())?,
             options: Options {
                 repetitions: args.repetitions,
                 memory: options,
                 defer: args.streaming.defer(),
+                passes: args.streaming.pass_options()?.to_string(),
+                pin: Pin::ALL.iter().find(|(_, pin)| *pin == args.pin.pin).map_or("", |(name, _)| name),
                 arguments: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
             },
         })
@@ -101,6 +128,12 @@ impl Setting {
             ("model_bytes", self.model.bytes.to_string()),
             ("model_parameters", self.model.parameters.to_string()),
             ("model_formats", formats.collect::<Vec<_>>().join(" ")),
+            (
+                "model_identity",
+                self.model.identity.iter().map(|file| file.header_crc32.clone()).collect::<Vec<_>>().join(" "),
+            ),
+            ("machine_memory", self.memory.map_or(String::new(), |bytes| bytes.to_string())),
+            ("pass_options", self.options.passes.clone()),
             ("memory", self.options.memory.map_or(String::new(), |bytes| bytes.to_string())),
         ]
     }
@@ -133,7 +166,8 @@ fn model(path: Option<&Path>) -> Result<Model, ixc::Error> {
         let own = std::fs::metadata(path).map_or(0, |facts| facts.len());
         let bytes = plan.files.iter().fold(own, |sum, file| sum.saturating_add(file.bytes));
         let architecture = Some(plan.architecture);
-        return Ok(Model { name: None, architecture, file, plan: true, bytes, parameters, formats });
+        let identity = plan.files.iter().map(|file| FileIdentity::new(file.bytes, file.header_crc)).collect();
+        return Ok(Model { name: None, architecture, file, plan: true, bytes, parameters, formats, identity });
     }
     let gguf = match path {
         Some(path) => ixc::model::open_files(path)?,
@@ -148,6 +182,9 @@ fn model(path: Option<&Path>) -> Result<Model, ixc::Error> {
         plan: false,
         bytes: gguf.files().iter().map(|file| file.data().len() as u64).sum(),
         parameters: gguf.tensors().fold(0, |sum, tensor| sum.saturating_add(tensor.elements())),
+        identity: (gguf.files().iter().map(|file| file.identity()))
+            .map(|identity| FileIdentity::new(identity.bytes, identity.header_crc))
+            .collect(),
         formats,
     })
 }

@@ -5,6 +5,8 @@ use ixc::ir::kernel::Kernel;
 use ixc::kernels::choose::{self, Chosen};
 use ixc::kernels::run::{self, Case, Sizes};
 
+use super::super::select::SelectChoice;
+
 /// A kernel for a target.
 #[derive(Debug, clap::Args)]
 pub struct KernelChoice {
@@ -14,13 +16,15 @@ pub struct KernelChoice {
     /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
+    #[command(flatten)]
+    select: SelectChoice,
 }
 
 impl KernelChoice {
     /// The kernel.
     pub fn choose(&self) -> anyhow::Result<Chosen> {
         // A spec may stand there without quotes.
-        Ok(choose::choose(&self.kernel.join(" "), self.target.target)?)
+        Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.select.selection())?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `ixc kernel list`: the built-in rows.
+//! `ixc kernel list`: the built-in rows, or the kernels of a model.
 
 use std::io::Write;
 
@@ -6,17 +6,23 @@ use ixc::compile::TargetName;
 use ixc::ir::kernel::Kernel;
 use ixc::kernels::catalogue::inputs;
 use ixc::kernels::catalogue::{ROWS, Row};
+use ixc::kernels::choose::{OfModel, kernels_of_model};
 use ixc::kernels::{KernelError, generate};
+use ixc::select::{Role, Selection, Use, ranges};
 use ixc::targets::{Lowering, Target};
 use serde_json::{Value as Json, json};
 
-use super::super::output::{self, Bytes};
+use super::super::Usage;
+use super::super::name::ModelName;
+use super::super::output::{self, Bytes, Printable, counted};
+use super::super::select::SelectChoice;
 
-/// Lists the built-in kernels: name, spec, buffers, and how each runs here.
+/// Lists the built-in kernels: name, spec, buffers, and how each runs here; or those of a model, and what uses each.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc kernel list
   ixc kernel list swiglu --target amx
+  ixc kernel list --model model.gguf --op ffn_down --layer 3
   ixc kernel list --json | jq '.kernels[].spec'")]
 pub struct Args {
     /// Only rows whose name or spec contains this.
@@ -24,6 +30,11 @@ pub struct Args {
     /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
+    /// The kernels of this model or plan, in place of the built-in ones; `demo` is the built-in demo model.
+    #[arg(short, long, value_name = "MODEL", value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    #[command(flatten)]
+    select: SelectChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -34,6 +45,13 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let target = self.target.target;
         let filter = self.filter.as_deref().unwrap_or_default();
+        let selection = self.select.selection();
+        if let Some(model) = &self.model {
+            return of_model(model, filter, target, &selection, self.json, out);
+        }
+        if !selection.is_all() {
+            return Err(Usage("--op and --layer choose kernels of a model: they need --model".into()).into());
+        }
         let rows = ROWS.iter().filter(|row| row.name.contains(filter) || row.text.contains(filter));
         let facts: Vec<(&Row, Result<Kernel, String>)> = rows
             .map(|row| {
@@ -79,6 +97,69 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Lists the kernels of a model, and what uses each.
+fn of_model(
+    model: &ModelName,
+    filter: &str,
+    target: Target,
+    selection: &Selection,
+    json: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let path = model.path().map_or_else(|| ixc::demo::NAME.into(), |path| path.display().to_string());
+    let mut kernels = kernels_of_model(model.path(), target, selection)?;
+    let all: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+    kernels.retain(|kernel| kernel.name.contains(filter) || kernel.spec.iter().any(|spec| spec.contains(filter)));
+    if kernels.is_empty() {
+        let (model, name) = (path, filter.to_owned());
+        return Err(ixc::Error::from(KernelError::NotInModel { model, name, names: all }).into());
+    }
+    if json {
+        let uses = |kernel: &OfModel| -> Vec<Json> {
+            let each = |each: &Use| {
+                json!({
+                    "task": each.task,
+                    "layers": each.layers,
+                    "for": each.role.name(),
+                    "from_rows": each.from_rows,
+                    "to_rows": each.to_rows,
+                })
+            };
+            kernel.uses.iter().map(each).collect()
+        };
+        let rows: Vec<Json> = (kernels.iter())
+            .map(|kernel| json!({ "name": kernel.name, "spec": kernel.spec, "uses": uses(kernel) }))
+            .collect();
+        let facts = json!({ "model": path, "target": target.name(), "kernels": rows });
+        return Ok(output::json(out, "ixc.kernel-list-of-model.v1", &facts)?);
+    }
+    for kernel in &kernels {
+        writeln!(out, "{}", kernel.name)?;
+        if let Some(spec) = &kernel.spec {
+            writeln!(out, "    spec     {spec}")?;
+        }
+        if kernel.uses.is_empty() {
+            writeln!(out, "    used     by no task")?;
+        }
+        for Use { task, layers, role, from_rows, to_rows } in &kernel.uses {
+            let layers = match layers.len() {
+                0 => String::new(),
+                1 => format!(", layer {}", ranges(layers)),
+                _ => format!(", layers {}", ranges(layers)),
+            };
+            let rows = match (from_rows, to_rows) {
+                (1, None) => String::new(),
+                (from, None) => format!(", from {from} rows"),
+                (1, Some(to)) => format!(", up to {}", counted(u64::from(*to), "row")),
+                (from, Some(to)) => format!(", {from} to {to} rows"),
+            };
+            let role = if *role == Role::Rows { String::new() } else { format!(", {}", role.name()) };
+            writeln!(out, "    used     {}{layers}{rows}{role}", Printable(task))?;
+        }
+    }
+    Ok(())
 }
 
 /// How this machine runs the target's kernels.

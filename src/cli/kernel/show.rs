@@ -16,6 +16,7 @@ EXAMPLES:
   ixc kernel show gemv_q4_k --target zen4 --stage asm
   ixc kernel show linear format=q8_0 k=256 tile=8 n=8 shape=gemv --stage lowered
   ixc kernel show demo:route --stage ir > route.ix
+  ixc kernel show demo:gemv --layer 3 --op ffn_gate_inp
   ixc kernel show route.ix --stage bytes"
 )]
 pub struct Args {

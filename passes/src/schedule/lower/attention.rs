@@ -323,6 +323,19 @@ impl Lowering<'_> {
                 vec![one, KernelChoice::by_chunks(rows, together)]
             }
         };
+        const PARTS: &str = "one token has few items, and threads take parts of its positions";
+        const FEW: &str = "tiles do not pay for so few rows: threads would lack items";
+        const SHORT: &str = "16 threads have an item each of half as many queries";
+        let mut why = if choices.len() > 1 { vec![PARTS] } else { Vec::new() };
+        let mut never = Vec::new();
+        if self.tiles {
+            why.extend([FEW, SHORT]);
+            if sinks {
+                never.push(("attention by tiles", "tiles know no sinks"));
+            } else if marks.is_some() {
+                never.push(("attention by tiles", "tiles see all positions, and an index chose some"));
+            }
+        }
         // Tiles know no sinks, and see all positions.
         if self.tiles && !sinks && marks.is_none() {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
@@ -335,6 +348,7 @@ impl Lowering<'_> {
                 choices.push(KernelChoice { up_to_rows, ..KernelChoice::by_chunks(row_chunk, spec) });
             }
         }
+        self.tell_by_rows(&label, &choices, &why, &never);
         self.tasks.task(label, (q.rows.axis(), kv_heads), choices, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }

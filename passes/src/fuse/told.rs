@@ -1,0 +1,203 @@
+//! What fusing decided in a region, for whoever wants to know: what lost against each node that was chosen, by how much, and which fusion was
+//! nearly taken, and where its pattern ended.
+//!
+//! ```text
+//! rms_norm     chosen: rms_norm       over rms_norm.quantise: ...
+//! add          chosen: add            over residual_left: it takes what a linear gives, and finds what mul gives
+//! ```
+//!
+//! Nothing of it is computed where nobody asks.
+
+use std::collections::HashMap;
+
+use egg::{ENodeOrVar, Id, Language, PatternAst, Var};
+use ixc_ir::graph::{OpKind, WeightId};
+
+use super::extract::{Choice, Loss};
+use super::language::{Graph, Head, Node};
+use super::rules::{RULES, Rule, pattern_of};
+use crate::decision::{Decision, Rejected};
+
+/// A decision of a region: about an op, and the region's weight that says which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) op: &'static str,
+    pub(crate) weight: Option<WeightId>,
+    pub(crate) chosen: String,
+    pub(crate) rejected: Vec<Rejected>,
+}
+
+impl Told {
+    /// With the weight's name.
+    pub(crate) fn decision(&self, name: impl Fn(WeightId) -> String) -> Decision {
+        let name = self.weight.map_or_else(String::new, name);
+        Decision::of(self.op, name, "fusion").chose(self.chosen.clone()).over_all(self.rejected.iter().cloned())
+    }
+}
+
+/// What lost in a region, for each class that is used: nodes that cost more, and rules that were not applied.
+pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told> {
+    let patterns: Vec<Pattern> =
+        RULES.iter().map(|rule| Pattern { rule, from: pattern_of(rule.from), to: pattern_of(rule.to) }).collect();
+    let mut told: Vec<Told> = Vec::new();
+    for Loss { class, used, others } in losses {
+        let Some(op) = op_of(graph, choice, used) else { continue };
+        let mut rejected = Vec::new();
+        for (node, more) in others {
+            let Some(other) = op_of(graph, choice, node).filter(|other| *other != op) else { continue };
+            let why = match more {
+                Some(0) => "it costs as much, and comes later".to_owned(),
+                Some(more) => format!("the region would cost {more} more"),
+                None => "it would need what it gives".to_owned(),
+            };
+            let lost = Rejected::new(other.row().mnemonic, why);
+            if !rejected.contains(&lost) {
+                rejected.push(lost);
+            }
+        }
+        if let Head::Op(kind) = used.head {
+            rejected.extend(not_taken(graph, *class, kind, &patterns));
+        }
+        let weight = weight_of(graph, choice, used);
+        let one = Told { op: op.row().mnemonic, weight, chosen: op.row().mnemonic.to_owned(), rejected };
+        // An op of several results is decided for each of them.
+        if !one.rejected.is_empty() && !told.contains(&one) {
+            told.push(one);
+        }
+    }
+    told
+}
+
+/// The op of a node, or of what it is a result of.
+fn op_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<OpKind> {
+    match &node.head {
+        Head::Op(kind) => Some(*kind),
+        Head::Result(_) => match choice.get(&graph.find(*node.children.first()?)) {
+            Some(Node { head: Head::Op(kind), .. }) => Some(*kind),
+            // One that was not chosen.
+            _ => graph[*node.children.first()?].nodes.iter().find_map(|node| match node.head {
+                Head::Op(kind) => Some(kind),
+                _ => None,
+            }),
+        },
+        _ => None,
+    }
+}
+
+/// The weight that says which op it is: its own first, or that of the nearest op below it that has one.
+fn weight_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<WeightId> {
+    let mut open = std::collections::VecDeque::from([node]);
+    let mut seen = std::collections::HashSet::new();
+    while let Some(node) = open.pop_front() {
+        for &child in node.children() {
+            let child = graph.find(child);
+            match choice.get(&child) {
+                Some(Node { head: Head::Weight(weight), .. }) => return Some(*weight),
+                Some(below) if seen.insert(child) => open.push_back(below),
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+/// A rule, with both of its sides.
+struct Pattern {
+    rule: &'static Rule,
+    from: PatternAst<Node>,
+    to: PatternAst<Node>,
+}
+
+/// The root of a side, where an op stands there.
+fn root(ast: &PatternAst<Node>) -> Option<&Node> {
+    match ast.as_ref().last() {
+        Some(ENodeOrVar::ENode(node)) => Some(node),
+        Some(ENodeOrVar::Var(_)) | None => None,
+    }
+}
+
+/// Rules whose left side begins with the op of a class and goes on below, but does not hold there: those that got furthest.
+fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Vec<Rejected> {
+    let mut furthest: Vec<(usize, Rejected)> = Vec::new();
+    for Pattern { rule, from, to } in patterns {
+        let (Some(left), Some(right)) = (root(from), root(to)) else { continue };
+        // Where it was applied, what it gives is one of the nodes that cost more.
+        if left.head != Head::Op(kind) || graph[class].nodes.iter().any(|node| right.matches(node)) {
+            continue;
+        }
+        let place = Id::from(from.as_ref().len() - 1);
+        let (matched, why) = match holds(graph, from, place, class, &mut HashMap::new()) {
+            Ok(matched) => (matched, "what it gives is of another type, or a format that it is not for".to_owned()),
+            Err(ended) => ended,
+        };
+        // What only the op itself fits is no fusion that was near.
+        if matched > 1 {
+            furthest.push((matched, Rejected::new(format!("rule {}", rule.name), why)));
+        }
+    }
+    let most = furthest.iter().map(|(matched, _)| *matched).max();
+    furthest.into_iter().filter(|(matched, _)| Some(*matched) == most).map(|(_, rejected)| rejected).collect()
+}
+
+/// How many places of a pattern hold for a class; or how many did until one did not, and why not.
+fn holds(
+    graph: &Graph,
+    ast: &PatternAst<Node>,
+    place: Id,
+    class: Id,
+    bound: &mut HashMap<Var, Id>,
+) -> Result<usize, (usize, String)> {
+    let class = graph.find(class);
+    let wanted = match &ast[place] {
+        ENodeOrVar::Var(var) => {
+            let known = *bound.entry(*var).or_insert(class);
+            return if known == class { Ok(0) } else { Err((0, "it takes one value where there are two".to_owned())) };
+        }
+        ENodeOrVar::ENode(node) => node,
+    };
+    let mut best: Option<(usize, String)> = None;
+    for node in graph[class].nodes.iter().filter(|node| wanted.matches(node)) {
+        let mut bound_here = bound.clone();
+        let mut matched = 1;
+        let mut failed = None;
+        for (&below, &child) in wanted.children().iter().zip(node.children()) {
+            match holds(graph, ast, below, child, &mut bound_here) {
+                Ok(more) => matched += more,
+                Err((more, why)) => {
+                    matched += more;
+                    failed.get_or_insert(why);
+                }
+            }
+        }
+        match failed {
+            None => {
+                *bound = bound_here;
+                return Ok(matched);
+            }
+            Some(why) if best.as_ref().is_none_or(|(most, _)| matched > *most) => best = Some((matched, why)),
+            Some(_) => {}
+        }
+    }
+    Err(best.unwrap_or_else(|| (0, format!("it takes {}, and finds {}", said(&wanted.head), found(graph, class)))))
+}
+
+fn said(head: &Head) -> String {
+    match head {
+        Head::Leaf(_) => "a value from elsewhere".to_owned(),
+        Head::Weight(_) => "a weight".to_owned(),
+        Head::Absent => "nothing".to_owned(),
+        Head::Attr(attr) => attr.attr().to_string(),
+        Head::Op(kind) => format!("what {} gives", kind.row().mnemonic),
+        Head::Result(_) => "a result of several".to_owned(),
+        Head::Activation => "a weight's activation format".to_owned(),
+        Head::Attend => "what an attention reads".to_owned(),
+    }
+}
+
+/// What a class may be, each once.
+fn found(graph: &Graph, class: Id) -> String {
+    let mut all: Vec<String> = graph[class].nodes.iter().map(|node| said(&node.head)).collect();
+    all.sort();
+    all.dedup();
+    all.join(" or ")
+}

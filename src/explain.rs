@@ -1,0 +1,123 @@
+//! What compiling a model decided where something else was possible, and why: each decision that had a loser.
+//!
+//! Passes tell their decisions as they make them ([`ixc_passes::decision`]); nothing is decided again here. Decisions that are alike are said once, with
+//! all that they are about.
+//!
+//! ```
+//! use ixc::{compile::Options, explain, model::Model};
+//!
+//! let model = Model::new(ixc::demo::open()?)?;
+//! let decisions = explain::decisions(&model, &Options::default())?;
+//! assert!(decisions.iter().any(|decision| decision.pass == "tile"));
+//! assert!(decisions.iter().all(|decision| !decision.rejected.is_empty()));
+//! // All layers of the demo model are alike.
+//! assert!(explain::grouped(&decisions).len() * 2 < decisions.len());
+//! # Ok::<(), ixc::Error>(())
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use ixc_passes::decision::{Decision, Decisions, Rejected};
+
+use crate::Error;
+use crate::compile::{Options, specs};
+use crate::model::Model;
+use crate::select::{Item, in_any_layer, layer_of, ranges};
+
+/// What is decided where a model is compiled so, in the order in which it is.
+///
+/// # Errors
+/// As [`compile`](crate::compile::compile).
+pub fn decisions(model: &Model, options: &Options) -> Result<Vec<Decision>, Error> {
+    let decisions = Arc::new(Decisions::default());
+    specs(model, &Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() })?;
+    Ok(decisions.take())
+}
+
+/// What a decision is about, for selections.
+pub fn item(decision: &Decision) -> Item {
+    let names = if decision.name.is_empty() { Vec::new() } else { vec![decision.name.clone()] };
+    Item { op: decision.op.clone(), names, layer: layer_of(&decision.name) }
+}
+
+/// Decisions that are alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group<'d> {
+    /// One of them.
+    pub decision: &'d Decision,
+    /// How many there are.
+    pub count: usize,
+    /// What they are about, with `*` for the layer, and the layers of each; none of what is in none.
+    pub about: BTreeMap<String, BTreeSet<u64>>,
+}
+
+/// Decisions with those that are alike together, in the order of each's first.
+pub fn grouped(decisions: &[Decision]) -> Vec<Group<'_>> {
+    type Key<'d> = (&'d str, &'d str, &'d str, &'d str, &'d Option<String>, &'d [Rejected]);
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    let mut known: HashMap<Key<'_>, usize> = HashMap::new();
+    for decision in decisions {
+        let Decision { pass, op, question, chosen, why, rejected, .. } = decision;
+        let at = *known.entry((pass, op, question, chosen, why, rejected)).or_insert_with(|| {
+            groups.push(Group { decision, count: 0, about: BTreeMap::new() });
+            groups.len() - 1
+        });
+        let group = &mut groups[at];
+        group.count += 1;
+        group.about.entry(in_any_layer(&decision.name)).or_default().extend(layer_of(&decision.name));
+    }
+    groups
+}
+
+impl fmt::Display for Group<'_> {
+    /// Lines, the first with the pass and what was asked.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Decision { pass, op, question, chosen, why, rejected, .. } = self.decision;
+        write!(f, "{pass}: {question} of {op}")?;
+        if self.count > 1 {
+            write!(f, ", {} times", self.count)?;
+        }
+        writeln!(f)?;
+        // Names in the same layers stand together.
+        let mut by_layers: BTreeMap<&BTreeSet<u64>, Vec<&str>> = BTreeMap::new();
+        for (name, layers) in self.about.iter().filter(|(name, _)| !name.is_empty()) {
+            by_layers.entry(layers).or_default().push(name);
+        }
+        for (layers, names) in by_layers {
+            write!(f, "  of        {}", names.join(", "))?;
+            match layers.len() {
+                0 => writeln!(f)?,
+                1 => writeln!(f, ", layer {}", ranges(layers))?,
+                _ => writeln!(f, ", layers {}", ranges(layers))?,
+            }
+        }
+        write!(f, "  chosen    {chosen}")?;
+        match why {
+            Some(why) => writeln!(f, ": {why}")?,
+            None => writeln!(f)?,
+        }
+        rejected.iter().try_for_each(|Rejected { what, why }| writeln!(f, "  rejected  {what}: {why}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_that_are_alike_are_said_once_with_their_layers() {
+        let of = |name: &str, rows: &str| {
+            Decision::of("weight", name, "layout").chose("q4_k").over("q4_k_r16", format!("its {rows} rows"))
+        };
+        let all = [of("blk.0.a", "5"), of("blk.0.b", "7"), of("blk.1.a", "5"), of("out", "5"), of("blk.3.a", "5")];
+        let groups = grouped(&all);
+        assert_eq!(groups.iter().map(|group| group.count).collect::<Vec<_>>(), [4, 1]);
+        assert_eq!(
+            groups[0].to_string(),
+            ": layout of weight, 4 times\n  of        out\n  of        blk.*.a, layers 0-1, 3\n  chosen    q4_k\n  rejected  q4_k_r16: its 5 rows\n"
+        );
+        assert_eq!(item(&all[2]), Item { op: "weight".into(), names: vec!["blk.1.a".into()], layer: Some(1) });
+    }
+}

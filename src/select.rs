@@ -1,0 +1,607 @@
+//! What is meant of a model: ops, tasks, steps and kernels, by a pattern of their names and by their layers.
+//!
+//! ```text
+//! --op 'linear*'                 ops by their word: linear, linear.qkv, linear.swiglu
+//! --op ffn_down                  whatever has to do with a weight, a state or a kernel with that in its name
+//! --op 'blk.*.attn_q' --layer 3  by a whole name, in a layer
+//! ```
+//!
+//! A pattern with `*` or `?` is compared with whole words and names (of weights with and without `.weight`); one without is an op's word, or
+//! a part of a name. An op's layer is the number in its names (`blk.3.attn_q`, `kv.3`); one without names is in the last layer whose values it takes.
+//!
+//! ```
+//! use ixc::model::Model;
+//! use ixc::passes::manager::Ir;
+//! use ixc::select::{self, Selection};
+//!
+//! let graph = Ir::Graph(Model::new(ixc::demo::open()?)?.arch.module);
+//! let selection = Selection { op: Some("route".into()), layers: vec!["2-3".parse().unwrap()] };
+//! assert_eq!(select::text(&graph, &selection)?.matches("= route ").count(), 2);
+//! let error = select::text(&graph, &Selection { op: Some("rout".into()), layers: vec![] }).unwrap_err();
+//! assert!(error.to_string().contains("near to it: route"));
+//! # Ok::<(), ixc::Error>(())
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::str::FromStr;
+
+use ixc_ir::graph::{Function, Module, Operand};
+use ixc_ir::plan::{KernelId, Plan, Source, Step, Task, Variant, print};
+use ixc_kernels::KernelSpec;
+use ixc_passes::draft::{Draft, What};
+use ixc_passes::manager::Ir;
+use ixc_passes::options::matches;
+use similar::{Algorithm, capture_diff_slices, get_diff_ratio};
+
+/// What is meant; with neither a pattern nor layers, all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// A pattern of names.
+    pub op: Option<String>,
+    /// Layers; none means all.
+    pub layers: Vec<LayerRange>,
+}
+
+/// Layers from one to another, that one too: `3`, `0-5`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerRange {
+    /// The first.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+}
+
+impl FromStr for LayerRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LayerRange, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.trim().parse(), last.trim().parse()) {
+            (Ok(first), Ok(last)) if first <= last => Ok(LayerRange { first, last }),
+            _ => Err("expected a layer such as 3, or layers such as 0-5".into()),
+        }
+    }
+}
+
+impl fmt::Display for LayerRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.last - self.first {
+            0 => write!(f, "{}", self.first),
+            _ => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+/// Why nothing is meant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectError {
+    /// Nothing has such a name.
+    #[error(
+        "nothing here is called {pattern:?}{}; ops are {}", nearest(near), ops.join(", ")
+    )]
+    NoName {
+        /// The pattern.
+        pattern: String,
+        /// Names like it.
+        near: Vec<String>,
+        /// All ops.
+        ops: Vec<String>,
+    },
+    /// There is no such layer.
+    #[error("nothing here is in layer {asked}; layers are {layers}")]
+    NoLayer {
+        /// What was asked for.
+        asked: String,
+        /// Those there are.
+        layers: String,
+    },
+    /// What has the name is in other layers.
+    #[error("{pattern:?} is not in layer {asked}; it is in {layers}")]
+    Elsewhere {
+        /// The pattern.
+        pattern: String,
+        /// The layers that were asked for.
+        asked: String,
+        /// Where it is.
+        layers: String,
+    },
+}
+
+fn nearest(near: &[String]) -> String {
+    if near.is_empty() { String::new() } else { format!("; near to it: {}", near.join(", ")) }
+}
+
+/// What can be meant: an op, a task or another step, or a decision of a pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Item {
+    /// Its word: `linear`.
+    pub op: String,
+    /// Names of its weights, states, values and kernels.
+    pub names: Vec<String>,
+    /// Its layer, if it is in one.
+    pub layer: Option<u64>,
+}
+
+impl Selection {
+    /// Whether all is meant.
+    pub fn is_all(&self) -> bool {
+        self.op.is_none() && self.layers.is_empty()
+    }
+
+    /// Which of these are meant, by their positions.
+    ///
+    /// # Errors
+    /// [`SelectError`], where none is.
+    pub fn of(&self, items: &[Item]) -> Result<Vec<usize>, SelectError> {
+        let named: Vec<usize> = (0..items.len()).filter(|&at| self.names(&items[at])).collect();
+        let chosen: Vec<usize> = named.iter().copied().filter(|&at| self.is_in(items[at].layer)).collect();
+        if !chosen.is_empty() || self.is_all() {
+            return Ok(chosen);
+        }
+        let asked = || self.layers.iter().map(LayerRange::to_string).collect::<Vec<_>>().join(", ");
+        let layers =
+            |at: &mut dyn Iterator<Item = usize>| at.filter_map(|at| items[at].layer).collect::<BTreeSet<u64>>();
+        Err(match &self.op {
+            Some(pattern) if named.is_empty() => SelectError::NoName {
+                pattern: pattern.clone(),
+                near: near(pattern, items),
+                ops: items.iter().map(|item| item.op.clone()).collect::<BTreeSet<_>>().into_iter().collect(),
+            },
+            Some(pattern) if items.iter().any(|item| self.is_in(item.layer)) => SelectError::Elsewhere {
+                pattern: pattern.clone(),
+                asked: asked(),
+                layers: match layers(&mut named.iter().copied()) {
+                    none if none.is_empty() => "none".into(),
+                    layers => ranges(&layers),
+                },
+            },
+            Some(_) | None => SelectError::NoLayer { asked: asked(), layers: ranges(&layers(&mut (0..items.len()))) },
+        })
+    }
+
+    fn is_in(&self, layer: Option<u64>) -> bool {
+        self.layers.is_empty()
+            || layer.is_some_and(|layer| self.layers.iter().any(|range| (range.first..=range.last).contains(&layer)))
+    }
+
+    fn names(&self, item: &Item) -> bool {
+        let Some(pattern) = self.op.as_deref() else { return true };
+        let whole = pattern.contains(['*', '?']);
+        let is_name = |name: &String| match whole {
+            true => matches(pattern, name) || matches(pattern, bare(name)),
+            false => name.contains(pattern),
+        };
+        matches(pattern, &item.op) || item.names.iter().any(is_name)
+    }
+}
+
+/// A weight's name as tasks have it.
+fn bare(name: &str) -> &str {
+    name.strip_suffix(".weight").unwrap_or(name)
+}
+
+/// The layer that a name says: its first number between dots, such as that of `blk.3.attn_q.weight` or `kv.3`.
+pub fn layer_of(name: &str) -> Option<u64> {
+    name.split('.').skip(1).find_map(|part| part.parse().ok())
+}
+
+/// A name without its layer, so that those of all layers are alike: `blk.*.attn_q.weight`.
+pub fn in_any_layer(name: &str) -> String {
+    let number = name.split('.').skip(1).position(|part| part.parse::<u64>().is_ok()).map(|at| at + 1);
+    let parts = name.split('.').enumerate().map(|(at, part)| if Some(at) == number { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// Layers as people write them: `0-3, 7`.
+pub fn ranges(layers: &BTreeSet<u64>) -> String {
+    let mut ranges: Vec<LayerRange> = Vec::new();
+    for &layer in layers {
+        match ranges.last_mut() {
+            Some(range) if range.last + 1 == layer => range.last = layer,
+            _ => ranges.push(LayerRange { first: layer, last: layer }),
+        }
+    }
+    ranges.iter().map(LayerRange::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Names that a pattern may have been meant to be are at least so like it, 0 to 1.
+const ALIKE: f32 = 0.6;
+/// Of so many at most.
+const NEAR: usize = 5;
+/// Names are compared up to so many characters, and so many of them.
+const COMPARED: (usize, usize) = (64, 4096);
+
+/// Words and names that are like a pattern.
+fn near(pattern: &str, items: &[Item]) -> Vec<String> {
+    let names = |item: &Item| item.names.iter().map(|name| in_any_layer(bare(name))).collect::<Vec<_>>();
+    let all: BTreeSet<String> =
+        items.iter().flat_map(|item| names(item).into_iter().chain([item.op.clone()])).collect();
+    let pattern: Vec<char> = pattern.chars().filter(|c| !"*?".contains(*c)).take(COMPARED.0).collect();
+    let like = |text: &str| {
+        let text: Vec<char> = text.chars().take(COMPARED.0).collect();
+        let ops = capture_diff_slices(Algorithm::Lcs, &pattern, &text);
+        get_diff_ratio(&ops, pattern.len(), text.len())
+    };
+    let mut found: Vec<(f32, String)> = (all.into_iter().take(COMPARED.1))
+        .map(|name| (name.split('.').map(like).fold(like(&name), f32::max), name))
+        .filter(|(like, _)| *like >= ALIKE)
+        .collect();
+    found.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    found.into_iter().take(NEAR).map(|(_, name)| name).collect()
+}
+
+/// Layers of things in their order: what has no name of its own is in the last of the layers whose values it takes.
+#[derive(Default)]
+struct Flow(HashMap<u32, u64>);
+
+impl Flow {
+    /// The layer of what is called so, takes and gives these values.
+    fn layer(&mut self, names: &[String], takes: &[u32], gives: &[u32]) -> Option<u64> {
+        let own = names.iter().filter_map(|name| layer_of(name)).max();
+        let layer = match names.is_empty() {
+            true => takes.iter().filter_map(|value| self.0.get(value)).copied().max(),
+            false => own,
+        };
+        if let Some(layer) = layer {
+            gives.iter().for_each(|&value| {
+                self.0.insert(value, layer);
+            });
+        }
+        layer
+    }
+}
+
+/// The ops of a function.
+pub fn ops(module: &Module, function: &Function) -> Vec<Item> {
+    let mut flow = Flow::default();
+    let item = |op: &ixc_ir::graph::Op| {
+        let mut names = Vec::new();
+        for operand in &op.operands {
+            match operand {
+                Operand::Weight(w) => names.extend(module.weights.get(w.index()).map(|weight| weight.name.clone())),
+                Operand::State(s) => names.extend(module.states.get(s.index()).map(|state| state.name.clone())),
+                Operand::Value(_) | Operand::Absent => {}
+            }
+        }
+        let takes: Vec<u32> = op.values().map(|(_, value)| value.0).collect();
+        let gives: Vec<u32> = op.results.iter().map(|value| value.0).collect();
+        let layer = flow.layer(&names, &takes, &gives);
+        // What an op's result is called says what the op is, and nothing of a layer.
+        names.extend(op.results.iter().filter_map(|&value| function.values.get(value.index())?.name.clone()));
+        Item { op: op.kind.row().mnemonic.to_owned(), names, layer }
+    };
+    function.ops.iter().map(item).collect()
+}
+
+/// A task, or a step that is none.
+#[derive(Clone, Copy, Debug)]
+enum Work<'p> {
+    Task(&'p Task),
+    Step(&'p Step),
+}
+
+/// Work in its order, as items.
+struct Works<'p, K> {
+    plan: &'p Plan<K>,
+    name: &'p dyn Fn(&K) -> String,
+    flow: Flow,
+}
+
+impl<'p, K> Works<'p, K> {
+    fn item(&mut self, work: Work<'_>) -> Item {
+        match work {
+            Work::Task(task) => self.task(task),
+            Work::Step(step) => self.step(step),
+        }
+    }
+
+    fn weight(&self, at: u32) -> Option<String> {
+        self.plan.weights.get(at as usize).map(|weight| weight.name.clone())
+    }
+
+    fn task(&mut self, task: &Task) -> Item {
+        let (op, rest) = task.label.split_once(' ').unwrap_or((&task.label, ""));
+        let mut names: Vec<String> =
+            rest.split(' ').take(1).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let mut buffers = Vec::new();
+        for arg in &task.args {
+            match arg.source {
+                Source::Arena(buffer) => buffers.push(buffer.0),
+                Source::Weight(weight) => names.extend(self.weight(weight)),
+                Source::State { state, .. } => {
+                    names.extend(self.plan.states.get(state as usize).map(|state| state.name.clone()));
+                }
+                Source::Rope(_) | Source::Scratch | Source::Input(_) => {}
+            }
+        }
+        // A buffer is written once, by the first that has to do with it.
+        let (takes, gives): (Vec<u32>, Vec<u32>) =
+            buffers.into_iter().partition(|buffer| self.flow.0.contains_key(buffer));
+        let layer = self.flow.layer(&names, &takes, &gives);
+        let kernels = kernels_of(task).into_iter().filter_map(|id| self.plan.kernels.get(id.0 as usize));
+        names.extend(kernels.map(self.name));
+        names.dedup();
+        Item { op: op.to_owned(), names, layer }
+    }
+
+    fn step(&mut self, step: &Step) -> Item {
+        let of_group = |group: u32| {
+            let group = self.plan.expert_groups.get(group as usize);
+            group.into_iter().flat_map(|group| &group.weights).filter_map(|&w| self.weight(w)).collect::<Vec<_>>()
+        };
+        let (op, names, takes) = match step {
+            Step::Run { .. } => ("run", Vec::new(), Vec::new()),
+            Step::Bucket { ids, .. } => ("bucket", Vec::new(), vec![ids.0]),
+            Step::Request { group, .. } => ("request", of_group(*group), Vec::new()),
+            Step::Predict { group, .. } => ("predict", of_group(*group), Vec::new()),
+            Step::Release { group } => ("release", of_group(*group), Vec::new()),
+        };
+        let layer = self.flow.layer(&names, &takes, &[]);
+        Item { op: op.to_owned(), names, layer }
+    }
+}
+
+/// The kernels of a task, each once.
+fn kernels_of(task: &Task) -> BTreeSet<KernelId> {
+    task.variants.iter().flat_map(|variant| used_by(variant).into_iter().map(|(id, _)| id)).collect()
+}
+
+/// The kernels of a variant, and what each is for.
+fn used_by(variant: &Variant) -> Vec<(KernelId, Role)> {
+    let bands = variant.bands.iter().map(|bands| (bands.kernel, Role::Band));
+    let parts = variant.split.iter().flat_map(|split| [Some(split.combine), split.alone].into_iter().flatten());
+    [(variant.kernel, Role::Rows)].into_iter().chain(bands).chain(parts.map(|id| (id, Role::Parts))).collect()
+}
+
+/// All work of a plan: the step, the task's place in it, and what it is.
+fn of_steps<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String) -> Vec<(usize, Option<usize>, Item)> {
+    let mut works = Works { plan, name, flow: Flow::default() };
+    let mut all = Vec::new();
+    for (at, step) in plan.steps.iter().enumerate() {
+        match step {
+            Step::Run { tasks, .. } => {
+                let tasks =
+                    tasks.iter().enumerate().map(|(place, task)| (at, Some(place), works.item(Work::Task(task))));
+                all.extend(tasks);
+            }
+            Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
+                all.push((at, None, works.item(Work::Step(step))));
+            }
+        }
+    }
+    all
+}
+
+/// What is meant of IR, as text for people: a graph's ops with their weights and states, tasks and steps.
+///
+/// # Errors
+/// [`SelectError`], where nothing is.
+pub fn text(ir: &Ir, selection: &Selection) -> Result<String, SelectError> {
+    match ir {
+        Ir::Graph(module) => of_graph(module, selection),
+        Ir::Draft(draft) => of_draft(draft, selection),
+        Ir::Plan(plan) => of_plan(plan, &KernelSpec::name, selection),
+    }
+}
+
+fn of_graph(module: &Module, selection: &Selection) -> Result<String, SelectError> {
+    let items: Vec<Vec<Item>> = module.functions.iter().map(|function| ops(module, function)).collect();
+    let chosen: BTreeSet<usize> = selection.of(&items.concat())?.into_iter().collect();
+    let (mut weights, mut states, mut lines) = (BTreeSet::new(), BTreeSet::new(), Vec::<String>::new());
+    let mut at = 0;
+    for function in &module.functions {
+        let text = ixc_ir::graph::print::function_text(module, function);
+        // Behind the line with its parameters, a line for each op.
+        for (op, line) in function.ops.iter().zip(text.lines().skip(1)) {
+            if chosen.contains(&at) {
+                for operand in &op.operands {
+                    match operand {
+                        Operand::Weight(w) => weights.extend([w.index()]),
+                        Operand::State(s) => states.extend([s.index()]),
+                        Operand::Value(_) | Operand::Absent => {}
+                    }
+                }
+                lines.push(line.to_owned());
+            }
+            at += 1;
+        }
+    }
+    let weights = weights.into_iter().filter_map(|w| module.weights.get(w)).map(ToString::to_string);
+    let states = states.into_iter().filter_map(|s| module.states.get(s)).map(ToString::to_string);
+    let first = format!("; {} of {at} ops", lines.len());
+    Ok(joined([first].into_iter().chain(weights).chain(states).chain(lines)))
+}
+
+fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError> {
+    let mut works = Works { plan: &draft.plan, name: &KernelSpec::name, flow: Flow::default() };
+    let items: Vec<Item> = (draft.work.iter())
+        .map(|work| match &work.what {
+            What::Task(task) => works.item(Work::Task(task)),
+            What::Bucket(step) | What::Residency(step) => works.item(Work::Step(step)),
+        })
+        .collect();
+    let chosen = selection.of(&items)?;
+    let first = format!("; {} of {} tasks", chosen.len(), items.len());
+    let line = |at: usize| match &draft.work[at].what {
+        What::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
+        What::Bucket(step) | What::Residency(step) => {
+            let text = print::step(&draft.plan, at, step, &|_| true, &KernelSpec::name);
+            // It is in no step yet.
+            text.split_once(": ").map_or(text.clone(), |(_, what)| format!("  {what}"))
+        }
+    };
+    Ok(joined([first].into_iter().chain(chosen.into_iter().map(|at| line(at).trim_end().to_owned()))))
+}
+
+/// What is meant of a plan, as text for people; `name` gives a kernel's.
+///
+/// # Errors
+/// [`SelectError`], where nothing is.
+pub fn of_plan<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, selection: &Selection) -> Result<String, SelectError> {
+    let all = of_steps(plan, name);
+    let items: Vec<Item> = all.iter().map(|(.., item)| item.clone()).collect();
+    let chosen = selection.of(&items)?;
+    let mut steps: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for &at in &chosen {
+        let (step, task, _) = &all[at];
+        steps.entry(*step).or_default().extend(task);
+    }
+    let first = format!("; {} of {} tasks, in {} of {} steps", chosen.len(), all.len(), steps.len(), plan.steps.len());
+    let line = |(at, tasks): (usize, BTreeSet<usize>)| {
+        print::step(plan, at, &plan.steps[at], &|task| tasks.contains(&task), name).trim_end().to_owned()
+    };
+    Ok(joined([first].into_iter().chain(steps.into_iter().map(line))))
+}
+
+fn joined(lines: impl Iterator<Item = String>) -> String {
+    lines.map(|line| line + "\n").collect()
+}
+
+/// What a kernel is for in a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Its items.
+    Rows,
+    /// Parts of its items, where threads are many.
+    Band,
+    /// What parts of its items are combined by.
+    Parts,
+}
+
+impl Role {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Rows => "rows",
+            Role::Band => "bands",
+            Role::Parts => "combining parts",
+        }
+    }
+}
+
+/// What uses a kernel: alike tasks of all layers are one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The tasks' label, with `*` for the layer: `linear blk.*.attn_q`.
+    pub task: String,
+    /// The layers, where it is in any.
+    pub layers: BTreeSet<u64>,
+    /// What for.
+    pub role: Role,
+    /// From how many rows on.
+    pub from_rows: u32,
+    /// Up to how many; `None` where there is no limit.
+    pub to_rows: Option<u32>,
+}
+
+/// The kernels that are meant of a plan, by their positions, with what uses each; a kernel that no task uses is meant where all are.
+///
+/// # Errors
+/// [`SelectError`], where none is.
+pub fn kernels<K>(
+    plan: &Plan<K>,
+    name: &dyn Fn(&K) -> String,
+    selection: &Selection,
+) -> Result<Vec<(usize, Vec<Use>)>, SelectError> {
+    let all = of_steps(plan, name);
+    let items: Vec<Item> = all.iter().map(|(.., item)| item.clone()).collect();
+    let mut uses: BTreeMap<usize, Vec<Use>> = BTreeMap::new();
+    if selection.is_all() {
+        uses.extend((0..plan.kernels.len()).map(|at| (at, Vec::new())));
+    }
+    for at in selection.of(&items)? {
+        let (step, Some(task), item) = &all[at] else { continue };
+        let Step::Run { tasks, .. } = &plan.steps[*step] else { continue };
+        let task = &tasks[*task];
+        let words: Vec<String> = task.label.split(' ').map(in_any_layer).collect();
+        let label = words.join(" ");
+        let mut from_rows = 1;
+        for variant in &task.variants {
+            let to_rows = (variant.up_to_rows < u32::MAX).then_some(variant.up_to_rows);
+            for (kernel, role) in used_by(variant) {
+                let uses = uses.entry(kernel.0 as usize).or_default();
+                let alike = |other: &&mut Use| {
+                    other.task == label
+                        && other.role == role
+                        && (other.from_rows, other.to_rows) == (from_rows, to_rows)
+                };
+                match uses.iter_mut().find(alike) {
+                    Some(known) => known.layers.extend(item.layer),
+                    None => {
+                        let layers = item.layer.into_iter().collect();
+                        uses.push(Use { task: label.clone(), layers, role, from_rows, to_rows });
+                    }
+                }
+            }
+            from_rows = variant.up_to_rows.saturating_add(1);
+        }
+    }
+    Ok(uses.into_iter().filter(|(at, _)| *at < plan.kernels.len()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(op: &str, names: &[&str], layer: Option<u64>) -> Item {
+        Item { op: op.into(), names: names.iter().map(|name| (*name).into()).collect(), layer }
+    }
+
+    fn items() -> Vec<Item> {
+        vec![
+            item("embed", &["token_embd.weight"], None),
+            item("linear", &["blk.0.ffn_gate_inp.weight", "gemv_f32_t16"], Some(0)),
+            item("linear.qkv", &["blk.1.attn_q.weight"], Some(1)),
+            item("route", &[], Some(1)),
+            item("linear", &["blk.2.ffn_gate_inp.weight", "gemv_f32_t16"], Some(2)),
+        ]
+    }
+
+    fn found(op: Option<&str>, layers: &[&str]) -> Result<Vec<usize>, String> {
+        let layers = layers.iter().map(|text| text.parse().unwrap()).collect();
+        Selection { op: op.map(Into::into), layers }.of(&items()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn ops_are_found_by_word_name_and_layer() {
+        assert_eq!(found(None, &[]).unwrap(), [0, 1, 2, 3, 4]);
+        // A word is whole; a name is not, without wildcards.
+        assert_eq!(found(Some("linear"), &[]).unwrap(), [1, 4]);
+        assert_eq!(found(Some("linear*"), &[]).unwrap(), [1, 2, 4]);
+        assert_eq!(found(Some("ffn_gate"), &["1-2"]).unwrap(), [4]);
+        assert_eq!(found(Some("blk.*.ffn_gate_inp"), &[]).unwrap(), [1, 4]);
+        assert_eq!(found(Some("blk.?.attn_q.weight"), &["0", "1"]).unwrap(), [2]);
+        assert_eq!(found(Some("gemv_f32"), &[]).unwrap(), [1, 4]);
+        assert_eq!(found(None, &["1"]).unwrap(), [2, 3]);
+    }
+
+    #[test]
+    fn what_finds_nothing_says_what_there_is() {
+        assert_eq!(
+            found(Some("ffn_gate_imp"), &[]).unwrap_err(),
+            "nothing here is called \"ffn_gate_imp\"; near to it: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
+        );
+        assert_eq!(
+            found(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
+            "near to it: linear, linear.qkv"
+        );
+        assert!(!found(Some("zzz"), &[]).unwrap_err().contains("near to it"));
+        assert_eq!(found(None, &["7-9"]).unwrap_err(), "nothing here is in layer 7-9; layers are 0-2");
+        assert_eq!(found(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
+        assert_eq!(found(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");
+        assert_eq!(found(Some("linear"), &["5"]).unwrap_err(), "nothing here is in layer 5; layers are 0-2");
+    }
+
+    #[test]
+    fn layers_are_numbers_in_names_and_ranges_of_them() {
+        assert_eq!(
+            ["blk.12.attn_q.weight", "kv.3", "token_embd.weight", "4.x"].map(layer_of),
+            [Some(12), Some(3), None, None]
+        );
+        assert_eq!(["blk.12.ffn.0.w", "output"].map(in_any_layer), ["blk.*.ffn.0.w", "output"]);
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8].into_iter().collect()), "0-2, 5, 7-8");
+        assert!(["5-3", "x", "", "-1", "1-"].iter().all(|text| text.parse::<LayerRange>().is_err()));
+        assert_eq!("0-3".parse::<LayerRange>().unwrap().to_string(), "0-3");
+    }
+}

@@ -1,0 +1,113 @@
+//! Two measurements compared: what is said, and the exit status.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use crate::support::{ixc, scratch, stderr, stdout};
+
+/// A measurement of the demo model, and its file.
+fn measured(folder: &Path) -> (PathBuf, Json) {
+    let bench = ["bench", "-p", "4", "-n", "4", "-t", "1", "-r", "4", "--target", "portable", "--json"];
+    let text = stdout(ixc(bench));
+    let file = folder.join("a.json");
+    fs::write(&file, &text).unwrap();
+    (file, serde_json::from_str(&text).unwrap())
+}
+
+/// Exit status, standard output and standard error of a comparison.
+fn compared(a: &Path, b: &Path, more: &[&str]) -> (Option<i32>, String, String) {
+    let output = ixc(["bench", "--compare"]).arg(a).arg(b).args(more).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
+}
+
+#[test]
+fn what_changed_beyond_noise_is_said_and_is_the_status() {
+    let folder = scratch("comparison");
+    let (a, mut document) = measured(&folder);
+    // Who is compared, and with what: files and machine tell themselves.
+    for part in ["model", "options", "cpu", "ixc", "os", "time"] {
+        assert!(!document[part].is_null(), "{part}");
+    }
+    assert!(
+        document["model"]["identity"][0]["header_crc32"].is_string() && document["memory"].is_u64(),
+        "{document:#}"
+    );
+    assert!(document["ixc"].as_object().unwrap().contains_key("commit"), "{document:#}");
+    let (status, said, _) = compared(&a, &a, &[]);
+    assert!(status == Some(0) && said.contains("the same model, options, machine and version"), "{said}");
+    assert_eq!(said.matches("no change beyond noise").count(), 2, "{said}");
+    // The same, at other speeds: rounds as even as those of a quiet machine.
+    let at = |document: &mut Json, rates: [[f64; 4]; 2]| {
+        for (row, rates) in document["rows"].as_array_mut().unwrap().iter_mut().zip(rates) {
+            (row["all"], row["median"]) = (json!(rates), json!(rates[0]));
+        }
+    };
+    let write = |name: &str, document: &Json| {
+        let file = folder.join(name);
+        fs::write(&file, document.to_string()).unwrap();
+        file
+    };
+    at(&mut document, [[100.0, 101.0, 99.0, 100.5], [10.0, 10.1, 9.9, 10.0]]);
+    let base = write("base.json", &document);
+    at(&mut document, [[120.0, 121.0, 119.0, 120.5], [10.05, 10.1, 9.9, 10.0]]);
+    let faster = write("faster.json", &document);
+    let (status, said, _) = compared(&base, &faster, &[]);
+    assert!(status == Some(0) && said.contains("1.200") && said.contains(" faster"), "{said}");
+    assert_eq!(said.matches("no change beyond noise").count(), 1, "{said}");
+    let (status, _, error) = compared(&faster, &base, &[]);
+    assert!(status == Some(3) && error.contains("1 of 2 rows are slower beyond noise"), "{error}");
+    // In every format, with the same status.
+    let (status, text, _) = compared(&faster, &base, &["--json"]);
+    let facts: Json = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &facts["schema"]), (Some(3), &"ixc.bench-comparison.v1".into()));
+    let row = &facts["rows"][0];
+    assert!(row["verdict"] == "slower" && row["ratio"]["high"].as_f64().unwrap() < 0.9, "{facts:#}");
+    let (_, csv, _) = compared(&base, &faster, &["--format", "csv"]);
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.matches(',').count() == 12), "{csv}");
+    let (_, markdown, _) = compared(&base, &faster, &["--format", "md"]);
+    assert_eq!(markdown.lines().filter(|line| line.starts_with("| 1 | portable |")).count(), 2, "{markdown}");
+    assert_eq!(compared(&base, &faster, &["--format", "jsonl"]).1.lines().count(), 2);
+    // What differs is said first, but for names of files.
+    document["model"]["bytes"] = 5.into();
+    document["model"]["file"] = "other.gguf".into();
+    document["options"]["pin"] = "on".into();
+    document["rows"].as_array_mut().unwrap().remove(1);
+    let other = write("other.json", &document);
+    let (_, said, _) = compared(&base, &other, &[]);
+    let different: Vec<&str> = said.lines().filter(|line| line.starts_with("different")).collect();
+    assert!(
+        different.len() == 2
+            && different[0].contains("model.bytes: ")
+            && different[1].contains("options.pin: off | on"),
+        "{said}"
+    );
+    assert!(said.find("different") < said.find(" faster") && said.contains("only in a: threads 1"), "{said}");
+}
+
+#[test]
+fn what_is_no_measurement_is_refused() {
+    let folder = scratch("comparison-refused");
+    let file = |name: &str, text: &str| {
+        let file = folder.join(name);
+        fs::write(&file, text).unwrap();
+        file
+    };
+    let good = file("good.json", r#"{"schema": "ixc.bench.v1", "rows": [{"threads": 1, "all": [1, "x", -1]}]}"#);
+    let refused = |other: &Path, code: i32, says: &str| {
+        let (status, _, error) = compared(&good, other, &[]);
+        assert!(status == Some(code) && error.contains(says), "{status:?} {error}");
+    };
+    refused(&file("text", "hello"), 65, "it is no JSON document");
+    refused(&file("other", r#"{"schema": "ixc.inspect.v1"}"#), 65, "expected \"ixc.bench.v1\"");
+    refused(&file("rows", r#"{"schema": "ixc.bench.v1", "rows": 5}"#), 65, "it has no rows");
+    refused(&file("none", r#"{"schema": "ixc.bench.v1", "rows": []}"#), 65, "no row in common");
+    refused(&folder.join("missing"), 66, "missing");
+    // Rounds that are none are not compared.
+    let (status, said, _) = compared(&good, &good, &[]);
+    assert!(status == Some(0) && said.contains("too few rounds to tell"), "{said}");
+    assert_eq!(ixc(["bench", "demo", "--compare", "a", "b"]).output().unwrap().status.code(), Some(2));
+    assert_eq!(ixc(["bench", "--compare", "a"]).output().unwrap().status.code(), Some(2));
+}

@@ -1,0 +1,165 @@
+//! What a kernel developer looks for: an op, a layer, and why it was done so.
+
+use serde_json::Value as Json;
+
+use crate::support::{ixc, scratch, stderr, stdout};
+
+fn said(arguments: &[&str]) -> String {
+    stdout(ixc(arguments))
+}
+
+fn json(arguments: &[&str]) -> Json {
+    serde_json::from_str(&said(arguments)).unwrap()
+}
+
+/// What a command refuses, with status 2.
+fn refused(arguments: &[&str]) -> String {
+    let output = ixc(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+    stderr(&output)
+}
+
+#[test]
+fn every_stage_shows_one_op_of_one_layer() {
+    let of = |stage: &[&str]| said(&[&["dump", "--target", "avx2", "--layer", "2", "--op", "route"], stage].concat());
+    for stage in [&["--stage", "graph"][..], &["--stage", "fused"], &["--after", "residency"]] {
+        let text = of(stage);
+        assert!(text.lines().filter(|line| line.contains(" = route ")).count() == 1, "{text}");
+        assert!(text.starts_with("; 1 of "), "{text}");
+    }
+    for stage in [&["--stage", "plan"][..], &["--after", "lower"], &["--after", "arena"]] {
+        let text = of(stage);
+        assert_eq!(text.lines().filter(|line| line.starts_with("  route: ")).count(), 1, "{text}");
+    }
+    let asm = said(&["dump", "--target", "avx2", "--stage", "asm", "--layer", "2", "--op", "route"]);
+    assert!(asm.matches(".intel_syntax").count() >= 1 && asm.contains("route_softmax"), "{asm}");
+    assert!(!asm.contains("rope_heads"), "{asm}");
+    // A part of a weight's name finds all that has to do with it, with the weight as `tile` left it.
+    let down = said(&["dump", "--target", "avx2", "--after", "tile", "--layer", "1", "--op", "ffn_down"]);
+    assert!(
+        down.contains("weight @blk.1.ffn_down_exps.weight") && down.contains("why = ") && down.contains("expert.down")
+    );
+    assert!(!down.contains("blk.2."), "{down}");
+    // All of a layer: what has no name of its own, too.
+    let layer = said(&["dump", "--stage", "graph", "--layer", "3"]);
+    for op in ["= rope ", "= attention ", "= add ", "= expert.combine ", "= state.begin @kv.3"] {
+        assert!(layer.contains(op), "{op}: {layer}");
+    }
+    assert!(!layer.contains("@kv.2") && !layer.contains("output_norm"), "{layer}");
+}
+
+#[test]
+fn what_finds_nothing_says_what_there_is() {
+    let dump = |more: &[&str]| refused(&[&["dump", "--target", "avx2", "--stage", "plan"], more].concat());
+    assert!(dump(&["--op", "ffn_don"]).contains("near to it: blk.*.ffn_down_exps"), "{}", dump(&["--op", "ffn_don"]));
+    assert!(dump(&["--layer", "9"]).contains("nothing here is in layer 9; layers are 0-3"));
+    assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; it is in none"));
+    assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));
+    assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("--dot draws all"));
+    assert!(refused(&["kernel", "list", "--layer", "1"]).contains("--model"));
+    assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("is in no op or layer"));
+    assert!(refused(&["explain", "--op", "zzz"]).contains("nothing here is called \"zzz\""));
+}
+
+#[test]
+fn kernels_of_a_model_are_listed_with_what_uses_them_and_shown_by_op() {
+    let list = |more: &[&str]| said(&[&["kernel", "list", "--model", "demo", "--target", "avx2"], more].concat());
+    let all = list(&[]);
+    assert!(all.contains("used     linear blk.*.attn_output, layers 0-3, up to 5 rows"), "{all}");
+    assert!(all.contains("used     by no task") && all.contains("combining parts"), "{all}");
+    let one = list(&["--layer", "3", "--op", "attn_output"]);
+    assert!(one.contains("layer 3, from 6 rows") && !one.contains("rope"), "{one}");
+    let filtered = list(&["attention_combine"]);
+    assert_eq!(filtered.lines().filter(|line| !line.starts_with(' ')).count(), 1, "{filtered}");
+    let facts = json(&["kernel", "list", "--model", "demo", "--target", "avx2", "--json", "--op", "route"]);
+    assert_eq!(facts["schema"], "ixc.kernel-list-of-model.v1");
+    assert_eq!(facts["kernels"][0]["uses"][0]["layers"].as_array().unwrap().len(), 4);
+    // A plan's kernels, and one of them by its op.
+    let plan = scratch("explain-plan").join("plan.ixp");
+    let plan = plan.to_str().unwrap();
+    said(&["compile", "--target", "avx2", "--no-weights", "-o", plan]);
+    let of_plan = said(&["kernel", "list", "--model", plan, "--op", "rope.heads"]);
+    assert!(of_plan.contains("used     rope.heads, layers 0-3"), "{of_plan}");
+    for model in ["demo", plan] {
+        let shown =
+            said(&["kernel", "show", model, "--target", "avx2", "--op", "rope.heads", "--layer", "1", "--stage", "ir"]);
+        assert!(shown.contains("kernel rope_heads"), "{shown}");
+    }
+    let several = ixc(["kernel", "show", "demo:gem", "--target", "avx2", "--op", "attn_output"]).output().unwrap();
+    assert!(several.status.code() == Some(65) && stderr(&several).contains("could be several kernels of demo"));
+}
+
+#[test]
+fn every_decision_has_what_lost_and_why() {
+    let explain = |more: &[&str]| json(&[&["explain", "--target", "avx2", "--json"], more].concat());
+    let facts = explain(&[]);
+    assert_eq!((&facts["schema"], &facts["target"]), (&"ixc.explain.v1".into(), &"avx2".into()));
+    let all = facts["decisions"].as_array().unwrap().clone();
+    for decision in &all {
+        let rejected = decision["rejected"].as_array().unwrap();
+        assert!(!rejected.is_empty() && rejected.iter().all(|lost| lost["why"] != ""), "{decision}");
+        assert_ne!(decision["chosen"], "", "{decision}");
+    }
+    let of = |pass: &str, question: &str| {
+        let found = all.iter().filter(|decision| decision["pass"] == pass && decision["question"] == question);
+        found.cloned().collect::<Vec<Json>>()
+    };
+    // Each weight that products read has a layout and a tiling, and each layer's attention kernels by rows.
+    assert_eq!(of("pack", "layout").len(), 33);
+    assert_eq!((of("tile", "rows of an item").len(), of("tile", "kernel by rows").len()), (21, 33));
+    assert_eq!(of("lower", "kernel by rows").len(), 4);
+    assert_eq!(of("fuse", "fusion").iter().filter(|each| each["op"] == "rope.append").count(), 4);
+    assert_eq!((of("arena", "memory").len(), of("residency", "residency").len()), (1, 1));
+    // The norm before experts is computed twice: what takes it quantised does not see the router's.
+    let layer = of("fuse", "fusion").into_iter().filter(|each| each["layer"] == 2).collect::<Vec<_>>();
+    assert!(layer.iter().any(|each| each["chosen"] == "linear.qkv"), "{layer:#?}");
+    // Under a budget the plan says who predicts.
+    let streamed = explain(&["--expert-memory", "1MiB", "--predict", "2", "--pass", "residency"]);
+    let streamed = streamed["decisions"].as_array().unwrap();
+    assert!(streamed[0]["chosen"].as_str().unwrap().contains("loaded when they are needed"), "{streamed:#?}");
+    let routers = streamed.iter().filter(|each| each["question"] == "predictor");
+    assert_eq!(routers.filter(|each| each["chosen"].as_str().unwrap().contains("names 4")).count(), 3, "{streamed:#?}");
+    // What is asked for by hand is a decision over what the caches say.
+    let asked = explain(&[
+        "--tile",
+        "blk.1.ffn_gate_inp*: rows=16 gemm/48",
+        "--pass",
+        "tile",
+        "--op",
+        "ffn_gate_inp",
+        "--layer",
+        "1",
+    ]);
+    assert!(asked["decisions"][0]["why"].as_str().unwrap().starts_with("asked for by"), "{asked:#}");
+    // Not packed, and why.
+    let kept = explain(&["--set", "pack.weights=false", "--pass", "pack"]);
+    assert!(kept["decisions"][0]["rejected"][0]["why"].as_str().unwrap().contains("pack.weights"), "{kept:#}");
+}
+
+/// The demo model's decisions as a developer reads them.
+#[test]
+fn decisions_of_equal_layers_are_said_once() {
+    insta::assert_snapshot!("explain", said(&["explain", "--target", "avx2"]));
+}
+
+/// Whether somebody is told decisions changes nothing that is made.
+#[test]
+fn a_plan_is_the_same_whoever_is_told() {
+    use ixc::compile::{Options, specs};
+    use ixc::model::Model;
+    use ixc::passes::decision::Decisions;
+    use ixc::targets::Target;
+    use std::sync::Arc;
+
+    let model = Model::new(ixc::demo::open().unwrap()).unwrap();
+    for target in [Target::AVX2, Target::AMX, Target::PORTABLE] {
+        for expert_memory in [None, Some(1 << 20)] {
+            let options =
+                Options { target: Some(target), expert_memory, predict_extra: Some(1), defer: 1, ..Options::default() };
+            let decisions = Arc::new(Decisions::default());
+            let told = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
+            let (own, own_told) = (specs(&model, &options).unwrap(), specs(&model, &told).unwrap());
+            assert!(own == own_told && decisions.take().len() > 100, "{}", target.name());
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Completions and manual pages: what shells and man make of them.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{ixc, piped, scratch, stderr, stdout};
+use ixc_testing::tools::{BASH, FISH, GROFF, ZSH};
+
+#[test]
+fn shells_accept_their_completions() {
+    let folder = scratch("completions");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = stdout(ixc(["completions", shell]));
+        // Commands, commands of commands, and options of both.
+        for word in ["explain", "start-from", "kernel", "diff"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        fs::write(folder.join(shell), script).unwrap();
+    }
+    for (tool, shell, arguments) in
+        [(&BASH, "bash", &["-n"][..]), (&ZSH, "zsh", &["-n"]), (&FISH, "fish", &["--no-execute"])]
+    {
+        let Some(found) = tool.find("a shell reads its completions") else { continue };
+        let output = Command::new(found.program).args(arguments).arg(folder.join(shell)).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {}", stderr(&output));
+    }
+    // What bash offers is what there is.
+    let Some(bash) = BASH.find("bash completes commands and options") else { return };
+    let offered = |words: &[&str]| {
+        let program = "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                       _ixc ixc \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"; echo \"${COMPREPLY[@]}\"";
+        let mut command = Command::new(&bash.program);
+        command.args(["-c", program]).arg(folder.join("bash")).args(words);
+        stdout(command)
+    };
+    assert_eq!(offered(&["ixc", "expl"]).trim(), "explain");
+    assert_eq!(offered(&["ixc", "dump", "--sta"]).trim(), "--stage --start-from");
+    assert!(offered(&["ixc", "kernel", "d"]).contains("diff"));
+    assert_eq!(ixc(["completions", "tcsh"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn manual_pages_are_of_every_command_and_groff_reads_them() {
+    let folder = scratch("man").join("man1");
+    let said = stdout(ixc(["man", "-o", folder.to_str().unwrap()]));
+    let mut names: Vec<String> =
+        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert!(said.contains(&format!("{} pages", names.len())), "{said}");
+    for name in ["ixc.1", "ixc-run.1", "ixc-kernel-show.1", "ixc-man.1"] {
+        assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+    }
+    assert!(names.len() > 28 && !names.iter().any(|name| name.contains("help")), "{names:?}");
+    let page = |words: &[&str]| stdout(ixc([&["man"], words].concat()));
+    assert_eq!(page(&["kernel", "show"]), fs::read_to_string(folder.join("ixc-kernel-show.1")).unwrap());
+    assert!(page(&[]).contains("EXAMPLES") && page(&["run"]).contains("IXC_THREADS"), "{}", page(&["run"]));
+    let refused = ixc(["man", "kernel", "sho"]).output().unwrap();
+    assert!(
+        refused.status.code() == Some(2) && stderr(&refused).contains("there are list, show"),
+        "{}",
+        stderr(&refused)
+    );
+    // A folder with something in it is not written into.
+    assert_eq!(ixc(["man", "-o", folder.to_str().unwrap()]).output().unwrap().status.code(), Some(2));
+    let Some(groff) = GROFF.find("manual pages are read") else { return };
+    for name in &names {
+        let mut command = Command::new(&groff.program);
+        command.args(["-man", "-Tutf8", "-ww"]);
+        let output = piped(command, &fs::read_to_string(folder.join(name)).unwrap());
+        assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", stderr(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("SYNOPSIS") && text.contains("OPTIONS"), "{name}: {text}");
+    }
+}
