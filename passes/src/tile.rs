@@ -212,13 +212,13 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
 /// How a weight of this shape is cut where nobody says otherwise, with the default options, and why.
 pub fn by_caches(weight: &candidates::Weight, target: Target, caches: &CoreCaches) -> (Tiling, String) {
     let limits = Options::default().limits();
-    let Decision { tiling, why } = Decision::cheapest(weight, &item_rows(weight, target), (target, caches), limits);
+    let Cut { tiling, why, .. } = Cut::cheapest(weight, &item_rows(weight, target), (target, caches), limits, false);
     (tiling, why)
 }
 
 /// The same of items of so many weight rows.
 pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Tiling {
-    Decision::cheapest(weight, &[rows], (target, caches), Options::default().limits()).tiling
+    Cut::cheapest(weight, &[rows], (target, caches), Options::default().limits(), false).tiling
 }
 
 /// What the reason of a tuned weight begins with.
