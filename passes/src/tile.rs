@@ -771,7 +771,7 @@ mod tests {
         let decided = |texts: &[&str]| {
             let shape = "q4_k_r16 x=a8_super n=2048 k=2048: ";
             let choices: Vec<Choice> = texts.iter().map(|text| format!("{shape}{text}").parse().unwrap()).collect();
-            Decision::tuned(&WEIGHT, &choices.iter().collect::<Vec<_>>(), "w", (target, &caches), limits)
+            Cut::tuned(&WEIGHT, &choices.iter().collect::<Vec<_>>(), "w", (target, &caches), limits, false)
         };
         let tiling = |texts: &[&str]| decided(texts).unwrap().tiling.to_string();
         assert_eq!(tiling(&[]), "rows=32 gemv<=5/5x16 gemm/96");
