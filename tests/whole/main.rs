@@ -56,5 +56,6 @@ mod terminal;
 #[path = "../../runtime/tests/tiny/mod.rs"]
 mod tiny;
 mod trace;
+mod turns;
 mod usage;
 mod workbench;
