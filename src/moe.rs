@@ -73,7 +73,11 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         let ended = || ExecuteError::Panic { message: "the thread that runs experts ended".to_string() };
-        self.place.set(|place| drop(place.get_or_insert_with(|| Err(ended().into()))));
+        self.place.set(|place| {
+            if place.is_none() {
+                *place = Some(Err(ended().into()));
+            }
+        });
         self.open.set(|open| *open -= 1);
     }
 }

@@ -42,8 +42,9 @@ fn a_c_program_has_experts_computed() {
         assert_eq!(number, layer.number.to_string());
         let (width, used) = (layer.width as usize, layer.used as usize);
         let rows: Vec<f32> = (0..9 * width).map(|i| ((i * 7 % 23) as f32 - 11.0) / 8.0).collect();
-        let id =
-            |row: usize, slot: usize| if row % 3 == slot % 3 { -1 } else { ((row + slot) % layer.experts as usize) as i32 };
+        let id = |row: usize, slot: usize| {
+            if row % 3 == slot % 3 { -1 } else { ((row + slot) % layer.experts as usize) as i32 }
+        };
         let ids: Vec<i32> = (0..9 * used).map(|i| id(i / used, i % used)).collect();
         let weights: Vec<f32> = (0..9 * used).map(|i| (1 + i % used) as f32 / 4.0).collect();
         let expected = moe.submit(layer.number, Rows::F32(&rows), &ids, &weights).unwrap().wait().unwrap();

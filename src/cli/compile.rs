@@ -199,9 +199,9 @@ impl Stages {
 
 impl Args {
     /// What is compiled of the model.
-    fn open_model(&self) -> Result<Model, ixc::Error> {
+    fn open_model(&self) -> anyhow::Result<Model> {
         let model = self.model.open_parts(Parts { head: !self.embeddings, ..Parts::ALL })?;
-        if self.moe { model.into_expert_layers() } else { Ok(model) }
+        Ok(if self.moe { model.into_expert_layers()? } else { model })
     }
 
     /// What is written where nothing is said: a file in the current folder, named after the model.
