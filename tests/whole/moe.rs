@@ -143,9 +143,9 @@ fn a_layer_gives_what_the_models_own_does() {
             let how = format!("{}, layer {}", golden.name(), layer.number);
             assert_eq!(bits(&call.exact(&cut.arch.module, &cut, layer)), bits(&exact), "{how}: cut");
             let found = call.run(&moe, layer);
-            // What passes leave rounds rows as kernels do; what differs are the last bits of sums.
+            // What passes leave rounds rows as kernels do; what differs are the last bits of sums, and bytes that these round to.
             let fused = call.exact(&compiled.fused, &cut, layer);
-            assert!(error(&found, &fused) < 1e-9, "{how}: {} of the fused graph", error(&found, &fused));
+            assert!(error(&found, &fused) < 1e-6, "{how}: {} of the fused graph", error(&found, &fused));
             assert!(error(&found, &exact) < 2e-3, "{how}: {}", error(&found, &exact));
             count += 1;
         }
