@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Tokens that are made come first, then prompts, in the order in which they were submitted, as far as there is room in the step. What a sequence holds
-//! stays when its request has ended, and serves the next one that begins with the same tokens.
+//! stays when its request has ended, and serves the next one that begins with the same tokens (`scheduler/slot_choice.rs`).
 //!
 //! Where tokens are guessed ([`Scheduler::speculate`]), a step without prompts has rows of what may follow, too, as far as it has not many anyway.
 //!
@@ -35,6 +35,8 @@
 //! [`exact_batch`](ixc_runtime::engine::Options::exact_batch); but for a prompt that is read in other parts where others take room in a step, in models
 //! whose states round by these.
 
+mod slot_choice;
+
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
@@ -49,7 +51,7 @@ use ixc_runtime::saved::SavedError;
 use ixc_runtime::stream::store::Evicted;
 
 use crate::Error;
-use crate::prompt_cache::{self, LEAST_GAIN, Match, PromptCache};
+use crate::prompt_cache::{self, PromptCache};
 use crate::session::{self, ContextShift, End, Session};
 use crate::speculate::{Speculation, Tally, Text};
 
@@ -57,8 +59,6 @@ use crate::speculate::{Speculation, Tally, Text};
 const PROMPT_ROWS: usize = 256;
 /// Parts of prompts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
 const PART: usize = 64;
-/// How often what was kept of a prompt is looked for, where it turns out to be damaged or gone: reading it takes time.
-const MOST_TRIES: usize = 3;
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -133,31 +133,8 @@ struct Slot {
     /// What its states hold.
     cached: Vec<u32>,
     active: Option<Active>,
-    /// When it was last used: the slot that was not for the longest time is given to the next request that finds nothing to reuse.
+    /// When it was last used: the slot that was not for the longest time is given to the next request that goes on in none.
     used: u64,
-}
-
-/// Slots that a prompt can go on in.
-#[derive(Clone, Copy, Debug)]
-struct Candidates {
-    /// The free one that holds most of it, and how much.
-    best: usize,
-    held: usize,
-    /// One that is worked on and holds more, and how much.
-    other: Option<(usize, usize)>,
-    /// The free one that was not used for the longest time.
-    oldest: usize,
-}
-
-/// What came of looking for what was kept of a prompt.
-#[derive(Clone, Copy, Debug)]
-enum Kept {
-    /// It is in this slot.
-    Loaded(usize),
-    /// It could not be had, and is forgotten.
-    Lost,
-    /// There is nothing that is worth it.
-    Nothing,
 }
 
 /// What a step computes for a slot.
@@ -555,84 +532,6 @@ impl Scheduler {
             let drafts = speculation.draft(texts, room);
             rows.iter_mut().zip(drafts).for_each(|(rows, draft)| rows.draft = draft);
         }
-    }
-
-    /// Makes a slot ready for a request: the free one that holds most of its tokens, or, where one that is worked on holds more, a copy of that; then
-    /// it is cut to what the two have in common. Where more of it was kept, that is put into the one that was not used for the longest time. `None` where
-    /// none is free.
-    fn choose(&mut self, tokens: &[u32]) -> Option<usize> {
-        // The last token is always computed: its logits are wanted.
-        let wanted = &tokens[..tokens.len() - 1];
-        // What cannot be had is forgotten: then there is a next best.
-        for _ in 0..MOST_TRIES {
-            match self.load_kept(wanted)? {
-                Kept::Loaded(number) => return Some(number),
-                Kept::Nothing => break,
-                Kept::Lost => {}
-            }
-        }
-        let Candidates { best, held, other, oldest } = self.candidates(wanted)?;
-        // What the best holds stays, if there is one that holds less.
-        let (number, stays) = other.map_or((best, held), |_| (oldest, 0));
-        if self.slots[number].cached.len() >= stays + LEAST_GAIN {
-            self.keep(number);
-        }
-        let engine = &mut self.session.engine;
-        let left = match other {
-            Some((other, most)) => {
-                engine.copy_sequence(self.slots[other].sequence, self.slots[number].sequence, most as u32)
-            }
-            None => engine.truncate_sequence(self.slots[number].sequence, held as u32),
-        };
-        let slot = &mut self.slots[number];
-        slot.cached.clear();
-        slot.cached.extend_from_slice(&wanted[..left.map_or(0, |left| left as usize).min(wanted.len())]);
-        Some(number)
-    }
-
-    /// The slots that a prompt can go on in; `None` where none is free.
-    fn candidates(&self, wanted: &[u32]) -> Option<Candidates> {
-        let common = |slot: &Slot| {
-            let equal = slot.cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
-            let reach = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.reach(equal as u32));
-            reach as usize
-        };
-        let numbered = || self.slots.iter().enumerate();
-        let free = |(_, slot): &(usize, &Slot)| slot.active.is_none();
-        let best = numbered().filter(free).max_by_key(|(_, slot)| (common(slot), std::cmp::Reverse(slot.used)))?.0;
-        let held = common(&self.slots[best]);
-        let other = numbered().max_by_key(|(_, slot)| common(slot)).filter(|(_, slot)| common(slot) > held);
-        let other = other.map(|(number, slot)| (number, common(slot)));
-        let oldest = numbered().filter(free).min_by_key(|(_, slot)| slot.used)?.0;
-        Some(Candidates { best, held, other, oldest })
-    }
-
-    /// Puts what was kept of a prompt into a slot, where that is more than any holds; `None` where none is free.
-    fn load_kept(&mut self, wanted: &[u32]) -> Option<Kept> {
-        let Candidates { held, other, oldest, .. } = self.candidates(wanted)?;
-        let most = other.map_or(held, |(_, held)| held);
-        let id = self.slots[oldest].sequence;
-        let is_more = |found: &Match| found.position as usize >= most + LEAST_GAIN;
-        if !self.find_kept(id, wanted).is_some_and(|found| is_more(&found)) {
-            return Some(Kept::Nothing);
-        }
-        self.keep(oldest);
-        // What is kept now may have taken the place of what was found.
-        let Some(found) = self.find_kept(id, wanted).filter(is_more) else { return Some(Kept::Nothing) };
-        let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.session.engine, id, &found));
-        let slot = &mut self.slots[oldest];
-        slot.cached.clear();
-        if !loaded {
-            let _ = self.session.engine.truncate_sequence(id, 0);
-            return Some(Kept::Lost);
-        }
-        slot.cached.extend_from_slice(&wanted[..found.position as usize]);
-        Some(Kept::Loaded(oldest))
-    }
-
-    /// What was kept of a prompt.
-    fn find_kept(&self, id: SequenceId, wanted: &[u32]) -> Option<Match> {
-        self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.session.engine, id, wanted))
     }
 
     /// Which slots have rows in the next step, and how many; without guesses.

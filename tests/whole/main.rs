@@ -40,6 +40,7 @@ mod ktransformers;
 mod made_models;
 mod malformed;
 mod models;
+mod moe;
 mod moved_plans;
 mod outputs;
 mod page;
@@ -67,5 +68,6 @@ mod terminal;
 #[path = "../../runtime/tests/tiny/mod.rs"]
 mod tiny;
 mod trace;
+mod turns;
 mod usage;
 mod workbench;

@@ -1,0 +1,139 @@
+//! Which slot a request is computed in, and what of its prompt is there already.
+//!
+//! ```text
+//! slots    0: system prompt, agent a      1: empty                         2: another text
+//! agent b  copies the system prompt from 0 into 1, which holds nothing, and computes its own tokens behind it
+//! agent a  goes on in 0, and agent b in 1: what they said before is there
+//! agent c  copies the system prompt into 2, whose text was not used for the longest time
+//! ```
+//!
+//! A request goes on in the free slot that holds most of it where little else is lost. Otherwise what holds most stays as it is, and a copy of the
+//! beginning that the two share goes into the free slot that was not used for the longest time: copies are pages that both have. So texts that take turns
+//! keep what they hold as long as there are slots for them, and what is lost is what was not asked for longest.
+//!
+//! Invariant: a slot that is worked on is read and never changed.
+
+use std::cmp::Reverse;
+
+use ixc_runtime::engine::SequenceId;
+
+use super::{Scheduler, Slot};
+use crate::prompt_cache::{LEAST_GAIN, Match};
+
+/// How often what was kept of a prompt is looked for, where it turns out to be damaged or gone: reading it takes time.
+const MOST_TRIES: usize = 3;
+/// Most tokens that a slot loses for a request that goes on in it while there are others: a text that is asked for again differs at its end, where the
+/// template's words before an answer stand, and tokens of words that were cut otherwise.
+const MOST_CUT: usize = LEAST_GAIN;
+
+/// Where a prompt goes on.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    /// The free slot that it is computed in.
+    into: usize,
+    /// Tokens of it that stay there.
+    stays: usize,
+    /// The slot that holds more of it and is copied first, and how much.
+    copied: Option<(usize, usize)>,
+    /// The free slot that was not used for the longest time.
+    oldest: usize,
+}
+
+impl Choice {
+    /// Tokens of the prompt that are not computed.
+    fn held(&self) -> usize {
+        self.copied.map_or(self.stays, |(_, held)| held)
+    }
+}
+
+/// What came of looking for what was kept of a prompt.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    /// It is in this slot.
+    Loaded(usize),
+    /// It could not be had, and is forgotten.
+    Lost,
+    /// There is nothing that is worth it.
+    Nothing,
+}
+
+impl Scheduler {
+    /// Makes a slot ready for a request: it holds what of its tokens is there, and nothing else. Where more of it was kept, that is put into the one that was
+    /// not used for the longest time. `None` where none is free.
+    pub(super) fn choose(&mut self, tokens: &[u32]) -> Option<usize> {
+        // The last token is always computed: its logits are wanted.
+        let wanted = &tokens[..tokens.len() - 1];
+        // What cannot be had is forgotten: then there is a next best.
+        for _ in 0..MOST_TRIES {
+            match self.load_kept(wanted)? {
+                Kept::Loaded(number) => return Some(number),
+                Kept::Nothing => break,
+                Kept::Lost => {}
+            }
+        }
+        let Choice { into: number, stays, copied, .. } = self.choice(wanted)?;
+        if self.slots[number].cached.len() >= stays + LEAST_GAIN {
+            self.keep(number);
+        }
+        let engine = &mut self.session.engine;
+        let left = match copied {
+            Some((other, held)) => {
+                engine.copy_sequence(self.slots[other].sequence, self.slots[number].sequence, held as u32)
+            }
+            None => engine.truncate_sequence(self.slots[number].sequence, stays as u32),
+        };
+        let slot = &mut self.slots[number];
+        slot.cached.clear();
+        slot.cached.extend_from_slice(&wanted[..left.map_or(0, |left| left as usize).min(wanted.len())]);
+        Some(number)
+    }
+
+    /// Where a prompt goes on; `None` where no slot is free.
+    fn choice(&self, wanted: &[u32]) -> Option<Choice> {
+        let common = |slot: &Slot| {
+            let equal = slot.cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+            let reach = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.reach(equal as u32));
+            reach as usize
+        };
+        let held: Vec<usize> = self.slots.iter().map(common).collect();
+        let free = || (0..self.slots.len()).filter(|&number| self.slots[number].active.is_none());
+        let cut = |number: usize| self.slots[number].cached.len() - held[number];
+        let oldest = free().min_by_key(|&number| (!self.slots[number].cached.is_empty(), self.slots[number].used))?;
+        let most = held.iter().copied().max().unwrap_or(0);
+        let goes_on = free().filter(|&number| held[number] == most && cut(number) <= MOST_CUT).min_by_key(|&n| cut(n));
+        let into = goes_on.unwrap_or(oldest);
+        // Of those that hold as much one that was just used: its pages are in caches.
+        let other =
+            (0..held.len()).filter(|&number| held[number] == most).max_by_key(|&n| (self.slots[n].used, Reverse(n)));
+        let copied = other.filter(|_| held[into] < most).map(|number| (number, most));
+        Some(Choice { into, stays: if copied.is_some() { 0 } else { held[into] }, copied, oldest })
+    }
+
+    /// Puts what was kept of a prompt into a slot, where that is more than any holds; `None` where none is free.
+    fn load_kept(&mut self, wanted: &[u32]) -> Option<Kept> {
+        let choice = self.choice(wanted)?;
+        let oldest = choice.oldest;
+        let id = self.slots[oldest].sequence;
+        let is_more = |found: &Match| found.position as usize >= choice.held() + LEAST_GAIN;
+        if !self.find_kept(id, wanted).is_some_and(|found| is_more(&found)) {
+            return Some(Kept::Nothing);
+        }
+        self.keep(oldest);
+        // What is kept now may have taken the place of what was found.
+        let Some(found) = self.find_kept(id, wanted).filter(is_more) else { return Some(Kept::Nothing) };
+        let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.session.engine, id, &found));
+        let slot = &mut self.slots[oldest];
+        slot.cached.clear();
+        if !loaded {
+            let _ = self.session.engine.truncate_sequence(id, 0);
+            return Some(Kept::Lost);
+        }
+        slot.cached.extend_from_slice(&wanted[..found.position as usize]);
+        Some(Kept::Loaded(oldest))
+    }
+
+    /// What was kept of a prompt.
+    fn find_kept(&self, id: SequenceId, wanted: &[u32]) -> Option<Match> {
+        self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.session.engine, id, wanted))
+    }
+}

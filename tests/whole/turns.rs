@@ -1,0 +1,167 @@
+//! Agents that take turns: what each said before stays in a slot, and what all of them begin with is computed once.
+
+use ixc::runtime::engine;
+use ixc::runtime::sample::Settings;
+use ixc::scheduler::{Event, Job, RequestId, Scheduler};
+use ixc::session::{Session, SessionOptions};
+
+/// Tokens that all agents begin with.
+const SHARED: usize = 300;
+/// Tokens that an agent is told, and those that it answers with.
+const TOLD: usize = 40;
+const ANSWER: usize = 50;
+
+fn scheduler(sequences: u32) -> Scheduler {
+    let run = engine::Options { sequences, threads: Some(2), context: Some(1024), ..engine::Options::default() };
+    Scheduler::new(Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()).unwrap()
+}
+
+/// An agent's text so far.
+struct Agent {
+    /// What tells its words from others'.
+    number: u32,
+    text: Vec<u32>,
+}
+
+/// What a turn gave: tokens of the prompt, those that were not computed, and of each token that was made its number and how likely it was, as bits.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Turn {
+    prompt: usize,
+    reused: usize,
+    made: Vec<(u32, u32)>,
+}
+
+impl Agent {
+    fn new(number: u32) -> Agent {
+        Agent { number, text: (0..SHARED as u32).map(|i| 300 + i % 91).collect() }
+    }
+
+    /// Tells it more.
+    fn tell(&mut self) {
+        let begin = 1000 * (1 + self.number) + self.text.len() as u32;
+        self.text.extend(begin..begin + TOLD as u32);
+    }
+
+    fn submit(&mut self, scheduler: &mut Scheduler) -> RequestId {
+        self.tell();
+        let never = scheduler.session().tokenizer().unwrap().end_of_generation();
+        let sampling = Settings { never, ..Settings::greedy() };
+        let job = Job { limit: Some(ANSWER), likeliest: Some(0), ..Job::new(self.text.clone(), sampling) };
+        scheduler.submit(job).unwrap()
+    }
+
+    /// It is told more, and answers.
+    fn turn(&mut self, scheduler: &mut Scheduler) -> Turn {
+        let id = self.submit(scheduler);
+        let mut turn = Turn::default();
+        while !scheduler.is_idle() {
+            for (of, event) in scheduler.step() {
+                assert_eq!(of, id);
+                match event {
+                    Event::Begun { prompt, reused } => (turn.prompt, turn.reused) = (prompt, reused),
+                    Event::Token { token, likely } => {
+                        turn.made.push((token, likely.unwrap().0.log_probability.to_bits()))
+                    }
+                    Event::Failed(error) => panic!("{error}"),
+                    Event::Ended(_) | Event::Guessed { .. } => {}
+                }
+            }
+        }
+        self.text.extend(turn.made.iter().map(|(token, _)| token));
+        turn
+    }
+}
+
+/// Tokens of an agent's prompt that its slot holds of its turns before: all but the last that it answered, which was never computed, and what it is told now.
+fn held_before(turn: &Turn) -> usize {
+    turn.prompt - TOLD - 1
+}
+
+#[test]
+fn agents_in_turn_compute_their_own_new_tokens_alone() {
+    for agents in [2, 3] {
+        let mut scheduler = scheduler(agents);
+        let mut alone: Vec<Scheduler> = (0..agents).map(|_| self::scheduler(1)).collect();
+        let mut texts: Vec<Agent> = (0..agents).map(Agent::new).collect();
+        for round in 0..3 {
+            for (agent, alone) in texts.iter_mut().zip(&mut alone) {
+                let mut same = Agent { number: agent.number, text: agent.text.clone() };
+                let turn = agent.turn(&mut scheduler);
+                let expected = match (round, agent.number) {
+                    (0, 0) => 0,
+                    (0, _) => SHARED,
+                    _ => held_before(&turn),
+                };
+                let how = format!("{agents} agents, round {round}, agent {}", agent.number);
+                assert_eq!((turn.prompt, turn.reused), (same.text.len() + TOLD, expected), "{how}");
+                // Alone each goes on in the one slot that there is, and its first turn is computed whole.
+                assert!(same.turn(alone).made == turn.made, "{how}: other bits");
+            }
+        }
+    }
+}
+
+/// Where there are more texts than slots, what was not asked for longest is lost, and no more of it than what others do not hold.
+#[test]
+fn what_was_not_used_for_longest_is_given_away() {
+    let mut scheduler = scheduler(2);
+    let [mut a, mut b, mut c] = [0, 1, 2].map(Agent::new);
+    let reused = |agent: &mut Agent, scheduler: &mut Scheduler| {
+        let turn = agent.turn(scheduler);
+        (turn.reused, held_before(&turn))
+    };
+    assert_eq!(reused(&mut a, &mut scheduler).0, 0);
+    assert_eq!(reused(&mut b, &mut scheduler).0, SHARED);
+    // It takes the place of `a`, and `b` is as it was.
+    assert_eq!(reused(&mut c, &mut scheduler).0, SHARED);
+    for agent in [&mut b, &mut c] {
+        let (reused, held) = reused(agent, &mut scheduler);
+        assert_eq!(reused, held);
+    }
+    assert_eq!(reused(&mut a, &mut scheduler).0, SHARED);
+    // It took the place of `b`.
+    let (found, held) = reused(&mut c, &mut scheduler);
+    assert_eq!(found, held);
+    assert_eq!(reused(&mut b, &mut scheduler).0, SHARED);
+}
+
+/// An end that is asked for again in other words costs no slot; a slot that is in use is copied and stays.
+#[test]
+fn little_is_cut_and_much_is_copied() {
+    let mut scheduler = scheduler(3);
+    let held = |scheduler: &Scheduler| -> Vec<usize> {
+        let mut held: Vec<usize> = scheduler.slots().map(|(held, _)| held).collect();
+        held.sort_unstable();
+        held
+    };
+    let mut a = Agent::new(0);
+    let first = a.turn(&mut scheduler);
+    let whole = first.prompt + ANSWER - 1;
+    assert_eq!(held(&scheduler), [0, 0, whole]);
+    // The last words of the answer are others.
+    a.text.truncate(whole - 10);
+    let second = a.turn(&mut scheduler);
+    assert_eq!(second.reused, whole - 10);
+    let second = second.prompt + ANSWER - 1;
+    assert_eq!(held(&scheduler), [0, 0, second]);
+    // All of the answers are others: what was said before stays.
+    a.text.truncate(first.prompt);
+    let third = a.turn(&mut scheduler);
+    assert_eq!(third.reused, first.prompt);
+    assert_eq!(held(&scheduler), [0, third.prompt + ANSWER - 1, second]);
+    // Beside one that is being worked on.
+    let mut b = Agent::new(1);
+    let mut c = Agent::new(2);
+    b.submit(&mut scheduler);
+    scheduler.step();
+    let id = c.submit(&mut scheduler);
+    let events = scheduler.step();
+    let begun = events.iter().find_map(|(of, event)| match event {
+        Event::Begun { reused, .. } if *of == id => Some(*reused),
+        _ => None,
+    });
+    assert_eq!(begun, Some(SHARED));
+    while !scheduler.is_idle() {
+        scheduler.step();
+    }
+}
