@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-use ixc_ir::graph::{Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
+use ixc_ir::graph::{Attr, Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
 use serde::Serialize;
 
-use super::fold::{Folded, Said, Section, layer_of, sections, without_number};
+use super::fold::{Folded, NUMBER, Said, Section, layer_of, sections, without_number};
 
 /// An op of a body. Names in it are without layers' numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -105,7 +105,23 @@ impl Values {
     }
 }
 
-fn line(module: &Module, function: &Function, op: &Op, at: usize, values: &mut Values) -> OpLine {
+/// Name of the attribute that says of which layer's experts an op speaks.
+const LAYER: &str = "layer";
+
+/// An attribute as text. One that is a layer's number is told from where it stands: `#`, `# + 1`.
+fn attr_text(name: &str, attr: &Attr, section: Section) -> String {
+    if let (LAYER, Attr::Int(layer), Some(here)) = (name, attr, section.layer()) {
+        let away = i128::from(*layer) - i128::from(here);
+        return match away {
+            0 => format!("{name} = {NUMBER}"),
+            1.. => format!("{name} = {NUMBER} + {away}"),
+            ..0 => format!("{name} = {NUMBER} - {}", away.unsigned_abs()),
+        };
+    }
+    format!("{name} = {attr}")
+}
+
+fn line(module: &Module, function: &Function, op: &Op, (section, at): (Section, usize), values: &mut Values) -> OpLine {
     let row = op.kind.row();
     let (mut text, mut takes) = (row.mnemonic.to_owned(), Vec::new());
     for (i, operand) in op.operands.iter().enumerate() {
@@ -126,7 +142,7 @@ fn line(module: &Module, function: &Function, op: &Op, at: usize, values: &mut V
             Operand::Absent => "_".to_owned(),
         };
     }
-    let attrs = op.attrs.iter().zip(row.attrs).map(|(attr, row)| format!("{} = {attr}", row.name));
+    let attrs = op.attrs.iter().zip(row.attrs).map(|(attr, row)| attr_text(row.name, attr, section));
     let attrs: Vec<String> = attrs.collect();
     if !attrs.is_empty() {
         // Writing to a string does not fail.
@@ -156,7 +172,7 @@ fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, 
     for (op, section) in function.ops.iter().zip(op_sections(module, function)) {
         let body = lines.entry(section).or_default();
         let at = body.len();
-        body.push(line(module, function, op, at, values.entry(section).or_default()));
+        body.push(line(module, function, op, (section, at), values.entry(section).or_default()));
         places.extend(op.results.iter().map(|&value| (value, (section, at))));
     }
     for (section, values) in values {
