@@ -93,9 +93,10 @@ fn is_choice(i: &Instruction, j: &Instruction) -> bool {
     }
     let (ours, theirs) = (format!("{:?}", i.code()), format!("{:?}", j.code()));
     let number = [("_imm32", "_imm8"), ("_rm64_imm32", "_RAX_imm32"), ("_rm32_imm32", "_EAX_imm32")];
-    number.iter().any(|(long, short)| ours.replace(long, short) == theirs)
-        || [("Mov_r64_rm64", "Mov_rm64_r64"), ("Mov_r32_rm32", "Mov_rm32_r32")]
-            .contains(&(ours.as_str(), theirs.as_str()))
+    let registers = i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register;
+    // Of the two forms of a move, one loads and one stores.
+    let is_move = registers && ["Mov", "Vmov"].iter().any(|word| format!("{:?}", i.mnemonic()).starts_with(word));
+    is_move || number.iter().any(|(long, short)| ours.replace(long, short) == theirs)
 }
 
 /// All kernels with names, on every target whose instructions the assembler knows: the same bytes, but for the few forms of instructions that mean the same.
