@@ -86,13 +86,14 @@ fn listings_assemble_to_what_they_list() {
 }
 
 /// Whether an assembler may have written an instruction otherwise, that is the same: moves between registers go both ways, and of a number that fits there
-/// is a shorter form, or one for `rax` alone. Where jumps and constants lie follows from the lengths before.
+/// is a shorter form, or one for `rax` alone; `vmovq` of memory has two. Where jumps and constants lie follows from the lengths before.
 fn is_choice(i: &Instruction, j: &Instruction) -> bool {
     if i.code() == j.code() {
         return i.op0_kind() == OpKind::NearBranch64 || i.is_ip_rel_memory_operand();
     }
     let (ours, theirs) = (format!("{:?}", i.code()), format!("{:?}", j.code()));
-    let number = [("_imm32", "_imm8"), ("_rm64_imm32", "_RAX_imm32"), ("_rm32_imm32", "_EAX_imm32")];
+    let number =
+        [("_imm32", "_imm8"), ("_rm64_imm32", "_RAX_imm32"), ("_rm32_imm32", "_EAX_imm32"), ("xmmm64", "rm64")];
     let registers = i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register;
     // Of the two forms of a move, one loads and one stores.
     let is_move = registers && ["Mov", "Vmov"].iter().any(|word| format!("{:?}", i.mnemonic()).starts_with(word));
