@@ -5,6 +5,7 @@
 //! | [`cost`] | what finished code costs on a CPU that need not be here |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
+//! | [`artifact`] | what a lowering gives for one kernel |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`profile`] | generated code under its kernels' names, for perf and gdb |
 //! | [`parallel`] | many kernels at once |
@@ -13,6 +14,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod artifact;
 pub mod cost;
 pub mod foreign;
 pub mod module;

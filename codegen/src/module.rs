@@ -27,15 +27,13 @@ use std::marker::PhantomData;
 
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
-use ixc_ir::kernel::verify::{VerifyError, verify};
+use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
 
+pub use crate::artifact::{Artifact, CodegenError};
 use crate::parallel;
-use crate::portable::{self, PortableError};
 use crate::profile;
-use crate::x64::{self, X64Error};
-use ixc_targets::cpu;
-use ixc_targets::{Lowering, Target};
+use ixc_targets::Target;
 
 /// Alignment of every kernel in the mapping: a cache line, and enough for vector constants.
 const ALIGNMENT: usize = 64;
@@ -46,47 +44,6 @@ const PADDING: u8 = 0xcc;
 type Entry = unsafe extern "sysv64" fn(*const *mut u8, *const i64);
 #[cfg(not(target_arch = "x86_64"))]
 type Entry = unsafe extern "C" fn(*const *mut u8, *const i64);
-
-/// Why kernels could not be made callable.
-#[derive(Debug, thiserror::Error)]
-pub enum CodegenError {
-    /// This machine can't run the target's code.
-    #[error("target {} can't run here: this machine lacks {}", target.name(), cpu::list(missing))]
-    MissingFeatures {
-        /// The target.
-        target: Target,
-        /// What is missing.
-        missing: Vec<cpu::Missing>,
-    },
-    /// The kernel breaks a rule of the IR.
-    #[error("kernel `{kernel}`: {source}")]
-    Verify {
-        /// Name of the kernel.
-        kernel: String,
-        /// What and where.
-        source: VerifyError,
-    },
-    /// The x86-64 lowering refused a kernel.
-    #[error("kernel `{kernel}`: {source}")]
-    X64 {
-        /// Name of the kernel.
-        kernel: String,
-        /// Why.
-        source: X64Error,
-    },
-    /// The `portable` lowering refused a kernel.
-    #[error(transparent)]
-    Portable(#[from] PortableError),
-    /// The system gives no executable memory.
-    #[error(
-        "no executable memory: {source}; generated code needs mmap and then mprotect(PROT_EXEC), which systemd's \
-         MemoryDenyWriteExecute=yes and some SELinux policies forbid"
-    )]
-    ExecutableMemory {
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 /// What is wrong with the arguments of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -143,51 +100,6 @@ pub enum ArgumentError {
         /// The exclusive bound.
         below: i64,
     },
-}
-
-/// What a lowering gave for one kernel, for listings and statistics.
-#[derive(Clone, Debug)]
-pub enum Artifact {
-    /// From [`crate::x64`].
-    X64(x64::Compiled),
-    /// From [`crate::portable`].
-    Portable(portable::Code),
-}
-
-impl Artifact {
-    /// Makes the code of a verified kernel; the texts of it, too, where they take time of their own.
-    ///
-    /// # Errors
-    /// [`CodegenError::X64`] or [`CodegenError::Portable`].
-    pub fn of(kernel: &Kernel, target: Target, with_text: bool) -> Result<Artifact, CodegenError> {
-        Ok(match (target.isa().lowering, with_text) {
-            (Lowering::X64, _) => {
-                let refused = |source| CodegenError::X64 { kernel: kernel.name.clone(), source };
-                Artifact::X64(x64::compile(kernel, target).map_err(refused)?)
-            }
-            (Lowering::Cranelift, false) => Artifact::Portable(portable::compile(kernel)?),
-            (Lowering::Cranelift, true) => Artifact::Portable(portable::compile_with_text(kernel)?),
-        })
-    }
-
-    /// What is put in executable memory: the code, and its constants behind it.
-    pub fn bytes(&self) -> [&[u8]; 2] {
-        match self {
-            Artifact::X64(compiled) => [&compiled.code, &compiled.constants],
-            Artifact::Portable(code) => [&code.bytes, &[]],
-        }
-    }
-
-    /// The listing of one of several kernels; `number` keeps its labels apart from the others'. Empty where it was made without text.
-    pub fn listing(&self, kernel: &Kernel, number: usize) -> String {
-        match self {
-            Artifact::X64(compiled) => x64::listing::text_of_many(compiled, kernel, number),
-            Artifact::Portable(code) => {
-                let listing = code.text.as_ref().map_or("", |text| &text.disassembly);
-                format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len())
-            }
-        }
-    }
 }
 
 /// A kernel of a module.

@@ -23,7 +23,7 @@ use ixc_ir::kernel::print::statement_lines;
 use memmap2::{Mmap, MmapOptions};
 
 use super::{Named, Placed, ProfileError, failed, unwind};
-use crate::module::Artifact;
+use crate::artifact::Artifact;
 
 /// `JiTD`.
 const MAGIC: u32 = 0x4a69_5444;

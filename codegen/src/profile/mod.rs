@@ -26,7 +26,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ixc_ir::kernel::Kernel;
 
-use crate::module::Artifact;
+use crate::artifact::Artifact;
 
 /// Which profiles are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
