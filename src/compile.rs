@@ -233,6 +233,9 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
                 let vocabulary = u32::try_from(model.arch.hyper.vocabulary).unwrap_or(u32::MAX);
                 GraphResult::Hidden { vocabulary, pooling }
             }
+            Output::Experts => {
+                GraphResult::Experts { vocabulary: u32::try_from(model.arch.hyper.vocabulary).unwrap_or(u32::MAX) }
+            }
         },
         files: source_files(&model.gguf)?,
         derived: model.gguf.derived().cloned().collect(),

@@ -159,7 +159,7 @@ fn index(plan: &Plan<Kernel>) -> Json {
     }
     let softmax = match plan.output {
         Output::Logits { softmax } => name(softmax.0 as usize),
-        Output::Hidden { .. } => None,
+        Output::Hidden { .. } | Output::Experts { .. } => None,
     };
     json!({ "tasks": tasks, "softmax": softmax })
 }

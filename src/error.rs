@@ -24,6 +24,7 @@ use ixc_frontend::gguf::{ErrorClass, GgufError};
 use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_grammar::GrammarError;
+use ixc_ir::graph::expert_layers::CutError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_ir::units::Bytes;
 use ixc_kernels::GenerateError;
@@ -31,6 +32,7 @@ use ixc_passes::error::PassError;
 use ixc_passes::manager::StopError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::execute::ExecuteError;
+use ixc_runtime::expert_layers::LayerError;
 use ixc_runtime::file::FileError;
 use ixc_runtime::file::decode::DecodeError;
 use ixc_runtime::load::LoadError;
@@ -267,6 +269,15 @@ pub enum Error {
         /// How many may be.
         most: usize,
     },
+    /// A model whose routed experts cannot be run on their own.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// Rows that experts cannot be run on, or experts that cannot be read.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// Rows that were to be computed when the thread that computes them was gone.
+    #[error("the thread that runs experts is gone")]
+    NoMoe,
     /// A model whose states cannot be cut, of which tokens were to be guessed.
     #[error(
         "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
@@ -476,6 +487,7 @@ impl Error {
             Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => {
                 Class::Failed
             }
+            Error::Layer(LayerError::Execute(ExecuteError::Stream(_))) | Error::NoMoe => Class::Failed,
             Error::Batch(BatchError::Ended { .. }) => Class::Failed,
             Error::Drive { .. } => Class::Io,
             Error::Saved { source, .. } => match &**source {
@@ -549,6 +561,8 @@ impl Error {
             | Error::Breakers { .. }
             | Error::SameFolder { .. }
             | Error::NoSpeculation
+            | Error::Cut(_)
+            | Error::Layer(_)
             | Error::Draft(_)
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }

@@ -24,6 +24,7 @@
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
+//! | [`moe`] | a model's routed experts on their own, for other engines |
 //! | [`npy`] | NumPy's files |
 //! | [`timing`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
@@ -66,6 +67,7 @@ pub mod kernels;
 pub mod kl_divergence;
 pub mod machine;
 pub mod model;
+pub mod moe;
 pub mod npy;
 pub mod place;
 pub mod prompt_cache;

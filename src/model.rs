@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ixc_frontend::arch::{self, FileWeights, Parts};
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
+use ixc_ir::graph::expert_layers;
 use ixc_ir::graph::interpret::Interpreter;
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::load;
@@ -72,6 +73,17 @@ impl Model {
             "model read"
         );
         Ok(Model { gguf, arch, vocabulary })
+    }
+
+    /// The same model with its routed experts alone: its graph has a function for each layer that has some ([`expert_layers`]), and what is compiled of it is a
+    /// plan for `ixc::moe::Moe`.
+    ///
+    /// # Errors
+    /// When no layer has routed experts, or one's take more than rows, ids and weights.
+    pub fn into_expert_layers(mut self) -> Result<Model, Error> {
+        self.arch.module = expert_layers::cut(&self.arch.module, &arch::layer_of)?;
+        self.arch.output = arch::Output::Experts;
+        Ok(self)
     }
 
     /// Checks ids that came from outside.

@@ -169,7 +169,7 @@ impl Host {
             vocabulary: session.vocabulary(),
             bytes: of.bytes,
             dimensions: match session.engine().output() {
-                Output::Logits { .. } => None,
+                Output::Logits { .. } | Output::Experts { .. } => None,
                 Output::Hidden { width, .. } => Some(width as usize),
             },
             parallel: session.engine().sequences() as usize,

@@ -42,7 +42,7 @@ use ixc_targets::Target;
 
 use crate::Error;
 use crate::budget;
-use crate::compile::{self, decode_tokenizer};
+use crate::compile::{self, Compiled, decode_tokenizer};
 use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::speculate::{Speculation, Tally, Text};
@@ -281,15 +281,7 @@ impl Session {
         let SessionOptions { compile: wanted, run, .. } = options;
         let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
         let wanted = compile::Options { predict_extra, ..wanted.clone() };
-        let (compiled, memory) = match run.experts {
-            ExpertStore::Stream => budget::compile_within(model, &wanted, run)?,
-            ExpertStore::Map => {
-                // Kernels read experts where they are mapped, and the plan says when. Nothing is read ahead.
-                let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
-                let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted };
-                (compile::compile(model, &mapped)?, None)
-            }
-        };
+        let (compiled, memory) = compile_for(model, &wanted, run)?;
         let run = engine::Options { memory, ..run.clone() };
         let session = Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { run, ..options.clone() })?;
         Ok(Session { replaced: compiled.replaced, ..session })
@@ -312,6 +304,9 @@ impl Session {
         if let Some(wanted) = options.compile.target.filter(|wanted| wanted.name() != plan.target) {
             return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
         }
+        if let Output::Experts { .. } = plan.output {
+            return Err(LoadError::NoSteps.into());
+        }
         if options.embeddings != matches!(plan.output, Output::Hidden { .. }) {
             return Err(Error::OtherOutput { embeddings: options.embeddings });
         }
@@ -329,19 +324,7 @@ impl Session {
         let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
         let facts = Facts::of(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
-        let mut engine_options = engine::Options { built_in: Some(crate::demo::built_in()), ..run.clone() };
-        engine_options.memory = match run.experts {
-            ExpertStore::Stream => match run.memory {
-                Some(memory) => Some(memory),
-                None => budget::of_plan(plan, run)?,
-            },
-            ExpertStore::Map => None,
-        };
-        let experts = engine_options.memory.and_then(|_| experts_file(&file, folder));
-        let drive = experts.map(|path| drive::choose(&path, options.queue_depth));
-        if let Some(drive) = &drive {
-            engine_options.stream.drive = DriveOptions::of_depth(drive.depth);
-        }
+        let (engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
         let gauge = engine_options.gauge.clone().unwrap_or_default();
         let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
             LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
@@ -892,6 +875,52 @@ pub(crate) fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> 
         tokens.insert(0, bos);
     }
     tokens
+}
+
+/// Compiles a model that will be run as `run` says; gives the budget, too.
+///
+/// # Errors
+/// As [`compile::compile`].
+pub(crate) fn compile_for(
+    model: &Model,
+    wanted: &compile::Options,
+    run: &engine::Options,
+) -> Result<(Compiled, Option<u64>), Error> {
+    match run.experts {
+        ExpertStore::Stream => budget::compile_within(model, wanted, run),
+        ExpertStore::Map => {
+            // Kernels read experts where they are mapped, and the plan says when. Nothing is read ahead.
+            let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
+            let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
+            Ok((compile::compile(model, &mapped)?, None))
+        }
+    }
+}
+
+/// How a plan is loaded, with its budget where nothing is said, and as its drive takes reads.
+///
+/// # Errors
+/// When the plan is malformed.
+pub(crate) fn engine_options(
+    file: &PlanFile,
+    folder: &Path,
+    run: &engine::Options,
+    queue_depth: Option<usize>,
+) -> Result<(engine::Options, Option<drive::Choice>), Error> {
+    let mut options = engine::Options { built_in: Some(crate::demo::built_in()), ..run.clone() };
+    options.memory = match run.experts {
+        ExpertStore::Stream => match run.memory {
+            Some(memory) => Some(memory),
+            None => budget::of_plan(&file.plan, run)?,
+        },
+        ExpertStore::Map => None,
+    };
+    let experts = options.memory.and_then(|_| experts_file(file, folder));
+    let drive = experts.map(|path| drive::choose(&path, queue_depth));
+    if let Some(drive) = &drive {
+        options.stream.drive = DriveOptions::of_depth(drive.depth);
+    }
+    Ok((options, drive))
 }
 
 /// The file that most experts of a plan lie in, if it says when they are needed and that is a file.

@@ -1,7 +1,9 @@
 //! A plan between `lower` and `arena`: tasks, which say what they read and write.
 
+use std::ops::Range;
+
 use ixc_ir::format::Format;
-use ixc_ir::plan::{Plan, Step, Task};
+use ixc_ir::plan::{ExpertLayer, Plan, Step, Task};
 use ixc_kernels::KernelSpec;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,9 @@ pub struct Draft {
     pub work: Vec<Work>,
     /// What each step does; nothing before `steps`.
     pub steps: Option<Vec<DraftStep>>,
+    /// Where in [`Draft::work`] that of each of [`Plan::expert_layers`] begins; no step has work of two.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<usize>,
 }
 
 /// A step of a draft.
@@ -28,6 +33,13 @@ pub struct DraftStep {
 }
 
 impl Draft {
+    /// Work that may share steps: of each layer, or all of it.
+    pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let firsts = if self.layers.is_empty() { &[0][..] } else { &self.layers[..] };
+        let ends = firsts.iter().skip(1).copied().chain([self.work.len()]);
+        firsts.iter().copied().zip(ends).map(|(first, end)| first..end)
+    }
+
     /// Checks one that was read: what its numbers name is there.
     ///
     /// # Errors
@@ -45,7 +57,28 @@ impl Draft {
         if self.plan.logits.0 as usize >= buffers {
             return Err(error("logits in a buffer that is not there"));
         }
+        let (layers, all) = (&self.layers, self.work.len());
+        let ascending = layers.windows(2).all(|pair| pair[0] < pair[1]) && layers.last().is_none_or(|&last| last < all);
+        if layers.len() != self.plan.expert_layers.len()
+            || layers.first().is_some_and(|&first| first != 0)
+            || !ascending
+        {
+            return Err(error("layers that do not begin where their work does"));
+        }
+        let known = |layer: &ExpertLayer| {
+            let ExpertLayer { rows, ids, weights, result, .. } = *layer;
+            [rows, ids, weights, result].iter().all(|buffer| (buffer.0 as usize) < buffers)
+        };
+        if !self.plan.expert_layers.iter().all(known) {
+            return Err(error("layers in buffers that are not there"));
+        }
         let Some(steps) = &self.steps else { return Ok(()) };
+        for layer in &self.plan.expert_layers {
+            let end = layer.first.checked_add(layer.steps).filter(|&end| end as usize <= steps.len());
+            if end.is_none() || layer.steps == 0 {
+                return Err(error("layers whose steps are not there"));
+            }
+        }
         let mut seen = vec![false; self.work.len()];
         for &at in steps.iter().flat_map(|step| &step.work) {
             match seen.get_mut(at) {

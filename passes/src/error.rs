@@ -102,6 +102,16 @@ pub enum PassError {
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
+    /// A function that is no layer's experts.
+    #[error(
+        "a layer's experts are a function @experts.N(x: f32[T, n], ids: i32[T, k], p: f32[T, k]) -> (f32[T, n]); @{name}: {problem}"
+    )]
+    Layer {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// The module has no function `@step` of the right kind.
     #[error(
         "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]); {problem}"

@@ -202,6 +202,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Positions
         | OpKind::AttentionEntries
         | OpKind::RouteListed
+        | OpKind::RouteGiven
         | OpKind::StreamWeights
         | OpKind::StreamInput
         | OpKind::StreamMix

@@ -76,6 +76,11 @@ pub enum GraphResult {
         /// How those of a text become one vector, where the model says it.
         pooling: Option<Pooling>,
     },
+    /// Sums over rows' experts, each of its functions of one layer: [`ixc_ir::graph::expert_layers`].
+    Experts {
+        /// Ids of the model's embedding table, as plans say it of every model.
+        vocabulary: u32,
+    },
 }
 
 /// What the plan says that the graph does not.

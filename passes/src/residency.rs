@@ -77,6 +77,16 @@ pass_options! {
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
     let Some(memory) = options.memory else { return Ok(module) };
+    // Functions share the memory.
+    let read = |function| Uses::of(function).readers.into_iter().flat_map(|(_, weights)| weights);
+    let all: BTreeSet<WeightId> = module.functions.iter().flat_map(read).collect();
+    let bytes = all.iter().map(|w| module.weights.get(w.index()).map_or(0, bytes)).fold(0, u64::saturating_add);
+    let fits = bytes <= memory;
+    tracing::debug!(bytes, memory, fits, "experts");
+    if fits {
+        return Ok(module);
+    }
+    let mut number = 0;
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
         // Who has it already has said what is to be loaded when.
@@ -84,14 +94,9 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             continue;
         }
         let uses = Uses::of(function);
-        let all: BTreeSet<WeightId> = uses.readers.iter().flat_map(|(_, weights)| weights.iter().copied()).collect();
-        let bytes = all.iter().map(|w| module.weights.get(w.index()).map_or(0, bytes)).fold(0, u64::saturating_add);
-        let fits = bytes <= memory;
-        tracing::debug!(function = function.name, bytes, memory, fits, "experts");
-        if fits {
-            continue;
-        }
-        let layers = uses.layers(&module, function);
+        let layers = uses.layers(&module, function, number);
+        // Layers of functions that stand behind this one have numbers of their own.
+        number = layers.last().map_or(number, |layer| layer.number + 1);
         if !layers.is_empty() {
             module.functions[i] = explicit(&module, function, &uses, &layers, options.predict)?;
         }
@@ -180,15 +185,16 @@ impl Uses {
         Uses { def_use, readers, readers_of, splits_of, reads }
     }
 
-    fn layers(&self, module: &Module, function: &Function) -> Vec<Layer> {
-        let (mut layers, mut number, mut mixed): (Vec<Layer>, i64, i64) = (Vec::new(), 0, 0);
+    /// The layers, the first of which has at least this number.
+    fn layers(&self, module: &Module, function: &Function, first: i64) -> Vec<Layer> {
+        let (mut layers, mut number, mut mixed): (Vec<Layer>, i64, i64) = (Vec::new(), first, first);
         for (i, op) in function.ops.iter().enumerate() {
             // Experts follow what mixes the tokens of their layer.
             if op.mixes(function) {
                 number = number.max(mixed);
                 mixed += 1;
             }
-            if matches!(op.kind, OpKind::Route | OpKind::RouteListed) {
+            if matches!(op.kind, OpKind::Route | OpKind::RouteListed | OpKind::RouteGiven) {
                 let found = self.layer(module, function, i, number);
                 if found.is_none() {
                     tracing::warn!(

@@ -13,6 +13,11 @@
 //! Invariant: every value in `tokens` is below the number of tokens, every value in `slots` below that of routed rows: both
 //! are index inputs of kernels.
 
+use ixc_ir::plan::NOBODY;
+
+/// The row of a slot that has none.
+const NO_ROW: u32 = u32::MAX;
+
 /// The routed rows of one expert that has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRows {
@@ -52,14 +57,39 @@ impl Bucket {
     /// # Errors
     /// The first id that is no expert; the bucket is empty then.
     pub fn sort(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
+        self.sort_but(&|_| false, ids, (top_k, experts), next)
+    }
+
+    /// Sorts ids that came from outside: slots of [`NOBODY`] have no routed row. In [`Bucket::slots`] such a slot has the row of the token's first slot
+    /// that has one, or else the first row; its weight is to be 0.
+    ///
+    /// # Errors
+    /// As [`Bucket::sort`].
+    pub fn sort_given(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
+        self.sort_but(&|id| id == NOBODY.cast_unsigned(), ids, (top_k, experts), next)?;
+        for slots in self.slots.chunks_mut(top_k.max(1) as usize) {
+            let first = slots.iter().copied().find(|&row| row != NO_ROW).unwrap_or(0);
+            slots.iter_mut().filter(|row| **row == NO_ROW).for_each(|row| *row = first);
+        }
+        Ok(())
+    }
+
+    /// Sorts all ids but some, whose slots are [`NO_ROW`].
+    fn sort_but(
+        &mut self,
+        left_out: &dyn Fn(u32) -> bool,
+        ids: &[u32],
+        (top_k, experts): (u32, u32),
+        next: &mut Vec<u32>,
+    ) -> Result<(), BadExpert> {
         self.clear();
         let top_k = top_k.max(1) as usize;
-        if let Some(bad) = ids.iter().position(|&id| id >= experts) {
+        if let Some(bad) = ids.iter().position(|&id| id >= experts && !left_out(id)) {
             return Err(BadExpert { token: bad / top_k, slot: bad % top_k, id: ids[bad], experts });
         }
         next.clear();
         next.resize(experts as usize, 0);
-        for &id in ids {
+        for &id in ids.iter().filter(|&&id| !left_out(id)) {
             next[id as usize] += 1;
         }
         let mut first = 0;
@@ -70,8 +100,12 @@ impl Bucket {
             }
             first += rows;
         }
-        self.tokens.resize(ids.len(), 0);
+        self.tokens.resize(first as usize, 0);
         for (i, &id) in ids.iter().enumerate() {
+            if left_out(id) {
+                self.slots.push(NO_ROW);
+                continue;
+            }
             let row = next[id as usize];
             next[id as usize] += 1;
             self.tokens[row as usize] = (i / top_k) as u32;
@@ -128,6 +162,25 @@ mod tests {
                 prop_assert!(tokens.is_sorted());
             }
         }
+    }
+
+    #[test]
+    fn slots_of_nobody_have_no_rows() {
+        let nobody = NOBODY.cast_unsigned();
+        let mut bucket = Bucket::default();
+        let ids = [nobody, 2, nobody, nobody, 1, 2];
+        bucket.sort_given(&ids, 2, 3, &mut Vec::new()).unwrap();
+        assert_eq!(bucket.tokens(), [2, 0, 2]);
+        // The second token has no row: it takes the first one's, with a weight of 0.
+        assert_eq!(bucket.slots(), [1, 1, 0, 0, 0, 2]);
+        let rows = |expert, first, rows| ExpertRows { expert, first, rows };
+        assert_eq!(bucket.active(), [rows(1, 0, 1), rows(2, 1, 2)]);
+        bucket.sort_given(&[nobody; 4], 2, 3, &mut Vec::new()).unwrap();
+        assert!(bucket.active().is_empty() && bucket.tokens().is_empty());
+        assert_eq!(bucket.slots(), [0; 4]);
+        // Of a model's own routing it is no expert.
+        let bad = BadExpert { token: 0, slot: 0, id: nobody, experts: 3 };
+        assert_eq!(bucket.sort(&ids, 2, 3, &mut Vec::new()), Err(bad));
     }
 
     #[test]

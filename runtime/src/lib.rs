@@ -58,7 +58,7 @@ pub mod stream;
 pub mod trace;
 
 pub(crate) use engine::model_files;
-pub use engine::{expert_use, file, load, memory_estimate, options, sample, saved};
+pub use engine::{expert_layers, expert_use, file, load, memory_estimate, options, sample, saved};
 pub(crate) use executor::sliding;
 pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, expert_counts, page_cache_hints, states, stats};

@@ -573,6 +573,7 @@ fn errors_say_what_is_wrong() {
         ("logits: must be", |p| p.logits = BufferId(0)),
         ("softmax: must be", |p| p.output = Output::Logits { softmax: KernelId(0) }),
         ("softmax: kernel 4294967295 does not exist", |p| p.output = Output::Logits { softmax: KernelId(u32::MAX) }),
+        ("layers: must be all of the steps", |p| p.output = Output::Experts { width: 41 }),
         ("logits: must be", |p| p.output = Output::Hidden { width: 41, pooling: None }),
         ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: 0, pooling: None }),
         ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: u32::MAX, pooling: None }),

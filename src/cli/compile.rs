@@ -97,6 +97,9 @@ pub struct Args {
     /// Leave the output matrix out: the plan gives hidden states, for `ixc embed` and `ixc serve --embeddings`.
     #[arg(long, conflicts_with = "text")]
     embeddings: bool,
+    /// Compile the routed experts alone, each layer's to be run on its own: a plan for other engines, which `ixc::moe` and ixc.h run.
+    #[arg(long, conflicts_with_all = ["text", "embeddings"])]
+    moe: bool,
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]
@@ -196,8 +199,9 @@ impl Stages {
 
 impl Args {
     /// What is compiled of the model.
-    fn parts(&self) -> Parts {
-        Parts { head: !self.embeddings, ..Parts::ALL }
+    fn open_model(&self) -> anyhow::Result<Model> {
+        let model = self.model.open_parts(Parts { head: !self.embeddings, ..Parts::ALL })?;
+        Ok(if self.moe { model.into_expert_layers()? } else { model })
     }
 
     /// What is written where nothing is said: a file in the current folder, named after the model.
@@ -222,7 +226,7 @@ impl Args {
         // Before the work, which would be lost.
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(grids::file(grid_name)).collect();
         let mut output = self.force.open(&path, &read::KIND, &inputs)?;
-        let model = self.model.open_parts(self.parts())?;
+        let model = self.open_model()?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
         let Placed { descriptor, .. } = place::place(&model, &grid, &place::Options { context: self.ctx })?;
         let mut stderr = standard_error();
@@ -277,7 +281,7 @@ impl Args {
     /// Writes what passes left up to one, and nothing else.
     fn stop_after(&self, target: &TargetName, last: &'static Pass, out: &mut dyn Write) -> anyhow::Result<()> {
         let Some(folder) = self.dump_folder()? else { return Ok(()) };
-        let model = self.model.open_parts(self.parts())?;
+        let model = self.open_model()?;
         let mut options = self.options(target)?;
         // A budget is one of experts from `residency` on, and how much is left for them only the whole plan says.
         if self.memory.bytes().is_some() {
@@ -321,7 +325,7 @@ impl Args {
         let folder = self.dump_folder()?;
         let mut output = self.force.open(&path, &file::KIND, &inputs)?;
         let mut stages = Stages::open(&path.with_extension("d"), &self.emit, self.force, &inputs)?;
-        let model = self.model.open_parts(self.parts())?;
+        let model = self.open_model()?;
         for output in [&mut output].into_iter().chain(stages.outputs()) {
             reads(output, model.gguf.files().iter().map(ShardFile::path))?;
         }

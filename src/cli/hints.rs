@@ -55,6 +55,8 @@ pub fn hint(error: &Error) -> Option<String> {
 
 fn of_load(error: &LoadError) -> Option<&'static str> {
     match error {
+        LoadError::NoSteps => Some("`ixc compile` without --moe makes a plan that runs"),
+        LoadError::NoLayers => Some("`ixc compile --moe` makes a plan of experts"),
         LoadError::NoModelFile { .. } => Some("--model FILE says where it is"),
         LoadError::OtherModel { .. } => Some("name the right file with --model, or compile the model again"),
         LoadError::PackedExperts { .. } => {

@@ -26,6 +26,9 @@ pub struct PlanFacts {
     /// Of a plan for embeddings.
     #[serde(skip_serializing_if = "Option::is_none")]
     hidden_states: Option<HiddenFacts>,
+    /// Of a plan of routed experts: its layers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    expert_layers: Vec<u32>,
     max_tokens: u32,
     files: Vec<String>,
     parameters: u64,
@@ -120,9 +123,10 @@ impl PlanFacts {
             context_length: plan.context_length,
             vocabulary: plan.vocabulary,
             hidden_states: match plan.output {
-                Output::Logits { .. } => None,
+                Output::Logits { .. } | Output::Experts { .. } => None,
                 Output::Hidden { width, pooling } => Some(HiddenFacts { width, pooling: pooling.map(Pooling::name) }),
             },
+            expert_layers: plan.expert_layers.iter().map(|layer| layer.layer).collect(),
             max_tokens: plan.max_tokens,
             files: plan.files.iter().map(|file| file.path.clone()).collect(),
             parameters: plan.weights.iter().fold(0, |sum, weight| sum.saturating_add(elements(&weight.shape))),
@@ -165,6 +169,13 @@ impl PlanFacts {
         if let Some(HiddenFacts { width, pooling }) = self.hidden_states {
             let pooled = pooling.map_or_else(String::new, |way| format!(", a text's pooled by {way}"));
             writeln!(out, "gives         hidden states of {width} for embeddings{pooled}; no logits")?;
+        }
+        if let (Some(first), Some(last)) = (self.expert_layers.first(), self.expert_layers.last()) {
+            let count = self.expert_layers.len();
+            writeln!(
+                out,
+                "gives         sums over routed experts, layer by layer: {count} from {first} to {last}; no logits"
+            )?;
         }
         for format in &self.formats {
             let size = Bytes(format.bytes).to_string();

@@ -26,6 +26,7 @@ const ROOTS: &[&str] = &[
     "src/cli/mod.rs",
     "bench/src/main.rs",
     "testing/src/lib.rs",
+    "capi/src/lib.rs",
 ];
 
 fn workspace() -> PathBuf {

@@ -32,6 +32,7 @@ mod ktransformers;
 mod made_models;
 mod malformed;
 mod models;
+mod moe;
 mod moved_plans;
 mod outputs;
 mod page;

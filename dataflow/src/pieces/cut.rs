@@ -40,12 +40,16 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
     let output = match draft.plan.output {
         Output::Logits { softmax } => Output::Logits { softmax: cutting.kernel(softmax)? },
         hidden @ Output::Hidden { .. } => hidden,
+        Output::Experts { .. } => {
+            let problem = "layers on their own; a grid runs steps of a model".to_string();
+            return Err(ScheduleError::Unsupported { op: "route.given", problem });
+        }
     };
     let Cutting { tasks, buffers, ropes, .. } = cutting;
     let (kernels, work) = tasks.into_parts();
     tracing::debug!(whole = draft.work.len(), tasks = work.len(), kernels = kernels.len(), "in pieces");
     let plan = Plan { kernels, buffers, ropes, logits, output, ..draft.plan.clone() };
-    Ok(Draft { plan, work, steps: None })
+    Ok(Draft { plan, work, steps: None, layers: Vec::new() })
 }
 
 /// The tasks as they are cut.

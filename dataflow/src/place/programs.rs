@@ -138,8 +138,10 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
     if !embedded {
         return wrong("embed", "no task makes rows of the embedding");
     }
-    if let Output::Hidden { .. } = plan.output {
-        return wrong("output", "hidden states; a grid gives logits");
+    match plan.output {
+        Output::Logits { .. } => {}
+        Output::Hidden { .. } => return wrong("output", "hidden states; a grid gives logits"),
+        Output::Experts { .. } => return wrong("output", "layers on their own; a grid gives logits"),
     }
     making.made.logits = making.tensor(plan.logits.0)?;
     Ok(making.made)

@@ -1006,7 +1006,7 @@ fn rope_attrs(rope: &Rope, style: RopeStyle) -> RopeAttrs {
 }
 
 /// The layer of a tensor `blk.LAYER.NAME`.
-fn layer_of(name: &str) -> Option<u64> {
+pub fn layer_of(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 

@@ -113,6 +113,7 @@ use ixc_ir::plan::Pooling;
 
 use crate::gguf::{Gguf, GgufError};
 use builder::Builder;
+pub use builder::layer_of;
 pub use error::ArchError;
 use hyper::Defaults;
 pub use hyper::{
@@ -227,6 +228,8 @@ pub enum Output {
         /// How those of a text become one vector, where the file says it.
         pooling: Option<Pooling>,
     },
+    /// Sums over rows' experts, in a function for each layer: what [`ixc_ir::graph::expert_layers`] leaves of a model.
+    Experts,
 }
 
 /// Which parts of a model its graph has.

@@ -433,6 +433,11 @@ impl GraphBuilder {
         self.two(OpKind::RouteListed, vec![V(logits), V(ids), W(table)], attrs)
     }
 
+    /// `route.given`: ids and weights.
+    pub fn route_given(&mut self, ids: ValueId, p: ValueId, experts: u64) -> Result<(ValueId, ValueId), TypeError> {
+        self.two(OpKind::RouteGiven, vec![V(ids), V(p)], vec![int(experts)])
+    }
+
     /// `stream.weights`, of `streams` streams.
     pub fn stream_weights(
         &mut self,

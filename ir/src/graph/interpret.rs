@@ -46,6 +46,7 @@ use crate::cache;
 use crate::format::Format;
 use crate::format::requantise::requantise;
 use crate::ngram;
+use crate::plan::NOBODY;
 
 /// An interpreter with the states of its module.
 pub struct Interpreter<'a> {
@@ -464,6 +465,20 @@ impl<'a> Interpreter<'a> {
                 );
                 let dims = vec![dims[0], k];
                 Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
+            }
+            OpKind::RouteGiven => {
+                let (dims, experts) = (self.dims(value("ids")), op.attr("experts").int().unsigned_abs() as usize);
+                let (mut ids, mut p) = (ints(value("ids")).to_vec(), f32s(self, "p")?.into_owned());
+                for (ids, p) in ids.chunks_exact_mut(dims[1]).zip(p.chunks_exact_mut(dims[1])) {
+                    let first = ids.iter().copied().find(|&id| id != NOBODY).unwrap_or(0);
+                    for (id, p) in ids.iter_mut().zip(p) {
+                        if *id == NOBODY {
+                            (*id, *p) = (first, 0.0);
+                        }
+                        index(mnemonic, "expert", *id, experts)?;
+                    }
+                }
+                Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: p }])
             }
             OpKind::StreamWeights => {
                 let (scale, base) = (self.dequantised(weight(op, "scale"))?, self.dequantised(weight(op, "base"))?);

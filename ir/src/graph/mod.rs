@@ -32,6 +32,7 @@ pub mod attrs;
 pub mod builder;
 pub mod def_use;
 pub mod dot;
+pub mod expert_layers;
 pub mod interpret;
 pub mod number;
 pub mod op;

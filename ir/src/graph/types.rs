@@ -449,6 +449,15 @@ pub fn result_types(
             let dims = [rows.clone(), Dim::Fixed(top_k)];
             Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
         }
+        OpKind::RouteGiven => {
+            let [rows, slots] = rule.i32("ids")?;
+            if rule.f32::<2>("p")? != [rows, slots] {
+                return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+            }
+            rule.positive("experts")?;
+            let dims = [rows.clone(), slots.clone()];
+            Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
+        }
         OpKind::StreamWeights => {
             let [rows, width] = rule.f32("x")?;
             let n = rule.positive("streams")?;

@@ -120,6 +120,33 @@ pub enum Output {
         /// How the rows of a text become one, where the model says it.
         pooling: Option<Pooling>,
     },
+    /// Nothing: it is no step of a model. Each of [`Plan::expert_layers`] is run on its own, on rows that come with their experts and weights.
+    Experts {
+        /// Elements of a row.
+        width: u32,
+    },
+}
+
+/// The id of an expert that is not computed here: a place in a row's ids that is somebody else's, or nobody's.
+pub const NOBODY: i32 = -1;
+
+/// The routed experts of one layer, which are run on their own: [`Output::Experts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertLayer {
+    /// The layer's number in the model.
+    pub layer: u32,
+    /// Its first step.
+    pub first: u32,
+    /// How many it has.
+    pub steps: u32,
+    /// What comes in: f32 `[T, n]`.
+    pub rows: BufferId,
+    /// Their experts: i32 `[T, used]`, [`NOBODY`] where one is not computed here.
+    pub ids: BufferId,
+    /// The experts' weights: f32 `[T, used]`.
+    pub weights: BufferId,
+    /// What comes out: f32 `[T, n]`, the sums over each row's experts.
+    pub result: BufferId,
 }
 
 /// How the hidden states of a text become one vector.
@@ -818,6 +845,8 @@ pub struct Plan<K> {
     pub logits: BufferId,
     /// What it is.
     pub output: Output,
+    /// Parts that are run on their own, one behind the other, of all steps; none where all steps are one.
+    pub expert_layers: Vec<ExpertLayer>,
     /// Tokenizer and chat template, as the frontend encodes them.
     #[serde(with = "hex")]
     pub tokenizer: Vec<u8>,
@@ -859,6 +888,7 @@ impl<K> Plan<K> {
             steps: self.steps,
             logits: self.logits,
             output: self.output,
+            expert_layers: self.expert_layers,
             tokenizer: self.tokenizer,
         })
     }

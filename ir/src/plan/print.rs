@@ -11,8 +11,8 @@
 use std::fmt::Write;
 
 use super::{
-    Division, Input, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, Temperature,
-    WeightFile,
+    Division, ExpertLayer, Input, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task,
+    Temperature, WeightFile,
 };
 
 /// The plan's text. `name` gives a kernel's.
@@ -117,6 +117,18 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
         Output::Hidden { width, pooling } => {
             let pooled = pooling.map_or_else(String::new, |pooling| format!(", pooled by {}", pooling.name()));
             writeln!(out, "hidden states: {rows}, {width} wide{pooled}")
+        }
+        Output::Experts { width } => {
+            for layer in &plan.expert_layers {
+                let ExpertLayer { layer, first, steps, rows, ids, weights, result } = *layer;
+                let [rows, ids, weights, result] = [rows, ids, weights, result].map(|at| buffer(plan, at.0));
+                let (last, width) = (first.saturating_add(steps).saturating_sub(1), width);
+                writeln!(
+                    out,
+                    "layer {layer}, {width} wide: steps {first} to {last}, {rows}, {ids} and {weights} to {result}"
+                )?;
+            }
+            Ok(())
         }
     }
 }

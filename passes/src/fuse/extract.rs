@@ -27,6 +27,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Slice | OpKind::Concat | OpKind::Temperature | OpKind::Centre | OpKind::HeadsSum => 100,
         OpKind::Positions => 0,
         OpKind::RouteListed => 100,
+        OpKind::RouteGiven => 0,
         OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
         // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.

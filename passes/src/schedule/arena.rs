@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RowAxis, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, ExpertLayer, Plan, RowAxis, Task};
 use ixc_kernels::KernelSpec;
 
 use super::{Draft, Resource, ScheduleError, What, Work, steps};
@@ -28,10 +28,11 @@ pub static PASS: Pass = Pass {
 /// # Errors
 /// Where the arena does not fit, or the tasks are in no steps.
 pub fn run(draft: Draft, _: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
-    let Draft { plan, work, steps } = draft;
+    let Draft { plan, work, steps, .. } = draft;
     let in_steps = || ScheduleError::Draft { problem: "no steps; the pass `steps` makes them".to_string() };
     let steps = steps.ok_or_else(in_steps)?;
-    let lives = lives(&work, &steps, plan.buffers.len(), plan.logits);
+    let mut lives = lives(&work, &steps, plan.buffers.len(), plan.logits);
+    plan.expert_layers.iter().for_each(|layer| outlive(&mut lives, layer));
     let (buffers, arena_bytes) = place(&plan.buffers, &lives, plan.max_tokens)?;
     tracing::debug!(buffers = buffers.len(), arena_bytes, "placed");
     Ok(Plan { buffers, arena_bytes, steps: steps::build(work, &steps), ..plan })
@@ -79,6 +80,20 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
         *life = Some((life.map_or(0, |(first, _)| first), steps.len()));
     }
     lives
+}
+
+/// What comes into a layer that is run on its own lives from its first step on, and what comes out until its last.
+fn outlive(lives: &mut [Life], layer: &ExpertLayer) {
+    let (first, last) = (layer.first as usize, layer.first.saturating_add(layer.steps).saturating_sub(1) as usize);
+    let ExpertLayer { rows, ids, weights, result, .. } = *layer;
+    for buffer in [rows, ids, weights] {
+        if let Some(life) = lives.get_mut(buffer.0 as usize) {
+            *life = Some((first, life.map_or(first, |(_, last)| last)));
+        }
+    }
+    if let Some(life) = lives.get_mut(result.0 as usize) {
+        *life = Some((life.map_or(last, |(first, _)| first), last));
+    }
 }
 
 /// First and last step that read the experts of each group, for each routing that names some of them.

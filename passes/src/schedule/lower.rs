@@ -16,10 +16,12 @@
 //! | `recurrent` | ops that change a state token by token |
 //! | `experts` | routing, and rows in the order of their experts |
 //! | `residency` | experts that need not be in memory all at once |
+//! | `layers` | experts of layers that are run on their own |
 //! | [`super::matrix`] | products |
 
 mod attention;
 mod experts;
+mod layers;
 mod recurrent;
 mod residency;
 mod rows;
@@ -72,12 +74,16 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
     if facts.max_tokens == 0 {
         return Err(step("max_tokens is 0; at least 1 token makes a step".to_string()));
     }
+    if let GraphResult::Experts { vocabulary } = facts.result {
+        return layers::lower(module, facts, context, vocabulary);
+    }
     let function = module
         .functions
         .iter()
         .find(|function| function.name == "step")
         .ok_or_else(|| step("there is no function of that name".to_string()))?;
     let mut lowering = Lowering::new(module, function, facts, context.target)?;
+    lowering.step_params()?;
     for op in &function.ops {
         lowering.op(op)?;
     }
@@ -96,40 +102,57 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         GraphResult::Hidden { vocabulary, pooling } => {
             (vocabulary, Output::Hidden { width: fit("width of hidden states", result.width)?, pooling })
         }
+        // Returned above.
+        GraphResult::Experts { vocabulary } => {
+            (vocabulary, Output::Experts { width: fit("width of rows", result.width)? })
+        }
     };
-    let expert_groups = lowering.expert_groups()?;
-    let Lowering { plan_weights, ropes, states, buckets, tasks, buffers, .. } = lowering;
-    let (kernels, work) = tasks.into_parts();
-    tracing::debug!(
-        tasks = work.len(),
-        kernels = kernels.len(),
-        buffers = buffers.len(),
-        weights = plan_weights.len(),
-        "lowered"
-    );
-    let plan = Plan {
-        architecture: facts.architecture.clone(),
-        target: context.target.name().to_owned(),
-        max_tokens: facts.max_tokens,
-        context_length: facts.context_length,
-        vocabulary,
-        files: facts.files.clone(),
-        derived: facts.derived.clone(),
-        weights: plan_weights,
-        own_weight_bytes: 0,
-        ropes,
-        states,
-        expert_groups,
-        buckets,
-        buffers,
-        arena_bytes: 0,
-        kernels,
-        steps: Vec::new(),
-        logits: result.buffer,
-        output,
-        tokenizer: facts.tokenizer.clone(),
-    };
-    Ok(Draft { plan, work, steps: None })
+    lowering.draft(context, vocabulary, (result.buffer, output))
+}
+
+impl Lowering<'_> {
+    /// The draft, after all ops.
+    fn draft(
+        mut self,
+        context: &Context<'_>,
+        vocabulary: u32,
+        (logits, output): (BufferId, Output),
+    ) -> Result<Draft, ScheduleError> {
+        let expert_groups = self.expert_groups()?;
+        let Lowering { facts, plan_weights, ropes, states, buckets, tasks, buffers, .. } = self;
+        let (kernels, work) = tasks.into_parts();
+        tracing::debug!(
+            tasks = work.len(),
+            kernels = kernels.len(),
+            buffers = buffers.len(),
+            weights = plan_weights.len(),
+            "lowered"
+        );
+        let plan = Plan {
+            architecture: facts.architecture.clone(),
+            target: context.target.name().to_owned(),
+            max_tokens: facts.max_tokens,
+            context_length: facts.context_length,
+            vocabulary,
+            files: facts.files.clone(),
+            derived: facts.derived.clone(),
+            weights: plan_weights,
+            own_weight_bytes: 0,
+            ropes,
+            states,
+            expert_groups,
+            buckets,
+            buffers,
+            arena_bytes: 0,
+            kernels,
+            steps: Vec::new(),
+            logits,
+            output,
+            expert_layers: Vec::new(),
+            tokenizer: facts.tokenizer.clone(),
+        };
+        Ok(Draft { plan, work, steps: None, layers: Vec::new() })
+    }
 }
 
 /// What the rows of a value are.
@@ -220,6 +243,8 @@ pub(super) struct Lowering<'a> {
     def_use: DefUse,
     facts: &'a Facts<'a>,
     meanings: Vec<Option<Binding>>,
+    /// Ids and weights that come in with the rows.
+    given: Option<(BufferId, BufferId)>,
     /// Experts of the `route` that gave these ids.
     routes: HashMap<BufferId, u64>,
     routings: HashMap<Slots, Rows>,
@@ -297,23 +322,13 @@ impl<'a> Lowering<'a> {
         facts: &'a Facts<'a>,
         target: Target,
     ) -> Result<Lowering<'a>, ScheduleError> {
-        let mut meanings = vec![None; function.values.len()];
-        let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
-        let types: Vec<&Type> = function.params.iter().map(|&param| function.ty(param)).collect();
-        let index = |ty: &Type| ty.element() == Some(Element::I32) && ty.dims().len() == 1;
-        match types[..] {
-            [ids, pos, rows] if index(ids) && pos == ids && index(rows) && rows != ids => {}
-            _ => return Err(ScheduleError::Step { problem: "its parameters are not these".to_string() }),
-        }
-        for (&param, kind) in function.params.iter().zip(kinds) {
-            meanings[param.index()] = Some(kind);
-        }
         let mut lowering = Lowering {
             module,
             function,
             def_use: DefUse::of(function),
             facts,
-            meanings,
+            meanings: vec![None; function.values.len()],
+            given: None,
             routes: HashMap::new(),
             routings: HashMap::new(),
             experts: Vec::new(),
@@ -333,6 +348,22 @@ impl<'a> Lowering<'a> {
         };
         lowering.states = module.states.iter().map(plan_state).collect::<Result<_, _>>()?;
         Ok(lowering)
+    }
+
+    /// What the parameters of a step are.
+    fn step_params(&mut self) -> Result<(), ScheduleError> {
+        let function = self.function;
+        let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
+        let types: Vec<&Type> = function.params.iter().map(|&param| function.ty(param)).collect();
+        let index = |ty: &Type| ty.element() == Some(Element::I32) && ty.dims().len() == 1;
+        match types[..] {
+            [ids, pos, rows] if index(ids) && pos == ids && index(rows) && rows != ids => {}
+            _ => return Err(ScheduleError::Step { problem: "its parameters are not these".to_string() }),
+        }
+        for (&param, kind) in function.params.iter().zip(kinds) {
+            self.meanings[param.index()] = Some(kind);
+        }
+        Ok(())
     }
 
     /// Lowers one op.
@@ -408,6 +439,7 @@ impl<'a> Lowering<'a> {
                 self.attention_entries(op)?
             }
             OpKind::RouteListed => self.route_listed(op)?,
+            OpKind::RouteGiven => self.route_given(op)?,
             OpKind::StreamWeights => self.stream_weights(op)?,
             OpKind::StreamInput => self.stream_input(op)?,
             OpKind::StreamMix => self.stream_mix(op)?,

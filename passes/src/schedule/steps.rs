@@ -15,6 +15,8 @@
 //!
 //! Where nothing waits for such a task before the shared step behind it, it is one of that step's.
 //!
+//! Layers that are run on their own share no steps ([`Draft::layers`]): each has the steps that it would have alone.
+//!
 //! A routing is bucketed likewise, in a step of its own kind; what is said of experts in memory is said at the barrier after the run that makes it
 //! known, so that it adds no level either. With many rows all of these are steps like others: of chains that go beside each other
 //! some steps are then more than the fewest.
@@ -28,7 +30,7 @@ use ixc_kernels::KernelSpec;
 
 use super::alone::Effort;
 use super::{Draft, Resource, ScheduleError, What, Work};
-use crate::draft::DraftStep;
+use crate::draft::{DraftStep, fit};
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -57,9 +59,18 @@ pass_options! {
 ///
 /// # Errors
 /// Where something is said of experts that nothing is computed after.
-pub fn run(draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
+pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
     let Options { alone } = context.options.of();
-    let steps = steps(&draft, alone);
+    let mut steps = Vec::new();
+    for (number, part) in draft.parts().collect::<Vec<_>>().into_iter().enumerate() {
+        let own = self::steps(&draft.plan, &draft.work[part.clone()], alone);
+        if let Some(layer) = draft.plan.expert_layers.get_mut(number) {
+            layer.first = fit("number of steps", steps.len() as u64)?;
+            layer.steps = fit("number of steps", own.len() as u64)?;
+        }
+        let in_all = |step: DraftStep| DraftStep { work: step.work.iter().map(|at| at + part.start).collect(), ..step };
+        steps.extend(own.into_iter().map(in_all));
+    }
     if ends_with_residency(&draft.work, &steps) {
         let problem = "experts that nothing is computed after; a step ends with its logits".to_string();
         return Err(ScheduleError::Unsupported { op: "expert.evict", problem }.into());
@@ -90,8 +101,7 @@ impl Level {
 }
 
 /// Work by step; each step is all tasks or one of something else. `alone` is [`Options::alone`].
-fn steps(draft: &Draft, alone: Option<u64>) -> Vec<DraftStep> {
-    let Draft { plan, work, .. } = draft;
+fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<DraftStep> {
     let mut by_level: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
     for (i, level) in levels(plan, work, alone).into_iter().enumerate() {
         by_level.entry(level).or_default().push(i);

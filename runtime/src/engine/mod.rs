@@ -12,6 +12,7 @@
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
 
+pub mod expert_layers;
 pub mod expert_use;
 pub mod file;
 pub mod load;

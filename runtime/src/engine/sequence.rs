@@ -211,6 +211,9 @@ impl Engine {
     /// # Errors
     /// See [`LoadError`].
     pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+        if let Output::Experts { .. } = file.plan.output {
+            return Err(LoadError::NoSteps);
+        }
         Ok(Engine { loaded: load::load(file, folder, options)?, outputs: 0 })
     }
 
@@ -301,6 +304,7 @@ impl Engine {
             &mut self.loaded.store,
             (&mut self.loaded.pool, threads),
             (&pieces, self.loaded.exact_batch),
+            0..self.loaded.program.stages.len(),
             &self.loaded.clocks,
         );
         if let Some(trace) = &self.loaded.store.trace {
@@ -475,7 +479,7 @@ impl Engine {
     pub fn output_width(&self) -> u32 {
         match self.loaded.program.output {
             Output::Logits { .. } => self.loaded.program.vocabulary,
-            Output::Hidden { width, .. } => width,
+            Output::Hidden { width, .. } | Output::Experts { width } => width,
         }
     }
 

@@ -21,6 +21,12 @@ pub enum LoadError {
     /// The plan is wrong.
     #[error("the plan is malformed: {0}")]
     Plan(#[from] PlanError),
+    /// A plan of layers where a model's steps are to be run.
+    #[error("the plan has layers of experts, each run on its own, and no steps of a model")]
+    NoSteps,
+    /// A plan of a model's steps where layers are to be run.
+    #[error("the plan has a model's steps, and no layers of experts that are run on their own")]
+    NoLayers,
     /// A kernel of the plan is wrong.
     #[error("the plan is malformed: kernel {kernel:?}: {source}")]
     Kernel {

@@ -310,13 +310,14 @@ impl Experts {
         self.fill(&mut window)?;
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
         self.prefetcher().on_window(&self.store, group, number, &chosen);
-        // Many tokens need nearly all experts of each layer: reading goes on through the next one.
+        // Many tokens need nearly all experts of each layer: reading goes on through the next one. Where others have the first or the last experts, so they do
+        // there.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
         if !self.prefetcher().is_token()
             && experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
-            && let Some(all) = experts(next)
+            && let (Some(all), Some(first), Some(last)) = (experts(next), chosen.iter().min(), chosen.iter().max())
         {
-            self.store.predict(next, &(0..all).collect::<Vec<_>>());
+            self.store.predict(next, &(*first..all.min(last.saturating_add(1))).collect::<Vec<_>>());
         }
         Ok(())
     }

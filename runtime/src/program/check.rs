@@ -1,5 +1,7 @@
 //! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax.
 
+use std::ops::Range;
+
 use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
@@ -12,7 +14,7 @@ use ixc_ir::state::FieldRow;
 
 use super::{
     Access, Apart, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS,
-    MAX_PARTS, MAX_WIDTH, Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
+    MAX_PARTS, MAX_WIDTH, Parameter, PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, layers, range,
 };
 use crate::pack;
 
@@ -236,7 +238,8 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
             range("experts", *experts, 1, MAX_EXPERTS)?;
             range("experts per token", *top_k, 1, *experts)?;
             let ids = slots(plan, *ids, *first, *top_k)?;
-            Ok(Routing { top_k: *top_k, experts: *experts, ids })
+            let given = plan.expert_layers.iter().any(|layer| layer.ids == ids.buffer);
+            Ok(Routing { top_k: *top_k, experts: *experts, ids, given })
         };
         let routing = at(&format!("step {i}"), check())?;
         routings.push(routing);
@@ -274,11 +277,22 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    pub(super) fn stages(&self) -> Result<Vec<Stage>> {
+    /// All stages, and those of each layer that is run on its own.
+    pub(super) fn stages(&self) -> Result<(Vec<Stage>, Vec<Range<usize>>)> {
         let mut stages: Vec<Stage> = Vec::new();
-        // Routings that are filled when a step runs: all below this, since they are filled in order.
-        let (mut filled, mut first_task, mut requests) = (0, 0, 0);
+        let mut layers = layers::steps(self.plan)?.into_iter().peekable();
+        let mut parts = Vec::new();
+        // Routings that are filled when a step runs, in order: those of the layer, where it is one's.
+        let (mut filled, mut first_task, mut requests) = (0..0, 0, 0);
+        // Requests of the layer that are not released.
+        let mut open = 0i64;
         for (i, step) in self.plan.steps.iter().enumerate() {
+            if layers.peek().is_some_and(|layer| layer.start == i) {
+                // What one thread does before the first task is done behind this.
+                parts.push(stages.len()..stages.len());
+                stages.push(Stage { first_task, ..Stage::default() });
+                (filled.start, open) = (filled.end, 0);
+            }
             match step {
                 Step::Run { tasks, alone } => {
                     let rows = range("rows with which one thread works alone", *alone, 0, self.plan.max_tokens);
@@ -288,7 +302,7 @@ impl Checker<'_> {
                     let mut aparts = Vec::with_capacity(tasks.len());
                     for task in tasks {
                         let place = format!("step {i}, task {:?}", shortened(&task.label));
-                        at(&place, self.task(task, filled))?;
+                        at(&place, self.task(task, &filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                         slides.push(at(&place, sliding(self.plan, task))?);
                         aparts.push(self.apart(task));
@@ -300,22 +314,38 @@ impl Checker<'_> {
                 }
                 Step::Bucket { bucket, .. } => {
                     then(&mut stages, BarrierAction::Sort(*bucket));
-                    filled += 1;
+                    filled.end += 1;
                 }
                 Step::Request { group, bucket } => {
-                    let check = self.filled(*bucket, filled).and_then(|()| self.named(*group, *bucket));
+                    let check = self.filled(*bucket, &filled).and_then(|()| self.named(*group, *bucket));
                     at(&format!("step {i}"), check)?;
                     then(&mut stages, BarrierAction::Request { window: requests, group: *group });
-                    requests += 1;
+                    (requests, open) = (requests + 1, open + 1);
                 }
                 Step::Predict { group, ids, first, count } => {
                     let ids = at(&format!("step {i}"), self.predicted(*group, *ids, *first, *count))?;
                     then(&mut stages, BarrierAction::Predict { group: *group, ids, count: *count });
                 }
-                Step::Release { group } => then(&mut stages, BarrierAction::Release(*group)),
+                Step::Release { group } => {
+                    then(&mut stages, BarrierAction::Release(*group));
+                    open -= 1;
+                }
+            }
+            if layers.next_if(|layer| layer.end == i + 1).is_some() {
+                if open != 0 {
+                    let problem = Problem::Shape { expected: "released by the layer that requested them" };
+                    return at(&format!("step {i}: experts"), Err(problem));
+                }
+                // Behind a part's last stage nothing is done.
+                if stages.last().is_some_and(|stage| !stage.then.is_empty()) {
+                    stages.push(Stage { first_task, ..Stage::default() });
+                }
+                if let Some(part) = parts.last_mut() {
+                    part.end = stages.len();
+                }
             }
         }
-        Ok(stages)
+        Ok((stages, parts))
     }
 
     /// Whether a task takes the rows of each addition on their own. Of quantised weights all kernels without tiles give the same bits. Those of floats add
@@ -372,7 +402,7 @@ impl Checker<'_> {
         slots(self.plan, ids, first, count)
     }
 
-    fn task(&self, task: &Task, filled: u32) -> Result<(), Problem> {
+    fn task(&self, task: &Task, filled: &Range<u32>) -> Result<(), Problem> {
         if let RowAxis::Routed(bucket) = task.rows {
             self.filled(bucket, filled)?;
         }
@@ -498,12 +528,12 @@ impl Checker<'_> {
         Ok(place)
     }
 
-    fn filled(&self, bucket: BucketId, filled: u32) -> Result<(), Problem> {
+    fn filled(&self, bucket: BucketId, filled: &Range<u32>) -> Result<(), Problem> {
         id("routing", bucket.0, self.routings)?;
-        if bucket.0 < filled { Ok(()) } else { Err(Problem::Order { bucket: bucket.0 }) }
+        if filled.contains(&bucket.0) { Ok(()) } else { Err(Problem::Order { bucket: bucket.0 }) }
     }
 
-    fn source(&self, source: Source, filled: u32) -> Result<(), Problem> {
+    fn source(&self, source: Source, filled: &Range<u32>) -> Result<(), Problem> {
         match source {
             Source::Arena(buffer) => id("buffer", buffer.0, &self.plan.buffers).map(drop),
             Source::Weight(weight) => id("weight", weight, &self.plan.weights).map(drop),
@@ -630,6 +660,10 @@ impl Checker<'_> {
 
     pub(super) fn logits(&self) -> Result<(), Problem> {
         let buffer = id("buffer", self.plan.logits.0, &self.plan.buffers)?;
+        if let Output::Experts { width } = self.plan.output {
+            // Each layer's were checked.
+            return range("elements of a row", width, 1, MAX_WIDTH);
+        }
         let expected = u64::from(output_width(self.plan)?) * 4;
         if buffer.rows == RowCount::Outputs && buffer.row_bytes == expected && buffer.offset.is_multiple_of(4) {
             Ok(())
@@ -667,6 +701,7 @@ fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
     match plan.output {
         Output::Logits { .. } => Ok(plan.vocabulary),
         Output::Hidden { width, .. } => range("elements of a hidden state", width, 1, MAX_WIDTH).map(|()| width),
+        Output::Experts { width } => Ok(width),
     }
 }
 

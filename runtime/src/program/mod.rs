@@ -21,6 +21,7 @@ mod check;
 mod error;
 mod extents;
 mod groups;
+mod layers;
 mod limits;
 
 use std::collections::BTreeSet;
@@ -33,6 +34,7 @@ use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
 pub use error::{PlanError, Problem};
 use groups::Checked;
+pub use layers::Layer;
 pub use limits::MAX_LAYERS;
 
 /// Most dims of a kernel in a plan.
@@ -205,6 +207,8 @@ pub struct Routing {
     pub experts: u32,
     /// Where they are.
     pub ids: Ids,
+    /// Whether they come from outside, and some may be [`NOBODY`](ixc_ir::plan::NOBODY).
+    pub given: bool,
 }
 
 /// Where ids are: some of those that each row of a buffer holds.
@@ -393,6 +397,8 @@ pub struct Program {
     pub logits: BufferId,
     /// What it is.
     pub output: Output,
+    /// Layers that are run on their own; none where all stages are a model's step.
+    pub layers: Vec<Layer>,
 }
 
 impl Program {
@@ -444,7 +450,9 @@ impl Program {
         }
         let routings = check::routings(plan)?;
         let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
-        let Checked { stages, groups, windows } = groups::check(&checker, checker.stages()?)?;
+        let (stages, parts) = checker.stages()?;
+        let Checked { stages, groups, windows } = groups::check(&checker, stages)?;
+        let layers = layers::check(plan, &routings, parts)?;
         at(&"logits", checker.logits())?;
         if let Output::Logits { softmax } = plan.output {
             at(&"softmax", checker.softmax(softmax))?;
@@ -489,6 +497,7 @@ impl Program {
             vocabulary: plan.vocabulary,
             logits: plan.logits,
             output: plan.output,
+            layers,
             kernels,
         })
     }

@@ -236,6 +236,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         steps: Vec::new(),
         logits: BufferId(0),
         output: Output::Logits { softmax: KernelId(0) },
+        expert_layers: Vec::new(),
         tokenizer: vec![1, 2, 3],
     };
     let mut m = Maker { factors, plan, bytes: b"a header of sixteen".to_vec() };

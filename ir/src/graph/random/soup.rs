@@ -401,6 +401,11 @@ impl Soup {
                 let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, how));
                 self.routed.push((ids, p, 2));
             }
+            OpKind::RouteGiven => {
+                let (ids, p, slots) = self.routed();
+                let (ids, p) = ok(self.b.route_given(ids, p, IDS));
+                self.routed.push((ids, p, slots));
+            }
             OpKind::StreamWeights => {
                 let (n, whole) = (self.rng.pick(&[1, 4]), self.rng.once_in(2));
                 let (width, parts) = if whole { ((2 + n) * n, 3) } else { (n, 1) };

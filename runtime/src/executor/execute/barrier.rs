@@ -14,6 +14,7 @@ use ixc_ir::plan::{BucketId, RowAxis};
 
 use super::items::Group;
 use super::{ExecuteError, Pass};
+use crate::bucket::Bucket;
 use crate::experts::Experts;
 use crate::memory::INDEX_BYTES;
 use crate::program::{BarrierAction, Ids, Stage};
@@ -28,10 +29,10 @@ impl Pass<'_> {
             trace.enter(thread);
         }
         let mut groups = Vec::new();
-        let last = self.program.stages.len().saturating_sub(1);
-        let (mut i, mut round) = (0, 0);
+        let (end, last) = (self.stages.end, self.stages.end.saturating_sub(1));
+        let (mut i, mut round) = (self.stages.start, 0);
         let mut late = Duration::ZERO;
-        while let Some(stage) = self.program.stages.get(i) {
+        while let Some(stage) = self.program.stages.get(i).filter(|_| i < end) {
             round += 1;
             self.pack(thread, stage, clock.as_deref_mut());
             self.guarded(|| self.work((thread, round), stage, &mut groups, clock.as_deref_mut()));
@@ -79,11 +80,11 @@ impl Pass<'_> {
     /// What is done at the barrier behind stage `i`, which is not the last: what stands there for one thread, then the stages that one does alone, each
     /// with what stands behind it. Gives the stage that all threads go on with. Runs alone.
     fn between(&self, thread: usize, i: usize, groups: &mut Vec<Group>, mut clock: Option<&mut Clock>) -> usize {
-        let stages = &self.program.stages;
+        let (stages, end) = (&self.program.stages, self.stages.end.min(self.program.stages.len()));
         let mut next = i + 1;
         self.guarded(|| {
             // Behind the last stage nothing is done any more.
-            while next < stages.len() {
+            while next < end {
                 if let Some(first) = self.actions(&stages[next - 1])? {
                     next = first;
                     break;
@@ -185,7 +186,8 @@ impl Pass<'_> {
         let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
         let ids = self.ids(routing.ids, routing.top_k);
         let mut next = self.store.sorting.lock().unwrap_or_else(PoisonError::into_inner);
-        bucket.sort(&ids, routing.top_k, routing.experts, &mut next)?;
+        let sort = if routing.given { Bucket::sort_given } else { Bucket::sort };
+        sort(&mut bucket, &ids, routing.top_k, routing.experts, &mut next)?;
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
             debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());

@@ -19,6 +19,7 @@ mod items;
 mod parts;
 mod shares;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -108,6 +109,8 @@ struct Pass<'a> {
     backend: &'a Backend,
     store: &'a EngineMemory,
     counts: Counts,
+    /// The stages that are run.
+    stages: Range<usize>,
     /// Whose rows they are, in order.
     pieces: &'a [Piece],
     /// Whether each piece is to have the bits that it has alone, whatever that costs.
@@ -132,7 +135,7 @@ struct Pass<'a> {
     failure: Mutex<Option<ExecuteError>>,
 }
 
-/// Runs all steps, with the first `threads` threads of the pool. `clocks` has one clock for each thread, or none. Gives how long threads waited for
+/// Runs some stages, all of them or a layer's ([`Program::layers`]), with the first `threads` threads of the pool. `clocks` has one clock for each thread, or none. Gives how long threads waited for
 /// others beyond spinning, all together.
 ///
 /// The inputs of `store` must be those of `pieces`, which are one behind the other, as [`crate::executor::sequences`] says, of sequences that are there, no
@@ -147,6 +150,7 @@ pub(crate) fn run(
     store: &mut EngineMemory,
     (pool, threads): (&mut Pool, usize),
     (pieces, exact): (&[Piece], bool),
+    stages: Range<usize>,
     clocks: &[Mutex<Clock>],
 ) -> Result<Duration, ExecuteError> {
     let counts = Counts::of_pieces(pieces);
@@ -164,6 +168,7 @@ pub(crate) fn run(
         backend,
         store,
         counts,
+        stages,
         pieces,
         exact,
         clocks,

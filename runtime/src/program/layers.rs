@@ -1,0 +1,123 @@
+//! Layers that are run on their own: that each is, with all that it needs.
+//!
+//! ```text
+//! layer 3: steps 0 to 3        bucket by the ids that come in, gate and up, down, combine
+//! layer 4: steps 4 to 7        the same; nothing that layer 3 left is read
+//! ```
+//!
+//! Leaves true: layers have all steps of the plan, one behind the other, and numbers of their own; what comes in and out are buffers with a row for each
+//! token; routings are sorted and experts requested and released within the layer that reads them; a layer has no states, and takes no positions.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{BufferId, ExpertLayer, Output, Plan, RowCount};
+
+use super::{PlanError, Problem, Routing, at, id, range};
+
+/// A layer that is run on its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Its number in the model.
+    pub number: u32,
+    /// Its stages.
+    pub stages: Range<usize>,
+    /// Its routings.
+    pub routings: Vec<usize>,
+    /// Elements of a row that comes in, and of one that comes out.
+    pub width: u32,
+    /// Experts of a row.
+    pub used: u32,
+    /// Experts that there are.
+    pub experts: u32,
+    /// f32 `[T, width]`.
+    pub rows: BufferId,
+    /// i32 `[T, used]`.
+    pub ids: BufferId,
+    /// f32 `[T, used]`.
+    pub weights: BufferId,
+    /// f32 `[T, width]`.
+    pub result: BufferId,
+}
+
+/// The steps of each layer; none where all steps are a model's.
+pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError> {
+    let wrong = |expected| at(&"layers", Err(Problem::Shape { expected }));
+    match plan.output {
+        Output::Logits { .. } | Output::Hidden { .. } if plan.expert_layers.is_empty() => return Ok(Vec::new()),
+        Output::Logits { .. } | Output::Hidden { .. } => {
+            return wrong("none, where a step gives logits or hidden states");
+        }
+        Output::Experts { .. } => {}
+    }
+    let (mut all, mut next) = (Vec::with_capacity(plan.expert_layers.len()), 0);
+    for layer in &plan.expert_layers {
+        let end = next + layer.steps as usize;
+        if layer.first as usize != next || layer.steps == 0 || end > plan.steps.len() {
+            return wrong("parts of the steps, one behind the other");
+        }
+        all.push(next..end);
+        next = end;
+    }
+    if next != plan.steps.len() || all.is_empty() {
+        return wrong("all of the steps, each in one layer");
+    }
+    if !plan.states.is_empty() || !plan.ropes.is_empty() {
+        return wrong("without states and positions");
+    }
+    Ok(all)
+}
+
+/// The layers, whose stages are these.
+pub(super) fn check(
+    plan: &Plan<Kernel>,
+    routings: &[Routing],
+    stages: Vec<Range<usize>>,
+) -> Result<Vec<Layer>, PlanError> {
+    let Output::Experts { width } = plan.output else { return Ok(Vec::new()) };
+    let mut seen = BTreeSet::new();
+    let layers = plan.expert_layers.iter().zip(stages);
+    let checked = layers.map(|(layer, stages)| {
+        let of_layer = of(plan, routings, (layer, width), stages);
+        let layer = at(&format!("layer {}", layer.layer), of_layer)?;
+        // Ids are sorted for each layer by its own steps.
+        let numbers = [(0u8, layer.number), (1, layer.ids.0)];
+        if numbers.into_iter().any(|number| !seen.insert(number)) {
+            let problem = Problem::Shape { expected: "with a number and ids of its own" };
+            return at(&format!("layer {}", layer.number), Err(problem));
+        }
+        Ok(layer)
+    });
+    checked.collect()
+}
+
+fn of(
+    plan: &Plan<Kernel>,
+    routings: &[Routing],
+    (layer, width): (&ExpertLayer, u32),
+    stages: Range<usize>,
+) -> Result<Layer, Problem> {
+    let ExpertLayer { layer: number, rows, ids, weights, result, .. } = *layer;
+    let words = |buffer: BufferId| {
+        let buffer = id("buffer", buffer.0, &plan.buffers)?;
+        if buffer.rows != RowCount::Tokens || !buffer.row_bytes.is_multiple_of(4) || !buffer.offset.is_multiple_of(4) {
+            return Err(Problem::Shape { expected: "of aligned buffers with words for each token" });
+        }
+        Ok(buffer.row_bytes / 4)
+    };
+    if words(rows)? != u64::from(width) || words(result)? != u64::from(width) {
+        return Err(Problem::Shape { expected: "of rows as wide as the plan says" });
+    }
+    let own: Vec<usize> = (0..routings.len()).filter(|&at| routings[at].ids.buffer == ids).collect();
+    let Some(first) = own.first().map(|&at| routings[at]) else {
+        return Err(Problem::Shape { expected: "with a routing by the ids that come in" });
+    };
+    let used = words(ids)?;
+    range("experts of a row", used, 1, first.experts)?;
+    if words(weights)? != used || own.iter().any(|&at| routings[at].experts != first.experts) {
+        return Err(Problem::Shape { expected: "with a weight for each id, all of as many experts" });
+    }
+    let (used, experts) = (used as u32, first.experts);
+    Ok(Layer { number, stages, routings: own, width, used, experts, rows, ids, weights, result })
+}

@@ -1,0 +1,280 @@
+//! A model's routed experts as an operator: hidden rows, expert ids and weights in, rows out.
+//!
+//! For engines that have a model's other parts, on a GPU or elsewhere, and leave its experts to the CPU: they route, submit a layer's rows, do something
+//! else, and take the sums. Experts are compiled as those of a whole model are, for every target, in every format, in memory or streamed within a budget.
+//!
+//! ```
+//! use ixc::moe::{Moe, MoeOptions, Rows};
+//!
+//! let moe = Moe::open(None, &MoeOptions::default())?; // The demo model.
+//! let layer = &moe.layers()[0];
+//! let (rows, used) = (vec![0.5; 2 * layer.width as usize], layer.used as usize);
+//! // The first expert for both rows; all others are somebody else's.
+//! let ids: Vec<i32> = (0..2 * used).map(|slot| if slot % used == 0 { 0 } else { -1 }).collect();
+//! let weights = vec![1.0; 2 * used];
+//! let handle = moe.submit(layer.number, Rows::F32(&rows), &ids, &weights)?;
+//! let sums = handle.wait()?;
+//! assert!(sums.len() == rows.len() && sums[..8] == sums[sums.len() / 2..][..8]);
+//! # Ok::<(), ixc::Error>(())
+//! ```
+//!
+//! One thread runs what is submitted, in order; with it the others of [`engine::Options::threads`]. What is submitted is copied, so that buffers are free at
+//! once. A handle that is dropped forgets its result.
+//!
+//! Invariant: results are those of the model's own layers by the same kernels: bits of a row depend on its experts and weights alone, as far as
+//! [`ixc_runtime::expert_layers`] says.
+
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ixc_ir::plan::NOBODY;
+use ixc_runtime::engine;
+use ixc_runtime::execute::ExecuteError;
+pub use ixc_runtime::expert_layers::Rows;
+use ixc_runtime::expert_layers::{ExpertLayers, LayerError};
+use ixc_runtime::file::PlanFile;
+pub use ixc_runtime::program::Layer;
+
+use crate::model::{Model, is_plan, open_plan};
+use crate::{Error, compile, session};
+
+/// How experts are compiled and run.
+#[derive(Clone, Debug, Default)]
+pub struct MoeOptions {
+    /// How a model is compiled, within [`engine::Options::memory`].
+    pub compile: compile::Options,
+    /// How its plan is run; contexts and sequences have no meaning here.
+    pub run: engine::Options,
+}
+
+/// What a thread computes.
+struct Work {
+    layer: u32,
+    rows: Owned,
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+    promise: Promise,
+}
+
+/// A result that is owed: where nobody computes it any more, it is an error.
+struct Promise {
+    place: Arc<Place>,
+    open: Arc<Signal<usize>>,
+}
+
+impl Promise {
+    fn keep(self, result: Result<Vec<f32>, LayerError>) {
+        self.place.set(|place| *place = Some(result));
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let ended = || ExecuteError::Panic { message: "the thread that runs experts ended".to_string() };
+        self.place.set(|place| {
+            if place.is_none() {
+                *place = Some(Err(ended().into()));
+            }
+        });
+        self.open.set(|open| *open -= 1);
+    }
+}
+
+/// Rows, copied.
+enum Owned {
+    F32(Vec<f32>),
+    Bf16(Vec<u16>),
+}
+
+impl Owned {
+    fn of(rows: Rows<'_>) -> Owned {
+        match rows {
+            Rows::F32(rows) => Owned::F32(rows.to_vec()),
+            Rows::Bf16(rows) => Owned::Bf16(rows.to_vec()),
+        }
+    }
+
+    fn rows(&self) -> Rows<'_> {
+        match self {
+            Owned::F32(rows) => Rows::F32(rows),
+            Owned::Bf16(rows) => Rows::Bf16(rows),
+        }
+    }
+}
+
+/// What is waited for, and what wakes who waits.
+#[derive(Debug, Default)]
+struct Signal<T> {
+    state: Mutex<T>,
+    changed: Condvar,
+}
+
+impl<T> Signal<T> {
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, is_there: impl Fn(&T) -> bool) -> MutexGuard<'_, T> {
+        let waits = |state: &mut T| !is_there(state);
+        self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a result will be.
+type Place = Signal<Option<Result<Vec<f32>, LayerError>>>;
+
+/// Rows that are being computed.
+#[derive(Debug)]
+#[must_use = "what is computed is taken by `wait`"]
+pub struct Handle {
+    place: Arc<Place>,
+}
+
+impl Handle {
+    /// Whether the result is there.
+    pub fn is_done(&self) -> bool {
+        self.place.lock().is_some()
+    }
+
+    /// The result where it is there, or the handle again.
+    ///
+    /// # Errors
+    /// The handle.
+    pub fn poll(self) -> Result<Result<Vec<f32>, Error>, Handle> {
+        let result = self.place.lock().take();
+        result.map(|result| result.map_err(Error::from)).ok_or(self)
+    }
+
+    /// Waits for the result: for each row the sum over its experts, each times its weight.
+    ///
+    /// # Errors
+    /// When experts cannot be read, or the plan is wrong.
+    pub fn wait(self) -> Result<Vec<f32>, Error> {
+        let result = self.place.wait(Option::is_some).take();
+        // It was there.
+        result.unwrap_or_else(|| Ok(Vec::new())).map_err(Error::from)
+    }
+}
+
+/// A model's routed experts, and the thread that runs them.
+#[derive(Debug)]
+pub struct Moe {
+    layers: Vec<Layer>,
+    submitted: Option<Sender<Work>>,
+    /// What was submitted and is not computed.
+    open: Arc<Signal<usize>>,
+    thread: Option<JoinHandle<()>>,
+    /// Whether experts are read as they are needed.
+    streams: bool,
+}
+
+impl Moe {
+    /// Opens a model, or a plan that was made of [`Model::into_expert_layers`]; the demo model where there is no path.
+    ///
+    /// # Errors
+    /// When it is missing, malformed, not supported, has no routed experts, or this machine cannot run it.
+    pub fn open(path: Option<&Path>, options: &MoeOptions) -> Result<Moe, Error> {
+        let model = match path {
+            None => Model::new(crate::demo::open()?)?,
+            Some(path) if is_plan(path) => {
+                return Moe::of_plan_file(open_plan(path, None)?, path.parent().unwrap_or(path), &options.run);
+            }
+            Some(path) => Model::open(path)?,
+        };
+        Moe::of_model(model, options)
+    }
+
+    /// Compiles a model's experts and loads the plan.
+    ///
+    /// # Errors
+    /// As [`Moe::open`].
+    pub fn of_model(model: Model, options: &MoeOptions) -> Result<Moe, Error> {
+        let model = model.into_expert_layers()?;
+        let (compiled, memory) = session::compile_for(&model, &options.compile, &options.run)?;
+        let run = engine::Options { memory, ..options.run.clone() };
+        Moe::of_plan_file(PlanFile { plan: compiled.plan, weights: None }, Path::new(""), &run)
+    }
+
+    /// Loads an open plan file; what it names by relative paths is looked for in `folder`.
+    ///
+    /// # Errors
+    /// When it is no plan of experts, malformed, its model is not there or another, or this machine cannot run it.
+    pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::Options) -> Result<Moe, Error> {
+        let (run, _) = session::engine_options(&file, folder, run, None)?;
+        let mut experts = ExpertLayers::load_file(file, folder, &run)?;
+        let (layers, streams) = (experts.layers().to_vec(), experts.stream().is_some());
+        let (submitted, work) = channel::<Work>();
+        let open = Arc::new(Signal::default());
+        let run = move || {
+            for Work { layer, rows, ids, weights, promise } in work {
+                promise.keep(experts.run(layer, rows.rows(), &ids, &weights));
+            }
+        };
+        let thread = std::thread::Builder::new().name("ixc-moe".to_string()).spawn(run);
+        let thread = thread.map_err(|source| ixc_runtime::load::LoadError::Thread { source })?;
+        Ok(Moe { layers, submitted: Some(submitted), open, thread: Some(thread), streams })
+    }
+
+    /// The layers that have routed experts, in the model's order.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// Whether experts are read as they are needed, for they do not all fit.
+    pub fn is_streamed(&self) -> bool {
+        self.streams
+    }
+
+    /// Has a layer's experts computed for rows: `ids` and `weights` are as many for each as the layer says ([`Layer::used`]), and an id of
+    /// [`NOBODY`] is left out, whatever its weight. Returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Layer`] where there is no such layer, lengths do not go together, an id is no expert's, or a weight is not finite.
+    pub fn submit(&self, layer: u32, rows: Rows<'_>, ids: &[i32], weights: &[f32]) -> Result<Handle, Error> {
+        let found = self.layers.iter().find(|found| found.number == layer);
+        let found = found.ok_or_else(|| {
+            let layers = self.layers.iter().map(|layer| layer.number).collect();
+            LayerError::NoLayer { layer, layers }
+        })?;
+        ExpertLayers::check(found, rows, ids, weights)?;
+        let place = Arc::new(Place::default());
+        let handle = Handle { place: Arc::clone(&place) };
+        let (rows, ids, weights) = (Owned::of(rows), ids.to_vec(), weights.to_vec());
+        self.open.set(|open| *open += 1);
+        let promise = Promise { place, open: Arc::clone(&self.open) };
+        let sent = self.submitted.as_ref().map(|submitted| submitted.send(Work { layer, rows, ids, weights, promise }));
+        match sent {
+            Some(Ok(())) => Ok(handle),
+            Some(Err(_)) | None => Err(Error::NoMoe),
+        }
+    }
+
+    /// Waits until all that was submitted is computed; by others meanwhile, too.
+    pub fn sync(&self) {
+        drop(self.open.wait(|open| *open == 0));
+    }
+
+    /// Which of some ids are of experts from `first` on, `count` of them; the others become [`NOBODY`]. For a machine that has these.
+    pub fn own_ids(ids: &[i32], first: i32, count: i32) -> Vec<i32> {
+        let own = |id: i32| id >= first && id < first.saturating_add(count);
+        ids.iter().map(|&id| if own(id) { id } else { NOBODY }).collect()
+    }
+}
+
+impl Drop for Moe {
+    /// What was submitted is computed first.
+    fn drop(&mut self) {
+        self.submitted = None;
+        if let Some(thread) = self.thread.take() {
+            // What it panicked with was told where it did.
+            let _ = thread.join();
+        }
+    }
+}

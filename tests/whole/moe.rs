@@ -1,0 +1,378 @@
+//! A model's routed experts as an operator: what a layer gives, in parts, streamed, and what is refused.
+
+use std::path::Path;
+
+use ixc::Error;
+use ixc::compile::{Options, compile};
+use ixc::frontend::arch::FileWeights;
+use ixc::ir::graph::interpret::{Interpreter, Value};
+use ixc::ir::graph::{Function, Module, OpView, ValueId, expert_layers, view};
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::{BucketId, BufferId, Output, Plan, RowAxis, State, Step};
+use ixc::ir::random::Random;
+use ixc::model::Model;
+use ixc::moe::{Layer, Moe, MoeOptions, Rows};
+use ixc::runtime::engine;
+use ixc::runtime::expert_layers::ExpertLayers;
+use ixc::runtime::load::LoadError;
+use ixc::session::{Session, SessionOptions};
+use ixc::targets::Target;
+
+use crate::support::engines::{bits, native};
+use crate::support::{Golden, shared};
+
+/// Golden models whose layers have routed experts.
+fn models() -> impl Iterator<Item = (Golden, Model)> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let all = [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder));
+    all.filter_map(|golden| {
+        let model = Model::open(&golden.model).unwrap();
+        model.arch.hyper.layers.iter().any(|layer| layer.experts.is_some()).then_some((golden, model))
+    })
+}
+
+fn options(target: Target) -> MoeOptions {
+    MoeOptions {
+        compile: Options { target: Some(target), ..Options::default() },
+        run: engine::Options { threads: Some(2), backend: native(target), ..engine::Options::default() },
+    }
+}
+
+/// What comes into a layer and what it gives.
+struct Call {
+    rows: Vec<f32>,
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+}
+
+impl Call {
+    fn random(layer: &Layer, rows: usize, random: &mut Random) -> Call {
+        let number = |random: &mut Random| random.index(2001) as f32 / 1000.0 - 1.0;
+        let (width, used) = (layer.width as usize, layer.used as usize);
+        let mut ids = Vec::new();
+        for _ in 0..rows {
+            let mut left: Vec<i32> = (0..layer.experts as i32).collect();
+            ids.extend((0..used).map(|_| left.swap_remove(random.index(left.len()))));
+        }
+        Call {
+            rows: (0..rows * width).map(|_| number(random)).collect(),
+            ids,
+            weights: (0..rows * used).map(|_| number(random)).collect(),
+        }
+    }
+
+    fn run(&self, moe: &Moe, layer: &Layer) -> Vec<f32> {
+        moe.submit(layer.number, Rows::F32(&self.rows), &self.ids, &self.weights).unwrap().wait().unwrap()
+    }
+
+    /// The same rows and weights, and the experts from `first` on alone.
+    fn of(&self, first: i32, count: i32) -> Call {
+        let (rows, weights) = (self.rows.clone(), self.weights.clone());
+        Call { rows, weights, ids: Moe::own_ids(&self.ids, first, count) }
+    }
+
+    /// By an interpreter.
+    fn exact(&self, module: &Module, model: &Model, layer: &Layer) -> Vec<f32> {
+        let weights = FileWeights::new(&model.gguf, module);
+        let mut interpreter = Interpreter::new(module, &weights).unwrap();
+        let rows = self.ids.len() / layer.used as usize;
+        let of_row = |width: u32| vec![rows, width as usize];
+        let args = vec![
+            Value::F32 { dims: of_row(layer.width), data: self.rows.clone() },
+            Value::I32 { dims: of_row(layer.used), data: self.ids.clone() },
+            Value::F32 { dims: of_row(layer.used), data: self.weights.clone() },
+        ];
+        let name = expert_layers::function_name(layer.number.into());
+        floats(interpreter.run(&name, args).unwrap().swap_remove(0))
+    }
+}
+
+fn floats(value: Value) -> Vec<f32> {
+    match value {
+        Value::F32 { data, .. } => data,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The mean of squared differences, by that of squares.
+fn error(found: &[f32], exact: &[f32]) -> f64 {
+    assert_eq!(found.len(), exact.len());
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let of: f64 = found.iter().zip(exact).map(|(a, b)| square(a - b)).sum();
+    of / exact.iter().map(|&x| square(x)).sum::<f64>().max(f64::MIN_POSITIVE)
+}
+
+/// What the layers of a model's own step take and give: rows, ids, weights and sums.
+fn own_values(function: &Function) -> Vec<[ValueId; 4]> {
+    let (mut found, mut taken) = (Vec::new(), None);
+    for op in &function.ops {
+        if let Some(product) = view::ExpertMatmul::of(op)
+            && function.ty(product.x).dims().len() == 2
+        {
+            taken = Some((product.x, product.ids));
+        }
+        if let (Some(sum), Some((x, ids))) = (view::ExpertCombine::of(op), taken) {
+            found.push([x, ids, sum.p, op.results[0]]);
+        }
+    }
+    found
+}
+
+/// The operator on what a model's own step has there, against what the step has behind.
+#[test]
+fn a_layer_gives_what_the_models_own_does() {
+    let mut count = 0;
+    for (golden, model) in models() {
+        let tokens = &golden.tokens("prompt_tokens")[..9];
+        let mut whole = model.arch.module.clone();
+        let values = own_values(&whole.functions[0]);
+        whole.functions[0].results = values.iter().flatten().copied().collect();
+        let weights = FileWeights::new(&model.gguf, &whole);
+        let numbers = |data: Vec<i32>| Value::I32 { dims: vec![data.len()], data };
+        let (ids, positions) = (tokens.iter().map(|&id| id as i32).collect(), (0..tokens.len() as i32).collect());
+        let args = vec![numbers(ids), numbers(positions), numbers(vec![0])];
+        let mut results = Interpreter::new(&whole, &weights).unwrap().run("step", args).unwrap().into_iter();
+        let cut = Model::open(&golden.model).unwrap().into_expert_layers().unwrap();
+        let compiled = compile(&cut, &options(Target::AVX2).compile).unwrap();
+        let moe = Moe::of_model(Model::open(&golden.model).unwrap(), &options(Target::AVX2)).unwrap();
+        assert_eq!(moe.layers().len(), values.len(), "{}", golden.name());
+        for layer in moe.layers() {
+            let [rows, ids, weights, exact] = std::array::from_fn(|_| results.next().unwrap());
+            let Value::I32 { data: ids, .. } = ids else { panic!("no ids") };
+            let (call, exact) = (Call { rows: floats(rows), ids, weights: floats(weights) }, floats(exact));
+            let how = format!("{}, layer {}", golden.name(), layer.number);
+            assert_eq!(bits(&call.exact(&cut.arch.module, &cut, layer)), bits(&exact), "{how}: cut");
+            let found = call.run(&moe, layer);
+            // What passes leave rounds rows as kernels do; what differs are the last bits of sums, and bytes that these round to.
+            let fused = call.exact(&compiled.fused, &cut, layer);
+            assert!(error(&found, &fused) < 1e-6, "{how}: {} of the fused graph", error(&found, &fused));
+            assert!(error(&found, &exact) < 2e-3, "{how}: {}", error(&found, &exact));
+            count += 1;
+        }
+    }
+    assert!(count >= 4, "{count} layers");
+}
+
+/// Two machines with half of the experts each.
+#[test]
+fn parts_of_two_machines_add_up() {
+    let mut random = Random::new(30);
+    for (golden, model) in models() {
+        let moe = Moe::of_model(model, &options(Target::AVX2)).unwrap();
+        for layer in moe.layers() {
+            let how = format!("{}, layer {}", golden.name(), layer.number);
+            let call = Call::random(layer, 37, &mut random);
+            let half = layer.experts as i32 / 2;
+            let parts = [call.of(0, half), call.of(half, layer.experts as i32 - half)];
+            let (width, used) = (layer.width as usize, layer.used as usize);
+            let (whole, found) = (call.run(&moe, layer), parts.each_ref().map(|part| part.run(&moe, layer)));
+            for row in 0..37 {
+                let of = |sums: &[f32]| sums[row * width..][..width].to_vec();
+                let (whole, found) = (of(&whole), found.each_ref().map(|sums| of(sums)));
+                let own =
+                    parts.each_ref().map(|part| part.ids[row * used..][..used].iter().filter(|&&id| id >= 0).count());
+                for (sums, own) in found.iter().zip(own) {
+                    if own == 0 {
+                        assert!(sums.iter().all(|x| x.to_bits() == 0), "{how}: row {row} has no expert here");
+                    }
+                    if own == used {
+                        assert_eq!(bits(sums), bits(&whole), "{how}: row {row} has all of its experts here");
+                    }
+                }
+                for (at, whole) in whole.iter().enumerate() {
+                    // Each is a sum of at most `used` products and rounded as often; what they are rounded by is no more than the largest row.
+                    let largest = found.iter().map(|sums| sums[at].abs()).sum::<f32>() + whole.abs() + 1.0;
+                    let bound = 4.0 * used as f32 * f32::EPSILON * largest;
+                    let sum = found[0][at] + found[1][at];
+                    assert!((sum - whole).abs() <= bound, "{how}: row {row}, {at}: {sum} and {whole}");
+                }
+            }
+        }
+    }
+}
+
+/// A part's bits do not depend on rows that are others', of quantised weights not on any others; nor on how many are submitted, threads and targets.
+#[test]
+fn a_row_has_its_bits_beside_any_others() {
+    let mut random = Random::new(31);
+    let model = || Model::new(ixc::demo::open().unwrap()).unwrap();
+    let moe = Moe::of_model(model(), &options(Target::AVX2)).unwrap();
+    let mut alone = options(Target::AVX2);
+    alone.run.threads = Some(1);
+    alone.compile.max_tokens = Some(16);
+    let short = Moe::of_model(model(), &alone).unwrap();
+    let portable = Moe::of_model(model(), &options(Target::PORTABLE)).unwrap();
+    for layer in moe.layers() {
+        let mut call = Call::random(layer, 50, &mut random);
+        call.ids.iter_mut().for_each(|id| *id = if random.once_in(2) { -1 } else { *id });
+        // Whatever the weight of what is not computed.
+        let nobody = |(id, weight): (&i32, &mut f32)| {
+            if *id < 0 {
+                *weight = f32::NAN
+            }
+        };
+        call.ids.iter().zip(&mut call.weights).for_each(nobody);
+        let expected = call.run(&moe, layer);
+        assert!(expected.iter().all(|x| x.is_finite()));
+        for (how, other) in [("steps of 16 rows", &short), ("portable", &portable)] {
+            assert_eq!(bits(&call.run(other, layer)), bits(&expected), "layer {}: {how}", layer.number);
+        }
+        let (width, used) = (layer.width as usize, layer.used as usize);
+        for row in [0, 17, 49] {
+            let one = Call {
+                rows: call.rows[row * width..][..width].to_vec(),
+                ids: call.ids[row * used..][..used].to_vec(),
+                weights: call.weights[row * used..][..used].to_vec(),
+            };
+            assert_eq!(bits(&one.run(&moe, layer)), bits(&expected[row * width..][..width]), "row {row} alone");
+        }
+        // The upper halves of floats.
+        let half = |x: &f32| (x.to_bits() >> 16) as u16;
+        let halves: Vec<u16> = call.rows.iter().map(half).collect();
+        let rows: Vec<f32> = halves.iter().map(|&half| f32::from_bits(u32::from(half) << 16)).collect();
+        let wide = moe.submit(layer.number, Rows::F32(&rows), &call.ids, &call.weights).unwrap();
+        let narrow = moe.submit(layer.number, Rows::Bf16(&halves), &call.ids, &call.weights).unwrap();
+        moe.sync();
+        assert!(wide.is_done() && narrow.is_done());
+        assert_eq!(bits(&narrow.poll().unwrap().unwrap()), bits(&wide.wait().unwrap()));
+    }
+}
+
+/// Within a budget: the same bits, and no expert is read that nobody asked for.
+#[test]
+fn streamed_experts_give_the_bits_of_those_in_memory() {
+    let mut random = Random::new(32);
+    let path = crate::support::demo_model();
+    let resident = Moe::open(Some(&path), &options(Target::AVX2)).unwrap();
+    let little = options(Target::AVX2);
+    let least = |memory: u64| {
+        let mut options = little.clone();
+        options.run.memory = Some(memory);
+        match Moe::open(Some(&path), &options) {
+            Err(Error::Load(LoadError::Budget { .. } | LoadError::Larger { .. })) => None,
+            other => Some(other.unwrap()),
+        }
+    };
+    let streamed = (1..512).find_map(|mib| least(mib << 20)).unwrap();
+    assert!(streamed.is_streamed() && !resident.is_streamed());
+    for round in 0..3 {
+        for layer in resident.layers() {
+            for rows in [1, 3, 40] {
+                let mut call = Call::random(layer, rows, &mut random);
+                if round == 1 {
+                    call.ids.iter_mut().for_each(|id| *id = if *id % 2 == 0 { -1 } else { *id });
+                }
+                let expected = call.run(&resident, layer);
+                assert_eq!(bits(&call.run(&streamed, layer)), bits(&expected), "layer {}, {rows} rows", layer.number);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_says_so() {
+    let moe = Moe::open(None, &options(Target::native())).unwrap();
+    let layer = moe.layers()[0].clone();
+    let call = Call::random(&layer, 2, &mut Random::new(33));
+    let (used, width) = (layer.used as usize, layer.width as usize);
+    let refused = |number: u32, rows: usize, change: &dyn Fn(&mut Call)| {
+        let mut call = Call { rows: call.rows[..rows].to_vec(), ids: call.ids.clone(), weights: call.weights.clone() };
+        change(&mut call);
+        moe.submit(number, Rows::F32(&call.rows), &call.ids, &call.weights).map(drop).unwrap_err().to_string()
+    };
+    let all = 2 * width;
+    let messages = [
+        refused(999, all, &|_| {}),
+        refused(layer.number, all - 1, &|_| {}),
+        refused(layer.number, all, &|call| call.ids.truncate(used + 1)),
+        refused(layer.number, all, &|call| call.weights.truncate(used)),
+        refused(layer.number, all, &|call| call.ids[used] = layer.experts as i32),
+        refused(layer.number, all, &|call| call.ids[0] = -2),
+        refused(layer.number, all, &|call| call.weights[used + 1] = f32::NAN),
+        refused(layer.number, all, &|call| call.weights[1] = f32::INFINITY),
+    ];
+    insta::assert_snapshot!(messages.join("\n"));
+    // No rows are no error, and neither is a handle that nobody waits for.
+    drop(moe.submit(layer.number, Rows::F32(&call.rows), &call.ids, &call.weights).unwrap());
+    assert!(moe.submit(layer.number, Rows::F32(&[]), &[], &[]).unwrap().wait().unwrap().is_empty());
+    // It goes on behind what was refused.
+    assert_eq!(call.run(&moe, &layer).len(), all);
+    let dense = models_without();
+    assert_eq!(
+        Moe::of_model(dense, &MoeOptions::default()).unwrap_err().to_string(),
+        "the model has no routed experts"
+    );
+}
+
+/// A golden model without experts.
+fn models_without() -> Model {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let models = Golden::all(&own).into_iter().map(|golden| Model::open(&golden.model).unwrap());
+    models.into_iter().find(|model| model.arch.hyper.layers.iter().all(|layer| layer.experts.is_none())).unwrap()
+}
+
+/// A plan of experts in a file; what is no such plan, and who cannot run one.
+#[test]
+fn plans_of_experts_are_files_of_their_own_kind() {
+    let folder = crate::support::scratch("moe-plan");
+    let plan = folder.join("experts.ixp");
+    let mut command = crate::support::ixc(["compile", "--moe", "--target", "avx2", "-o"]);
+    command.arg(&plan).arg(crate::support::demo_model());
+    crate::support::stdout(command);
+    let run = options(Target::AVX2);
+    let (of_file, of_model) = (Moe::open(Some(&plan), &run).unwrap(), Moe::open(None, &run).unwrap());
+    for layer in of_file.layers() {
+        let call = Call::random(layer, 5, &mut Random::new(34));
+        assert_eq!(bits(&call.run(&of_file, layer)), bits(&call.run(&of_model, layer)));
+    }
+    let steps = |options: &SessionOptions| Session::open(Some(&plan), options).map(drop).unwrap_err();
+    for embeddings in [false, true] {
+        let error = steps(&SessionOptions { embeddings, ..SessionOptions::default() });
+        assert!(matches!(error, Error::Load(LoadError::NoSteps)), "{error}");
+    }
+    let whole = folder.join("whole.ixp");
+    let mut command = crate::support::ixc(["compile", "-o"]);
+    command.arg(&whole).arg(crate::support::demo_model());
+    crate::support::stdout(command);
+    let error = Moe::open(Some(&whole), &run).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Load(LoadError::NoLayers)), "{error}");
+}
+
+/// Plans of layers that nobody would make, each refused before anything is run.
+#[test]
+fn plans_whose_layers_do_not_go_together_are_refused() {
+    let model = Model::new(ixc::demo::open().unwrap()).unwrap().into_expert_layers().unwrap();
+    let options = options(Target::AVX2);
+    let plan = compile(&model, &options.compile).unwrap().plan;
+    assert!(plan.expert_layers.len() > 1 && plan.buckets > 1);
+    let Output::Experts { width } = plan.output else { panic!("{:?}", plan.output) };
+    type Change<'c> = &'c dyn Fn(&mut Plan<Kernel>);
+    let rows: [(&str, Change<'_>); 12] = [
+        ("layers: must be parts of the steps", &|plan| plan.expert_layers[1].first += 1),
+        ("layers: must be parts of the steps", &|plan| plan.expert_layers[0].steps = 0),
+        ("layers: must be parts of the steps", &|plan| plan.expert_layers[0].steps = u32::MAX),
+        ("layers: must be all of the steps", &|plan| plan.expert_layers.truncate(1)),
+        ("layers: must be without states", &|plan| plan.states.push(State::paged("kv", 1, 32, 32))),
+        ("no layers of experts", &|plan| plan.output = Output::Hidden { width: 32, pooling: None }),
+        ("with a number and ids of its own", &|plan| plan.expert_layers[1].layer = plan.expert_layers[0].layer),
+        ("must be with a", &|plan| plan.expert_layers[1].ids = plan.expert_layers[0].ids),
+        ("must be of rows as wide", &|plan| plan.expert_layers[0].rows = plan.expert_layers[0].ids),
+        ("must be of rows as wide", &|plan| plan.output = Output::Experts { width: width + 1 }),
+        ("buffer 4294967295 does not exist", &|plan| plan.expert_layers[0].result = BufferId(u32::MAX)),
+        ("routing 0 must be filled", &|plan| {
+            let second = plan.expert_layers[1].first as usize;
+            for step in &mut plan.steps[second..] {
+                let Step::Run { tasks, .. } = step else { continue };
+                for task in tasks.iter_mut().filter(|task| matches!(task.rows, RowAxis::Routed(_))) {
+                    task.rows = RowAxis::Routed(BucketId(0));
+                }
+            }
+        }),
+    ];
+    for (expected, change) in rows {
+        let mut plan = plan.clone();
+        change(&mut plan);
+        let found = ExpertLayers::load(plan, Path::new(""), &options.run).map(drop).unwrap_err().to_string();
+        assert!(found.contains(expected), "{expected:?}: {found}");
+    }
+}
