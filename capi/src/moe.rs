@@ -164,8 +164,8 @@ pub unsafe extern "C" fn ixc_moe_submit(
         // A layer that is not there is refused behind this.
         let of = moe.layers().iter().find(|of| of.number == layer);
         let [width, used] = of.map_or([0; 2], |of| [of.width, of.used]).map(|each| n.checked_mul(each as usize));
-        // SAFETY: the caller's.
         let rows = match kind {
+            // SAFETY: the caller's.
             0 => Rows::F32(unsafe { slice("rows", rows.cast(), width) }?),
             // SAFETY: the caller's.
             1 => Rows::Bf16(unsafe { slice("rows", rows.cast(), width) }?),

@@ -384,7 +384,9 @@ impl Cut {
             cut.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
             if tells {
                 let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
-                cut.told.push(decision.over_all([Rejected::new(own.tiling.to_string(), "another was measured to be faster")]));
+                cut.told.push(
+                    decision.over_all([Rejected::new(own.tiling.to_string(), "another was measured to be faster")]),
+                );
             }
         }
         Ok(cut)

@@ -116,7 +116,9 @@ impl Watch {
 /// The diffs between two folded texts, and how many more there are.
 fn diffs(before: &Folded<String>, after: &Folded<String>) -> (Vec<Diff>, usize) {
     let sections = before.places.iter().chain(&after.places).map(|place| place.0);
-    let mut pairs: Vec<((Option<usize>, Option<usize>), Vec<Section>)> = Vec::new();
+    /// Bodies before and after.
+    type Pair = (Option<usize>, Option<usize>);
+    let mut pairs: Vec<(Pair, Vec<Section>)> = Vec::new();
     for section in sections.collect::<std::collections::BTreeSet<_>>() {
         let pair = (before.body_of(section), after.body_of(section));
         match pairs.iter_mut().find(|(known, _)| *known == pair) {

@@ -248,7 +248,9 @@ impl Recorder {
     /// From each read that somebody waited for to who did: the last read of a block that ended while a thread waited for it.
     fn write_arrows(&self, out: &mut Out<'_>) -> io::Result<()> {
         let Some(threads) = self.threads.get() else { return Ok(()) };
-        let mut ends: BTreeMap<(u32, u32), Vec<(u64, u64, u32)>> = BTreeMap::new();
+        /// When a read ended and began, and in which lane.
+        type Read = (u64, u64, u32);
+        let mut ends: BTreeMap<(u32, u32), Vec<Read>> = BTreeMap::new();
         for Span { start, end, what } in &lock(&self.reads).spans {
             if let (true, Some(id)) = (what.whole, self.block(what.block).0) {
                 ends.entry((id.group, id.expert)).or_default().push((*end, *start, what.lane));
