@@ -113,10 +113,13 @@ impl Watch {
     }
 }
 
+/// The bodies of a section before and after a pass, where it has any.
+type Bodies = (Option<usize>, Option<usize>);
+
 /// The diffs between two folded texts, and how many more there are.
 fn diffs(before: &Folded<String>, after: &Folded<String>) -> (Vec<Diff>, usize) {
     let sections = before.places.iter().chain(&after.places).map(|place| place.0);
-    let mut pairs: Vec<((Option<usize>, Option<usize>), Vec<Section>)> = Vec::new();
+    let mut pairs: Vec<(Bodies, Vec<Section>)> = Vec::new();
     for section in sections.collect::<std::collections::BTreeSet<_>>() {
         let pair = (before.body_of(section), after.body_of(section));
         match pairs.iter_mut().find(|(known, _)| *known == pair) {
