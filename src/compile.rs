@@ -268,7 +268,7 @@ fn tell_step_tokens(model: &Model, options: &Options) {
     let Some(decisions) = &options.decisions else { return };
     let tokens = step_tokens(&model.arch.hyper);
     decisions.begin(DECIDES);
-    let decision = Decision::of("step", "", "tokens of a prompt's step");
+    let decision = Decision::of("a step of a prompt", "", "tokens");
     decisions.add(match options.max_tokens.filter(|asked| *asked != tokens) {
         Some(asked) => decision.chose(asked.to_string()).over(tokens.to_string(), "another number is asked for"),
         None if tokens > DEFAULT_MAX_TOKENS => {

@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long, visible_alias = "conversation", alias = "cnv")]
     chat: bool,
     /// Use no chat template: the model goes on from the prompt, which is what it does without --chat, too, but then says that it has one.
-    #[arg(long, visible_alias = "no-conversation", alias = "no-cnv", conflicts_with = "chat")]
+    #[arg(long, visible_alias = "no-conversation", alias = "no-cnv", conflicts_with_all = ["chat", "chat_template"])]
     no_chat: bool,
     /// What the system message says; implies --chat.
     #[arg(long, visible_alias = "system-prompt", alias = "sys", value_name = "TEXT", conflicts_with = "no_chat")]

@@ -11,7 +11,7 @@ use super::BadInput;
 #[derive(Debug, clap::Args)]
 pub struct TemplateChoice {
     /// Use this chat template in place of the model's own: a known format by its name, or a file with Jinja; `ixc run` talks then, as with --chat.
-    #[arg(long, alias = "chat-template-file", value_name = "NAME|FILE", conflicts_with = "no_chat", long_help = long_help())]
+    #[arg(long, alias = "chat-template-file", value_name = "NAME|FILE", long_help = long_help())]
     chat_template: Option<String>,
 }
 

@@ -194,7 +194,7 @@ impl Search<'_> {
             let mut from = 0;
             while from < Counts::of(&self.smallest.kernel).statements && !self.is_over() {
                 let chosen = from..from + run;
-                let taken = [Stand::Like, Stand::Zero].into_iter().any(|stand| {
+                let taken = [Stand::Like, Stand::Last, Stand::Zero].into_iter().any(|stand| {
                     let kernel = without(&self.smallest.kernel, &|at| chosen.contains(&at), stand);
                     weight(&kernel) < weight(&self.smallest.kernel) && self.take_kernel(kernel)
                 });
@@ -377,8 +377,10 @@ fn edited(kernel: &Kernel, number: usize, edit: fn(&mut For)) -> Kernel {
 /// What stands for the result of a statement that is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
-    /// An operand of its type, or the last value of its type before it, or zeros.
+    /// Its first operand of its type, or the last value of its type before it, or zeros.
     Like,
+    /// Its last operand of its type, or zeros.
+    Last,
     /// Zeros.
     Zero,
 }
@@ -443,6 +445,7 @@ impl Removal<'_> {
                             let alike = |value: &&ValueId| self.kernel.ty(**value) == ty;
                             let stand = match self.stand {
                                 Stand::Like => operands.iter().find(alike).or(self.visible.iter().rev().find(alike)),
+                                Stand::Last => operands.iter().rev().find(alike),
                                 Stand::Zero => None,
                             };
                             match stand.copied() {

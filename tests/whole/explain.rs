@@ -55,7 +55,7 @@ fn what_finds_nothing_says_what_there_is() {
     assert!(dump(&["--layer", "9"]).contains("nothing here is in layer 9; layers are 0-3"));
     assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; it is in none"));
     assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));
-    assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("--dot draws all"));
+    assert!(refused(&["dump", "--dot", "--layer", "1"]).contains("drawings are of all of a graph"));
     assert!(refused(&["kernel", "list", "--layer", "1"]).contains("--model"));
     assert!(refused(&["kernel", "show", "gemm_q4_k", "--layer", "1"]).contains("is in no op or layer"));
     assert!(refused(&["explain", "--op", "zzz"]).contains("nothing here is called \"zzz\""));

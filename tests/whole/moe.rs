@@ -1,6 +1,7 @@
 //! A model's routed experts as an operator: what a layer gives, in parts, streamed, and what is refused.
 
 use std::path::Path;
+use std::process::Command;
 
 use ixc::Error;
 use ixc::compile::{Options, compile};
@@ -19,7 +20,7 @@ use ixc::session::{Session, SessionOptions};
 use ixc::targets::Target;
 
 use crate::support::engines::{bits, native};
-use crate::support::{Golden, shared};
+use crate::support::{Golden, shared, stderr};
 
 /// Golden models whose layers have routed experts.
 fn models() -> impl Iterator<Item = (Golden, Model)> {
@@ -238,9 +239,21 @@ fn a_row_has_its_bits_beside_any_others() {
     }
 }
 
+/// Says to a test that it has a process of its own.
+const ALONE: &str = "IXC_TEST_ALONE";
+
 /// Within a budget: the same bits, and no expert is read that nobody asked for.
 #[test]
 fn streamed_experts_give_the_bits_of_those_in_memory() {
+    // A budget is of the whole process, so that it has one of its own, in which no other test takes memory.
+    if std::env::var_os(ALONE).is_none() {
+        let test = "moe::streamed_experts_give_the_bits_of_those_in_memory";
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let output = alone.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}{}", stderr(&output));
+        return;
+    }
     let mut random = Random::new(32);
     let path = crate::support::demo_model();
     let resident = Moe::open(Some(&path), &options(Target::AVX2)).unwrap();
