@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use iced_x86::{
-    Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, MemorySize, MemorySizeOptions, OpKind,
-    SymbolResolver, SymbolResult,
+    CpuidFeature, Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, MemorySize, MemorySizeOptions,
+    OpKind, SymbolResolver, SymbolResult,
 };
 
 use ixc_ir::kernel::print::statement_text;
@@ -103,6 +103,13 @@ impl Compiled {
             if i.is_ip_rel_memory_operand() {
                 // Without it assemblers take the address of the label as a displacement of 32 bits.
                 text = text.replacen("[.L", "[rip + .L", 1);
+            }
+            if i.cpuid_features()
+                .iter()
+                .any(|feature| [CpuidFeature::AVX_VNNI, CpuidFeature::AVX_IFMA].contains(feature))
+            {
+                // Assemblers take the form of AVX-512, which came first.
+                text.insert_str(0, "{vex} ");
             }
             if i.memory_size() == MemorySize::Tilecfg {
                 // No assembler has a name for this size; as large as a vector is another one to GNU as.
