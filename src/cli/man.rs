@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
+use ixc::build;
 use ixc::files::folder::NewFolder;
 
 use super::output::counted;
@@ -79,6 +80,6 @@ fn pages(command: &Command) -> std::io::Result<Vec<(String, Vec<u8>)>> {
 /// The page of a command.
 fn page(command: &Command, name: &str) -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    Man::new(command.clone()).title(name).section("1").render(&mut page)?;
+    Man::new(command.clone()).title(name).section("1").source(format!("ixc {}", build::version())).render(&mut page)?;
     Ok(page)
 }
