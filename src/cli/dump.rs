@@ -2,17 +2,15 @@
 
 use std::io::Write;
 
-use ixc::compile::{Options, TargetName, after, compile};
+use ixc::compile::{TargetName, after, compile};
 use ixc::passes::manager::{self, Ir, Stop};
 use ixc::select;
 
 use super::Usage;
-use super::changed::ChangeChoice;
 use super::choose::ModelArgument;
 use super::drawing::{FormatChoice, drawn};
-use super::experts::Experts;
-use super::passes::PassChoice;
 use super::select::SelectChoice;
+use super::stage_choice::StageChoice;
 use super::stages::Stage;
 
 /// Prints a stage between the model and its machine code.
@@ -51,26 +49,13 @@ pub struct Args {
     #[command(flatten)]
     select: SelectChoice,
     #[command(flatten)]
-    experts: Experts,
-    #[command(flatten)]
-    passes: PassChoice,
-    #[command(flatten)]
-    changes: ChangeChoice,
+    stages: StageChoice,
 }
 
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let options = Options {
-            target: Some(self.target.target),
-            caches: self.target.caches,
-            passes: self.passes.options()?,
-            expert_memory: self.experts.memory(),
-            predict_extra: self.experts.predict,
-            defer: self.experts.deferral.defer,
-            ..Options::default()
-        };
-        let options = self.changes.over(options)?;
+        let options = self.stages.options(Some(self.target))?;
         let (selection, language) = (self.select.selection(), self.format.language());
         if language.is_some() && self.kernel.is_some() {
             return Err(Usage("kernels are not drawn: --kernel chooses those whose text is printed".into()).into());

@@ -2,18 +2,16 @@
 
 use std::io::Write;
 
-use ixc::compile::{Options, TargetName};
+use ixc::compile::TargetName;
 use ixc::explain;
 use ixc::passes::decision::Decision;
 use ixc::passes::manager;
 use serde_json::{Value as Json, json};
 
-use super::changed::ChangeChoice;
 use super::choose::ModelArgument;
-use super::experts::Experts;
 use super::output::{self, counted, lines};
-use super::passes::PassChoice;
 use super::select::SelectChoice;
+use super::stage_choice::StageChoice;
 
 /// Prints what compiling a model decides where something else was possible: what was chosen, what lost, and why.
 #[derive(Debug, clap::Args)]
@@ -40,11 +38,7 @@ pub struct Args {
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]
-    experts: Experts,
-    #[command(flatten)]
-    passes: PassChoice,
-    #[command(flatten)]
-    changes: ChangeChoice,
+    stages: StageChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -58,16 +52,7 @@ fn sources() -> Vec<&'static str> {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let options = Options {
-            target: Some(self.target.target),
-            caches: self.target.caches,
-            passes: self.passes.options()?,
-            expert_memory: self.experts.memory(),
-            predict_extra: self.experts.predict,
-            defer: self.experts.deferral.defer,
-            ..Options::default()
-        };
-        let options = self.changes.over(options)?;
+        let options = self.stages.options(Some(self.target))?;
         let model = self.model.open()?;
         let mut decisions = explain::decisions(&model, &options)?;
         if !self.passes_told.is_empty() {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ixc::compile::{Options, TargetName};
+use ixc::compile::TargetName;
 use ixc::files::Output;
 use ixc::frontend::gguf::ShardFile;
 use ixc::model::is_plan;
@@ -12,12 +12,10 @@ use ixc::report::{KIND, Report};
 use ixc::runtime::file;
 
 use super::Usage;
-use super::changed::ChangeChoice;
 use super::choose::ModelArgument;
-use super::experts::Experts;
 use super::force::{Force, reads};
 use super::output::Bytes;
-use super::passes::PassChoice;
+use super::stage_choice::StageChoice;
 use super::terminal::standard_error;
 
 /// The page, and how what is on it is compiled.
@@ -36,11 +34,7 @@ pub struct PageChoice {
     #[arg(long, value_name = "TARGET", requires = "html")]
     target: Option<TargetName>,
     #[command(flatten)]
-    experts: Experts,
-    #[command(flatten)]
-    passes: PassChoice,
-    #[command(flatten)]
-    changes: ChangeChoice,
+    stages: StageChoice,
     #[command(flatten)]
     force: Force,
 }
@@ -51,27 +45,18 @@ impl PageChoice {
     /// # Errors
     /// Where there is none to be, and it is said how to compile for it.
     pub fn is_asked_for(&self) -> anyhow::Result<bool> {
-        let said = self.says_how()?;
+        let said = self.stages.is_given()?;
         match self.html.is_some() {
             false if said => Err(Usage("this says how a page is made: it needs --html FILE".into()).into()),
             asked => Ok(asked),
         }
     }
 
-    /// Whether anything is said of how to compile.
-    fn says_how(&self) -> Result<bool, ixc::Error> {
-        let changes = self.changes.is_given();
-        Ok(self.experts.memory().is_some()
-            || self.experts.deferral.defer > 0
-            || !self.passes.options()?.is_empty()
-            || changes)
-    }
-
     /// Writes the page.
     pub fn run(&self, model: &ModelArgument, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         let path = self.html.clone().unwrap_or_default();
-        let inputs = [model.path(), self.trace.as_deref()].into_iter().flatten().chain(self.changes.files());
+        let inputs = [model.path(), self.trace.as_deref()].into_iter().flatten().chain(self.stages.changes.files());
         let inputs: Vec<&Path> = inputs.collect();
         // Before the work, which would be lost.
         let mut output = self.force.open(&path, &KIND, &inputs)?;
@@ -92,7 +77,7 @@ impl PageChoice {
     }
 
     fn of_plan(&self, path: &Path) -> anyhow::Result<Report> {
-        if self.target.is_some() || self.says_how()? {
+        if self.target.is_some() || self.stages.is_given()? {
             return Err(Usage("a plan is compiled already: --html FILE alone, or --trace with it".into()).into());
         }
         let plan = file::read(path).map_err(ixc::Error::from)?;
@@ -102,15 +87,6 @@ impl PageChoice {
     fn of_model(&self, model: &ModelArgument, output: &mut Output) -> anyhow::Result<Report> {
         let model = model.open()?;
         reads(output, model.gguf.files().iter().map(ShardFile::path))?;
-        let options = Options {
-            target: self.target.map(|target| target.target),
-            caches: self.target.and_then(|target| target.caches),
-            passes: self.passes.options()?,
-            expert_memory: self.experts.memory(),
-            predict_extra: self.experts.predict,
-            defer: self.experts.deferral.defer,
-            ..Options::default()
-        };
-        Ok(Report::of_model(&model, &self.changes.over(options)?)?)
+        Ok(Report::of_model(&model, &self.stages.options(self.target)?)?)
     }
 }

@@ -51,6 +51,7 @@ mod size;
 mod speculation;
 mod spelling;
 mod spent;
+mod stage_choice;
 mod stages;
 mod streaming;
 mod template;
