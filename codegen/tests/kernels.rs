@@ -15,7 +15,7 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
     AttentionWindow, Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks,
-    Elementwise, Embed, Gated, Gather, HeadsSum, IndexTopK, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
+    Elementwise, Embed, Gated, Gather, HeadsSum, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, RmsNorm,
     RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
     SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
@@ -53,6 +53,7 @@ fn pack() {
 
 #[test]
 fn packed_gemv() {
+    let pace = Pace::default();
     let mut group = Group::new("packed_gemv");
     for format in formats(true) {
         for x in activations(format) {
@@ -61,10 +62,7 @@ fn packed_gemv() {
                     let k = blocks * format.block_len().max(x.block_len()) as u32;
                     let (bias, residual) = (tile == 32, rows % 2 == 1);
                     let strategy = MatmulStrategy::Gemv;
-                    group.rows(
-                        Linear { format, x, k, tile, n, bias, residual, strategy, pace: ixc_kernels::Pace::default() },
-                        rows,
-                    );
+                    group.rows(Linear { format, x, k, tile, n, bias, residual, strategy, pace }, rows);
                 }
             }
         }
@@ -73,20 +71,7 @@ fn packed_gemv() {
     for format in [Format::F32R16, Format::F16R16, Format::Bf16R16] {
         for k in ODD {
             let (x, strategy) = (Format::F32, MatmulStrategy::Gemv);
-            group.rows(
-                Linear {
-                    format,
-                    x,
-                    k,
-                    tile: 16,
-                    n: 16,
-                    bias: true,
-                    residual: true,
-                    strategy,
-                    pace: ixc_kernels::Pace::default(),
-                },
-                5,
-            );
+            group.rows(Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, strategy, pace }, 5);
         }
     }
     group.done();
@@ -94,6 +79,7 @@ fn packed_gemv() {
 
 #[test]
 fn packed_gemm() {
+    let pace = Pace::default();
     let mut group = Group::new("packed_gemm");
     for format in formats(true) {
         for x in activations(format) {
@@ -101,10 +87,7 @@ fn packed_gemm() {
                 let k = 2 * format.block_len().max(x.block_len()) as u32;
                 let (tile, bias, residual) = (if rows == 17 { 48 } else { 16 }, rows % 2 == 1, rows > 16);
                 let (n, strategy) = (tile + 16, MatmulStrategy::Gemm);
-                group.rows(
-                    Linear { format, x, k, tile, n, bias, residual, strategy, pace: ixc_kernels::Pace::default() },
-                    rows,
-                );
+                group.rows(Linear { format, x, k, tile, n, bias, residual, strategy, pace }, rows);
             }
         }
     }
@@ -113,6 +96,7 @@ fn packed_gemm() {
 
 #[test]
 fn packed_swiglu() {
+    let pace = Pace::default();
     let mut group = Group::new("packed_swiglu");
     for (gate, up, x, out) in [
         (Format::Q4KR16, Format::Q4KR16, Format::A8Super, Format::A8Super),
@@ -151,7 +135,7 @@ fn packed_swiglu() {
                     gate_bias: false,
                     up_bias: false,
                     strategy,
-                    pace: ixc_kernels::Pace::default(),
+                    pace,
                 },
                 rows,
             );
@@ -163,6 +147,7 @@ fn packed_swiglu() {
 /// Items of fewer weight rows than a block has results: each writes its band of the block.
 #[test]
 fn bands() {
+    let pace = Pace::default();
     let mut group = Group::new("bands");
     for (gate, up, x, out) in [
         (Format::Q4KR16, Format::Q4KR16, Format::A8Super, Format::A8Super),
@@ -190,7 +175,7 @@ fn bands() {
                     gate_bias: false,
                     up_bias: false,
                     strategy,
-                    pace: ixc_kernels::Pace::default(),
+                    pace,
                 },
                 rows,
             );
@@ -212,7 +197,7 @@ fn bands() {
                 gate_bias: false,
                 up_bias: false,
                 strategy,
-                pace: ixc_kernels::Pace::default(),
+                pace,
             },
             13,
         );
@@ -228,6 +213,7 @@ const SPILLS_OF_GRIDS: usize = 4;
 /// registers that others do not need, and a few values wait in memory.
 #[test]
 fn packed_products_keep_their_registers() {
+    let pace = Pace::default();
     let mut others = Vec::new();
     for (target, format) in
         ["zen4", "zen3", "alder-lake"].into_iter().flat_map(|name| formats(true).into_iter().map(move |f| (name, f)))
@@ -239,17 +225,8 @@ fn packed_products_keep_their_registers() {
                 continue;
             }
             for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
-                let spec = Linear {
-                    format,
-                    x,
-                    k: 2048,
-                    tile: 32,
-                    n: 2048,
-                    bias: false,
-                    residual: true,
-                    strategy,
-                    pace: ixc_kernels::Pace::default(),
-                };
+                let spec =
+                    Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy, pace };
                 let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
                 let most =
@@ -266,6 +243,7 @@ fn packed_products_keep_their_registers() {
 /// Weights as they lie in the file: strips that lack rows, blocks that lack columns, and whole ones.
 #[test]
 fn linear_by_packing() {
+    let pace = Pace::default();
     let mut group = Group::new("linear_by_packing");
     for format in formats(false) {
         let len = format.block_len().max(8) as u32;
@@ -282,29 +260,13 @@ fn linear_by_packing() {
             let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
             // Floats have both forms only packed.
             let x = if format.is_quantised() { x } else { format.activation() };
-            group.rows(
-                Linear { format, x, k, tile, n, bias, residual, strategy, pace: ixc_kernels::Pace::default() },
-                rows,
-            );
+            group.rows(Linear { format, x, k, tile, n, bias, residual, strategy, pace }, rows);
         }
     }
     for k in ODD {
         for format in [Format::F32, Format::Bf16] {
             let (x, strategy) = (format.activation(), MatmulStrategy::Gemv);
-            group.rows(
-                Linear {
-                    format,
-                    x,
-                    k,
-                    tile: 3,
-                    n: 3,
-                    bias: false,
-                    residual: false,
-                    strategy,
-                    pace: ixc_kernels::Pace::default(),
-                },
-                2,
-            );
+            group.rows(Linear { format, x, k, tile: 3, n: 3, bias: false, residual: false, strategy, pace }, 2);
         }
     }
     for format in formats(false).into_iter().filter(|format| format.is_quantised()) {
@@ -326,7 +288,7 @@ fn linear_by_packing() {
                 gate_bias: false,
                 up_bias: false,
                 strategy,
-                pace: ixc_kernels::Pace::default(),
+                pace,
             },
             13,
         );
@@ -349,7 +311,7 @@ fn linear_by_packing() {
             gate_bias: false,
             up_bias: false,
             strategy,
-            pace: ixc_kernels::Pace::default(),
+            pace,
         },
         5,
     );
@@ -531,6 +493,7 @@ fn attention_sinks() {
 /// Gated linear units of all kinds, alone and of two products with biases; parts of rows times numbers.
 #[test]
 fn gates() {
+    let pace = Pace::default();
     let mut group = Group::new("gates");
     let acts = [Activation::Silu, Activation::Gelu, Activation::QuickGelu];
     let limits = [None, Some(Bits::of(0.5))];
@@ -574,7 +537,7 @@ fn gates() {
                         gate_bias,
                         up_bias,
                         strategy,
-                        pace: ixc_kernels::Pace::default(),
+                        pace,
                     },
                     13,
                 );
@@ -587,6 +550,7 @@ fn gates() {
 /// A limit of what gates become.
 #[test]
 fn limited_gates() {
+    let pace = Pace::default();
     let mut group = Group::new("limited_gates");
     let act = Activation::LimitedSilu;
     for n in ODD {
@@ -599,23 +563,7 @@ fn limited_gates() {
         let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::of(0.25)));
         let (shift, gate_bias, up_bias) = (None, false, false);
         group.rows(
-            Swiglu {
-                gate,
-                up,
-                x,
-                k,
-                tile,
-                n,
-                out,
-                rows: 13,
-                act,
-                limit,
-                shift,
-                gate_bias,
-                up_bias,
-                strategy,
-                pace: ixc_kernels::Pace::default(),
-            },
+            Swiglu { gate, up, x, k, tile, n, out, rows: 13, act, limit, shift, gate_bias, up_bias, strategy, pace },
             13,
         );
     }
