@@ -12,6 +12,8 @@ use crate::descriptor::KernelText;
 use crate::report::{ProgramTime, Report, Summary};
 use crate::routes::Direction;
 
+const PAGE: &str = include_str!("page.html");
+
 /// Squares of a side at most.
 const MOST_SQUARES: u32 = 256;
 
@@ -86,14 +88,8 @@ pub fn page(report: &Report, kernels: &[KernelText]) -> String {
     let kernels = programs.iter().filter_map(of).collect();
     let data = Data { summary: report.summary(), grid: &report.grid, cells: Cells::new(report), programs, kernels };
     // Numbers, strings and lists: there is nothing that could not be written.
-    let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned()).replace('<', "\\u003c");
-    let title = format!("{} on {}", report.model, report.grid.name);
-    let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    // Title and data may hold any text, also `@DATA@`: only the page's own text is searched for the marks.
-    let text = include_str!("page.html");
-    let (before, rest) = text.split_once("@TITLE@").unwrap_or((text, ""));
-    let (between, after) = rest.split_once("@DATA@").unwrap_or((rest, ""));
-    [before, &title, between, &json, after].concat()
+    let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned());
+    ixc_files::page::filled(PAGE, &format!("{} on {}", report.model, report.grid.name), &json)
 }
 
 #[cfg(test)]
@@ -116,11 +112,7 @@ mod tests {
     fn a_page_needs_nothing_else_and_its_data_cannot_break_out() {
         let (report, kernels) = simulated(8);
         let page = page(&report, &kernels);
-        assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("src="));
-        for tag in ["<script nonce=\"ixc\">", "<style nonce=\"ixc\">"] {
-            assert_eq!(page.matches(tag).count(), 1, "{tag}");
-        }
-        assert!(!page.contains(" style=\"") && !page.contains("innerHTML"));
+        assert_eq!(ixc_testing::pages::forbidden(PAGE, "ixc"), [""; 0]);
         assert!(page.contains("<title>@DATA@&lt;/script>&lt;b>&amp; on tiny</title>"), "{page}");
         assert_eq!(page.matches("</script>").count(), 2);
         let start = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();

@@ -8,6 +8,7 @@
 //! | [`identity`] | which file a path leads to, whatever it is called |
 //! | [`output`] | writing: opened before the work, whole or not there, never onto an input |
 //! | [`folder`] | folders that are whole or not there |
+//! | [`page`] | pages with data in them |
 //! | [`own`] | files that this user's runs keep for themselves |
 //!
 //! ```
@@ -37,6 +38,7 @@ pub mod identity;
 pub mod open;
 pub mod output;
 pub mod own;
+pub mod page;
 pub mod text;
 
 pub use folder::{KeptFolder, NewFolder};

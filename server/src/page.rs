@@ -45,30 +45,7 @@ mod tests {
     #[test]
     fn the_page_has_nothing_that_its_policy_refuses() {
         assert_eq!(PAGE.matches("NONCE").count(), 2);
-        for tag in ["<script", "<style"] {
-            assert_eq!(PAGE.matches(tag).count(), 1);
-            assert!(PAGE.contains(&format!("{tag} nonce=\"NONCE\">")), "{tag}");
-        }
-        for never in [
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacentHTML",
-            "document.write",
-            "eval(",
-            " style=\"",
-            "src=",
-            "@import",
-            "url(",
-        ] {
-            assert!(!PAGE.contains(never), "{never}");
-        }
-        // No handlers in markup, and nothing of another place: addresses are those of this server.
-        let script = PAGE.find("<script").unwrap();
-        assert!(
-            !PAGE[..script].contains(" on")
-                || !PAGE[..script].split_whitespace().any(|word| word.starts_with("onclick="))
-        );
-        assert!(!PAGE.replace("https?:", "").contains("https://") && !PAGE.replace("https?:", "").contains("http://"));
+        assert_eq!(ixc_testing::pages::forbidden(PAGE, "NONCE"), [""; 0]);
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@
 //! | [`bits`] | tables of checksums, which say whether a change changed a result |
 //! | [`modules`] | which modules of a crate use which |
 //! | [`mod@nmse`] | how far numbers are from exact ones |
+//! | [`pages`] | what no page of ours has |
 //! | [`qemu`] | whether QEMU executes the test |
 //! | [`tools`] | which version of another tool a test takes |
 
@@ -13,5 +14,6 @@ pub mod becomes;
 pub mod bits;
 pub mod modules;
 pub mod nmse;
+pub mod pages;
 pub mod qemu;
 pub mod tools;
