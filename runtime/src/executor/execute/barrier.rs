@@ -191,9 +191,15 @@ impl Pass<'_> {
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
             debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());
-            // SAFETY: the inputs were made for `max_tokens` times `top_k` words, and there are no more tokens than that; all
+            // Where ids are nobody's there are fewer routed rows than a kernel may be given: words of an earlier, longer step may not stay there, since
+            // kernels trust them to be below this step's tokens.
+            let (bytes, rest) = (size_of_val(words), (ids.len() - words.len()) * INDEX_BYTES as usize);
+            // SAFETY: the inputs were made for `max_tokens` times `top_k` words, and there are no more ids than that; all
             // other threads wait at the barrier.
-            unsafe { to.base().copy_from_nonoverlapping(words.as_ptr().cast(), size_of_val(words)) };
+            unsafe {
+                to.base().copy_from_nonoverlapping(words.as_ptr().cast(), bytes);
+                to.base().add(bytes).write_bytes(0, rest);
+            }
         }
         Ok(())
     }
