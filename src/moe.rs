@@ -184,7 +184,12 @@ impl Moe {
         let model = match path {
             None => Model::new(crate::demo::open()?)?,
             Some(path) if is_plan(path) => {
-                return Moe::of_plan_file(open_plan(path, None)?, path.parent().unwrap_or(path), &options.run);
+                if options.compile.max_tokens.is_some() {
+                    return Err(Error::PlanSays { what: session::ROWS });
+                }
+                let file = open_plan(path, None)?;
+                session::is_for(&file.plan, &options.compile)?;
+                return Moe::of_plan_file(file, path.parent().unwrap_or(path), &options.run);
             }
             Some(path) => Model::open(path)?,
         };
@@ -208,7 +213,7 @@ impl Moe {
     /// When it is no plan of experts, malformed, its model is not there or another, or this machine cannot run it.
     pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::Options) -> Result<Moe, Error> {
         let (run, _) = session::engine_options(&file, folder, run, None)?;
-        let mut experts = ExpertLayers::load_file(file, folder, &run)?;
+        let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(session::not_loaded)?;
         let (layers, streams) = (experts.layers().to_vec(), experts.stream().is_some());
         let (submitted, work) = channel::<Work>();
         let open = Arc::new(Signal::default());

@@ -56,6 +56,8 @@ const PASSES: &str = "what passes make of the model";
 const START: &str = "what all passes made of the model";
 /// What of tuned choices a plan has.
 const TUNED: &str = "how weights are cut";
+/// How long its steps are.
+pub(crate) const ROWS: &str = "how many rows a step has";
 
 mod stop;
 
@@ -312,9 +314,7 @@ impl Session {
     /// As for [`Session::of_plan`], and when its weights are damaged.
     pub fn of_plan_file(file: PlanFile, folder: &Path, options: &SessionOptions) -> Result<Session, Error> {
         let (plan, run) = (&file.plan, &options.run);
-        if let Some(wanted) = options.compile.target.filter(|wanted| wanted.name() != plan.target) {
-            return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
-        }
+        is_for(plan, &options.compile)?;
         if let Output::Experts { .. } = plan.output {
             return Err(LoadError::NoSteps.into());
         }
@@ -337,12 +337,7 @@ impl Session {
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let (engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
         let gauge = engine_options.gauge.clone().unwrap_or_default();
-        let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
-            LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
-                Error::NeedsCpu { source }
-            }
-            error => error.into(),
-        })?;
+        let engine = Engine::load_file(file, folder, &engine_options).map_err(not_loaded)?;
         let tokenizer = Tokenizer::new(&spec).map(Arc::new);
         Ok(Session {
             engine,
@@ -911,6 +906,27 @@ pub(crate) fn compile_for(
             let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
             Ok((compile::compile(model, &mapped)?, None))
         }
+    }
+}
+
+/// Whether a plan is for the target that is asked for, if one is.
+///
+/// # Errors
+/// [`Error::OtherTarget`].
+pub(crate) fn is_for<K>(plan: &Plan<K>, wanted: &compile::Options) -> Result<(), Error> {
+    match wanted.target.filter(|wanted| wanted.name() != plan.target) {
+        Some(wanted) => Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() }),
+        None => Ok(()),
+    }
+}
+
+/// Why a plan is not loaded; that this CPU lacks something is an error of its own.
+pub(crate) fn not_loaded(error: LoadError) -> Error {
+    match error {
+        LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
+            Error::NeedsCpu { source }
+        }
+        error => error.into(),
     }
 }
 

@@ -29,7 +29,7 @@ typedef struct {
     const char *target; /* "avx2", "avx512", "amx", "portable"; NULL for the best that this machine runs */
     uint64_t memory;    /* bytes that all may take, beyond which experts are streamed; 0 for what the machine has left */
     uint32_t threads;   /* 0 for one for each processor */
-    uint32_t max_rows;  /* rows of a step; 0 for 512 to 2048, by the model */
+    uint32_t max_rows;  /* rows of a step; 0 for 512 to 2048, by the model, and for a plan, which says it */
 } ixc_options;
 
 /* A layer that has routed experts. */

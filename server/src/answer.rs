@@ -70,6 +70,7 @@ pub(crate) struct Answer {
     /// When it was asked for, and when its first token was made.
     begun: Instant,
     first: Option<Instant>,
+    ended: Option<Instant>,
     /// How likely tokens were whose text has not been said.
     likely: Vec<(Likely, Vec<Likely>)>,
 }
@@ -84,6 +85,7 @@ impl Answer {
             guessed: Guessed::default(),
             begun: Instant::now(),
             first: None,
+            ended: None,
             likely: Vec::new(),
         }
     }
@@ -176,6 +178,7 @@ impl Answer {
                 }
                 Some(Event::Ended { end, made }) => {
                     self.usage.made = made;
+                    self.ended = Some(Instant::now());
                     self.end = Some(end);
                     self.events.close();
                     self.parser.take().map(Parser::finish).unwrap_or_default()
@@ -227,8 +230,9 @@ impl Answers {
 
     /// How long an answer's prompt took, with waiting, and what came behind.
     pub(crate) fn times(&self, number: usize) -> (Duration, Duration) {
-        let Some(Answer { begun, first, .. }) = self.list.get(number) else { return Default::default() };
-        first.map_or_else(|| (begun.elapsed(), Duration::ZERO), |first| (first - *begun, first.elapsed()))
+        let Some(Answer { begun, first, ended, .. }) = self.list.get(number) else { return Default::default() };
+        let end = ended.unwrap_or_else(Instant::now);
+        first.map_or_else(|| (end - *begun, Duration::ZERO), |first| (first - *begun, end - first))
     }
 
     /// How many there are.

@@ -58,7 +58,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
         limit: Some(limit),
         sampling: sampling(&app, &fields).await?,
         stop: fields.stop("stop_sequences")?,
-        ignore_end: false,
+        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         constraint,
         likeliest: None,
         count: 1,

@@ -216,14 +216,18 @@ impl Fields {
     }
 }
 
-/// Whether these can be [`Options::defaults`](crate::Options::defaults): texts to stop at and lengths, which every request would be refused for.
+/// Whether these can be [`Options::defaults`](crate::Options::defaults): texts and lengths, for which every request would be refused.
 ///
 /// # Errors
 /// What is wrong, for people.
 pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
     let fields = Fields(defaults.clone());
-    let checked = fields.stop("stop").and_then(|_| fields.stop("stop_sequences")).and_then(|_| fields.limit());
-    checked.map(drop).map_err(|error| error.message().to_owned())
+    let checked = || -> Result<(), HttpError> {
+        ["stop", "stop_sequences"].into_iter().try_for_each(|name| fields.stop(name).map(drop))?;
+        fields.limit()?;
+        crate::wanted::breakers(&fields).map(drop)
+    };
+    checked().map_err(|error| error.message().to_owned())
 }
 
 /// How many values a text has, at most: each but the first stands behind a comma or at the beginning of a list or an object.

@@ -57,8 +57,8 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
     let wanted = Wanted {
         limit: fields.limit()?.flatten(),
         sampling: sampling(&app, &fields).await?,
-        stop: Vec::new(),
-        ignore_end: false,
+        stop: fields.stop("stop")?,
+        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         constraint: constraint_of_chat(&chat)?,
         likeliest: None,
         count: 1,

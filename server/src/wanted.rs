@@ -64,7 +64,7 @@ fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     }
 }
 
-fn breakers(fields: &Fields) -> Result<Option<Vec<String>>, HttpError> {
+pub(crate) fn breakers(fields: &Fields) -> Result<Option<Vec<String>>, HttpError> {
     let wrong = || {
         let most = format!("a list of at most {MOST_BREAKERS} texts, each of 1 to {MOST_BREAKER_BYTES} bytes");
         HttpError::invalid(Some("dry_sequence_breakers"), format!("dry_sequence_breakers must be {most}"))

@@ -333,6 +333,12 @@ fn plans_of_experts_are_files_of_their_own_kind() {
     command.arg(&plan).arg(crate::support::demo_model());
     crate::support::stdout(command);
     let run = options(Target::AVX2);
+    // What a plan says itself nobody else does.
+    let refused = |options: MoeOptions| Moe::open(Some(&plan), &options).err().unwrap().to_string();
+    assert!(refused(options(Target::PORTABLE)).contains("avx2"), "{}", refused(options(Target::PORTABLE)));
+    let mut rows = options(Target::AVX2);
+    rows.compile.max_tokens = Some(7);
+    assert!(refused(rows).contains("how many rows a step has"));
     let (of_file, of_model) = (Moe::open(Some(&plan), &run).unwrap(), Moe::open(None, &run).unwrap());
     for layer in of_file.layers() {
         let call = Call::random(layer, 5, &mut Random::new(34));
