@@ -1,5 +1,5 @@
-//! What was measured to be faster than what the caches say, kept in a file: `ixc kernel tune` writes it, and whatever compiles a model for the
-//! same machine reads it.
+//! What was measured to be faster than what the caches say, kept in a file: `ixc kernel tune` writes it, and whatever compiles a model for the same
+//! machine to run it reads it.
 //!
 //! ```text
 //! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv       to tuned-TARGET.json in the user's cache folder
@@ -17,16 +17,15 @@ use std::path::{Path, PathBuf};
 
 use ixc_files::{ReadError, own, read_text};
 use ixc_ir::graph::Module;
-use ixc_kernels::MatmulStrategy;
-use ixc_kernels::candidates::Weight;
 use ixc_passes::options::{OptionSet, OptionValue};
 use ixc_passes::tile::{self, TUNED};
+pub use ixc_passes::tuned::Kernel;
 use ixc_passes::tuned::{Choice, Tuned as Choices};
-use ixc_targets::Target;
+use ixc_targets::{CoreCaches, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::build::BUILD;
+use crate::build;
 use crate::cache_file::write_bytes;
 use crate::error::tuned::TunedError;
 use crate::machine::features::cpu_name;
@@ -134,8 +133,8 @@ fn is_of(path: &Path, stored: &Stored, by: &By, target: &str) -> Result<(), Tune
         let [found, wanted] = [found, wanted].map(|text| text.chars().take(64).collect());
         TunedError::Other { path: path.to_owned(), key, found, wanted }
     };
-    if stored.ixc != BUILD.version {
-        return Err(other("ixc", &stored.ixc, BUILD.version));
+    if stored.ixc != build::version() {
+        return Err(other("ixc", &stored.ixc, build::version()));
     }
     if stored.target != target {
         return Err(other("target", &stored.target, target));
@@ -208,12 +207,27 @@ impl Tuned {
     }
 
     /// Tells the pass `tile`, where code is made for `target`; `is_native` says whether that is so because it is this machine's.
-    pub fn tell(&self, options: OptionSet, target: Target, is_native: bool) -> OptionSet {
+    pub fn tell(&self, options: OptionSet, (target, caches): (Target, &CoreCaches), is_native: bool) -> OptionSet {
         if self.target != target.name() || !(self.is_named || is_native) {
             return options;
         }
         let mut tile: tile::Options = options.of();
-        tile.tuned.0.extend(self.choices.0.iter().cloned());
+        // What an option says counts, whatever a file says.
+        let said = std::mem::take(&mut tile.tuned.0);
+        let is_said = |choice: &Choice| said.iter().any(|said| said.kernel() == choice.kernel());
+        let of_file: Vec<&Choice> = self.choices.0.iter().filter(|choice| !is_said(choice)).collect();
+        // Nobody asked for what lies in the user's folder: what is no candidate any more is in nobody's way.
+        let is_taken = |choice: &&&Choice| {
+            let of_weight: Vec<&Choice> = of_file.iter().copied().filter(|of| of.weight == choice.weight).collect();
+            let is_taken = self.is_named || tile::accepts(&choice.weight, &of_weight, target, caches);
+            if !is_taken {
+                let file = self.path.display();
+                tracing::warn!(%file, %choice, "is no candidate any more, and ignored; `ixc kernel tune` finds another");
+            }
+            is_taken
+        };
+        let taken: Vec<Choice> = of_file.iter().filter(is_taken).copied().cloned().collect();
+        tile.tuned.0 = taken.into_iter().chain(said).collect();
         options.with(&tile)
     }
 }
@@ -224,19 +238,50 @@ pub fn weights(module: &Module) -> usize {
     why.filter(|why| why.starts_with(TUNED)).count()
 }
 
-/// A kernel of a weight.
-pub type Kernel = (Weight, MatmulStrategy);
+/// A file that choices are put into.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where it is, or will be.
+    pub path: PathBuf,
+    /// Whether it is the one in the user's folder, of which whatever does not hold here any more gives way; one that somebody named is not written over.
+    pub is_own: bool,
+}
+
+impl Place {
+    /// What holds there.
+    ///
+    /// # Errors
+    /// Where what is there is none, or was made for something else, and somebody named it.
+    pub fn check(&self, target: Target, by: &By) -> Result<(), Error> {
+        self.held(target, by).map(drop)
+    }
+
+    fn held(&self, target: Target, by: &By) -> Result<Option<(Stored, Choices)>, Error> {
+        let held = read(&self.path).and_then(|found| {
+            let Some((stored, choices)) = found else { return Ok(None) };
+            is_of(&self.path, &stored, by, target.name())?;
+            Ok(Some((stored, choices)))
+        });
+        match held {
+            Err(error) if self.is_own && matches!(error, Error::Tuned(_)) => {
+                tracing::warn!(%error, "what was tuned before gives way");
+                Ok(None)
+            }
+            held => held,
+        }
+    }
+}
 
 /// Puts what was found for a kernel of a weight into a file, in place of what stands there for it, or takes that out where nothing is faster; all others
 /// stay. The file is written aside and renamed.
 ///
 /// # Errors
-/// Where what is there is none, or was made for something else; what the system says.
-pub fn put(path: &Path, target: Target, by: &By, (weight, strategy): Kernel, row: Option<Row>) -> Result<(), Error> {
-    let mut rows = match read(path)? {
+/// As [`Place::check`]; what the system says.
+pub fn put(place: &Place, target: Target, by: &By, kernel: Kernel, row: Option<Row>) -> Result<(), Error> {
+    let path = place.path.as_path();
+    let mut rows = match place.held(target, by)? {
         Some((stored, choices)) => {
-            is_of(path, &stored, by, target.name())?;
-            let is_other = |(_, other): &(Row, &Choice)| (other.weight, other.strategy) != (weight, strategy);
+            let is_other = |(_, other): &(Row, &Choice)| other.kernel() != kernel;
             let kept: Vec<Row> =
                 stored.rows.iter().cloned().zip(&choices.0).filter(is_other).map(|(row, _)| row).collect();
             if row.is_none() && kept.len() == stored.rows.len() {
@@ -252,7 +297,7 @@ pub fn put(path: &Path, target: Target, by: &By, (weight, strategy): Kernel, row
     let stored = Stored {
         format: FORMAT.to_owned(),
         version: VERSION,
-        ixc: BUILD.version.to_owned(),
+        ixc: build::version().to_owned(),
         target: target.name().to_owned(),
         by: by.clone(),
         crc32: crc(&rows).map_err(failed)?,
@@ -269,6 +314,10 @@ mod tests {
     const CHOICES: [&str; 2] =
         ["q4_k_r16 x=a8_super n=64 k=256: gemv@0/1", "q4_k_r16 x=a8_super n=64 k=256: rows=16 gemm/48"];
 
+    fn named(path: &Path) -> Place {
+        Place { path: path.to_owned(), is_own: false }
+    }
+
     fn written(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("ixc-tuned-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -277,7 +326,7 @@ mod tests {
         for text in CHOICES {
             let choice: Choice = text.parse().unwrap();
             let row = Row { choice: text.to_owned(), instead_of: "rows=32 gemm/96".to_owned(), ratio: [1.5, 1.4, 1.6] };
-            put(&path, Target::AVX2, &By::Cpu(cpu_name()), (choice.weight, choice.strategy), Some(row)).unwrap();
+            put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), choice.kernel(), Some(row)).unwrap();
         }
         path
     }
@@ -290,20 +339,40 @@ mod tests {
         let other = CHOICES[0].replace("@0/1", "@2048/1");
         let row = Row { choice: other.clone(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1] };
         let choice: Choice = other.parse().unwrap();
-        let kernel = (choice.weight, choice.strategy);
-        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
+        let kernel = choice.kernel();
+        put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
         // Where nothing is faster any more, it is gone.
-        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
+        put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[1]);
-        put(&path, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
+        put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
         // A named target that is another, and one that nobody named.
+        let caches = Target::AVX2.row().caches();
         assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2, and this is amx"));
-        assert!(tuned.tell(OptionSet::default(), Target::AMX, true).is_empty());
-        let told: tile::Options = tuned.tell(OptionSet::default(), Target::AVX2, false).of();
-        assert_eq!(told.tuned, tuned.choices);
+        assert!(tuned.tell(OptionSet::default(), (Target::AMX, &caches), true).is_empty());
+        let told = |tuned: &Tuned, options: OptionSet, is_native: bool| {
+            let told: tile::Options = tuned.tell(options, (Target::AVX2, &caches), is_native).of();
+            told.tuned
+        };
+        assert_eq!(told(&tuned, OptionSet::default(), false), tuned.choices);
+        // What an option says of a kernel stands in place of what a file says of it.
+        let said = tile::Options { tuned: Choices(vec![choice.clone()]), ..tile::Options::default() };
+        let file = Tuned { choices: Choices(vec![CHOICES[0].parse().unwrap()]), ..tuned.clone() };
+        assert_eq!(told(&file, OptionSet::default().with(&said), false), said.tuned);
+        // What nobody named is taken where it holds, and is in nobody's way where it does not.
         let own = Tuned { is_named: false, ..tuned };
-        assert!(own.check(Target::AMX).is_ok() && own.tell(OptionSet::default(), Target::AVX2, false).is_empty());
+        assert!(own.check(Target::AMX).is_ok() && told(&own, OptionSet::default(), false).0.is_empty());
+        assert!(
+            told(&own, OptionSet::default(), true).0.is_empty(),
+            "n = 64 has no items of 16 rows with chunks of 48"
+        );
+        std::fs::write(&path, "{").unwrap();
+        let place = Place { path: path.clone(), is_own: true };
+        assert!(named(&path).check(Target::AVX2, &By::Cpu(cpu_name())).is_err());
+        place.check(Target::AVX2, &By::Cpu(cpu_name())).unwrap();
+        let row = Row { choice: CHOICES[0].to_owned(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1] };
+        put(&place, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
+        assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[0]);
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
@@ -320,7 +389,7 @@ mod tests {
         assert!(error(&text.replace("gemm/48", "gemm/24")).contains("the file is damaged"));
         assert!(error(&text.replace("\"rows\"", "\"more\": 1, \"rows\"")).contains("unknown field `more`"));
         assert!(error(&text.replace(&cpu_name(), "other")).contains("was tuned for the CPU other"));
-        assert!(error(&text.replace(BUILD.version, "0.0.0")).contains("was tuned for ixc 0.0.0"));
+        assert!(error(&text.replace(build::version(), "0.0.0")).contains("was tuned for ixc 0.0.0"));
         // A checksum says nothing of what a row means.
         let mut stored: Stored = serde_json::from_str(&text).unwrap();
         stored.rows[1].choice = "q4_k_r16 x=a8_super n=64 k=256: magic".to_owned();

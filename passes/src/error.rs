@@ -205,7 +205,9 @@ pub enum TileError {
         known: String,
     },
     /// A tuned choice that is none of a weight's candidates.
-    #[error("{choice:?} is no candidate of @{name}, whose products are cut into {own}: tune it again")]
+    #[error(
+        "{choice:?} is no candidate of @{name}, whose products are cut into {own}: tune it again, or give no file that says so"
+    )]
     Tuned {
         /// The weight.
         name: String,

@@ -221,6 +221,11 @@ pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, cach
     Cut::cheapest(weight, &[rows], (target, caches), Options::default().limits(), false).tiling
 }
 
+/// Whether a weight can be cut as these choices say together, with the default options.
+pub fn accepts(weight: &candidates::Weight, choices: &[&Choice], target: Target, caches: &CoreCaches) -> bool {
+    Cut::tuned(weight, choices, "", (target, caches), Options::default().limits(), false).is_ok()
+}
+
 /// What the reason of a tuned weight begins with.
 pub const TUNED: &str = "tuned: ";
 
@@ -351,7 +356,7 @@ impl Cut {
             if !all.contains(&rows) || last != Some(choice.strategy) {
                 return Err(refused(choice));
             }
-            cut = Cut { told: cut.told, ..Cut::cheapest(weight, &[rows], machine, limits, false) };
+            cut = Cut::cheapest(weight, &[rows], machine, limits, false);
             if by(&cut.tiling) != by(&own.tiling) {
                 return Err(refused(choice));
             }
@@ -383,10 +388,10 @@ impl Cut {
             let said = texts.iter().filter_map(|text| text.split_once(": ")).map(|(_, said)| said);
             cut.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
             if tells {
+                let rejected = (own.tiling != cut.tiling)
+                    .then(|| Rejected::new(own.tiling.to_string(), "another was measured to be faster"));
                 let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
-                cut.told.push(
-                    decision.over_all([Rejected::new(own.tiling.to_string(), "another was measured to be faster")]),
-                );
+                cut.told = vec![decision.over_all(rejected)];
             }
         }
         Ok(cut)
@@ -460,14 +465,15 @@ fn cycles(cost: f64) -> String {
 impl Kernels {
     fn cheapest(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches, tells: bool) -> Kernels {
         let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
+        // Chunks that lost, with those that won.
+        let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
         let name = |each: &Candidate| format!("{} by {}", each.strategy, each.row_chunk);
         for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
             let cost = |each: &Candidate| each.cost_of_a_row(caches);
             let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
             let Some(best) = best else { continue };
             if tells {
-                let others = chunks.iter().filter(|each| each.row_chunk != best.row_chunk);
-                rejected.extend(others.map(|each| Rejected::new(name(each), cycles(cost(each)))));
+                chunks_lost.extend(chunks.iter().map(|each| (each.clone(), best.clone())));
             }
             let Some((first, before)) = from.last() else {
                 from.push((1, best.clone()));
@@ -508,16 +514,33 @@ impl Kernels {
                 }
             }
         }
-        Kernels { rows, from, rejected }
+        let kernels = Kernels { rows, from, rejected: Vec::new() };
+        let lost = chunks_lost.iter().filter_map(|(each, best)| {
+            // More rows than the kernel is given are as many as it is given.
+            let most =
+                kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
+            let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
+            let why =
+                || format!("{}, by {won} {}", cycles(each.cost_of_a_row(caches)), cycles(best.cost_of_a_row(caches)));
+            (lost != won).then(|| Rejected::new(format!("{} by {lost}", each.strategy), why()))
+        });
+        let rejected = lost.chain(rejected).collect();
+        Kernels { rejected, ..kernels }
+    }
+
+    /// Kernels with the least and the most rows that each is given.
+    fn uses(&self) -> impl Iterator<Item = (u32, &Candidate, u32)> {
+        let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
+        self.from.iter().zip(ends).map(|((from, candidate), up_to)| (*from, candidate, up_to))
     }
 
     /// Which kernel does how many rows, over which others.
     fn told(&self, caches: &CoreCaches) -> Decision {
-        let each = |(from, candidate): &(u32, Candidate)| {
-            let from = if *from > 1 { format!(" from {from} rows") } else { String::new() };
-            format!("{} by {}{from}", candidate.strategy, candidate.row_chunk)
+        let each = |(from, candidate, up_to): (u32, &Candidate, u32)| {
+            let from = if from > 1 { format!(" from {from} rows") } else { String::new() };
+            format!("{} by {}{from}", candidate.strategy, candidate.row_chunk.min(up_to))
         };
-        let chosen = self.from.iter().map(each).collect::<Vec<_>>().join(", ");
+        let chosen = self.uses().map(each).collect::<Vec<_>>().join(", ");
         let why = self
             .last()
             .map_or_else(String::new, |last| format!("{}: {}", last.strategy, cycles(last.cost_of_a_row(caches))));
@@ -529,9 +552,8 @@ impl Kernels {
     }
 
     fn part(&self, weight: &candidates::Weight, limits: Limits) -> tiling::RowTiles {
-        let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
         let bands = std::iter::once(self.band(weight, limits, None)).chain(std::iter::repeat(None));
-        let uses = self.from.iter().zip(ends).zip(bands).map(|(((_, candidate), up_to_rows), band)| Use {
+        let uses = self.uses().zip(bands).map(|((_, candidate, up_to_rows), band)| Use {
             strategy: candidate.strategy,
             up_to_rows,
             row_chunk: candidate.row_chunk.min(up_to_rows),

@@ -42,6 +42,16 @@ pub struct Choice {
     pub pace: Pace,
 }
 
+/// A kernel of a weight.
+pub type Kernel = (Weight, MatmulStrategy);
+
+impl Choice {
+    /// What it is for: of several for one the last counts.
+    pub fn kernel(&self) -> Kernel {
+        (self.weight, self.strategy)
+    }
+}
+
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Weight { format, x, n, k, products, block, sub_block } = self.weight;

@@ -49,9 +49,9 @@ pub enum TunedError {
         /// What would be right.
         expected: &'static str,
     },
-    /// Nothing measures a kernel for another machine, and nothing reads what a model of its CPU says unless it is told.
+    /// Nothing reads what is faster for another target than this machine's own unless it is told.
     #[error(
-        "target {target} is not this machine: name a file to write with -o, which `--tuned FILE --target {target}` reads"
+        "the user's folder keeps what is faster for this machine's own target, and {target} is another: name a file to write with -o, which `--tuned FILE --target {target}` reads"
     )]
     NoPlace {
         /// The target.

@@ -120,7 +120,7 @@ pub fn failure(chosen: &Chosen, failing: &Failing, seed: u64, engine: Engine) ->
     }
 }
 
-/// Numbers, and the names behind `%` and in backquotes or quotes, say which part of a kernel it was, not what went wrong.
+/// Numbers and the names behind `%` say which part of a kernel it was, not what went wrong.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut in_name = false;
@@ -136,9 +136,10 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// Makes a kernel small that fails; `fails` says whether another does in the same manner, and is asked `most` times at most.
-pub fn reduce(failing: &Failing, most: usize, fails: &mut dyn FnMut(&Failing) -> bool) -> Reduced {
-    let mut search = Search { smallest: failing.clone(), tried: 0, most, fails };
+/// Makes a kernel small that fails; `fails` says whether another does in the same manner, and is asked `most` times at most. Dims stay where it is not told
+/// of their values.
+pub fn reduce(failing: &Failing, keeps_dims: bool, most: usize, fails: &mut dyn FnMut(&Failing) -> bool) -> Reduced {
+    let mut search = Search { smallest: failing.clone(), keeps_dims, tried: 0, most, fails };
     loop {
         let before = search.smallest.clone();
         search.statements();
@@ -156,6 +157,7 @@ pub fn reduce(failing: &Failing, most: usize, fails: &mut dyn FnMut(&Failing) ->
 
 struct Search<'f> {
     smallest: Failing,
+    keeps_dims: bool,
     tried: usize,
     most: usize,
     fails: &'f mut dyn FnMut(&Failing) -> bool,
@@ -302,7 +304,7 @@ impl Search<'_> {
             }
         }
         let mut at = 0;
-        while at < self.smallest.kernel.dims.len() && !self.is_over() {
+        while at < self.smallest.kernel.dims.len() && !self.keeps_dims && !self.is_over() {
             let mut dims = self.smallest.dims.clone();
             if at < dims.len() {
                 dims.remove(at);
@@ -700,7 +702,7 @@ mod tests {
             text.find(" mul f32x8 ").is_some_and(|at| text[at..].contains("store f32x8"))
         };
         assert!(fault(&failing));
-        let reduced = reduce(&failing, 5000, &mut fault);
+        let reduced = reduce(&failing, false, 5000, &mut fault);
         let after = Counts::of(&reduced.smallest.kernel);
         println!("{before:?} -> {after:?} by {}\n{}", reduced.tried, reduced.smallest.kernel);
         assert!(reduced.complete && fault(&reduced.smallest));
@@ -708,7 +710,7 @@ mod tests {
         assert!((after.loops, after.buffers, after.dims) == (0, 1, 0), "{after:?}\n{}", reduced.smallest.kernel);
         assert_eq!(reduced.smallest.dims, [0_i64; 0]);
         // The same again is as small as that.
-        assert_eq!(reduce(&reduced.smallest, 5000, &mut fault).smallest, reduced.smallest);
+        assert_eq!(reduce(&reduced.smallest, false, 5000, &mut fault).smallest, reduced.smallest);
     }
 
     /// The fault is one of what is computed: a product whose factors stand the other way about in what "runs" it.
@@ -730,7 +732,7 @@ mod tests {
         if !differs(&failing) {
             panic!("the kernel has no subtraction that matters: {}", failing.kernel);
         }
-        let reduced = reduce(&failing, 5000, &mut |failing| differs(failing));
+        let reduced = reduce(&failing, false, 5000, &mut |failing| differs(failing));
         let text = reduced.smallest.kernel.to_string();
         assert!(differs(&reduced.smallest) && text.contains(" sub "), "{text}");
         assert!(Counts::of(&reduced.smallest.kernel).statements <= 6, "{text}");
@@ -747,7 +749,7 @@ mod tests {
         };
         assert!(says.contains("vectors of up to # bytes"), "{says}");
         let manner = Failure::Refused(says);
-        let reduced = reduce(&failing, 5000, &mut |failing| {
+        let reduced = reduce(&failing, false, 5000, &mut |failing| {
             super::failure(&chosen, failing, 0, Engine::Emulator).as_ref() == Some(&manner)
         });
         assert!(Counts::of(&reduced.smallest.kernel).statements <= 2, "{}", reduced.smallest.kernel);

@@ -71,7 +71,8 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
         let _ = fs::remove_file(&file);
         let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: own.to_string(), ratio: [1.2, 1.1, 1.3] };
         let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
-        ixc::tuned::put(&file, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
+        let place = ixc::tuned::Place { path: file.clone(), is_own: false };
+        ixc::tuned::put(&place, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
     };
     let run = |tuned: &str| {
         let words = ["run", "-p", "The borrow checker", "-n", "6", "--temp", "0", "--stats", "--tuned", tuned];
@@ -140,9 +141,13 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
     let choice = format!("{format} x={x} n={n} k={k}: gemm/48");
     let target = Target::native();
     let file = folder.join("ixc").join(format!("tuned-{}.json", target.name()));
-    let row = ixc::tuned::Row { choice: choice.clone(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3] };
-    let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
-    ixc::tuned::put(&file, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
+    let put = |choice: &str| {
+        let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3] };
+        let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
+        let place = ixc::tuned::Place { path: file.clone(), is_own: true };
+        ixc::tuned::put(&place, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
+    };
+    put(&choice);
     let run = |more: &[&str]| {
         let words = ["run", "-p", "a", "-n", "1", "--temp", "0", "--stats"];
         let output = ixc(words.iter().chain(more)).env("XDG_CACHE_HOME", &folder).output().unwrap();
@@ -155,6 +160,11 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
     assert!(!run(&["--tuned", "none"]).contains("tuned  "));
     fs::write(&file, "{").unwrap();
     assert!(!run(&[]).contains("tuned  "));
+    // Nor is one that is whole, and has what no kernel offers; and whatever is there, tuning puts another in its place.
+    put(&choice.replace("gemm/48", "gemm/47"));
+    assert!(!run(&[]).contains("tuned  "));
+    put(&choice);
+    assert!(run(&[]).contains("tuned  "));
 }
 
 #[test]

@@ -20,12 +20,12 @@ use super::choice::{InputChoice, KernelChoice, dims_text};
 #[command(
     after_help = "Without --while, what fails is found out first: that the emulator's results differ from the interpreter's, that the kernel cannot be \
 compiled or run, or that the compiler panics. Kernels that are tried all verify. With --while, CMD says whether one fails: `sh` runs it with the path \
-of a file as its argument $1, and status 0 is \"still fails\". What was found so far is written where it is interrupted by --tries, too.
+of a file as its argument $1, and status 0 is \"still fails\"; dims stay as they are then. What was found so far is written where it is interrupted by --tries, too.
 
 EXAMPLES:
   ixc kernel reduce broken.ix -o small.ix
   ixc kernel reduce demo:route --target zen4 -o small.ix
-  ixc kernel reduce k.ix -o small.ix --while '! ixc kernel run \"$1\" --dims 3'"
+  ixc kernel reduce k.ix -o small.ix --while 'ixc kernel run $1 2>&1 | grep -q differ'"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -67,8 +67,9 @@ impl Args {
         let case = self.inputs.case(chosen.clone())?;
         let first = Failing { kernel: chosen.kernel.clone(), dims: case.dims.clone() };
         let engine = if self.native { Engine::Native } else { Engine::Emulator };
-        // Beside the output, and gone at the end.
-        let tried = self.output.with_extension("tried.ix");
+        // Gone at the end, whatever that is.
+        let folder = tempfile::tempdir().map_err(ixc::Error::io(&std::env::temp_dir(), "make a folder in"))?;
+        let tried = folder.path().join("tried.ix");
         let manner = |failing: &Failing| -> anyhow::Result<Option<Failure>> {
             match &self.command {
                 None => Ok(failure(&chosen, failing, self.inputs.seed(), engine)),
@@ -78,29 +79,28 @@ impl Args {
                 }
             }
         };
-        let cleaned = |result: anyhow::Result<Option<Failure>>| {
-            if result.is_err() {
-                let _ = std::fs::remove_file(&tried);
-            }
-            result
-        };
         // Panics are what is looked for: each would be told on standard error.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
-        let found = cleaned(manner(&first));
+        let found = manner(&first);
         let mut failed = None;
         let reduced = match &found {
-            Ok(Some(own)) => Some(reduce(&first, self.tries, &mut |failing| match manner(failing) {
-                Ok(found) => found.as_ref() == Some(own),
-                Err(error) => {
-                    failed = Some(error);
-                    false
+            Ok(Some(own)) => Some(reduce(&first, self.command.is_some(), self.tries, &mut |failing| {
+                // What cannot be asked once cannot be asked again.
+                if failed.is_some() {
+                    return false;
+                }
+                match manner(failing) {
+                    Ok(found) => found.as_ref() == Some(own),
+                    Err(error) => {
+                        failed = Some(error);
+                        false
+                    }
                 }
             })),
             Ok(None) | Err(_) => None,
         };
         std::panic::set_hook(hook);
-        let _ = std::fs::remove_file(&tried);
         if let Some(error) = failed {
             return Err(error);
         }

@@ -7,7 +7,7 @@ use ixc::kernels::KernelError;
 use ixc::kernels::bench::Place;
 use ixc::kernels::tune::{self, Found, Row, tune};
 use ixc::machine::features::cpu_name;
-use ixc::tuned::{self, By, own_file, put};
+use ixc::tuned::{self, By, Place as Kept, own_file, put};
 use serde_json::json;
 
 use super::super::output::{self, Printable};
@@ -69,17 +69,21 @@ impl Args {
             true => tune::By::Time { place: self.place, rounds: self.repetitions },
             false => tune::By::Model { place: self.place },
         };
-        let path = match (&self.output, self.no_save) {
-            (Some(path), _) => Some(path.clone()),
+        let place = match (&self.output, self.no_save) {
+            (Some(path), _) => Some(Kept { path: path.clone(), is_own: false }),
             (None, true) => None,
             (None, false) if target == ixc::targets::Target::native() => {
-                Some(own_file(target).map_err(ixc::Error::from)?)
+                Some(Kept { path: own_file(target).map_err(ixc::Error::from)?, is_own: true })
             }
             (None, false) => {
                 return Err(ixc::Error::from(ixc::error::tuned::TunedError::NoPlace { target: target.name() }).into());
             }
         };
         let source = if runs { By::Cpu(cpu_name()) } else { By::Model(target.name().to_owned()) };
+        if let Some(place) = &place {
+            // Before what takes minutes.
+            place.check(target, &source)?;
+        }
         let row = target.row();
         let caches =
             if target == ixc::targets::Target::native() { ixc::targets::CoreCaches::here(row) } else { row.caches() };
@@ -109,13 +113,13 @@ impl Args {
             return Err(error.into());
         }
         let Found { kernel, own, default, rows, winner, close } = found;
-        if let Some(path) = &path {
+        if let Some(place) = &place {
             let stored = winner.as_ref().map(|(row, choice)| tuned::Row {
                 choice: choice.to_string(),
                 instead_of: own.clone(),
                 ratio: row.ratio,
             });
-            put(path, target, &source, kernel, stored)?;
+            put(place, target, &source, kernel, stored)?;
         }
         if self.json {
             let facts = json!({
@@ -128,7 +132,7 @@ impl Args {
                 "candidates": rows,
                 "winner": winner.as_ref().map(|(row, choice)| json!({ "measured": row, "choice": choice.to_string() })),
                 "close": close,
-                "file": winner.as_ref().and(path.as_ref()),
+                "file": winner.as_ref().and(place.as_ref()).map(|place| &place.path),
             });
             return Ok(output::json(out, "ixc.kernel-tune.v1", &facts)?);
         }
@@ -142,8 +146,8 @@ impl Args {
                     row.what
                 )?;
                 writeln!(out, "chosen: {choice}")?;
-                match &path {
-                    Some(path) => writeln!(out, "written to {}", Printable(&path.display().to_string()))?,
+                match &place {
+                    Some(Kept { path, .. }) => writeln!(out, "written to {}", Printable(&path.display().to_string()))?,
                     None => writeln!(out, "not written")?,
                 }
             }
