@@ -73,13 +73,16 @@ impl fmt::Display for LayerRange {
     }
 }
 
+/// A list, or that it has nothing.
+fn some(list: &str) -> &str {
+    if list.is_empty() { "none" } else { list }
+}
+
 /// Why nothing is meant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// Nothing has such a name.
-    #[error(
-        "nothing here is called {pattern:?}{}; ops are {}", nearest(near), ops.join(", ")
-    )]
+    #[error("nothing here is called {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
     NoName {
         /// The pattern.
         pattern: String,
@@ -89,7 +92,7 @@ pub enum SelectError {
         ops: Vec<String>,
     },
     /// There is no such layer.
-    #[error("nothing here is in layer {asked}; layers are {layers}")]
+    #[error("nothing here is in layer {asked}; layers are {}", some(layers))]
     NoLayer {
         /// What was asked for.
         asked: String,

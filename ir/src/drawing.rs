@@ -49,15 +49,16 @@ struct Edge {
     dashed: bool,
 }
 
+/// As DOT has labels, in which entities of HTML are characters.
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.label)
+        f.write_str(&self.label.replace('&', "&amp;"))
     }
 }
 
 impl fmt::Display for Edge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.label)
+        f.write_str(&self.label.replace('&', "&amp;"))
     }
 }
 

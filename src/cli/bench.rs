@@ -65,7 +65,7 @@ pub struct Args {
     #[command(flatten)]
     pin: PinChoice,
     /// How often each is measured, after one run that does not count.
-    #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     #[command(flatten)]
     target: TargetChoice,
@@ -76,10 +76,10 @@ pub struct Args {
     /// With --defer: a text at whose tokens logits are compared [default: some sentences of English].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Compare two files of --json, and measure nothing.
+    /// Compare two files of --json, and measure nothing: options of how to measure have no effect.
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["model", "model_file", "prefill", "decode", "depth", "repetitions", "text"])]
     compare: Vec<PathBuf>,
-    /// How it is written; all but text say, too, what was measured, on what, with what and when.
+    /// How it is written; all but text say, too, what was measured, on what, with what and when. Of --compare, csv and jsonl have rows alone.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
     /// The same as --format json.

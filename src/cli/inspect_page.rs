@@ -47,7 +47,9 @@ impl PageChoice {
     pub fn is_asked_for(&self) -> anyhow::Result<bool> {
         let said = self.stages.is_given()?;
         match self.html.is_some() {
-            false if said => Err(Usage("this says how a page is made: it needs --html FILE".into()).into()),
+            false if said || self.force.given() => {
+                Err(Usage("this says how a page is made: it needs --html FILE".into()).into())
+            }
             asked => Ok(asked),
         }
     }

@@ -181,7 +181,9 @@ impl Report {
     pub fn measured(&mut self, trace: &Path) -> Result<(), Error> {
         let mut view = trace::TraceView::read(trace)?;
         let here = self.target.filter(|target| target.missing().is_empty());
-        view.limits = here.map(|target| Roofline::measure(target, view.threads().max(1)));
+        // A file may name more threads than can be started.
+        let here_at_most = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        view.limits = here.map(|target| Roofline::measure(target, view.threads().clamp(1, here_at_most)));
         self.trace = Some(view);
         Ok(())
     }

@@ -38,6 +38,9 @@ pub struct TraceView {
     /// Begin, length (both in microseconds) and tokens.
     steps: Vec<(f64, f64, u64)>,
     more_steps: usize,
+    /// Of all steps: how many are of one token, and tokens of the others.
+    one_steps: usize,
+    long_tokens: u64,
     /// What threads did.
     work: Vec<Work>,
     /// Kernels that they ran, where the trace says them.
@@ -176,17 +179,18 @@ impl Gathered {
         if event.ph != "X" || !is_time(event.ts) || !is_time(event.dur) {
             return;
         }
+        // What is none of these, such as compiling and loading, is no part of the time that a run takes.
+        let Some(&lane) = self.lanes.get(&event.pid) else { return };
         let (start, end) = (event.ts, event.ts + event.dur);
         if self.last == 0.0 && self.first == 0.0 {
             self.first = start;
         }
         (self.first, self.last) = (self.first.min(start), self.last.max(end));
-        match self.lanes.get(&event.pid) {
-            Some(Lane::Steps) => self.steps.push((start, event.dur, event.args.tokens.unwrap_or(1))),
-            Some(Lane::Threads) => self.thread(&event),
-            Some(Lane::Drive) => self.reads.push((end, event.args.bytes.unwrap_or(0))),
-            Some(Lane::Slots) => self.slot(&event, start, end),
-            None => {}
+        match lane {
+            Lane::Steps => self.steps.push((start, event.dur, event.args.tokens.unwrap_or(1))),
+            Lane::Threads => self.thread(&event),
+            Lane::Drive => self.reads.push((end, event.args.bytes.unwrap_or(0))),
+            Lane::Slots => self.slot(&event, start, end),
         }
     }
 
@@ -333,6 +337,8 @@ impl TraceView {
         let residency = events.residency();
         let more_steps = events.steps.len().saturating_sub(MOST_STEPS);
         let mut steps = events.steps;
+        let one_steps = steps.iter().filter(|step| step.2 == 1).count();
+        let long_tokens = steps.iter().map(|step| step.2).filter(|&tokens| tokens != 1).fold(0, u64::saturating_add);
         steps.truncate(MOST_STEPS);
         let named = |(name, work): (String, Work)| Work { name, ..work };
         Ok(TraceView {
@@ -343,6 +349,8 @@ impl TraceView {
             span: events.last - events.first,
             steps: steps.into_iter().map(|(start, length, tokens)| (start - events.first, length, tokens)).collect(),
             more_steps,
+            one_steps,
+            long_tokens,
             work: events.work.into_iter().map(named).collect(),
             kernels: events.kernels.into_iter().map(|(name, time)| KernelTime { name, ..time }).collect(),
             residency,
@@ -365,6 +373,8 @@ mod tests {
         {"ph":"M","pid":2,"name":"process_name","args":{"name":"threads"}},
         {"ph":"M","pid":3,"name":"process_name","args":{"name":"drive"}},
         {"ph":"M","pid":4,"name":"process_name","args":{"name":"slots"}},
+        {"ph":"M","pid":5,"name":"process_name","args":{"name":"compile and load"}},
+        {"ph":"X","pid":5,"tid":0,"ts":0.0,"dur":9000.0,"name":"load","args":{}},
         {"ph":"X","pid":1,"tid":0,"ts":0.0,"dur":100.0,"name":"prefill of 5 tokens","args":{"tokens":5,"position":0,"failed":false}},
         {"ph":"X","pid":1,"tid":0,"ts":100.0,"dur":60.0,"name":"token 5","args":{"tokens":1,"position":5,"failed":false}},"#;
 
@@ -385,6 +395,7 @@ mod tests {
         );
         let view = TraceView::parse(&text, Path::new("t.json")).unwrap();
         assert_eq!((view.dropped, view.threads, view.span, view.steps.len()), (3, 2, 160.0, 2));
+        assert_eq!((view.one_steps, view.long_tokens), (1, 5));
         let of = |name: &str| view.work.iter().find(|work| work.name == name).unwrap().clone();
         assert_eq!(
             (of("linear blk.0.q").prefill, of("linear blk.0.q").decode, of("linear blk.0.q").items),
@@ -396,6 +407,16 @@ mod tests {
         assert_eq!((residency.slots, residency.reads, residency.bytes), (1, 1, 4096));
         assert!(residency.held[0].iter().all(|held| (*held - 1.0).abs() < 1e-4));
         assert!((residency.experts[0][1] - 1.0).abs() < 1e-3);
+    }
+
+    /// Sums are of all steps, and so are what they are divided by.
+    #[test]
+    fn steps_that_are_not_told_count() {
+        let steps = (0..MOST_STEPS + 5)
+            .map(|i| format!(r#"{{"ph":"X","pid":1,"ts":{}.0,"dur":1.0,"args":{{"tokens":1}}}}"#, 200 + i));
+        let text = format!("{HEAD}{}]}}", steps.collect::<Vec<_>>().join(","));
+        let view = TraceView::parse(&text, Path::new("t.json")).unwrap();
+        assert_eq!((view.steps.len(), view.more_steps, view.one_steps), (MOST_STEPS, 7, MOST_STEPS + 6));
     }
 
     #[test]

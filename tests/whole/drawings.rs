@@ -20,7 +20,11 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     let mut string = String::new();
     while let Some((at, c)) = chars.next() {
         match c {
-            '"' => return Some((string, &text[at + 2..])),
+            '"' => {
+                // `&` begins an entity.
+                let is_escaped = string.replace("&amp;", "").find('&').is_none();
+                return is_escaped.then(|| (string.replace("&amp;", "&"), &text[at + 2..]));
+            }
             '\\' => match chars.next()?.1 {
                 'l' => string.push('\n'),
                 c => string.push(c),
@@ -175,7 +179,7 @@ fn graphs_plans_and_programs_are_drawn_in_both_languages() {
 fn hostile_names_stay_labels() {
     let folder = scratch("hostile-drawing");
     let file = folder.join("hostile.ix");
-    let name = r#""a\"];\u{a}b --> c #quot; <b>`x`</b> \\ \u{1b}[31m | é end""#;
+    let name = r#""a\"];\u{a}b --> c #quot; &#1;&lt; <b>`x`</b> \\ \u{1b}[31m | é end""#;
     let text = format!(
         "weight @{name} : f32[4]\nfunc @step(%x: f32[T, 4]) -> (f32[T, 4]) {{\n  %a = rms_norm %x, @{name} {{eps = 1e-6}}\n  return %a\n}}\n"
     );
@@ -183,7 +187,7 @@ fn hostile_names_stay_labels() {
     let read = both(&["opt", file.to_str().unwrap()], "--format");
     assert_eq!((read.nodes.len(), read.edges.len()), (3, 2), "{read:?}");
     let found = read.nodes.values().find(|label| label.starts_with("rms_norm")).unwrap();
-    assert!(found.contains(r##"];\u{a}b --> c #quot; <b>`x`</b>"##) && !found.contains('\u{1b}'), "{found}");
+    assert!(found.contains(r##"];\u{a}b --> c #quot; &#1;&lt; <b>`x`</b>"##) && !found.contains('\u{1b}'), "{found}");
 }
 
 #[test]

@@ -12,12 +12,12 @@
 //!
 //! The folder may be one that others write to: file and folder are made anew, for this user alone, and no link is followed.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use ixc_files::{atomic_write, own::create_own};
+use ixc_files::atomic_write;
+use ixc_files::own::{create_own, private_folder};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::print::statement_lines;
 use memmap2::{Mmap, MmapOptions};
@@ -84,6 +84,12 @@ impl JitDump {
         let pid = std::process::id();
         let path = folder.join(format!("jit-{pid}.dump"));
         let sources = folder.join(format!("jit-{pid}.ix"));
+        // Of an earlier process of this number there may be one, as in containers; what is in it is written over.
+        let own = private_folder(&sources).and_then(|()| match std::fs::symlink_metadata(&sources)?.is_dir() {
+            true => Ok(()),
+            false => Err(std::io::Error::other("it is a link; remove it, or choose another place")),
+        });
+        own.map_err(failed(&sources, "make the folder of IR"))?;
         let mut file = create_own(&path).map_err(failed(&path, "make the jitdump"))?;
         let mut header = MAGIC.to_le_bytes().to_vec();
         for word in [VERSION, HEADER_BYTES, X86_64, 0, pid] {
@@ -98,7 +104,6 @@ impl JitDump {
             &path,
             "map the jitdump as code, by which perf finds it; choose a folder where that is allowed",
         ))?;
-        DirBuilder::new().mode(0o700).create(&sources).map_err(failed(&sources, "make the folder of IR"))?;
         Ok(JitDump { path, folder: sources, file, _marker: marker, count: 0 })
     }
 

@@ -1,6 +1,6 @@
 //! How a debugger finds the caller of a kernel: where the frame lies and the caller's registers are, for each place in the code, in the form of DWARF
 //! (version 4, section 6.4). Read off the finished instructions: what saves registers and moves the stack pointer stands at the beginning and at the
-//! end of a kernel.
+//! end of a kernel. Of the lowering of x86-64: in `portable` code, whose registers are saved by moves, the frames are right and callers' registers are not told.
 //!
 //! ```text
 //! push rbx                 the frame begins 16 bytes above rsp, rbx is at its end

@@ -4,7 +4,7 @@
 //! times as fast the second is, between what bounds, and whether that is more than noise ([`ixc::ratio`]).
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
@@ -72,7 +72,7 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
     for part in ["model", "options", "cpu", "memory", "os", "ixc"] {
         differ(part, a.get(part).unwrap_or(&Json::Null), b.get(part).unwrap_or(&Json::Null), &mut differences);
     }
-    let (rows, missing) = rows(&a, &b);
+    let (rows, missing) = rows(&a, &b).map_err(BadInput)?;
     if rows.is_empty() {
         let text = format!("{} and {} have no row in common", paths[0].display(), paths[1].display());
         return Err(BadInput(text).into());
@@ -111,14 +111,16 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
             }
         }
         Format::Md => {
+            let cell = |text: &str| lines(text).replace('|', "\\|");
             for Difference { what, a, b } in &differences {
-                writeln!(out, "- {}: {} | {}", what, lines(&said(a)), lines(&said(b)))?;
+                writeln!(out, "- {}: {} | {}", cell(what), cell(&said(a)), cell(&said(b)))?;
             }
+            missing.iter().try_for_each(|row| writeln!(out, "- {}", cell(row)))?;
             writeln!(out, "\n| {} | a | b | b / a | interval | verdict |", ROW.join(" | "))?;
             writeln!(out, "|{}", "---|".repeat(ROW.len() + 5))?;
             for row in &rows {
                 let (ratio, interval) = row.texts();
-                let key = row.key().map(|cell| lines(&cell)).join(" | ");
+                let key = row.key().map(|text| cell(&text)).join(" | ");
                 writeln!(out, "| {key} | {:.2} | {:.2} | {ratio} | {interval} | {} |", row.a, row.b, row.verdict)?;
             }
         }
@@ -168,15 +170,33 @@ fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
     }
 }
 
+/// What a row is of, as text; and how many experts are deferred.
+fn key(row: &Json) -> [String; 6] {
+    let [threads, target, test, tokens, depth] = ROW.map(|key| said(&row[key]));
+    [threads, target, test, tokens, depth, deferred(row).to_string()]
+}
+
+fn deferred(row: &Json) -> u64 {
+    row["deferral"]["experts"].as_u64().unwrap_or(0)
+}
+
 /// Rows that both have, and what the others are of.
-fn rows(a: &Json, b: &Json) -> (Vec<Row>, Vec<String>) {
+///
+/// # Errors
+/// Where a side has two of the same.
+fn rows(a: &Json, b: &Json) -> Result<(Vec<Row>, Vec<String>), String> {
+    type ByKey<'d> = BTreeMap<[String; 6], &'d Json>;
     let list = |document: &Json| document["rows"].as_array().cloned().unwrap_or_default();
     let (left, right) = (list(a), list(b));
-    let deferred = |row: &Json| row["deferral"]["experts"].as_u64().unwrap_or(0);
-    let alike = |a: &Json, b: &Json| ROW.iter().all(|key| a[key] == b[key]) && deferred(a) == deferred(b);
+    fn by_key<'d>(rows: &'d [Json], name: &str) -> Result<ByKey<'d>, String> {
+        let mut all = ByKey::new();
+        let twice = rows.iter().find(|row| all.insert(key(row), row).is_some());
+        twice.map_or(Ok(all), |row| Err(format!("{name} has two rows of {}", shown(row))))
+    }
+    let (of_left, of_right) = (by_key(&left, "a")?, by_key(&right, "b")?);
     let mut rows = Vec::new();
     for row in &left {
-        let Some(other) = right.iter().find(|other| alike(row, other)) else { continue };
+        let Some(&other) = of_right.get(&key(row)) else { continue };
         let rounds =
             |row: &Json| row["all"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect::<Vec<f64>>();
         let (of_a, of_b) = (rounds(row), rounds(other));
@@ -193,8 +213,8 @@ fn rows(a: &Json, b: &Json) -> (Vec<Row>, Vec<String>) {
             b: other["median"].as_f64().unwrap_or(0.0),
             verdict: match ratio.as_ref().map(|ratio| ratio.changed(LEAST)) {
                 None => FEW,
-                // Two rounds that lie beside two others are one of six orders.
-                Some(_) if of_a.len().min(of_b.len()) < ROUNDS - 1 => FEW,
+                // Three rounds that lie beside three others are one of twenty orders of either side: an interval of 90 %.
+                Some(_) if ratio.is_some_and(|ratio| ratio.confidence < CONFIDENCE) => FEW,
                 Some(Some(Ordering::Greater)) => FASTER,
                 Some(Some(Ordering::Less)) => SLOWER,
                 Some(Some(Ordering::Equal) | None) => SAME,
@@ -202,13 +222,17 @@ fn rows(a: &Json, b: &Json) -> (Vec<Row>, Vec<String>) {
             ratio,
         });
     }
-    let alone = |from: &[Json], other: &[Json], name: &str| -> Vec<String> {
-        let alone = from.iter().filter(|row| !other.iter().any(|other| alike(row, other)));
-        let cells = |row: &Json| ROW.map(|key| format!("{key} {}", said(&row[key]))).join(", ");
-        alone.map(|row| format!("only in {name}: {}", cells(row))).collect()
+    let alone = |from: &[Json], other: &ByKey<'_>, name: &str| -> Vec<String> {
+        let alone = from.iter().filter(|row| !other.contains_key(&key(row)));
+        alone.map(|row| format!("only in {name}: {}", shown(row))).collect()
     };
-    let missing = [alone(&left, &right, "a"), alone(&right, &left, "b")].concat();
-    (rows, missing)
+    let missing = [alone(&left, &of_right, "a"), alone(&right, &of_left, "b")].concat();
+    Ok((rows, missing))
+}
+
+/// What a row is of, for people.
+fn shown(row: &Json) -> String {
+    ROW.map(|key| format!("{key} {}", said(&row[key]))).join(", ")
 }
 
 impl Row {
@@ -303,7 +327,7 @@ mod tests {
     fn rows_are_compared_with_those_of_the_same_work() {
         let a = measured(json!([row(8, &[10.0, 10.1, 9.9, 10.0]), row(16, &[5.0, 5.1]), row(32, &[1.0])]));
         let b = measured(json!([row(64, &[1.0]), row(16, &[9.0, 9.1]), row(8, &[8.0, 8.1, 7.9, 8.0])]));
-        let (rows, missing) = rows(&a, &b);
+        let (rows, missing) = rows(&a, &b).unwrap();
         assert_eq!(rows.iter().map(|row| row.verdict).collect::<Vec<_>>(), [SLOWER, FEW]);
         assert!(
             missing.len() == 2 && missing[0].contains("only in a") && missing[1].contains("tokens 64"),
