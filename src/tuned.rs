@@ -362,10 +362,11 @@ mod tests {
         // What nobody named is taken where it holds, and is in nobody's way where it does not.
         let own = Tuned { is_named: false, ..tuned };
         assert!(own.check(Target::AMX).is_ok() && told(&own, OptionSet::default(), false).0.is_empty());
-        assert!(
-            told(&own, OptionSet::default(), true).0.is_empty(),
-            "n = 64 has no items of 16 rows with chunks of 48"
-        );
+        assert_eq!(told(&own, OptionSet::default(), true), own.choices);
+        let stale = CHOICES[1].replace("gemm/48", "gemm/47").parse().unwrap();
+        let stale = Tuned { choices: Choices(vec![stale]), ..own.clone() };
+        assert!(told(&stale, OptionSet::default(), true).0.is_empty());
+        assert_eq!(told(&Tuned { is_named: true, ..stale.clone() }, OptionSet::default(), true), stale.choices);
         std::fs::write(&path, "{").unwrap();
         let place = Place { path: path.clone(), is_own: true };
         assert!(named(&path).check(Target::AVX2, &By::Cpu(cpu_name())).is_err());

@@ -350,7 +350,7 @@ fn plans_of_experts_are_files_of_their_own_kind() {
         assert!(matches!(error, Error::Load(LoadError::NoSteps)), "{error}");
     }
     let whole = folder.join("whole.ixp");
-    let mut command = crate::support::ixc(["compile", "-o"]);
+    let mut command = crate::support::ixc(["compile", "--target", "avx2", "-o"]);
     command.arg(&whole).arg(crate::support::demo_model());
     crate::support::stdout(command);
     let error = Moe::open(Some(&whole), &run).map(drop).unwrap_err();
