@@ -568,6 +568,10 @@ impl Format {
             row.name
         );
         let (blocks, tail) = bytes.split_at(all);
+        if let (Codec::Float(float), 1) = (row.codec, row.rows) {
+            float.widen(blocks, out);
+            return;
+        }
         let k = out.len() / row.rows;
         for (i, block) in blocks.chunks_exact(row.rows * row.block_bytes).enumerate() {
             for (r, out) in out.chunks_exact_mut(k).enumerate() {

@@ -28,7 +28,7 @@ use importance::{Importance, ImportanceError};
 use mix::{Mix, Part, Place, for_rows, is_quantised, needs_importance};
 
 /// Numbers that are in memory as f32 at once.
-const NUMBERS: usize = 16 << 20;
+const NUMBERS: usize = 2 << 20;
 /// `general.quantization_version` of what blocks mean.
 const QUANTISATION_VERSION: u32 = 2;
 
@@ -307,7 +307,8 @@ impl Plan<'_> {
         let bytes = |format: Format| format.row_bytes(columns as u64).unwrap_or(0) as usize;
         let (from_bytes, to_bytes) = (bytes(from), bytes(to));
         let most = (NUMBERS / columns).max(1);
-        let mut made = Vec::new();
+        // A part is written while the next one is made.
+        let (mut made, mut before) = (Vec::new(), Vec::new());
         let whole = planned.tensor.bytes();
         for first in (0..).step_by(most) {
             let at = (first * from_bytes) as u64;
@@ -316,13 +317,13 @@ impl Plan<'_> {
             }
             let part = &*self.source.tensor_part(planned.tensor, at, (whole - at).min((most * from_bytes) as u64));
             let count = part.len() / from_bytes;
-            made.clear();
             made.resize(count * to_bytes, 0);
             let each = count.div_ceil(threads.max(1));
             thread::scope(|scope| -> io::Result<()> {
                 let parts = part.chunks(each * from_bytes).zip(made.chunks_mut(each * to_bytes));
                 for (index, (part, made)) in parts.enumerate() {
                     let work = move || {
+                        let mut numbers = vec![0.0; columns];
                         let rows_of = part.chunks_exact(from_bytes).zip(made.chunks_exact_mut(to_bytes));
                         for (row, (part, made)) in rows_of.enumerate() {
                             let matrix = (first + index * each + row) / (rows as usize).max(1);
@@ -331,15 +332,16 @@ impl Plan<'_> {
                                 let at = if all.len() == columns { 0 } else { matrix * columns };
                                 &all[at..][..columns]
                             });
-                            to.encode_row(&from.dequantise_rows(part, columns), importance, made);
+                            from.dequantise(part, &mut numbers);
+                            to.encode_row(&numbers, importance, made);
                         }
                     };
                     thread::Builder::new().spawn_scoped(scope, work)?;
                 }
-                Ok(())
+                if before.is_empty() { Ok(()) } else { out(&before) }
             })?;
-            out(&made)?;
+            std::mem::swap(&mut made, &mut before);
         }
-        Ok(())
+        out(&before)
     }
 }

@@ -18,6 +18,7 @@
 //!
 //! Or a block has something else that codes are made of ([`Codes`]): digits, which its packed form has in planes, or indices of a grid, which that has, too.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::digits::{self, Digits};
@@ -72,6 +73,28 @@ impl Float {
             Float::F32 => None,
             Float::F16 => Some(2),
             Float::Bf16 => Some(1),
+        }
+    }
+
+    /// Numbers as f32: all at once, since processors convert several together.
+    pub(super) fn widen(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            Float::F32 => {
+                let (bytes, _) = bytes.as_chunks();
+                out.iter_mut().zip(bytes).for_each(|(out, &bytes)| *out = f32::from_le_bytes(bytes));
+            }
+            Float::Bf16 => {
+                let (bytes, _) = bytes.as_chunks();
+                out.iter_mut().zip(bytes).for_each(|(out, &bytes)| *out = bf16::from_le_bytes(bytes).to_f32());
+            }
+            Float::F16 => {
+                let mut halves = [f16::ZERO; 64];
+                for (out, bytes) in out.chunks_mut(halves.len()).zip(bytes.chunks(2 * halves.len())) {
+                    let (bytes, _) = bytes.as_chunks();
+                    halves.iter_mut().zip(bytes).for_each(|(half, &bytes)| *half = f16::from_le_bytes(bytes));
+                    halves[..out.len()].convert_to_f32_slice(out);
+                }
+            }
         }
     }
 }
