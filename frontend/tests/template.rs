@@ -117,6 +117,20 @@ fn what_a_template_writes_is_read_again() {
     assert_eq!((&*reasoning, &*content, read), ("Look.", "", calls));
 }
 
+/// DeepSeek-V3's template joins arguments to text. In transformers it can do nothing with values, and servers give it their JSON.
+#[test]
+fn templates_that_join_arguments_to_text_get_their_json() {
+    let source = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name + '\n' + c.function.arguments + ';' }}{% endfor %}{% endfor %}";
+    let (turn, _, _) = calls();
+    let json = turn.tool_calls[0].arguments.clone();
+    let conversation = Conversation { messages: vec![turn], ..Conversation::default() };
+    let rendered = |source: &str| ChatTemplate::from_source(source).unwrap().render(&conversation);
+    assert_eq!(rendered(source).unwrap(), format!("get_weather\n{json};now\n{{}};"));
+    // What is wrong otherwise is said as it is with values.
+    let error = rendered("{{ 1 + messages[0].tool_calls[0].function.arguments }}").unwrap_err();
+    assert!(error.to_string().contains("number and map"), "{error}");
+}
+
 /// For templates of others, on request.
 #[test]
 fn templates_of_others_render_as_in_python() {

@@ -34,7 +34,7 @@ impl Message {
         Message { role: role.into(), content: content.into(), ..Message::default() }
     }
 
-    fn value(&self) -> Value {
+    fn value(&self, arguments: Arguments) -> Value {
         let mut members = vec![("role", Value::from(&*self.role)), ("content", Value::from(&*self.content))];
         // As Qwen, GLM, Kimi and DeepSeek, then as gpt-oss, and as Solar and Cohere call it.
         if let Some(reasoning) = &self.reasoning {
@@ -42,7 +42,8 @@ impl Message {
                 .extend(["reasoning_content", "thinking", "reasoning"].map(|name| (name, Value::from(&**reasoning))));
         }
         if !self.tool_calls.is_empty() {
-            members.push(("tool_calls", self.tool_calls.iter().map(call_value).collect::<Vec<_>>().into()));
+            let calls = self.tool_calls.iter().map(|call| call_value(call, arguments));
+            members.push(("tool_calls", calls.collect::<Vec<_>>().into()));
         }
         let named = [("tool_call_id", &self.tool_call_id), ("name", &self.name)];
         members.extend(named.into_iter().filter_map(|(name, value)| Some((name, Value::from(value.as_deref()?)))));
@@ -50,10 +51,21 @@ impl Message {
     }
 }
 
-/// Arguments that are no JSON object are given as the text that they are.
-fn call_value(call: &ToolCall) -> Value {
-    let arguments = Json::new(&*call.arguments).and_then(|json| json.value());
-    let arguments = arguments.unwrap_or_else(|_| Value::from(&*call.arguments));
+/// What arguments of calls are for a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arguments {
+    /// Values, as transformers has them; those that are no JSON the text that they are.
+    Values,
+    /// Their JSON as text, which templates join to others' (DeepSeek-V3, functionary).
+    Texts,
+}
+
+fn call_value(call: &ToolCall, arguments: Arguments) -> Value {
+    let value = match arguments {
+        Arguments::Values => Json::new(&*call.arguments).and_then(|json| json.value()).ok(),
+        Arguments::Texts => None,
+    };
+    let arguments = value.unwrap_or_else(|| Value::from(&*call.arguments));
     let function = Value::from_pairs([("name", Value::from(&*call.name)), ("arguments", arguments)]);
     Value::from_pairs([("id", Value::from(&*call.id)), ("type", Value::from("function")), ("function", function)])
 }
@@ -113,7 +125,7 @@ impl Conversation {
     }
 
     /// A template's variables.
-    pub(super) fn value(&self) -> Result<Value, TemplateError> {
+    pub(super) fn value(&self, arguments: Arguments) -> Result<Value, TemplateError> {
         let tools: Vec<Value> = self.tools.iter().map(Json::value).collect::<Result<_, _>>()?;
         // Of two with one name the later counts: none replaces what stands here already.
         let mut members: Vec<(String, Value)> = Vec::new();
@@ -122,7 +134,7 @@ impl Conversation {
         }
         let none = || Value::from(());
         let own = [
-            ("messages", self.messages.iter().map(Message::value).collect::<Vec<_>>().into()),
+            ("messages", self.messages.iter().map(|message| message.value(arguments)).collect::<Vec<_>>().into()),
             ("add_generation_prompt", self.add_generation_prompt.into()),
             ("bos_token", Value::from(&*self.bos_token)),
             ("eos_token", Value::from(&*self.eos_token)),

@@ -8,6 +8,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 
+use super::conversation::Arguments;
 use super::functions::{from_json, is_iterable, is_sequence, strftime_now, tojson};
 use super::lists::namespace;
 use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError};
@@ -50,20 +51,28 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
 
-    let mut output = CappedWriter { bytes: Vec::new(), limit: budget.output_bytes, full: false };
-    let context = conversation.value()?;
-    let result = environment
-        .template_from_named_str("chat_template", &source)
-        .and_then(|template| template.render_captured_to(context, &mut output).map(drop));
-    let limit = |limit, allowed| TemplateError::Limit { limit, allowed };
-    match result {
-        Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
-        Err(_) if output.full => Err(limit(Limit::Output, budget.output_bytes)),
-        Err(error) if is_out_of_fuel(&error) => Err(limit(Limit::Steps, budget.steps)),
-        Err(error) => Err(match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(message) => TemplateError::Raised { message },
-            None => TemplateError::Invalid { line: error.line(), reason: reason(&error) },
-        }),
+    let rendered = |arguments| {
+        let mut output = CappedWriter { bytes: Vec::new(), limit: budget.output_bytes, full: false };
+        let context = conversation.value(arguments)?;
+        let result = environment
+            .template_from_named_str("chat_template", &source)
+            .and_then(|template| template.render_captured_to(context, &mut output).map(drop));
+        let limit = |limit, allowed| TemplateError::Limit { limit, allowed };
+        match result {
+            Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
+            Err(_) if output.full => Err(limit(Limit::Output, budget.output_bytes)),
+            Err(error) if is_out_of_fuel(&error) => Err(limit(Limit::Steps, budget.steps)),
+            Err(error) => Err(match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                Some(message) => TemplateError::Raised { message },
+                None => TemplateError::Invalid { line: error.line(), reason: reason(&error) },
+            }),
+        }
+    };
+    let has_calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
+    match rendered(Arguments::Values) {
+        // Some join arguments to text, and can do nothing with values.
+        Err(error @ TemplateError::Invalid { .. }) if has_calls => rendered(Arguments::Texts).map_err(|_| error),
+        rendered => rendered,
     }
 }
 
