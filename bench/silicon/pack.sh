@@ -4,7 +4,8 @@
 #     bench/silicon/pack.sh FOLDER [RIVALS]       makes FOLDER/kit.tar.xz
 #
 # before it: cargo build --release && cargo build --release -p ixc-bench && cargo test --workspace --no-run
-# RIVALS: a folder with the sources of llama.cpp in llama/ and of ik_llama.cpp in ik/, or with the rivals.tar.xz that check.sh left.
+# RIVALS: a folder with the sources of llama.cpp in llama/ and of ik_llama.cpp in ik/, or with the rivals.tar.xz that check.sh left,
+# or with programs built for that machine in lb/bin/ (llama-bench, llama-server, llama-quantize and what they load) and ib/bin/.
 # GOLDEN=DIR: a folder with models/NAME.gguf, and expect/NAME.json with prompt_tokens, logits (.npy beside it) and compiled_nmse_max.
 set -euo pipefail
 if [ $# -lt 1 ]; then sed -n '2,8p' "$0" >&2; exit 2; fi
@@ -36,7 +37,7 @@ if [ -n "${GOLDEN:-}" ]; then
 else
   echo "GOLDEN is not set: logits are compared with the emulator's alone" >&2
 fi
-cp bench/silicon/*.{sh,c,h,py,txt} "$kit/"
+cp bench/silicon/*.{sh,c,h,py,txt} bench/serving.py "$kit/"
 python3 -m pip download -q --no-deps -d "$kit" gguf
 [ -z "${rivals:-}" ] || cp -r "$rivals"/. "$kit/"
 tar c -C "$kit" . | xz -T0 -3 > "$out/kit.tar.xz"
