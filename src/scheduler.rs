@@ -55,8 +55,9 @@ use crate::prompt_cache::{self, PromptCache};
 use crate::session::{self, ContextShift, End, Session};
 use crate::speculate::{Speculation, Tally, Text};
 
-/// Most tokens of prompts in a step that others' tokens wait for: what they wait grows with it, and so does what is read of weights for nothing.
-const PROMPT_ROWS: usize = 256;
+/// Most tokens of prompts in a step that others' tokens wait for, where nobody says: the more, the longer these wait, and the sooner prompts are read, for a
+/// step reads weights once for all of them.
+pub const PROMPT_ROWS: usize = 256;
 /// Parts of prompts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
 const PART: usize = 64;
 
@@ -73,12 +74,14 @@ pub struct Job {
     pub grammar: Option<Matcher>,
     /// How many of the likeliest tokens are told with each, and how likely it was itself; neither where `None`.
     pub likeliest: Option<usize>,
+    /// Whether that is told of what samplers left, and not of what the model says.
+    pub after_sampling: bool,
 }
 
 impl Job {
     /// As many tokens as there is room for, without a grammar.
     pub fn new(tokens: Vec<u32>, sampling: Settings) -> Job {
-        Job { tokens, limit: None, sampling, grammar: None, likeliest: None }
+        Job { tokens, limit: None, sampling, grammar: None, likeliest: None, after_sampling: false }
     }
 }
 
@@ -174,6 +177,8 @@ pub struct Scheduler {
     steps: u64,
     /// Rows of the last step, and those of prompts among them.
     last_rows: (usize, usize),
+    /// Most tokens of prompts in a step that others' tokens wait for.
+    prompt_rows: usize,
 }
 
 impl Scheduler {
@@ -200,6 +205,7 @@ impl Scheduler {
             count: 0,
             steps: 0,
             last_rows: (0, 0),
+            prompt_rows: PROMPT_ROWS,
         })
     }
 
@@ -215,6 +221,11 @@ impl Scheduler {
     pub fn keep_prompts(&mut self, options: prompt_cache::Options) -> Result<(), Error> {
         self.cache = Some(PromptCache::new(options, &self.session.engine)?);
         Ok(())
+    }
+
+    /// How many tokens of prompts a step has at most that others' tokens wait for, one at least, in place of [`PROMPT_ROWS`].
+    pub fn limit_prompt_rows(&mut self, rows: usize) {
+        self.prompt_rows = rows.max(1);
     }
 
     /// Has requests go on where their context is full: see [`ContextShift`]. A request without a limit ends at as many tokens as the context has.
@@ -452,7 +463,10 @@ impl Scheduler {
                     // It was to make none.
                     Ok(_) if active.job.limit == Some(0) => Some(Event::Ended(End::Limit)),
                     Ok(token) => {
-                        let likely = active.job.likeliest.map(|count| likely(logits, token, count));
+                        let likely = active.job.likeliest.map(|count| match active.job.after_sampling {
+                            true => active.sampler.drawn(token, count),
+                            false => likely(logits, token, count),
+                        });
                         events.push((id, Event::Token { token, likely }));
                         active.made += 1;
                         active.job.tokens.push(token);
@@ -548,7 +562,7 @@ impl Scheduler {
         let mut rows: Vec<Rows> = single.iter().map(|(number, ..)| Rows::new(*number, 1)).take(most_single).collect();
         let mut room = most - rows.len();
         if !rows.is_empty() {
-            room = room.min(PROMPT_ROWS);
+            room = room.min(self.prompt_rows);
         }
         // What is left of a step, or all of it, may be shorter than a part.
         let is_short = room < PART;

@@ -83,6 +83,8 @@ pub struct Options {
     pub slot_folder: Option<PathBuf>,
     /// Where what prompts begin with is kept; nowhere where there is neither memory nor a folder for it.
     pub prompts: Option<prompt_cache::Options>,
+    /// Most tokens of prompts in a step that others' tokens wait for; [`PROMPT_ROWS`](crate::scheduler::PROMPT_ROWS) where nobody says.
+    pub prompt_rows: Option<usize>,
     /// How a request goes on where its context is full.
     pub shift: Option<ContextShift>,
     /// Whether the oldest turns of a conversation are left out where it is too long.
@@ -199,6 +201,7 @@ impl Host {
             if let Some(prompts) = &options.prompts {
                 scheduler.keep_prompts(prompts.clone())?;
             }
+            options.prompt_rows.into_iter().for_each(|rows| scheduler.limit_prompt_rows(rows));
             options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
             speculation.map_or(Ok(()), |speculation| scheduler.speculate(speculation))?;
             let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
@@ -627,12 +630,21 @@ impl<'t> Worker<'t> {
     }
 
     fn submit(&mut self, Submission { request, events, at }: Submission) {
-        let model::Request { tokens, limit, mut sampling, stop, ignore_end, show_special, grammar, likeliest } =
-            request;
+        let model::Request {
+            tokens,
+            limit,
+            mut sampling,
+            stop,
+            ignore_end,
+            show_special,
+            grammar,
+            likeliest,
+            after_sampling,
+        } = request;
         if ignore_end {
             sampling.never.extend_from_slice(&self.ends);
         }
-        match self.scheduler.submit(Job { tokens, limit, sampling, grammar, likeliest }) {
+        match self.scheduler.submit(Job { tokens, limit, sampling, grammar, likeliest, after_sampling }) {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));

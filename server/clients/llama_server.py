@@ -29,6 +29,9 @@ def main():
             value = arguments.pop(0)
             if argument == "--host" and value == "localhost":
                 value = "127.0.0.1"
+            if argument == "--ctx-size":
+                # The demo model has no more.
+                value = str(min(int(value), 2048))
             out += [VALUES[argument], value]
         elif argument in PASSED_OVER:
             arguments.pop(0)

@@ -106,7 +106,9 @@ impl Answer {
         // Markers are special tokens in some vocabularies.
         let show_special = parser.is_some();
         let tokens = prompt.tokens;
-        let request = Request { tokens, limit, sampling, stop, ignore_end, show_special, grammar, likeliest };
+        let after_sampling = false;
+        let request =
+            Request { tokens, limit, sampling, stop, ignore_end, show_special, grammar, likeliest, after_sampling };
         Answer::several(app, &[request], parser.as_ref(), count)
     }
 

@@ -35,8 +35,6 @@ use crate::wanted::{anthropic_calls, sampling};
 
 /// What is refused.
 const UNSUPPORTED: &[Unsupported] = &[
-    // Templates say whether a model thinks, but not how long.
-    ("thinking", |value| value["type"] != "enabled", "thinking with budget_tokens"),
     ("tool_choice", |value| value["disable_parallel_tool_use"] != true, "disable_parallel_tool_use"),
     ("mcp_servers", |value| *value == json!([]), "mcp_servers"),
     ("container", |_| false, "a container"),
@@ -114,7 +112,10 @@ fn conversation(fields: &Fields, tells: bool) -> Result<Conversation, HttpError>
         }
     }
     let variables = match fields.get("thinking").map(|thinking| &thinking["type"]) {
-        Some(kind) if kind == "disabled" => vec![("enable_thinking".to_owned(), json_text(&json!(false))?)],
+        // Templates say whether a model thinks, but not how long: `max_tokens` alone ends it, not `budget_tokens`.
+        Some(kind) if kind == "disabled" || kind == "enabled" => {
+            vec![("enable_thinking".to_owned(), json_text(&json!(kind == "enabled"))?)]
+        }
         _ => Vec::new(),
     };
     // They are checked also where the model is not told of them.

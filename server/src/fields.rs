@@ -216,20 +216,6 @@ impl Fields {
     }
 }
 
-/// Whether these can be [`Options::defaults`](crate::Options::defaults): texts and lengths, for which every request would be refused.
-///
-/// # Errors
-/// What is wrong, for people.
-pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
-    let fields = Fields(defaults.clone());
-    let checked = || -> Result<(), HttpError> {
-        ["stop", "stop_sequences"].into_iter().try_for_each(|name| fields.stop(name).map(drop))?;
-        fields.limit()?;
-        crate::wanted::breakers(&fields).map(drop)
-    };
-    checked().map_err(|error| error.message().to_owned())
-}
-
 /// How many values a text has, at most: each but the first stands behind a comma or at the beginning of a list or an object.
 fn values(body: &[u8]) -> usize {
     let (mut count, mut in_text, mut escaped) = (1, false, false);

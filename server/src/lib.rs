@@ -67,9 +67,10 @@ use tokio::sync::watch;
 use app::App;
 pub use app::Options;
 use error::HttpError;
-pub use fields::check_defaults;
+
 pub use local::{Local, fields_of};
 pub use model::{Model, Models};
+pub use wanted::check_defaults;
 
 /// Serves models on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
 /// returns.

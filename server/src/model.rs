@@ -271,6 +271,8 @@ pub struct Request {
     pub grammar: Option<Matcher>,
     /// How many of the likeliest tokens are told with each token, and how likely it was; neither where `None`.
     pub likeliest: Option<usize>,
+    /// Whether that is told of what samplers left, and not of what the model says.
+    pub after_sampling: bool,
 }
 
 impl Request {
@@ -285,6 +287,7 @@ impl Request {
             show_special: false,
             grammar: None,
             likeliest: None,
+            after_sampling: false,
         }
     }
 

@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Answer, Answers, Guessed, Next, Usage};
 use crate::app::{App, query};
 use crate::error::HttpError;
-use crate::fields::{Fields, Unsupported};
+use crate::fields::Fields;
 use crate::model::{End, Likely, Model, Refusal, Request};
-use crate::openai::{conversation, count, likely_object, prompts};
+use crate::openai::{conversation, count, drawn_object, likely_object, prompts};
 use crate::wanted::{constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
@@ -98,12 +98,6 @@ pub(crate) async fn apply_template<M: Model>(
     Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
 }
 
-/// What is refused.
-const COMPLETION_UNSUPPORTED: &[Unsupported] = &[(
-    "post_sampling_probs",
-    |value| value == false,
-    "post_sampling_probs: how likely tokens are is told before sampling, so that it",
-)];
 /// Most fields that are chosen of an answer.
 const MOST_FIELDS: usize = 256;
 
@@ -111,10 +105,10 @@ const MOST_FIELDS: usize = 256;
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
-    fields.refuse(COMPLETION_UNSUPPORTED)?;
     let app = app.of(&fields).await?;
     let prompts = prompts(&app, fields.get("prompt")).await?;
     let likeliest = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
+    let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
     let request = Request {
         tokens: Vec::new(),
@@ -126,6 +120,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         grammar: app.constrain(constraint_of_text(&fields)?).await?,
         // Tokens are told with how likely they were.
         likeliest: likeliest.or(returns_tokens.then_some(0)),
+        after_sampling,
     };
     let count = match fields.number("n_cmpl")? {
         Some(count) => count as u32,
@@ -139,6 +134,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         ("stop".to_owned(), request.stop.clone().into()),
         ("ignore_eos".to_owned(), request.ignore_end.into()),
         ("n_probs".to_owned(), likeliest.unwrap_or(0).into()),
+        ("post_sampling_probs".to_owned(), after_sampling.into()),
         ("stream".to_owned(), streamed.into()),
     ]);
     drop(fields);
@@ -150,6 +146,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         prompts: told.await??,
         each: count.max(1) as usize,
         tells_likely: likeliest.is_some(),
+        after_sampling,
         returns_tokens,
         chosen,
     };
@@ -201,6 +198,8 @@ struct How {
     prompts: Vec<String>,
     each: usize,
     tells_likely: bool,
+    /// Of what samplers left, as probabilities; otherwise of all tokens, as their logarithms.
+    after_sampling: bool,
     returns_tokens: bool,
     /// The fields that are told at the end, each a name, or names with slashes between; all where there are none.
     chosen: Vec<String>,
@@ -213,9 +212,14 @@ impl How {
             object["tokens"] = likely.iter().map(|(token, _)| token.token).collect();
         }
         if self.tells_likely && !likely.is_empty() {
+            let one = |likely: &Likely| match self.after_sampling {
+                true => drawn_object(likely),
+                false => likely_object(likely),
+            };
+            let name = if self.after_sampling { "top_probs" } else { "top_logprobs" };
             let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
-                let mut object = likely_object(token);
-                object["top_logprobs"] = likeliest.iter().map(likely_object).collect();
+                let mut object = one(token);
+                object[name] = likeliest.iter().map(one).collect();
                 object
             };
             object["completion_probabilities"] = likely.iter().map(token).collect();

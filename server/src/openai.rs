@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST /v1/chat/completions {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": true}
-//! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"role": "assistant", "content": ""}, …}], …}
+//! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"role": "assistant", "content": null}, …}], …}
 //! data: {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "Hello"}, …}], …}
 //! data: [DONE]
 //! ```
@@ -123,6 +123,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         show_special: false,
         grammar: app.constrain(constraint_of_text(&fields)?).await?,
         likeliest: fields.number("logprobs")?.map(|likeliest| likeliest as usize),
+        after_sampling: false,
         tokens: Vec::new(),
     };
     let count = count(&fields)?;
@@ -470,6 +471,12 @@ pub(crate) fn likely_object(likely: &Likely) -> Value {
     json!({"id": likely.token, "token": text_of(likely), "logprob": logarithm(likely), "bytes": likely.bytes})
 }
 
+/// As [`likely_object`], with a probability.
+pub(crate) fn drawn_object(likely: &Likely) -> Value {
+    let probability = f64::from(likely.log_probability).exp();
+    json!({"id": likely.token, "token": text_of(likely), "prob": probability, "bytes": likely.bytes})
+}
+
 async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result<Response, HttpError> {
     let frame = Frame {
         kind: how.kind,
@@ -593,7 +600,7 @@ fn stream(frame: Frame, how: How, answers: Answers) -> Response {
     let mut begin = Stream { frame, how, answers, said, ready: VecDeque::new(), done: false };
     if begin.how.kind == Kind::Chat {
         for index in 0..begin.answers.len() {
-            begin.push(index, json!({"role": "assistant", "content": ""}), Value::Null, None);
+            begin.push(index, json!({"role": "assistant", "content": null}), Value::Null, None);
         }
     }
     let events = futures_util::stream::unfold(begin, |mut s| async move {

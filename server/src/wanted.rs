@@ -2,7 +2,7 @@
 
 use ixc_grammar::Source;
 use ixc_runtime::sample::{self, Kind, Settings};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::app::Asked;
 use crate::error::HttpError;
@@ -64,7 +64,21 @@ fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     }
 }
 
-pub(crate) fn breakers(fields: &Fields) -> Result<Option<Vec<String>>, HttpError> {
+/// Whether these can be [`Options::defaults`](crate::Options::defaults): texts and lengths, for which every request would be refused.
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
+    let fields = Fields::new(defaults.clone());
+    let checked = || -> Result<(), HttpError> {
+        ["stop", "stop_sequences"].into_iter().try_for_each(|name| fields.stop(name).map(drop))?;
+        fields.limit()?;
+        breakers(&fields).map(drop)
+    };
+    checked().map_err(|error| error.message().to_owned())
+}
+
+fn breakers(fields: &Fields) -> Result<Option<Vec<String>>, HttpError> {
     let wrong = || {
         let most = format!("a list of at most {MOST_BREAKERS} texts, each of 1 to {MOST_BREAKER_BYTES} bytes");
         HttpError::invalid(Some("dry_sequence_breakers"), format!("dry_sequence_breakers must be {most}"))

@@ -96,6 +96,9 @@ pub struct Args {
     /// Requests that may wait [default: 16 for each of --parallel].
     #[arg(long, value_name = "N")]
     queue: Option<usize>,
+    /// Most tokens of prompts in a step that other requests' tokens wait for: with fewer these come more evenly, and prompts take longer [default: 256].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    prompt_rows: Option<u32>,
     /// Give each request the bits that it has alone also where tiles multiply (target amx), which takes longer. On other targets it has them anyway.
     #[arg(long)]
     exact_batch: bool,
@@ -191,6 +194,7 @@ impl Args {
             renderer: Some(renderer),
             slot_folder,
             prompts,
+            prompt_rows: self.prompt_rows.map(|rows| rows as usize),
             shift: self.shift.shift(),
             drops_turns: self.drop_turns,
             pooling: self.pooling.pooling,

@@ -173,7 +173,7 @@ fn what_a_model_says_is_no_markup() {
     answered_by(
         &mut browser,
         &[
-            json!({"role": "assistant", "content": ""}),
+            json!({"role": "assistant", "content": null}),
             json!({"reasoning_content": "I *think* <b>so</b>"}),
             json!({"content": hostile}),
             json!({"content": format!("\n\n{markdown}")}),

@@ -214,7 +214,7 @@ fn an_answer_in_parts_is_the_whole_one() {
     // All of the prompt but its last token was held already.
     let prompt = usage["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(usage["usage"]["prompt_tokens_details"]["cached_tokens"], prompt - 1);
-    assert_eq!(events.first().unwrap()["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(events.first().unwrap()["choices"][0]["delta"], json!({"role": "assistant", "content": null}));
     let last = events.last().unwrap();
     assert_eq!(last["choices"][0]["finish_reason"], choice["finish_reason"]);
     let parts: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
@@ -239,6 +239,10 @@ fn messages_are_answered_as_chat_completions_are() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
+    // Who wants it to think says for how long, which is left to the model.
+    let thinking =
+        json!({"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled", "budget_tokens": 16}});
+    assert_eq!(post("/v1/messages", &with(thinking)).0, 200);
     let tool = json!({"name": "look", "description": "Looks.", "input_schema": {"type": "object"}});
     let theirs = json!({
         "system": [{"type": "text", "text": "Be brief."}],
@@ -325,7 +329,7 @@ fn messages_are_answered_as_chat_completions_are() {
             "/v1/messages",
             "x-api-key: one\r\n",
             with(
-                json!({"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled", "budget_tokens": 9}}),
+                json!({"messages": [{"role": "user", "content": "x"}], "mcp_servers": [{"type": "url", "url": "https://a.b"}]}),
             ),
             400,
             "invalid_request_error",
@@ -386,7 +390,7 @@ fn what_is_wrong_is_said_by_name() {
             "response_fields",
             "at most 256 texts",
         ),
-        ("/completion", json!({"prompt": "x", "post_sampling_probs": true}), "post_sampling_probs", "not supported"),
+        ("/completion", json!({"prompt": "x", "post_sampling_probs": 1}), "post_sampling_probs", "true or false"),
         (
             "/completion",
             json!({"prompt": "x", "dry_multiplier": 1, "dry_sequence_breakers": [""]}),
@@ -599,6 +603,20 @@ fn how_likely_tokens_were_is_told() {
         first["top_logprobs"].as_array().unwrap().iter().map(|one| one["logprob"].as_f64().unwrap().exp()).sum();
     assert!(sum > 0.5 && sum < 1.0 + 1e-5, "{sum}");
     assert_eq!((&first["token"], &first["id"]), (&first["top_logprobs"][0]["token"], &first["top_logprobs"][0]["id"]));
+    // Of what samplers leave, where that is asked for: some of all, which are certain together.
+    let left = json!({
+        "prompt": PROMPTS[0], "n_predict": 4, "temperature": 1.5, "seed": 3, "top_k": 6, "n_probs": 100, "post_sampling_probs": true,
+        "ignore_eos": true,
+    });
+    let (_, answer) = server.post("/completion", &left);
+    let tokens = answer["completion_probabilities"].as_array().unwrap();
+    assert_eq!((tokens.len(), &answer["generation_settings"]["post_sampling_probs"]), (4, &true.into()), "{answer}");
+    for token in tokens {
+        let all = token["top_probs"].as_array().unwrap();
+        let sum: f64 = all.iter().map(|one| one["prob"].as_f64().unwrap()).sum();
+        assert!((2..=6).contains(&all.len()) && (sum - 1.0).abs() < 1e-5, "{token}");
+        assert!(all.iter().any(|one| one["id"] == token["id"] && one["prob"] == token["prob"]), "{token}");
+    }
     // In a chat, whole and in parts.
     let mut chat = json!({
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0, "logprobs": true, "top_logprobs": 2,

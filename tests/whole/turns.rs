@@ -1,5 +1,7 @@
 //! Agents that take turns: what each said before stays in a slot, and what all of them begin with is computed once.
 
+use std::collections::BTreeMap;
+
 use ixc::runtime::engine;
 use ixc::runtime::sample::Settings;
 use ixc::scheduler::{Event, Job, RequestId, Scheduler};
@@ -163,5 +165,41 @@ fn little_is_cut_and_much_is_copied() {
     assert_eq!(begun, Some(SHARED));
     while !scheduler.is_idle() {
         scheduler.step();
+    }
+}
+
+/// How much of a prompt a step has that another's tokens wait for is what was said; what comes of both is the same.
+#[test]
+fn prompts_beside_answers_are_read_in_parts_as_long_as_was_said() {
+    let run = |rows: Option<usize>| {
+        let mut scheduler = scheduler(2);
+        rows.into_iter().for_each(|rows| scheduler.limit_prompt_rows(rows));
+        let (mut first, mut second) = (Agent::new(0), Agent::new(1));
+        second.text.reverse();
+        let first = first.submit(&mut scheduler);
+        let (mut ids, mut parts) = (vec![first], Vec::new());
+        let mut made: BTreeMap<RequestId, Vec<u32>> = BTreeMap::new();
+        while !scheduler.is_idle() {
+            let events = scheduler.step();
+            parts.push(scheduler.last_rows().1);
+            for (id, event) in events {
+                match event {
+                    Event::Token { token, .. } => made.entry(id).or_default().push(token),
+                    Event::Failed(error) => panic!("{error}"),
+                    _ => {}
+                }
+            }
+            if ids.len() == 1 {
+                ids.push(second.submit(&mut scheduler));
+            }
+        }
+        (parts.into_iter().filter(|&rows| rows > 0).collect::<Vec<_>>(), made)
+    };
+    let prompt = SHARED + TOLD;
+    let (parts, made) = run(None);
+    assert_eq!((&parts[..], made.len()), (&[prompt, 256, prompt - 256][..], 2));
+    for (rows, expected) in [(64, vec![64, 64, 64, 64, 64, prompt - 320]), (192, vec![192, prompt - 192])] {
+        let (parts, same) = run(Some(rows));
+        assert_eq!((parts[0], &parts[1..], same), (prompt, &expected[..], made.clone()), "{rows}");
     }
 }

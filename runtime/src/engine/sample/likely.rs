@@ -1,4 +1,4 @@
-//! How likely tokens were, for those who want to know: log-probabilities as the model gives them, before any sampler.
+//! How likely tokens were, for those who want to know: log-probabilities as the model gives them, before any sampler. What samplers leave, [`Sampler::drawn`](super::Sampler::drawn) says.
 
 use super::largest;
 

@@ -115,6 +115,8 @@ pub struct Sampler {
     sorted: bool,
     /// What logits are still to be multiplied by.
     inverse: f32,
+    /// Whether the last token was drawn of the candidates, and not the only one that there could be.
+    was_drawn: bool,
 }
 
 impl Sampler {
@@ -136,6 +138,7 @@ impl Sampler {
             all: true,
             sorted: false,
             inverse: 1.0,
+            was_drawn: false,
         })
     }
 
@@ -177,6 +180,26 @@ impl Sampler {
         Ok(token)
     }
 
+    /// How likely the token that was drawn last was among those that it was drawn of, and the `count` likeliest of these, these first. Where none was drawn, as at
+    /// temperature 0, it was certain.
+    pub fn drawn(&self, token: u32, count: usize) -> (Likely, Vec<Likely>) {
+        if !self.was_drawn {
+            let certain = Likely { token, log_probability: 0.0 };
+            return (certain, vec![certain; count.min(1)]);
+        }
+        let total = self.total();
+        let share = |token: u32| f64::from(self.probabilities[token as usize]) / total;
+        let one = |token: u32| Likely { token, log_probability: share(token).ln() as f32 };
+        let mut tokens: Vec<u32> = self.candidates.iter().copied().filter(|&token| share(token) > 0.0).collect();
+        let before = |&a: &u32, &b: &u32| share(b).total_cmp(&share(a)).then(a.cmp(&b));
+        if (1..tokens.len()).contains(&count) {
+            tokens.select_nth_unstable_by(count, before);
+        }
+        tokens.truncate(count);
+        tokens.sort_unstable_by(before);
+        (one(token), tokens.into_iter().map(one).collect())
+    }
+
     fn load(&mut self, logits: &[f32]) -> Result<(), SampleError> {
         if logits.is_empty() {
             return Err(SampleError::NoLogits);
@@ -197,7 +220,7 @@ impl Sampler {
                 *logit = LOWEST_LOGIT;
             }
         }
-        (self.all, self.sorted, self.inverse) = (true, false, 1.0);
+        (self.all, self.sorted, self.inverse, self.was_drawn) = (true, false, 1.0, false);
         Ok(())
     }
 
@@ -251,6 +274,7 @@ impl Sampler {
     fn draw(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         self.list();
         self.softmax(softmax)?;
+        self.was_drawn = true;
         let mut left = self.random.uniform() * self.total();
         for &token in &self.candidates {
             left -= f64::from(self.probabilities[token as usize]);
@@ -394,6 +418,26 @@ mod tests {
         let error = sampler.sample(&[0.0, f32::INFINITY], &Exact);
         assert_eq!(error, Err(SampleError::NotFinite { token: 1, value: f32::INFINITY }));
         assert!(matches!(sampler.sample(&[f32::NAN], &Exact), Err(SampleError::NotFinite { token: 0, .. })));
+    }
+
+    #[test]
+    fn what_a_token_was_drawn_of_is_told() {
+        // 0.1, 0.2 and 0.7, of which the last two are left: 2/9 and 7/9.
+        let logits = [0.1f32, 0.2, 0.7].map(f32::ln);
+        let settings = Settings { top_k: 2, ..plain() };
+        let mut sampler = Sampler::new(Settings { samplers: vec![Kind::TopK, Kind::Temperature], ..settings }).unwrap();
+        let token = sampler.sample(&logits, &Exact).unwrap();
+        let (own, best) = sampler.drawn(token, 5);
+        let shares: Vec<(u32, f32)> = best.iter().map(|one| (one.token, one.log_probability.exp())).collect();
+        assert!(matches!(shares[..], [(2, a), (1, b)] if (a - 7.0 / 9.0).abs() < 1e-6 && (b - 2.0 / 9.0).abs() < 1e-6));
+        assert_eq!(Some(&own), best.iter().find(|one| one.token == token));
+        assert_eq!(sampler.drawn(token, 1).1, best[..1]);
+        assert!(sampler.drawn(token, 0).1.is_empty());
+        // Where there is nothing to draw, it is certain.
+        let mut greedy = Sampler::new(Settings::greedy()).unwrap();
+        let token = greedy.sample(&logits, &Exact).unwrap();
+        let certain = Likely { token: 2, log_probability: 0.0 };
+        assert_eq!(greedy.drawn(token, 5), (certain, vec![certain]));
     }
 
     proptest! {
