@@ -24,6 +24,14 @@ pub enum Language {
     Mermaid,
 }
 
+impl Language {
+    /// All of them, with their names and what each is for.
+    pub const ALL: [(&'static str, &'static str, Language); 2] = [
+        ("dot", "A drawing for Graphviz", Language::Dot),
+        ("mermaid", "A drawing for Mermaid, as Markdown has it", Language::Mermaid),
+    ];
+}
+
 /// What a node is drawn as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
