@@ -25,7 +25,7 @@ of a file as its argument $1, and status 0 is \"still fails\"; dims stay as they
 EXAMPLES:
   ixc kernel reduce broken.ix -o small.ix
   ixc kernel reduce demo:route --target zen4 -o small.ix
-  ixc kernel reduce k.ix -o small.ix --while 'ixc kernel run $1 2>&1 | grep -q differ'"
+  ixc kernel reduce k.ix -o s.ix --while 'ixc kernel run $1 2>&1 | grep -q diff'"
 )]
 pub struct Args {
     #[command(flatten)]
