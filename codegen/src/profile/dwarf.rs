@@ -229,7 +229,7 @@ mod tests {
     fn readelf_finds_lines_and_functions() {
         let Some(found) = READELF.find("lines of gdb's files through readelf") else { return };
         let file = std::env::temp_dir().join(format!("ixc-dwarf-{}.o", std::process::id()));
-        let bytes = with_two(Target::AVX2, |named, sections| elf::of(named, sections));
+        let bytes = with_two(Target::AVX2, elf::of);
         std::fs::write(&file, bytes).unwrap();
         let read = |option: &str| {
             let out = Command::new(&found.program).args(["-W", option]).arg(&file).output().unwrap();
