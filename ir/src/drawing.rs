@@ -207,7 +207,7 @@ mod tests {
         let expected = r#"digraph {
     0 [ label = "a\"] --> b;\l#quot; <script>`x` \\" shape = box ]
     1 [ label = "\\u{1b}[31m \\u{0}end" ]
-    0 -> 1 [ label = "|\"| & é" ]
+    0 -> 1 [ label = "|\"| &amp; é" ]
     1 -> 0 [ label = "" ]
     0 -> 1 [ label = "read before" style = dashed ]
 }

@@ -184,7 +184,7 @@ fn instructions_know_their_statements() {
         }
         let without = code.lines.iter().filter(|line| line.origin.is_none()).count();
         assert!(
-            without * 5 < code.lines.len(),
+            without * 3 < code.lines.len(),
             "{spec}: {without} of {} instructions are of no statement",
             code.lines.len()
         );
