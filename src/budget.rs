@@ -17,11 +17,13 @@ use std::path::Path;
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight};
+use ixc_ir::units::Bytes;
+use ixc_passes::decision::Decision;
 use ixc_runtime::load::SPARE_BYTES;
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
-use crate::compile::{Compiled, Options, compile};
+use crate::compile::{Compiled, DECIDES, Options, compile, specs};
 use crate::machine::system;
 use crate::model::{Model, is_plan, open_plan};
 
@@ -79,19 +81,35 @@ pub fn compile_within(
     options: &Options,
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
-    let resident = compile(model, options)?;
+    // Whoever is told decisions is told those of the plan that is made in the end.
+    let resident = compile(model, &Options { decisions: None, ..options.clone() })?;
     let experts = expert_bytes(&resident.plan);
     let needed = memory_estimate::resident(&resident.plan, run)?;
     let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
     // Where it is close, too: what the process has grows a little until the plan is loaded, and a plan that says when experts are needed
     // runs with all of them in memory as well.
-    match memory.filter(|memory| needed.saturating_add(needed / 64 + SPARE_BYTES) > *memory && experts > 0) {
-        Some(left) => {
-            // What is left for experts when everything else is there.
-            let others = needed.saturating_sub(experts);
-            let expert_memory = Some(left.saturating_sub(others).min(experts / 2));
-            Ok((compile(model, &Options { expert_memory, ..options.clone() })?, memory))
+    let is_over = |memory: u64| needed.saturating_add(needed / 64 + SPARE_BYTES) > memory;
+    // What is left for experts when everything else is there.
+    let others = needed.saturating_sub(experts);
+    let of_experts = |memory: u64| memory.saturating_sub(others).min(experts / 2);
+    let expert_memory = memory.filter(|memory| is_over(*memory) && experts > 0).map(of_experts);
+    if let (Some(decisions), Some(memory)) = (&options.decisions, memory) {
+        let sizes = format!("all of it takes {}, and {} may be taken", Bytes(needed), Bytes(memory));
+        let (all, streamed) = ("all of it in memory", "experts are read when they are needed");
+        let decision = Decision::of("a run", "", "memory");
+        decisions.begin(DECIDES);
+        decisions.add(match expert_memory {
+            Some(bytes) => decision.chose(format!("{streamed}, {} of them stay", Bytes(bytes))).over(all, sizes),
+            None if experts == 0 => decision.chose(all).over(streamed, "the model has none"),
+            None => decision.chose(all).over(streamed, sizes),
+        });
+    }
+    match (expert_memory, &options.decisions) {
+        (Some(_), _) => Ok((compile(model, &Options { expert_memory, ..options.clone() })?, memory)),
+        (None, Some(_)) => {
+            specs(model, options)?;
+            Ok((resident, memory))
         }
-        None => Ok((resident, memory)),
+        (None, None) => Ok((resident, memory)),
     }
 }

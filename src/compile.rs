@@ -142,14 +142,22 @@ pub struct Compiled {
 pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
     let (begin, target) = (Instant::now(), options.target());
     let (fused, plan) = specs(model, options)?;
-    let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, target)).into_iter();
-    // As many as there are specs.
-    let mut plan = plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, target)))?;
+    let mut plan = with_kernels(plan, target)?;
     let replaced = options.kernels.put_into(&mut plan)?;
     tracing::info!(kernels = plan.kernels.len(), target = target.name(), elapsed = ?begin.elapsed(), "plan made");
     let tuned = options.tuned.as_ref().map(|tuned| (tuned::weights(&fused), tuned.path.clone()));
     let tuned = tuned.filter(|(weights, _)| *weights > 0);
     Ok(Compiled { fused, plan, replaced, tuned, expert_memory: options.expert_memory })
+}
+
+/// A plan with kernels in place of their specs.
+///
+/// # Errors
+/// Where a spec asks for what no kernel does.
+pub(crate) fn with_kernels(plan: Plan<KernelSpec>, target: Target) -> Result<Plan<Kernel>, Error> {
+    let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, target)).into_iter();
+    // As many as there are specs.
+    Ok(plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, target)))?)
 }
 
 /// A model's graph after all passes, and its plan with specs in place of kernels.

@@ -1,13 +1,13 @@
 //! What compiling a model decided where something else was possible, and why: each decision that had a loser.
 //!
-//! Passes tell their decisions as they make them ([`ixc_passes::decision`]); nothing is decided again here. Decisions that are alike are said once, with
-//! all that they are about.
+//! Passes tell their decisions as they make them ([`ixc_passes::decision`]); nothing is decided again here. So does what places a model on a grid, and
+//! what predicts experts in a run tells how a run begins. Decisions that are alike are said once, with all that they are about.
 //!
 //! ```
-//! use ixc::{compile::Options, explain, model::Model};
+//! use ixc::{compile::Options, explain, model::Model, runtime::engine};
 //!
 //! let model = Model::new(ixc::demo::open()?)?;
-//! let decisions = explain::decisions(&model, &Options::default())?;
+//! let decisions = explain::decisions(&model, &Options::default(), &engine::Options::default())?;
 //! assert!(decisions.iter().any(|decision| decision.pass == "tile"));
 //! assert!(decisions.iter().all(|decision| !decision.rejected.is_empty()));
 //! // All layers of the demo model are alike.
@@ -19,21 +19,81 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use ixc_dataflow::grid::Grid;
+use ixc_dataflow::place::search::Placed;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
 use ixc_passes::decision::{Decision, Decisions, Rejected};
+use ixc_runtime::stream::predict::{Decided, Predictions};
+use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
-use crate::compile::{Options, specs};
+use crate::budget::compile_within;
+use crate::compile::{self, Options, specs, with_kernels};
 use crate::model::Model;
+use crate::place;
 use crate::select::{Item, in_any_layer, layer_of, ranges};
 
-/// What is decided where a model is compiled so, in the order in which it is.
+/// What a run decides is called so where passes are.
+pub const RUN: &str = "run";
+
+/// Who makes decisions, in the order in which they do.
+pub fn sources() -> Vec<&'static str> {
+    let passes = ixc_passes::manager::names();
+    [&[compile::DECIDES][..], &passes, &[ixc_dataflow::place::DECIDES, RUN]].concat()
+}
+
+/// What is decided where a model is compiled so for such a run, in the order in which it is. A budget of the run is kept as a run keeps it; without one all
+/// is as `options` say.
 ///
 /// # Errors
 /// As [`compile`](crate::compile::compile).
-pub fn decisions(model: &Model, options: &Options) -> Result<Vec<Decision>, Error> {
+pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Result<Vec<Decision>, Error> {
     let decisions = Arc::new(Decisions::default());
-    specs(model, &Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() })?;
-    Ok(decisions.take())
+    let options = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
+    let plan = match run.memory {
+        Some(_) => {
+            let predict_extra = options.predict_extra.or(run.prefetch.early_routers());
+            Some(compile_within(model, &Options { predict_extra, ..options }, run)?.0.plan)
+        }
+        None => {
+            let (_, plan) = specs(model, &options)?;
+            // Others predict nothing.
+            let streams = !plan.expert_groups.is_empty();
+            streams.then(|| with_kernels(plan, options.target())).transpose()?
+        }
+    };
+    let mut decisions = decisions.take();
+    decisions.extend(plan.map(|plan| prediction(&plan, run)).transpose()?.flatten());
+    Ok(decisions)
+}
+
+/// What a run of a plan begins to predict experts by; nothing where all are in memory, or it is asked for something.
+fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decision>, Error> {
+    let groups = u32::try_from(plan.expert_groups.len()).unwrap_or(u32::MAX);
+    if groups == 0 {
+        return Ok(None);
+    }
+    let mut predictions = Predictions::new(run.prefetch.choice, groups);
+    if !memory_estimate::has_early_routers(plan)? {
+        predictions = predictions.without_early_routers();
+    }
+    let told = |Decided { chosen, why, rejected }| {
+        let rejected = rejected.into_iter().map(|(what, why)| Rejected { what, why }).collect();
+        let (op, question) = ("experts".to_owned(), "predictor");
+        Decision { pass: RUN, op, name: String::new(), question, chosen, why, rejected }
+    };
+    Ok(predictions.decided().map(told))
+}
+
+/// Where a model is placed on a grid, and what is decided there.
+///
+/// # Errors
+/// As [`place`](crate::place::place).
+pub fn placement(model: &Model, grid: &Grid, options: &place::Options) -> Result<(Placed, Vec<Decision>), Error> {
+    let decisions = Arc::new(Decisions::default());
+    let placed = place::place_told(model, grid, options, Some(&decisions))?;
+    Ok((placed, decisions.take()))
 }
 
 /// What a decision is about, for selections.

@@ -11,6 +11,8 @@
 //! }
 //! ```
 
+use std::sync::Arc;
+
 use ixc_dataflow::grid::Grid;
 use ixc_dataflow::pieces::{self, Partition};
 use ixc_dataflow::place::kernels::Kernels;
@@ -18,6 +20,7 @@ use ixc_dataflow::place::search::{Placed, SearchError, search};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_kernels::KernelSpec;
+use ixc_passes::decision::Decisions;
 use ixc_passes::draft::Draft;
 use ixc_passes::error::PassError;
 use ixc_targets::Target;
@@ -43,13 +46,25 @@ pub struct Options {
 /// # Errors
 /// When the model's graph asks for what no kernel does, or the grid has no room.
 pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Error> {
+    place_told(model, grid, options, None)
+}
+
+/// The same, and tells what is decided, if somebody is to be told.
+pub(crate) fn place_told(
+    model: &Model,
+    grid: &Grid,
+    options: &Options,
+    decisions: Option<&Arc<Decisions>>,
+) -> Result<Placed, Error> {
     let most = u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX);
     let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(most)).max(1);
     let name = model.gguf.metadata().path().file_stem().map_or("model".into(), |name| name.to_string_lossy());
-    let compile = compile_options();
+    let compile = compile::Options { decisions: decisions.cloned(), ..compile_options() };
     let fused = fuse(model, &compile)?;
     let tasks = lowered(model, &fused, &compile)?;
-    let placed = search(&fused, grid, (&name, context), |partition| in_pieces(&tasks, partition, &compile));
+    let placed = search(&fused, grid, (&name, context), decisions.map(|told| &**told), |partition| {
+        in_pieces(&tasks, partition, &compile_options())
+    });
     placed.map_err(|error| match error {
         SearchError::Plan(error) => error.into(),
         SearchError::Generate(error) => error.into(),

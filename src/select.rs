@@ -27,6 +27,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use ixc_ir::graph::{Function, Module, Operand};
+use ixc_ir::names::{self, Label};
 use ixc_ir::plan::{KernelId, Plan, Source, Step, Task, Variant, print};
 use ixc_kernels::KernelSpec;
 use ixc_passes::draft::{Draft, What};
@@ -184,16 +185,14 @@ fn bare(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// The layer that a name says: its first number between dots, such as that of `blk.3.attn_q.weight` or `kv.3`.
+/// The layer that a name says, such as that of `blk.3.attn_q.weight` or `kv.3`.
 pub fn layer_of(name: &str) -> Option<u64> {
-    name.split('.').skip(1).find_map(|part| part.parse().ok())
+    names::layer_of(name).map(u64::from)
 }
 
-/// A name without its layer, so that those of all layers are alike: `blk.*.attn_q.weight`.
+/// A name or a task's label without its layer, so that those of all layers are alike: `blk.*.attn_q.weight`.
 pub fn in_any_layer(name: &str) -> String {
-    let number = name.split('.').skip(1).position(|part| part.parse::<u64>().is_ok()).map(|at| at + 1);
-    let parts = name.split('.').enumerate().map(|(at, part)| if Some(at) == number { "*" } else { part });
-    parts.collect::<Vec<_>>().join(".")
+    names::in_layer(name, "*")
 }
 
 /// Layers as people write them: `0-3, 7`.
@@ -304,9 +303,8 @@ impl<'p, K> Works<'p, K> {
     }
 
     fn task(&mut self, task: &Task) -> Item {
-        let (op, rest) = task.label.split_once(' ').unwrap_or((&task.label, ""));
-        let mut names: Vec<String> =
-            rest.split(' ').take(1).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let label = Label::of(&task.label);
+        let (op, mut names) = (label.op, label.names().take(1).map(str::to_owned).collect::<Vec<String>>());
         let mut buffers = Vec::new();
         for arg in &task.args {
             match arg.source {
@@ -517,8 +515,7 @@ pub fn kernels<K>(
         let (step, Some(task), item) = &all[at] else { continue };
         let Step::Run { tasks, .. } = &plan.steps[*step] else { continue };
         let task = &tasks[*task];
-        let words: Vec<String> = task.label.split(' ').map(in_any_layer).collect();
-        let label = words.join(" ");
+        let label = in_any_layer(&task.label);
         let mut from_rows = 1;
         for variant in &task.variants {
             let to_rows = (variant.up_to_rows < u32::MAX).then_some(variant.up_to_rows);

@@ -6,7 +6,9 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_targets::{Lowering, Target, cpu};
 
+use crate::line::Line;
 use crate::portable::{self, PortableError};
+use crate::x64::listing::Finished;
 use crate::x64::{self, X64Error};
 
 /// Why kernels could not be made callable.
@@ -83,8 +85,34 @@ impl Artifact {
         }
     }
 
-    /// The listing of one of several kernels; `number` keeps its labels apart from the others'. Empty where it was made without text.
+    /// Which statement of the kernel each instruction comes from, in the order of the code; empty where that is not known.
+    pub fn lines(&self) -> &[Line] {
+        match self {
+            Artifact::X64(compiled) => &compiled.lines,
+            Artifact::Portable(code) => &code.lines,
+        }
+    }
+
+    /// What listings are made of: none of code of other machines than x86-64.
+    pub fn finished(&self) -> Option<Finished<'_>> {
+        match self {
+            Artifact::X64(compiled) => Some(Finished::from(compiled)),
+            // It is this machine's.
+            Artifact::Portable(code) if cfg!(target_arch = "x86_64") => {
+                let portable::Code { name, bytes, code_bytes, constants_at, lines, .. } = code;
+                let (code, constants) = (bytes.get(..*code_bytes)?, bytes.get(*constants_at..)?);
+                Some(Finished { name, code, constants, constants_at: *constants_at, lines })
+            }
+            Artifact::Portable(_) => None,
+        }
+    }
+
+    /// The listing of one of several kernels; `number` keeps its labels apart from the others'. Of other machines than x86-64 it is empty where it was
+    /// made without text.
     pub fn listing(&self, kernel: &Kernel, number: usize) -> String {
+        if let Some(code) = self.finished() {
+            return x64::listing::text_of_many(code, kernel, number);
+        }
         match self {
             Artifact::X64(compiled) => x64::listing::text_of_many(compiled, kernel, number),
             Artifact::Portable(code) => {

@@ -24,6 +24,14 @@ pub enum Language {
     Mermaid,
 }
 
+impl Language {
+    /// All of them, with their names and what each is for.
+    pub const ALL: [(&'static str, &'static str, Language); 2] = [
+        ("dot", "A drawing for Graphviz", Language::Dot),
+        ("mermaid", "A drawing for Mermaid, as Markdown has it", Language::Mermaid),
+    ];
+}
+
 /// What a node is drawn as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -199,7 +207,7 @@ mod tests {
         let expected = r#"digraph {
     0 [ label = "a\"] --> b;\l#quot; <script>`x` \\" shape = box ]
     1 [ label = "\\u{1b}[31m \\u{0}end" ]
-    0 -> 1 [ label = "|\"| & é" ]
+    0 -> 1 [ label = "|\"| &amp; é" ]
     1 -> 0 [ label = "" ]
     0 -> 1 [ label = "read before" style = dashed ]
 }

@@ -9,6 +9,7 @@
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 //! | [`levels`] | longest ways through what comes in order |
+//! | [`names`] | what names say: layers, and of labels ops |
 //! | [`ngram`] | rows of a table that the last tokens name together |
 //! | [`plan`] | the plan: steps, buffers, weights, and its kernels |
 //! | [`random`] | numbers that look random, the same on every machine |
@@ -23,6 +24,7 @@ pub mod format;
 pub mod graph;
 pub mod kernel;
 pub mod levels;
+pub mod names;
 pub mod ngram;
 pub mod plan;
 pub mod random;

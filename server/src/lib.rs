@@ -67,7 +67,6 @@ use tokio::sync::watch;
 use app::App;
 pub use app::Options;
 use error::HttpError;
-
 pub use local::{Local, fields_of};
 pub use model::{Model, Models};
 pub use wanted::check_defaults;

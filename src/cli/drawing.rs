@@ -1,50 +1,32 @@
 //! IR as text, or as other programs draw it.
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ixc::ir::drawing::Language;
 use ixc::passes::manager::Ir;
 
 use super::Usage;
 
-/// As what IR is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Text that is read back.
-    Text,
-    /// A drawing for Graphviz.
-    Dot,
-    /// A drawing for Mermaid, as Markdown has it.
-    Mermaid,
+/// The language of a name.
+fn language(name: &str) -> Option<Language> {
+    Language::ALL.iter().find(|(own, ..)| *own == name).map(|(.., language)| *language)
 }
 
-impl Format {
-    /// What draws it; nothing does text.
-    pub fn language(self) -> Option<Language> {
-        match self {
-            Format::Text => None,
-            Format::Dot => Some(Language::Dot),
-            Format::Mermaid => Some(Language::Mermaid),
-        }
-    }
+fn values() -> impl Iterator<Item = PossibleValue> {
+    Language::ALL.into_iter().map(|(name, doc, _)| PossibleValue::new(name).help(doc))
 }
 
-/// What draws, where nothing else is printed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Drawer {
-    /// Graphviz.
-    Dot,
-    /// Mermaid, as Markdown has it.
-    Mermaid,
+/// Reads what draws.
+pub fn languages() -> impl TypedValueParser<Value = Language> {
+    PossibleValuesParser::new(values()).try_map(|name| language(&name).ok_or("nothing draws that"))
 }
 
-impl Drawer {
-    /// Its language.
-    pub fn language(self) -> Language {
-        match self {
-            Drawer::Dot => Language::Dot,
-            Drawer::Mermaid => Language::Mermaid,
-        }
-    }
+/// As what IR is printed: text that is read back where there is no language.
+#[derive(Clone, Copy, Debug)]
+struct Format(Option<Language>);
+
+fn formats() -> impl TypedValueParser<Value = Format> {
+    let text = PossibleValue::new("text").help("Text that is read back");
+    PossibleValuesParser::new([text].into_iter().chain(values())).map(|name| Format(language(&name)))
 }
 
 /// Options that say as what IR is printed.
@@ -52,7 +34,7 @@ impl Drawer {
 pub struct FormatChoice {
     /// As what it is printed. In a drawing of a graph ops are nodes, values with their types edges; in one of tasks
     /// these are boxes, between them what they write and read.
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, value_parser = formats(), value_name = "FORMAT", default_value = "text")]
     format: Format,
     /// The same as --format dot.
     #[arg(long, conflicts_with = "format")]
@@ -62,7 +44,7 @@ pub struct FormatChoice {
 impl FormatChoice {
     /// What is to draw it, where anything is.
     pub fn language(&self) -> Option<Language> {
-        if self.dot { Some(Language::Dot) } else { self.format.language() }
+        if self.dot { Some(Language::Dot) } else { self.format.0 }
     }
 }
 

@@ -1,15 +1,19 @@
-//! `ixc explain`: what passes decided, and why.
+//! `ixc explain`: what passes decided, and why; and what places a model on a grid, and what begins a run.
 
 use std::io::Write;
 
-use ixc::compile::TargetName;
+use ixc::compile::CompileTarget;
+use ixc::dataflow::grids;
 use ixc::explain;
 use ixc::passes::decision::Decision;
-use ixc::passes::manager;
+use ixc::place;
+use ixc::runtime::engine;
 use serde_json::{Value as Json, json};
 
-use super::choose::ModelArgument;
+use super::Usage;
+use super::choose::{MemoryChoice, ModelArgument};
 use super::output::{self, counted, lines};
+use super::prefetch::PrefetchChoice;
 use super::select::SelectChoice;
 use super::stage_choice::StageChoice;
 
@@ -21,22 +25,30 @@ use super::stage_choice::StageChoice;
                                              how a layer's weight is cut
   ixc explain model.gguf --pass fuse         what is not fused, and why not
   ixc explain model.gguf --expert-memory 6GiB --predict 2 --pass residency
+  ixc explain model.gguf --memory 6GiB --pass compile,residency,run
+                                             what a run does that has 6 GiB
+  ixc explain model.gguf --target dataflow:wse3 --pass place
+                                             where a wafer has it, and why there
   ixc explain model.gguf --target sapphire-rapids --json
   ixc explain                                the built-in demo model
 
 Passes tell what they choose as they choose it. Decisions that are alike are said once, with how often and in which layers they were made; --json has each by \
-itself. What nothing else could take the place of is no decision.")]
+itself. What nothing else could take the place of is no decision. Without --memory or --expert-memory all of the model is taken to fit. Nothing is run: what a run measures, and then predicts experts by, ixc run --stats says likewise.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgument,
-    /// Only decisions of these passes of `ixc opt`, or of compile, which runs them.
-    #[arg(long = "pass", value_name = "PASS,..", value_delimiter = ',', value_parser = sources())]
+    /// Only decisions of these passes of `ixc opt`; or of compile, which runs them, place, which puts a model on a grid, or run.
+    #[arg(long = "pass", value_name = "PASS,..", value_delimiter = ',', value_parser = explain::sources())]
     passes_told: Vec<String>,
     #[command(flatten)]
     select: SelectChoice,
-    /// What to generate kernels for: native, a target or a CPU of `ixc doctor`.
+    /// What to generate kernels for: native, a target or a CPU of `ixc doctor`; or dataflow:GRID, a grid of processing elements.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
-    target: TargetName,
+    target: CompileTarget,
+    #[command(flatten)]
+    memory: MemoryChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
     #[command(flatten)]
     stages: StageChoice,
     /// Print JSON.
@@ -44,17 +56,37 @@ pub struct Args {
     json: bool,
 }
 
-/// Where decisions are made.
-fn sources() -> Vec<&'static str> {
-    [vec![ixc::compile::DECIDES], manager::names()].concat()
-}
-
 impl Args {
+    /// All decisions, with the model's architecture and what they are for.
+    fn decisions(&self) -> anyhow::Result<(Vec<Decision>, String, String)> {
+        let target = match &self.target {
+            CompileTarget::Processor(target) => *target,
+            CompileTarget::Dataflow(name) => {
+                if self.memory.bytes().is_some() || self.stages.is_given()? {
+                    let problem = "--memory, experts, options of passes and what somebody changed are for plans; a grid takes the model as it is";
+                    return Err(Usage(problem.to_owned()).into());
+                }
+                let grid = grids::find(name).map_err(ixc::Error::from)?;
+                let model = self.model.open()?;
+                let (_, decisions) = explain::placement(&model, &grid, &place::Options::default())?;
+                return Ok((decisions, model.arch.hyper.architecture.clone(), self.target.to_string()));
+            }
+        };
+        let options = self.stages.options(Some(target))?;
+        let memory = self.memory.bytes();
+        if memory.is_some() && options.expert_memory.is_some() {
+            let problem = "--memory is all that a run may take, --expert-memory what experts may: one says the other";
+            return Err(Usage(problem.to_owned()).into());
+        }
+        let model = self.model.open()?;
+        let run = engine::Options { memory, prefetch: self.prefetch.settings(), ..engine::Options::default() };
+        let decisions = explain::decisions(&model, &options, &run)?;
+        Ok((decisions, model.arch.hyper.architecture.clone(), target.target.name().to_owned()))
+    }
+
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let options = self.stages.options(Some(self.target))?;
-        let model = self.model.open()?;
-        let mut decisions = explain::decisions(&model, &options)?;
+        let (mut decisions, architecture, target) = self.decisions()?;
         if !self.passes_told.is_empty() {
             decisions.retain(|decision| self.passes_told.iter().any(|pass| pass == decision.pass));
         }
@@ -78,8 +110,8 @@ impl Args {
             let facts = json!({
                 "ixc": ixc::build::BUILD,
                 "model": self.model.path().map(|path| path.display().to_string()),
-                "architecture": model.arch.hyper.architecture,
-                "target": self.target.target.name(),
+                "architecture": architecture,
+                "target": target,
                 "decisions": decisions.iter().map(each).collect::<Vec<Json>>(),
             });
             return Ok(output::json(out, "ixc.explain.v1", &facts)?);

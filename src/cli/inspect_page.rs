@@ -18,6 +18,9 @@ use super::output::Bytes;
 use super::stage_choice::StageChoice;
 use super::terminal::standard_error;
 
+/// Names a target where no option does.
+const TARGET: &str = "IXC_TARGET";
+
 /// The page, and how what is on it is compiled.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Page")]
@@ -30,7 +33,7 @@ pub struct PageChoice {
     /// multiplies at most, which is measured for some seconds.
     #[arg(long, value_name = "FILE", requires = "html")]
     trace: Option<PathBuf>,
-    /// What kernels are generated for: native, a target or a CPU of `ixc doctor`; a plan is for one target already.
+    /// What kernels are generated for: native, a target or a CPU of `ixc doctor` [default: what IXC_TARGET says, or native]; a plan is for one target already.
     #[arg(long, value_name = "TARGET", requires = "html")]
     target: Option<TargetName>,
     #[command(flatten)]
@@ -89,6 +92,14 @@ impl PageChoice {
     fn of_model(&self, model: &ModelArgument, output: &mut Output) -> anyhow::Result<Report> {
         let model = model.open()?;
         reads(output, model.gguf.files().iter().map(ShardFile::path))?;
-        Ok(Report::of_model(&model, &self.stages.options(self.target)?)?)
+        let target = self.target.map_or_else(of_environment, |target| Ok(Some(target)))?;
+        Ok(Report::of_model(&model, &self.stages.options(target)?)?)
     }
+}
+
+/// The target that the environment names. It is asked for a page alone: where something else is shown, it is no option that was said.
+fn of_environment() -> anyhow::Result<Option<TargetName>> {
+    let Some(name) = std::env::var_os(TARGET).filter(|name| !name.is_empty()) else { return Ok(None) };
+    let name = name.to_string_lossy();
+    Ok(Some(name.parse().map_err(|problem| Usage(format!("invalid value '{name}' of {TARGET}: {problem}")))?))
 }

@@ -10,7 +10,7 @@ use super::output::{Printable, note};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PerfChoice {
     /// Tell profilers and debuggers the names of generated kernels: map (/tmp/perf-PID.map, for `perf report`), jitdump (jit-PID.dump in $JITDUMPDIR or the current folder,
-    /// for `perf inject --jit`: lines of IR and call graphs, too), gdb (its JIT interface). Several with commas.
+    /// for `perf inject --jit`: lines of IR and call graphs, too), gdb (its JIT interface: names, lines of IR, who called). Several with commas.
     #[arg(long, value_enum, value_name = "WHAT,..", value_delimiter = ',')]
     perf: Vec<Perf>,
 }
@@ -22,7 +22,7 @@ enum Perf {
     Map,
     /// Code, lines of IR and unwind tables.
     Jitdump,
-    /// An ELF file in memory for each module.
+    /// An ELF file in memory for each module, and IR in jit-PID.ix.
     Gdb,
 }
 
@@ -36,8 +36,8 @@ impl PerfChoice {
             std::env::var_os("JITDUMPDIR").filter(|folder| !folder.is_empty()).map_or(PathBuf::from("."), PathBuf::from)
         };
         let asked = |what| self.perf.contains(&what);
-        let profiles =
-            Profiles { map: asked(Perf::Map), jitdump: asked(Perf::Jitdump).then(folder), gdb: asked(Perf::Gdb) };
+        let (map, jitdump, gdb) = (asked(Perf::Map), asked(Perf::Jitdump), asked(Perf::Gdb));
+        let profiles = Profiles { map, jitdump, gdb, folder: folder() };
         if profile::enable(&profiles)? {
             for file in profile::files() {
                 note!("ixc: profile: {}", Printable(&file.display().to_string()));

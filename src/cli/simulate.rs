@@ -14,6 +14,7 @@ use ixc::dataflow::{drawing, grids, page, read};
 use ixc::files::Output;
 use ixc::frontend::gguf::ShardFile;
 use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::ir::drawing::Language;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::model::{self, Model};
@@ -23,7 +24,7 @@ use ixc::simulate::ModelWeights;
 use serde_json::json;
 
 use super::choose::open;
-use super::drawing::Drawer;
+use super::drawing::languages;
 use super::force::{Force, reads};
 use super::interrupt::Writing;
 use super::name::ModelName;
@@ -87,8 +88,8 @@ pub struct Args {
     #[arg(long, default_value_t = 1, conflicts_with = "prompt")]
     seed: u64,
     /// Print a drawing of the programs and the streams between them; nothing is simulated.
-    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["prompt", "html", "json"])]
-    draw: Option<Drawer>,
+    #[arg(long, value_parser = languages(), value_name = "FORMAT", conflicts_with_all = ["prompt", "html", "json"])]
+    draw: Option<Language>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -144,8 +145,8 @@ impl Args {
             d.grid.name,
             begin.elapsed().as_secs_f64()
         );
-        if let Some(drawer) = self.draw {
-            return Ok(out.write_all(drawing::draw(d).text(drawer.language()).as_bytes())?);
+        if let Some(language) = self.draw {
+            return Ok(out.write_all(drawing::draw(d).text(language).as_bytes())?);
         }
         let plan = simulated.plan.take();
         let report = match &self.prompt {

@@ -104,6 +104,8 @@ pub fn predictions(report: &Report) {
         return;
     }
     note!("prefetch  {}", report.now);
+    let lost = report.decided.iter().flat_map(|decided| &decided.rejected);
+    lost.for_each(|(what, why)| note!("          over {what}: {why}"));
     let names: Vec<String> = used.iter().map(|(strategy, _)| format!("{:<32}", strategy.to_string())).collect();
     note!("          {}", names.join("  ").trim_end());
     note!(

@@ -111,6 +111,14 @@ pub enum KernelError {
         /// Why not.
         why: String,
     },
+    /// Something that was not tried.
+    #[error("{what:?} is no candidate; those are {}", candidates.join(", "))]
+    NoCandidate {
+        /// What was asked for.
+        what: String,
+        /// What there is.
+        candidates: Vec<String>,
+    },
     /// A kernel that is to be made small and does not fail.
     #[error(
         "{kernel} does not fail: it compiles, runs and leaves what the interpreter does; name a command that says so with --while"
@@ -221,7 +229,7 @@ impl KernelError {
     /// What kind of failure it is.
     pub fn class(&self) -> Class {
         match self {
-            KernelError::NoRow { .. } | KernelError::InNoModel { .. } => Class::Usage,
+            KernelError::NoRow { .. } | KernelError::InNoModel { .. } | KernelError::NoCandidate { .. } => Class::Usage,
             KernelError::Missing { .. } => Class::Unavailable,
             KernelError::Differs { .. } | KernelError::Fault { .. } => Class::Failed,
             KernelError::Unknown { .. }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use ixc_codegen::module::{Artifact, CodegenError};
 use ixc_codegen::x64::{self, Compiled, Stats, X64Error};
+use ixc_ir::kernel::Kernel;
 
 use super::KernelError;
 use super::choose::Chosen;
@@ -55,8 +56,7 @@ pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
             out += &x64::print::text(kernel, &function, &allocation);
         }
         (Stage::Lowered, Artifact::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.clif),
-        (Stage::Asm, Artifact::X64(compiled)) => out += &x64::listing::text(compiled, kernel),
-        (Stage::Asm, Artifact::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.disassembly),
+        (Stage::Asm, artifact) => out += &listing(artifact, kernel),
         (Stage::Bytes, Artifact::X64(compiled)) => {
             out += &hex(&compiled.code, 0);
             if !compiled.constants.is_empty() {
@@ -67,6 +67,14 @@ pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
         (Stage::Bytes, Artifact::Portable(code)) => out += &hex(&code.bytes, 0),
     }
     Ok(out)
+}
+
+/// The listing of a kernel alone.
+fn listing(artifact: &Artifact, kernel: &Kernel) -> String {
+    match artifact.finished() {
+        Some(code) => x64::listing::text(code, kernel),
+        None => artifact.listing(kernel, 0),
+    }
 }
 
 /// What a kernel's code cost, in one line.

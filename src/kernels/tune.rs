@@ -88,10 +88,27 @@ pub struct Found {
     pub default: Row,
     /// All candidates, in the order in which they were tried.
     pub rows: Vec<Row>,
+    /// What each makes of the weight.
+    choices: Vec<Choice>,
     /// The fastest, measured again, and what it makes of the weight; none where nothing is faster.
     pub winner: Option<(Row, Choice)>,
     /// The fastest, measured again, where it is not faster by enough.
     pub close: Option<Row>,
+}
+
+impl Found {
+    /// A candidate by its own words, and what it makes of the weight.
+    ///
+    /// # Errors
+    /// Where nothing was called so.
+    pub fn candidate(&self, what: &str) -> Result<(Row, Choice), Error> {
+        let found = self.rows.iter().zip(&self.choices).find(|(row, _)| row.what == what);
+        let found = found.map(|(row, choice)| (row.clone(), choice.clone()));
+        Ok(found.ok_or_else(|| {
+            let candidates = self.rows.iter().map(|row| row.what.clone()).collect();
+            KernelError::NoCandidate { what: what.to_owned(), candidates }
+        })?)
+    }
 }
 
 /// A kernel that is tried.
@@ -140,7 +157,7 @@ pub fn tune(
         By::Time { .. } => search.measure(&default, None)?,
         By::Model { .. } => Row { ratio: [1.0; 3], ..search.measure(&default, None)? },
     };
-    let mut rows: Vec<Row> = Vec::new();
+    let (mut rows, mut choices): (Vec<Row>, Vec<Choice>) = Default::default();
     let mut best = (1.0, default);
     let mut stage = |tries: Vec<Try>, best: &mut (f64, Try)| -> Result<(), Error> {
         for each in tries {
@@ -150,6 +167,7 @@ pub fn tune(
                 *best = (row.ratio[0], each);
             }
             rows.push(row);
+            choices.push(search.choice(&each));
         }
         Ok(())
     };
@@ -164,7 +182,8 @@ pub fn tune(
     let tries = UNROLLED.into_iter().map(|unroll| Try { pace: Pace { unroll, ..best.1.pace }, ..best.1 }).collect();
     stage(tries, &mut best)?;
     let kernel = (search.cut.weight, search.cut.strategy);
-    let mut found = Found { kernel, own: own.to_string(), default: default_row, rows, winner: None, close: None };
+    let own = own.to_string();
+    let mut found = Found { kernel, own, default: default_row, rows, choices, winner: None, close: None };
     if best.1 != default {
         let again = match by {
             By::Time { place, rounds } => search.measure(&best.1, Some(By::Time { place, rounds: 2 * rounds }))?,

@@ -1,7 +1,7 @@
 //! What repeats in a model, told once: lines of layers, of which those that are alike but for their number are one *body*.
 //!
-//! A layer's number is the first part of a name that is a number: `blk.7.attn_q.weight`, `kv.7`, `linear blk.7.attn_output`. In what is folded it is
-//! [`NUMBER`], so that layers that differ in nothing else are equal.
+//! A layer's number is what [`ixc_ir::names`] says: `blk.7.attn_q.weight`, `kv.7`, `linear blk.7.attn_output`. In what is folded it is [`NUMBER`], so that
+//! layers that differ in nothing else are equal.
 //!
 //! ```text
 //! %0 = rms_norm %^0, @blk.#.attn_norm.weight {eps = 1e-6} : f32[T, 256]      layers 0 to 47
@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
+use ixc_ir::names::in_layer;
+pub use ixc_ir::names::layer_of;
 use serde::{Serialize, Serializer};
 
 /// What stands in place of a layer's number.
 pub const NUMBER: &str = "#";
-/// Digits of a layer's number at most; a longer one is none.
-const DIGITS: usize = 6;
 
 /// Where in a model something stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,27 +49,9 @@ impl Serialize for Section {
     }
 }
 
-fn number(part: &str) -> Option<u32> {
-    let digits = (1..=DIGITS).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
-    part.parse().ok().filter(|_| digits)
-}
-
-/// The layer that a name names.
-pub fn layer_of(name: &str) -> Option<u32> {
-    name.split('.').find_map(number)
-}
-
-/// A name without its layer's number, where it has one.
+/// A name or a label without its layer's number, where it has one.
 pub fn without_number(name: &str) -> String {
-    let mut found = false;
-    let parts = name.split('.').map(|part| {
-        if !found && number(part).is_some() {
-            found = true;
-            return NUMBER;
-        }
-        part
-    });
-    parts.collect::<Vec<_>>().join(".")
+    in_layer(name, NUMBER)
 }
 
 /// What an item of a list says of where it stands.
@@ -169,15 +151,6 @@ pub fn said(sections: &[Section]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_name_layers() {
-        assert_eq!(layer_of("linear blk.12.attn_q"), Some(12));
-        assert_eq!(layer_of("model.layers.3.mlp.experts.5.up"), Some(3));
-        assert_eq!([layer_of("output.weight"), layer_of("x.+1.y"), layer_of("x.1234567")], [None; 3]);
-        assert_eq!(without_number("model.layers.3.mlp.experts.5.up"), "model.layers.#.mlp.experts.5.up");
-        assert_eq!(without_number("token_embd.weight"), "token_embd.weight");
-    }
 
     #[test]
     fn what_names_no_layer_stands_by_what_is_around_it() {

@@ -32,6 +32,8 @@ pub struct KernelView {
     /// Its IR, and the line of each statement there.
     ir: String,
     statements: Vec<u32>,
+    /// Lines of its IR, and of its instructions, that are left out behind what is shown.
+    left_out: [usize; 2],
     /// Its instructions, a line for each, and the statement that each comes from; -1 where there is none.
     code: String,
     origins: Vec<i32>,
@@ -135,7 +137,7 @@ impl KernelView {
         target: Target,
     ) -> Result<KernelView, Error> {
         let artifact = Artifact::of(kernel, target, true)?;
-        let (code, origins) = code(&artifact, kernel);
+        let ((ir, more_ir), (code, origins, more_code)) = (cut(&kernel.to_string()), code(&artifact, kernel));
         let report = match (&artifact, cost::model(target)) {
             (Artifact::X64(compiled), Some(model)) => Some(analyse(compiled, kernel, model)),
             (Artifact::X64(_) | Artifact::Portable(_), _) => None,
@@ -159,7 +161,8 @@ impl KernelView {
             name: kernel.name.clone(),
             spec: spec.map(ToString::to_string),
             edited,
-            ir: cut(&kernel.to_string()),
+            ir,
+            left_out: [more_ir, more_code],
             statements: statement_lines(kernel),
             code,
             origins,
@@ -180,27 +183,30 @@ fn of_spec(spec: &KernelSpec) -> Vec<(u32, Vec<i64>)> {
     vec![(rows, spec.dims_of_rows(rows))]
 }
 
-fn cut(text: &str) -> String {
-    match text.lines().nth(MOST_LINES) {
-        None => text.to_owned(),
-        Some(_) => text.lines().take(MOST_LINES).map(|line| format!("{line}\n")).collect(),
+/// A text's first lines, and how many come behind them.
+fn cut(text: &str) -> (String, usize) {
+    match text.lines().count().saturating_sub(MOST_LINES) {
+        0 => (text.to_owned(), 0),
+        more => (text.lines().take(MOST_LINES).map(|line| format!("{line}\n")).collect(), more),
     }
 }
 
-/// Lines of code, each with its statement.
-fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>) {
-    let compiled = match artifact {
-        Artifact::X64(compiled) => compiled,
-        Artifact::Portable(_) => return (cut(&artifact.listing(kernel, 0)), Vec::new()),
+/// Lines of code, each with its statement, and how many come behind them.
+fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>, usize) {
+    let Some(code) = artifact.finished() else {
+        let (text, more) = cut(&artifact.listing(kernel, 0));
+        return (text, Vec::new(), more);
     };
-    let listed = compiled.listing();
+    let listed = code.listing();
     let named: BTreeSet<&str> = listed.iter().filter_map(|line| label(&line.text)).collect();
-    let (mut text, mut origins) = (String::new(), Vec::new());
+    let (mut text, mut origins, mut more) = (String::new(), Vec::new(), 0);
     let mut push = |line: &str, origin: Option<u32>| {
         if origins.len() < MOST_LINES {
             text.push_str(line);
             text.push('\n');
             origins.push(origin.and_then(|origin| i32::try_from(origin).ok()).unwrap_or(-1));
+        } else {
+            more += 1;
         }
     };
     for line in &listed {
@@ -210,10 +216,10 @@ fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>) {
         }
         push(&format!("{:5x}  {}", line.offset, line.text), line.origin);
     }
-    for line in x64::listing::text(compiled, kernel).lines().skip_while(|line| !line.contains(".balign")) {
+    for line in x64::listing::text(code, kernel).lines().skip_while(|line| !line.contains(".balign")) {
         push(line, None);
     }
-    (text, origins)
+    (text, origins, more)
 }
 
 /// The label that an instruction names.
@@ -252,4 +258,16 @@ fn loops(report: &Report) -> Vec<Loop> {
         ..block(&one.label, one.depth, &one.body)
     });
     inner.chain([block("outside of loops", 0, &report.outside)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_is_counted() {
+        let lines = |n: usize| "a\n".repeat(n);
+        assert_eq!(cut(&lines(MOST_LINES)), (lines(MOST_LINES), 0));
+        assert_eq!(cut(&lines(MOST_LINES + 3)), (lines(MOST_LINES), 3));
+    }
 }

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use ixc_ir::names::Label;
 use ixc_ir::plan::{ArenaBuffer, Plan, RowAxis, RowCount, Step, Task};
 use ixc_kernels::KernelSpec;
 use ixc_passes::draft::{Draft, Resource, What, Work};
@@ -251,9 +252,9 @@ fn label(what: &What) -> Option<&str> {
     }
 }
 
-/// Whether a label names anything but the op: `quantise` does not.
-fn name_of(label: &str) -> Option<&str> {
-    label.split_once(' ').map(|(_, name)| name)
+/// What a label names besides the op.
+fn names(label: &str) -> impl Iterator<Item = &str> {
+    Label::of(label).names()
 }
 
 fn step_head(alone: u32) -> String {
@@ -276,12 +277,12 @@ fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
             };
             let said = steps.iter().map(|step| {
                 let work = step.work.iter().filter_map(|&at| draft.work.get(at));
-                Said::of(work.filter_map(|work| name_of(label(&work.what)?)))
+                Said::of(work.filter_map(|work| label(&work.what)).flat_map(names))
             });
             texts.work(&said.collect::<Vec<_>>(), steps.iter().map(of_step).collect());
         }
         None => {
-            let said = draft.work.iter().map(|work| Said::of(label(&work.what).and_then(name_of)));
+            let said = draft.work.iter().map(|work| Said::of(label(&work.what).into_iter().flat_map(names)));
             let list = |resources: &[Resource]| -> String {
                 let names: Vec<String> = resources.iter().map(|&one| resource(plan, one)).collect();
                 names.join(", ")
@@ -299,7 +300,7 @@ fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
     let mut texts = Texts::default();
     texts.buffers(plan, true);
     let said = plan.steps.iter().map(|step| match step {
-        Step::Run { tasks, .. } => Said::of(tasks.iter().filter_map(|task| name_of(&task.label))),
+        Step::Run { tasks, .. } => Said::of(tasks.iter().flat_map(|task| names(&task.label))),
         Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => Said::default(),
     });
     let lines = plan.steps.iter().map(|step| match step {

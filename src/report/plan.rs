@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use ixc_ir::format::Format;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
+use ixc_ir::names::Label;
 use ixc_ir::plan::{BucketId, DimRule, Output, Plan, PlanWeight, RowAxis, Source, Step, Task, Variant, WeightFile};
 use ixc_kernels::catalogue::inputs::evaluate;
 use serde::Serialize;
 
-use super::fold::{Said, Section, sections};
+use super::fold::{Said, Section, sections, without_number};
 use super::passes::step_text;
 
 /// What a plan does and where it keeps things.
@@ -37,6 +38,10 @@ struct StepView {
 #[derive(Clone, Debug, Serialize)]
 struct TaskView {
     label: String,
+    /// What the label says: the op's word, what it names, and the label that tasks of all layers share.
+    op: String,
+    names: Vec<String>,
+    kind: String,
     /// `tokens`, `outputs` or `routed`.
     rows: &'static str,
     columns: u32,
@@ -214,8 +219,12 @@ fn task(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> T
             besides: bands.chain(combine).collect(),
         }
     };
+    let label = Label::of(&task.label);
     TaskView {
         label: task.label.clone(),
+        op: label.op.to_owned(),
+        names: label.names().map(str::to_owned).collect(),
+        kind: without_number(&task.label),
         rows: match task.rows {
             RowAxis::Tokens => "tokens",
             RowAxis::Outputs => "outputs",
@@ -319,9 +328,7 @@ impl PlanView {
             .collect();
         let said: Vec<Said> = (plan.steps.iter())
             .map(|step| match step {
-                Step::Run { tasks, .. } => {
-                    Said::of(tasks.iter().filter_map(|task| task.label.split_once(' ').map(|(_, name)| name)))
-                }
+                Step::Run { tasks, .. } => Said::of(tasks.iter().flat_map(|task| Label::of(&task.label).names())),
                 Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
                     Said::default()
                 }

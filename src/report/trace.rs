@@ -10,6 +10,7 @@ use std::path::Path;
 use serde::de::{self, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::fold::without_number;
 use crate::Error;
 use crate::kernels::roofline::Roofline;
 
@@ -54,6 +55,8 @@ pub struct TraceView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Work {
     name: String,
+    /// The name that the same in all layers shares.
+    kind: String,
     /// Whether it is a task of the plan.
     task: bool,
     decode: f64,
@@ -340,7 +343,10 @@ impl TraceView {
         let one_steps = steps.iter().filter(|step| step.2 == 1).count();
         let long_tokens = steps.iter().map(|step| step.2).filter(|&tokens| tokens != 1).fold(0, u64::saturating_add);
         steps.truncate(MOST_STEPS);
-        let named = |(name, work): (String, Work)| Work { name, ..work };
+        let named = |(name, work): (String, Work)| {
+            let kind = if work.task { without_number(&name) } else { name.clone() };
+            Work { name, kind, ..work }
+        };
         Ok(TraceView {
             file: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             made_by: other.made_by.chars().take(64).collect(),

@@ -69,8 +69,12 @@ fn broken(page: &Path) -> Vec<String> {
         }
         let (path, anchor) = link.split_once('#').map_or((&*link, None), |(path, anchor)| (path, Some(anchor)));
         let target = if path.is_empty() { page.to_owned() } else { page.parent().unwrap().join(path) };
+        // A book is pages of one folder, and no list of a folder's files.
+        let docs = root().join("docs");
+        let leaves = page.starts_with(&docs) && (path.starts_with("../") || target.is_dir());
         let wrong = match (target.exists(), anchor) {
             (false, _) => "there is no such file",
+            _ if leaves => "the book has no such page; name the file as code",
             (true, Some(anchor)) if !anchors(&fs::read_to_string(&target).unwrap()).contains(anchor) => {
                 "the page has no such heading"
             }

@@ -119,6 +119,32 @@ fn every_decision_has_what_lost_and_why() {
     assert!(streamed[0]["chosen"].as_str().unwrap().contains("loaded when they are needed"), "{streamed:#?}");
     let routers = streamed.iter().filter(|each| each["question"] == "predictor");
     assert_eq!(routers.filter(|each| each["chosen"].as_str().unwrap().contains("names 4")).count(), 3, "{streamed:#?}");
+    // And how a run begins, which predicts by what the plan has.
+    let run = |more: &[&str]| {
+        let decisions = explain(&[&["--pass", "run"], more].concat());
+        let [decision] = &decisions["decisions"].as_array().unwrap()[..] else { panic!("{decisions:#}") };
+        assert_eq!(decision["question"], "predictor");
+        (decision["chosen"].as_str().unwrap().to_owned(), decision["rejected"][0]["what"].clone())
+    };
+    let small = ["--expert-memory", "1MiB"];
+    assert_eq!(run(&small), ("no prediction for the first 30 tokens".to_owned(), "router".into()));
+    let early = ("router for the first 30 tokens".to_owned(), Json::from("no prediction"));
+    assert_eq!(run(&[&small[..], &["--predict", "2"]].concat()), early);
+    let asked = explain(&[&small[..], &["--prefetch", "previous", "--pass", "run"]].concat());
+    assert_eq!(asked["decisions"].as_array().unwrap().len(), 0, "what is asked for is no decision");
+    // A whole budget says what is left for experts, and the plan is as a run makes it.
+    assert_eq!(run(&["--memory", "1MiB"]), early);
+    let budget = explain(&["--memory", "1MiB", "--pass", "compile,residency"]);
+    let asked = |question: &str| {
+        let all = budget["decisions"].as_array().unwrap();
+        all.iter().find(|each| each["question"] == question).unwrap_or_else(|| panic!("{budget:#}")).clone()
+    };
+    assert_eq!(asked("memory")["rejected"][0]["what"], "all of it in memory");
+    assert!(asked("residency")["chosen"].as_str().unwrap().contains("loaded when they are needed"), "{budget:#}");
+    let roomy = explain(&["--memory", "64GiB"]);
+    assert!(roomy["decisions"].as_array().unwrap().iter().all(|each| each["pass"] != "run"), "{roomy:#}");
+    assert_eq!(roomy["decisions"].as_array().unwrap().iter().filter(|each| each["op"] == "a run").count(), 1);
+    assert!(refused(&["explain", "--memory", "1GiB", "--expert-memory", "1MiB"]).contains("one says the other"));
     // What is asked for by hand is a decision over what the caches say.
     let asked = explain(&[
         "--tile",
@@ -134,6 +160,32 @@ fn every_decision_has_what_lost_and_why() {
     // Not packed, and why.
     let kept = explain(&["--set", "pack.weights=false", "--pass", "pack"]);
     assert!(kept["decisions"][0]["rejected"][0]["why"].as_str().unwrap().contains("pack.weights"), "{kept:#}");
+}
+
+/// Where a grid has a model, and why there: how instances are put on elements, the sizes of pieces, and the shape of each program's.
+#[test]
+fn placement_tells_what_lost() {
+    let explain = |grid: &str| json(&["explain", "--target", &format!("dataflow:{grid}"), "--pass", "place", "--json"]);
+    for (grid, placement, shape) in [
+        ("small", "several instances on a PE, all at once", "instances on a PE"),
+        ("wse3", "a PE for each column's instances", "shape"),
+    ] {
+        let facts = explain(grid);
+        let all = facts["decisions"].as_array().unwrap();
+        let of = |question: &str| all.iter().filter(|each| each["question"] == question).collect::<Vec<_>>();
+        let ([how], [sizes]) = (&of("placement")[..], &of("pieces")[..]) else { panic!("{facts:#}") };
+        assert_eq!((&how["chosen"], how["rejected"].as_array().unwrap().len()), (&placement.into(), 2), "{how:#}");
+        assert!(sizes["chosen"].as_str().unwrap().contains("products in pieces of up to"), "{sizes:#}");
+        let shapes = of(shape);
+        assert!(shapes.iter().any(|each| each["layer"] == 3 && each["op"] == "expert.swiglu"), "{facts:#}");
+        assert!(all.iter().all(|each| each["rejected"].as_array().unwrap().iter().all(|lost| lost["why"] != "")));
+    }
+    assert_eq!(
+        explain("wse3")["decisions"].as_array().unwrap().iter().filter(|each| each["op"] == "shelves").count(),
+        1
+    );
+    let refused = refused(&["explain", "--target", "dataflow:small", "--memory", "1GiB"]);
+    assert!(refused.contains("a grid takes the model as it is"), "{refused}");
 }
 
 /// The demo model's decisions as a developer reads them.
@@ -162,4 +214,19 @@ fn a_plan_is_the_same_whoever_is_told() {
             assert!(own == own_told && decisions.take().len() > 100, "{}", target.name());
         }
     }
+    // Within a budget, where a plan is made twice.
+    for memory in [1 << 20, 1 << 40] {
+        let run = ixc::runtime::engine::Options { memory: Some(memory), ..Default::default() };
+        let options = Options { target: Some(Target::AVX2), predict_extra: Some(1), ..Options::default() };
+        let decisions = Arc::new(Decisions::default());
+        let told = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
+        let made = [&options, &told].map(|options| ixc::budget::compile_within(&model, options, &run).unwrap());
+        assert!(made[0].0.plan == made[1].0.plan && made[0].1 == made[1].1);
+        assert!(decisions.take().iter().filter(|decision| decision.question == "memory").count() >= 1);
+    }
+    // On a grid.
+    let grid = ixc::dataflow::grids::find("small").unwrap();
+    let own = ixc::place::place(&model, &grid, &Default::default()).unwrap();
+    let (told, decisions) = ixc::explain::placement(&model, &grid, &Default::default()).unwrap();
+    assert!(own.plan == told.plan && own.descriptor == told.descriptor && decisions.len() > 10);
 }

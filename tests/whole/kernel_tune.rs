@@ -40,6 +40,19 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
         table.contains("candidate") && table.contains("us/row") && table.contains("by the caches: rows="),
         "{table}"
     );
+    // One that is asked for is kept, whatever is fastest, if it was tried.
+    let by_hand = folder.join("by-hand.json");
+    let choose = |what: &str| {
+        let more = ["-r", "2", "--place", "caches", "-o", by_hand.to_str().unwrap(), "--choose", what];
+        ixc(tune.into_iter().chain(more)).output().unwrap()
+    };
+    let wrong = choose("gemv@1/1");
+    assert!(wrong.status.code() == Some(2) && !by_hand.exists(), "{}", stderr(&wrong));
+    assert!(stderr(&wrong).contains("\"gemv@1/1\" is no candidate; those are gemv@0/1, "), "{}", stderr(&wrong));
+    let chosen = choose("gemv@0/1");
+    let said = String::from_utf8_lossy(&chosen.stdout).into_owned();
+    assert!(said.contains("as asked for: gemv@0/1 is ") && said.contains("gemv@0/1\nwritten to "), "{said}");
+    assert!(fs::read_to_string(&by_hand).unwrap().contains("q4_k_r16 x=a8_super n=512 k=256: gemv@0/1"));
     // For a CPU that is not here its model says.
     let zen4 = folder.join("zen4.json");
     let by_model =

@@ -164,7 +164,7 @@ fn perf_itself_reads_the_dump() {
     assert!(report.status.success() && text.contains("gemv_q4_k"), "{text}\n{}", stderr(&report));
 }
 
-/// In gdb a kernel has its name, and who called it is found.
+/// In gdb a kernel has its name and lines of its IR, and who called it is found.
 #[test]
 fn gdb_names_kernels_and_who_called_them() {
     let Some(Found { program, .. }) = GDB.find("gdb's JIT interface") else { return };
@@ -173,8 +173,11 @@ fn gdb_names_kernels_and_who_called_them() {
         shown.lines().find_map(|line| line.strip_prefix("kernel ")?.split(' ').next().map(str::to_owned)).unwrap()
     };
     let break_at = format!("break {name}");
-    let commands =
-        ["set pagination off", "set confirm off", "set breakpoint pending on", &break_at, "run", "bt", "kill", "quit"];
+    // Where it stops, a few instructions on, and what the lines there are.
+    let at = ["info line *$pc", "list", "stepi 30", "frame"];
+    let begin = ["set pagination off", "set confirm off", "set breakpoint pending on", &break_at, "run", "bt"];
+    let commands = [&begin[..], &at, &["kill", "quit"]].concat();
+    let folder = scratch("profiles-gdb");
     let mut gdb = Command::new(program);
     gdb.args(["-nx", "-batch"]).stdin(Stdio::null());
     commands.iter().for_each(|command| {
@@ -184,6 +187,7 @@ fn gdb_names_kernels_and_who_called_them() {
         .arg("--args")
         .arg(env!("CARGO_BIN_EXE_ixc"))
         .args(["kernel", "bench", "gemv_q4_k", "-r", "2", "--perf", "gdb"])
+        .env("JITDUMPDIR", &folder)
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -196,6 +200,19 @@ fn gdb_names_kernels_and_who_called_them() {
     let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
     assert!(frames.first().is_some_and(|frame| frame.contains(&name)), "{text}\n{}", stderr(&output));
     assert!(frames.len() > 3 && frames.iter().any(|frame| frame.contains("ixc")), "{text}");
+    // A line of the file that was written, and its text.
+    let source = format!("{name}.ix");
+    assert!(frames[0].contains(&source), "{text}");
+    let told = text.lines().find(|line| line.starts_with("Line ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(told.contains(&source) && told.contains(&format!("<{name}")), "{told}");
+    let file = fs::read_to_string(ending(&ending(&folder, ".ix"), &source)).unwrap();
+    let lines: Vec<&str> = file.lines().collect();
+    let shown = text
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .filter_map(|(n, line)| Some((n.parse::<usize>().ok()?, line)));
+    let shown: Vec<(usize, &str)> = shown.collect();
+    assert!(shown.len() > 3 && shown.iter().all(|(n, line)| lines[n - 1] == *line), "{shown:?}\n{text}");
 }
 
 #[test]

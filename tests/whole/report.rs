@@ -222,6 +222,57 @@ fn a_large_model_is_one_small_page() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
+/// A page is made for the target that the environment names, as what other commands make; and `portable` code has its statements, too.
+#[test]
+fn a_page_is_for_the_target_of_the_environment() {
+    let page = scratch("report_target").join("page.html");
+    let inspect = |html: bool, target: &str| {
+        let mut command = ixc(["inspect"]);
+        if html {
+            command.args(["--html", page.to_str().unwrap(), "--force"]);
+        }
+        command.env("IXC_TARGET", target);
+        command
+    };
+    stdout(inspect(true, "portable"));
+    let facts = data(&page);
+    assert_eq!(facts["plan"]["target"], "portable");
+    let (mut of_statements, mut instructions) = (0, 0);
+    for kernel in facts["kernels"].as_array().unwrap() {
+        assert_eq!(kernel["left_out"], json!([0, 0]));
+        let origins = kernel["origins"].as_array().unwrap();
+        let known = origins.iter().filter(|origin| origin.as_i64().unwrap() >= 0).count();
+        assert!(!cfg!(target_arch = "x86_64") || known > 0, "{}", kernel["name"]);
+        (of_statements, instructions) = (of_statements + known, instructions + origins.len());
+    }
+    assert!(!cfg!(target_arch = "x86_64") || of_statements * 4 > instructions * 3, "{of_statements} of {instructions}");
+    // An option wins; where there is no page, it is no option.
+    let mut told = inspect(true, "portable");
+    told.args(["--target", "avx2"]);
+    stdout(told);
+    assert_eq!(data(&page)["plan"]["target"], "avx2");
+    stdout(inspect(false, "portable"));
+    let wrong = inspect(true, "zen99").output().unwrap();
+    assert!(
+        wrong.status.code() == Some(2) && stderr(&wrong).contains("of IXC_TARGET: targets are"),
+        "{}",
+        stderr(&wrong)
+    );
+    // What layer a task is of, and what it names, is said once, for the page as for all else.
+    let task = &facts["plan"]["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|step| step["tasks"].as_array().unwrap())
+        .find(|task| task["op"] == "expert.down")
+        .unwrap()
+        .clone();
+    assert_eq!(
+        (&task["names"][0], &task["kind"]),
+        (&"blk.0.ffn_down_exps".into(), &"expert.down blk.#.ffn_down_exps".into())
+    );
+}
+
 /// Names of tensors, tasks and kernels are text, whatever is in them; what passes did is not in a plan, and said so.
 #[test]
 fn a_plan_with_hostile_names_is_text() {

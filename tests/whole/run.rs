@@ -459,6 +459,8 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         assert!(report.contains("overlap   reads were on in "), "{report}");
         // Unless told otherwise, plans have early routers, and runs use what is measured to pay.
         assert!(report.contains("prefetch  ") && report.contains("router"), "{report}");
+        // And say over what.
+        assert!(report.contains("\n          over frequency: "), "{report}");
         assert!(!report.contains("prediction is off"), "{report}");
     }
     // What is read ahead and what is kept changes nothing; a plan that predicts nothing is refused where its word is asked for.

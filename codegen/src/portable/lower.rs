@@ -5,7 +5,7 @@
 //! parameters serve as the loop's results too.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, SourceLoc, Value, types};
 use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::FunctionBuilder;
 use ixc_ir::format::grids::{BYTE_TABLES, TABLES};
@@ -26,6 +26,8 @@ pub(super) struct Lowering<'a> {
     dims: Vec<Value>,
     vars: Vec<Option<Value>>,
     values: Vec<Chunks>,
+    /// How many statements there were, in the order of the kernel's text.
+    statement: u32,
     /// Where the tables are that the kernel looks something up in.
     pub(super) tables: [Option<Value>; TABLES.len()],
     /// The same of tables of bytes.
@@ -42,6 +44,7 @@ impl<'a> Lowering<'a> {
             dims: Vec::new(),
             vars: vec![None; kernel.vars.len()],
             values: vec![Chunks::new(); kernel.values.len()],
+            statement: 0,
             tables: [None; TABLES.len()],
             byte_tables: [None; BYTE_TABLES.len()],
         }
@@ -57,6 +60,7 @@ impl<'a> Lowering<'a> {
         self.dims = self.parameters(dims, self.kernel.dims.len());
         self.copy_tables(&self.kernel.body);
         self.statements(&self.kernel.body)?;
+        self.b.set_srcloc(SourceLoc::default());
         self.b.ins().return_(&[]);
         self.b.seal_all_blocks();
         self.b.finalize(frontend);
@@ -99,6 +103,9 @@ impl<'a> Lowering<'a> {
 
     fn statements(&mut self, statements: &[Stmt]) -> Result<(), PortableError> {
         for statement in statements {
+            let own = SourceLoc::new(self.statement);
+            self.statement += 1;
+            self.b.set_srcloc(own);
             match statement {
                 Stmt::Inst(inst) => {
                     let chunks = self.inst(inst)?;
@@ -106,7 +113,7 @@ impl<'a> Lowering<'a> {
                         self.define(result, chunks)?;
                     }
                 }
-                Stmt::For(looped) => self.counted_loop(looped)?,
+                Stmt::For(looped) => self.counted_loop(looped, own)?,
                 Stmt::LoadIndex { var, address } => {
                     let (base, offset) = self.address(address)?;
                     let flags = MemFlagsData::new().with_notrap();
@@ -119,7 +126,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    fn counted_loop(&mut self, looped: &For) -> Result<(), PortableError> {
+    fn counted_loop(&mut self, looped: &For, own: SourceLoc) -> Result<(), PortableError> {
         let (header, body, exit) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let trip = self.affine(&looped.trip)?;
         let zero = self.b.ins().iconst(types::I64, 0);
@@ -142,6 +149,7 @@ impl<'a> Lowering<'a> {
 
         self.b.switch_to_block(body);
         self.statements(&looped.body)?;
+        self.b.set_srcloc(own);
         let one = self.b.ins().iconst(types::I64, 1);
         let next = self.b.ins().iadd(index, one);
         let mut args = vec![BlockArg::from(next)];

@@ -23,6 +23,7 @@
 //! | `lower` | statements: loops, carried values, addresses |
 //! | `ops` | one arm per row of the op table |
 //! | `chunks` | constants, shuffles, loads and stores of chunks |
+//! | `places` | where the instructions are, and which statement each comes from |
 //! | `float` | what cranelift has no op for: halves, bf16, rounding conversion, fused multiply-add without the instruction |
 //!
 //! Tiles are refused: their ops exist for machines with tile registers, and the interpreter is their oracle.
@@ -36,6 +37,7 @@ mod chunks;
 mod float;
 mod lower;
 mod ops;
+mod places;
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +49,8 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use ixc_ir::kernel::{Kernel, Type};
 
+use crate::line::Line;
+
 /// A compiled kernel: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)` on x86-64, the system's convention
 /// elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +59,12 @@ pub struct Code {
     pub name: String,
     /// Machine code and its constants; runs at any address that is a multiple of [`Code::alignment`].
     pub bytes: Vec<u8>,
+    /// Bytes of instructions before what pads them and the constants; on other machines than x86-64 all bytes.
+    pub code_bytes: usize,
+    /// Where the constants begin.
+    pub constants_at: usize,
+    /// One for each instruction; on other machines than x86-64 one where another statement's begin.
+    pub lines: Vec<Line>,
     /// What the address of the first byte must be a multiple of; constants are read as aligned vectors.
     pub alignment: usize,
     /// What it looks like; where it was asked for, since writing it takes longer than anything else.
@@ -222,9 +232,20 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<
         let calls: Vec<_> = compiled.buffer.relocs().iter().map(|reloc| format!("{:?}", reloc.target)).collect();
         return Err(PortableError::RuntimeCall { kernel: kernel.name.clone(), calls: calls.join(", ") });
     }
+    let bytes = compiled.code_buffer().to_vec();
+    let origins = compiled.buffer.get_srclocs_sorted().iter().map(|place| {
+        let origin = (!place.loc.is_default()).then(|| place.loc.bits());
+        Line { offset: place.start, origin }
+    });
+    let origins: Vec<Line> = origins.collect();
+    let all = bytes.len();
+    let (code_bytes, constants_at, lines) = if is_x64 { places::of(&bytes, &origins) } else { (all, all, origins) };
     Ok(Code {
         name: kernel.name.clone(),
-        bytes: compiled.code_buffer().to_vec(),
+        bytes,
+        code_bytes,
+        constants_at,
+        lines,
         alignment: (compiled.buffer.alignment as usize).max(16),
         text: clif.map(|clif| Text { clif, disassembly: compiled.vcode.clone().unwrap_or_default() }),
     })

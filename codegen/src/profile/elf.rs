@@ -1,7 +1,7 @@
-//! An ELF file in memory that says where kernels lie, what they are called and how their frames are left: what gdb reads of generated code. It holds no
-//! code; that is where the addresses say.
+//! An ELF file in memory that says where kernels lie, what they are called, of which lines of IR they are and how their frames are left: what gdb reads of
+//! generated code. It holds no code; that is where the addresses say.
 
-use super::{Named, Placed, unwind};
+use super::{Named, Placed, dwarf, unwind};
 
 const EXECUTABLE: u16 = 2;
 const X86_64: u16 = 62;
@@ -46,8 +46,8 @@ struct Section {
     entry: u64,
 }
 
-/// Of kernels of one module.
-pub(super) fn of(kernels: &[Named<'_>]) -> Vec<u8> {
+/// Of kernels of one module, with sections that say more of them.
+pub(super) fn of(kernels: &[Named<'_>], more: &[dwarf::Section]) -> Vec<u8> {
     let begin = kernels.iter().map(|named| named.placed.address).min().unwrap_or(0);
     let end = kernels.iter().map(|Named { placed, .. }| placed.address + placed.code().len() as u64).max().unwrap_or(0);
     let (mut names, mut symbols) = (Names(vec![0]), vec![0; SYMBOL_BYTES]);
@@ -65,6 +65,7 @@ pub(super) fn of(kernels: &[Named<'_>]) -> Vec<u8> {
     let mut heads = Names(vec![0]);
     let [text, frame, symtab, strtab, shstrtab] =
         [".text", ".debug_frame", ".symtab", ".strtab", ".shstrtab"].map(|name| heads.add(name));
+    let more: Vec<(u32, &[u8])> = more.iter().map(|(name, bytes)| (heads.add(name), &**bytes)).collect();
     let mut body = Vec::new();
     let mut put = |bytes: &[u8]| {
         let offset = (HEADER_BYTES + body.len()).next_multiple_of(8);
@@ -72,7 +73,9 @@ pub(super) fn of(kernels: &[Named<'_>]) -> Vec<u8> {
         body.extend(bytes);
         (offset as u64, bytes.len() as u64)
     };
-    let placed = [&frames, &symbols, &names.0, &heads.0].map(|bytes| put(bytes));
+    let placed = [&frames, &symbols, &names.0].map(|bytes| put(bytes));
+    let more: Vec<(u32, (u64, u64))> = more.into_iter().map(|(name, bytes)| (name, put(bytes))).collect();
+    let heads = put(&heads.0);
     let of = |name, kind, (offset, bytes): (u64, u64)| Section {
         name,
         kind,
@@ -81,7 +84,7 @@ pub(super) fn of(kernels: &[Named<'_>]) -> Vec<u8> {
         alignment: 8,
         ..Section::default()
     };
-    let sections = [
+    let mut sections = vec![
         Section::default(),
         Section {
             flags: ALLOC_EXECUTE,
@@ -93,8 +96,10 @@ pub(super) fn of(kernels: &[Named<'_>]) -> Vec<u8> {
         // Behind the one symbol that is none, all are global; their names are in the next section.
         Section { link: 4, info: 1, entry: SYMBOL_BYTES as u64, ..of(symtab, SYMTAB, placed[1]) },
         of(strtab, STRTAB, placed[2]),
-        of(shstrtab, STRTAB, placed[3]),
     ];
+    sections.extend(more.into_iter().map(|(name, placed)| Section { alignment: 1, ..of(name, PROGBITS, placed) }));
+    // The names of sections are the last one's.
+    sections.push(of(shstrtab, STRTAB, heads));
     let table = (HEADER_BYTES + body.len()).next_multiple_of(8);
     body.resize(table - HEADER_BYTES, 0);
     // 64 bits, little-endian, version 1, System V.

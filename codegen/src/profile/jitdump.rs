@@ -10,20 +10,17 @@
 //! Each kernel is three records: lines of its IR, which stands in `jit-PID.ix/NAME.ix`; how its frame is left; its code. `perf` finds the file by
 //! a mapping of it that could be executed. Times are of the monotonic clock, which `perf record -k mono` takes, too.
 //!
-//! The folder may be one that others write to: file and folder are made anew, for this user alone, and no link is followed.
+//! The folder may be one that others write to: the file is made anew, for this user alone, and no link is followed.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ixc_files::atomic_write;
-use ixc_files::own::{create_own, private_folder};
-use ixc_ir::kernel::Kernel;
-use ixc_ir::kernel::print::statement_lines;
+use ixc_files::own::create_own;
 use memmap2::{Mmap, MmapOptions};
 
-use super::{Named, Placed, ProfileError, failed, unwind};
-use crate::artifact::Artifact;
+use super::sources::Sources;
+use super::{Named, Placed, ProfileError, failed, lines, unwind};
 
 /// `JiTD`.
 const MAGIC: u32 = 0x4a69_5444;
@@ -43,8 +40,6 @@ const UNWINDING_INFO: u32 = 4;
 #[derive(Debug)]
 pub struct JitDump {
     path: PathBuf,
-    /// Where IR is written to.
-    folder: PathBuf,
     file: File,
     /// By which `perf record` sees where the file is.
     _marker: Mmap,
@@ -83,13 +78,6 @@ impl JitDump {
         let folder = std::path::absolute(folder).map_err(failed(folder, "find"))?;
         let pid = std::process::id();
         let path = folder.join(format!("jit-{pid}.dump"));
-        let sources = folder.join(format!("jit-{pid}.ix"));
-        // Of an earlier process of this number there may be one, as in containers; what is in it is written over.
-        let own = private_folder(&sources).and_then(|()| match std::fs::symlink_metadata(&sources)?.is_dir() {
-            true => Ok(()),
-            false => Err(std::io::Error::other("it is a link; remove it, or choose another place")),
-        });
-        own.map_err(failed(&sources, "make the folder of IR"))?;
         let mut file = create_own(&path).map_err(failed(&path, "make the jitdump"))?;
         let mut header = MAGIC.to_le_bytes().to_vec();
         for word in [VERSION, HEADER_BYTES, X86_64, 0, pid] {
@@ -104,7 +92,7 @@ impl JitDump {
             &path,
             "map the jitdump as code, by which perf finds it; choose a folder where that is allowed",
         ))?;
-        Ok(JitDump { path, folder: sources, file, _marker: marker, count: 0 })
+        Ok(JitDump { path, file, _marker: marker, count: 0 })
     }
 
     /// Where it is.
@@ -112,13 +100,9 @@ impl JitDump {
         &self.path
     }
 
-    pub(super) fn add(&mut self, kernels: &[Named<'_>]) -> Result<(), ProfileError> {
+    pub(super) fn add(&mut self, kernels: &[Named<'_>], sources: &Sources) -> Result<(), ProfileError> {
         for Named { name, placed } in kernels {
-            let source = self.folder.join(format!("{name}.ix"));
-            let text = placed.kernel.to_string();
-            atomic_write(&source, text.as_bytes())
-                .map_err(|error| failed(&source, "write the IR")(std::io::Error::other(error)))?;
-            let mut records = debug_info(placed, &source);
+            let mut records = debug_info(placed, &sources.file(name));
             records.extend(unwinding(placed));
             records.extend(self.load(name, placed));
             self.count += 1;
@@ -147,23 +131,8 @@ impl Drop for JitDump {
     }
 }
 
-/// Where in the code which line of IR begins: an entry where an instruction is of another statement than the one before. What the frame needs is
-/// of the kernel's first line.
-fn lines(kernel: &Kernel, artifact: &Artifact) -> Vec<(u32, u32)> {
-    let Artifact::X64(compiled) = artifact else { return Vec::new() };
-    let of_statement = statement_lines(kernel);
-    let mut lines: Vec<(u32, u32)> = Vec::new();
-    for line in &compiled.lines {
-        let at = line.origin.and_then(|origin| of_statement.get(origin as usize)).map_or(1, |line| line + 1);
-        if lines.last().is_none_or(|(_, last)| *last != at) {
-            lines.push((line.offset, at));
-        }
-    }
-    lines
-}
-
 fn debug_info(placed: &Placed<'_>, source: &Path) -> Vec<u8> {
-    let lines = lines(placed.kernel, placed.artifact);
+    let lines = lines(placed);
     if lines.is_empty() {
         return Vec::new();
     }

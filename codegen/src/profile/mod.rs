@@ -5,7 +5,8 @@
 //! | [`perf_map`] | `/tmp/perf-PID.map`: where which kernel lies |
 //! | [`jitdump`] | what `perf inject --jit` reads: code, lines of IR, unwind tables |
 //! | [`gdb`] | gdb's JIT interface: an ELF file in memory for each module |
-//! | `elf`, `unwind` | that file; how a caller's frame is found from within a kernel |
+//! | `elf`, `dwarf`, `unwind` | that file; lines of IR in it; how a caller's frame is found from within a kernel |
+//! | `sources` | IR as source files, for whoever shows lines |
 //!
 //! Profiles are of the process and last as long as it: [`enable`] once, before code is made; every [`Module`](crate::module::Module) tells them what
 //! it has placed where. Kernels keep no frame pointer, so that call graphs need the unwind tables: `perf record --call-graph dwarf`.
@@ -16,7 +17,9 @@ pub mod gdb;
 pub mod jitdump;
 pub mod perf_map;
 
+mod dwarf;
 mod elf;
+mod sources;
 mod unwind;
 
 use std::collections::HashMap;
@@ -25,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::print::statement_lines;
 
 use crate::artifact::Artifact;
 
@@ -33,10 +37,12 @@ use crate::artifact::Artifact;
 pub struct Profiles {
     /// The map that `perf report` reads of a process that has ended.
     pub map: bool,
-    /// The folder of `jit-PID.dump`, and beside it of IR in `jit-PID.ix`.
-    pub jitdump: Option<PathBuf>,
-    /// Whether gdb is told.
+    /// What `perf inject --jit` reads: `jit-PID.dump` in the folder, and IR in `jit-PID.ix` there.
+    pub jitdump: bool,
+    /// Whether gdb is told; IR stands in the same files.
     pub gdb: bool,
+    /// The folder, where one is wanted.
+    pub folder: PathBuf,
 }
 
 /// Why there is no profile.
@@ -83,14 +89,28 @@ impl Placed<'_> {
 fn code(artifact: &Artifact) -> &[u8] {
     match artifact {
         Artifact::X64(compiled) => &compiled.code[..compiled.code_bytes],
-        Artifact::Portable(code) => &code.bytes,
+        Artifact::Portable(code) => &code.bytes[..code.code_bytes],
     }
+}
+
+/// Where in the code which line of IR begins: an entry where an instruction is of another statement than the one before. What the frame needs is
+/// of the kernel's first line.
+fn lines(placed: &Placed<'_>) -> Vec<(u32, u32)> {
+    let of_statement = statement_lines(placed.kernel);
+    let mut lines: Vec<(u32, u32)> = Vec::new();
+    for line in placed.artifact.lines() {
+        let at = line.origin.and_then(|origin| of_statement.get(origin as usize)).map_or(1, |line| line + 1);
+        if lines.last().is_none_or(|(_, last)| *last != at) {
+            lines.push((line.offset, at));
+        }
+    }
+    lines
 }
 
 /// Bytes from where a kernel begins in which no other may: perf maps the code and its unwind tables there, one behind the other, and sees of what
 /// overlaps the later one alone.
 pub(crate) fn room(artifact: &Artifact) -> usize {
-    match KEPT.get().is_some_and(|kept| kept.profiles.jitdump.is_some()) {
+    match KEPT.get().is_some_and(|kept| kept.profiles.jitdump) {
         true => code(artifact).len().next_multiple_of(8) + unwind::eh_frame(code(artifact)).0.len(),
         false => 0,
     }
@@ -112,6 +132,7 @@ struct Kept {
 struct Open {
     map: Option<perf_map::PerfMap>,
     jitdump: Option<jitdump::JitDump>,
+    sources: Option<sources::Sources>,
     /// How often each name was given.
     names: HashMap<String, u32>,
 }
@@ -123,15 +144,17 @@ static KEPT: OnceLock<Kept> = OnceLock::new();
 /// # Errors
 /// Where a file cannot be made, and for others than were asked for before.
 pub fn enable(profiles: &Profiles) -> Result<bool, ProfileError> {
-    if *profiles == Profiles::default() {
+    let Profiles { map, jitdump, gdb, ref folder } = *profiles;
+    if !(map || jitdump || gdb) {
         return Ok(false);
     }
     if let Some(kept) = KEPT.get() {
         return if kept.profiles == *profiles { Ok(false) } else { Err(ProfileError::Twice) };
     }
-    let map = profiles.map.then(perf_map::PerfMap::create).transpose()?;
-    let jitdump = profiles.jitdump.as_deref().map(jitdump::JitDump::create).transpose()?;
-    let open = Mutex::new(Open { map, jitdump, names: HashMap::new() });
+    let map = map.then(perf_map::PerfMap::create).transpose()?;
+    let jitdump = jitdump.then(|| jitdump::JitDump::create(folder)).transpose()?;
+    let sources = (jitdump.is_some() || gdb).then(|| sources::Sources::create(folder)).transpose()?;
+    let open = Mutex::new(Open { map, jitdump, sources, names: HashMap::new() });
     KEPT.set(Kept { profiles: profiles.clone(), open }).map(|()| true).map_err(|_| ProfileError::Twice)
 }
 
@@ -147,7 +170,7 @@ pub fn files() -> Vec<PathBuf> {
 pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
     let kept = KEPT.get()?;
     let mut open = kept.open.lock().unwrap_or_else(PoisonError::into_inner);
-    let Open { map, jitdump, names } = &mut *open;
+    let Open { map, jitdump, sources, names } = &mut *open;
     let named: Vec<Named<'_>> = kernels
         .iter()
         .map(|&placed| {
@@ -168,9 +191,20 @@ pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
     if !map.as_mut().is_none_or(|map| warned(map.add(&named))) {
         *map = None;
     }
-    if !jitdump.as_mut().is_none_or(|dump| warned(dump.add(&named))) {
+    // Whoever shows lines looks for the text of them.
+    if !sources.as_ref().is_none_or(|sources| warned(sources.add(&named))) {
+        (*sources, *jitdump) = (None, None);
+    }
+    if let (Some(dump), Some(sources)) = (jitdump.as_mut(), sources.as_ref())
+        && !warned(dump.add(&named, sources))
+    {
         *jitdump = None;
     }
+    let lines = sources.as_ref().filter(|_| kept.profiles.gdb).map(|sources| dwarf::sections(&named, sources.folder()));
     drop(open);
-    kept.profiles.gdb.then(|| gdb::Registered::new(elf::of(&named)))
+    let lines = lines.transpose().unwrap_or_else(|error| {
+        tracing::warn!(%error, "gdb is told no lines");
+        None
+    });
+    kept.profiles.gdb.then(|| gdb::Registered::new(elf::of(&named, &lines.unwrap_or_default())))
 }

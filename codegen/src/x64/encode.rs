@@ -18,7 +18,8 @@ use iced_x86::{
 use super::allocate::Allocation;
 use super::codes::{FMADD132PS, FMADD213PS, FMADD231PS, MOVAPS, MOVUPS, PCMPEQD_VEX, PTERNLOGD, PXOR, evex};
 use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Role, Vreg, Width};
-use super::{Compiled, Line, Stats, X64Error};
+use super::{Compiled, Stats, X64Error};
+use crate::line::Line;
 use ixc_targets::instruction;
 
 /// Where the encoder is told that instructions are, so that branch targets and constants can't be confused: the latter

@@ -27,6 +27,29 @@ use ixc_ir::kernel::print::statement_text;
 use ixc_ir::kernel::{For, Kernel, Stmt};
 
 use super::Compiled;
+use crate::line::Line;
+
+/// What is listed: finished code, of whichever lowering.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished<'c> {
+    /// The kernel's name.
+    pub name: &'c str,
+    /// Instructions, and nothing else.
+    pub code: &'c [u8],
+    /// What stands behind them.
+    pub constants: &'c [u8],
+    /// Where that begins.
+    pub constants_at: usize,
+    /// One for each instruction.
+    pub lines: &'c [Line],
+}
+
+impl<'c> From<&'c Compiled> for Finished<'c> {
+    fn from(compiled: &'c Compiled) -> Finished<'c> {
+        let Compiled { name, code, code_bytes, constants, lines, .. } = compiled;
+        Finished { name, code: &code[..*code_bytes], constants, constants_at: code.len(), lines }
+    }
+}
 
 /// One instruction of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,12 +104,19 @@ impl SymbolResolver for Labels {
 impl Compiled {
     /// Disassembles the kernel.
     pub fn listing(&self) -> Vec<Listed> {
+        Finished::from(self).listing()
+    }
+}
+
+impl Finished<'_> {
+    /// Disassembles the kernel.
+    pub fn listing(&self) -> Vec<Listed> {
         self.listing_with("")
     }
 
     fn listing_with(&self, prefix: &str) -> Vec<Listed> {
         let prefix = prefix.to_owned();
-        let labels = Labels { code_bytes: self.code_bytes as u64, prefix };
+        let labels = Labels { code_bytes: self.code.len() as u64, prefix };
         let mut formatter = IntelFormatter::with_options(Some(Box::new(labels)), None);
         let options = formatter.options_mut();
         options.set_space_after_operand_separator(true);
@@ -121,17 +151,21 @@ impl Compiled {
     }
 
     fn instructions(&self) -> impl Iterator<Item = Instruction> {
-        Decoder::with_ip(64, &self.code[..self.code_bytes], 0, DecoderOptions::NONE).into_iter()
+        Decoder::with_ip(64, self.code, 0, DecoderOptions::NONE).into_iter()
     }
 
     /// The constants behind the code, each with its label, as directives.
     fn constants_text(&self, named: &BTreeSet<u64>, labels: &Labels) -> String {
-        let start = self.code.len() as u64;
+        let start = self.constants_at as u64;
         let end = start + self.constants.len() as u64;
         if self.constants.is_empty() {
             return String::new();
         }
         let mut out = String::from("        .balign 64, 0xcc\n");
+        // Aligned as they were.
+        if !start.is_multiple_of(64) {
+            let _ = writeln!(out, "        .skip {}, 0xcc", start % 64);
+        }
         let mut starts: Vec<u64> = named.range(start..end).copied().collect();
         if starts.first() != Some(&start) {
             starts.insert(0, start);
@@ -155,21 +189,21 @@ impl Compiled {
 }
 
 /// The listing as text, with the IR statement of each instruction (the first line of a loop).
-pub fn text(compiled: &Compiled, kernel: &Kernel) -> String {
-    part(compiled, kernel, "")
+pub fn text<'c>(code: impl Into<Finished<'c>>, kernel: &Kernel) -> String {
+    part(&code.into(), kernel, "")
 }
 
 /// The listing of one of several kernels whose listings make one text: its labels begin with its number.
-pub fn text_of_many(compiled: &Compiled, kernel: &Kernel, number: usize) -> String {
-    part(compiled, kernel, &format!("{number}_"))
+pub fn text_of_many<'c>(code: impl Into<Finished<'c>>, kernel: &Kernel, number: usize) -> String {
+    part(&code.into(), kernel, &format!("{number}_"))
 }
 
-fn part(compiled: &Compiled, kernel: &Kernel, prefix: &str) -> String {
+fn part(compiled: &Finished<'_>, kernel: &Kernel, prefix: &str) -> String {
     let statements = statements(kernel);
-    let labels = Labels { code_bytes: compiled.code_bytes as u64, prefix: prefix.to_owned() };
+    let bytes = compiled.code.len();
+    let labels = Labels { code_bytes: bytes as u64, prefix: prefix.to_owned() };
     let named: BTreeSet<u64> = compiled.instructions().filter_map(|i| Labels::named(&i)).collect();
-    let mut out =
-        format!("# {} ({} bytes)\n.intel_syntax noprefix\n{}:\n", compiled.name, compiled.code_bytes, compiled.name);
+    let mut out = format!("# {} ({bytes} bytes)\n.intel_syntax noprefix\n{}:\n", compiled.name, compiled.name);
     let mut last = None;
     for line in compiled.listing_with(prefix) {
         if named.contains(&u64::from(line.offset)) {

@@ -53,6 +53,7 @@ mod values;
 use ixc_ir::kernel::{Kernel, Op, Type, ValueId};
 
 use self::select::Placement;
+use crate::line::Line;
 use ixc_targets::Target;
 
 /// Why a kernel can't be compiled for this target.
@@ -133,15 +134,6 @@ pub enum X64Error {
         /// Its words.
         reason: String,
     },
-}
-
-/// Where an instruction stands and what it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// Offset in the code.
-    pub offset: u32,
-    /// The IR statement that it comes from, counted in the order of the kernel's text; `None` in the frame's own.
-    pub origin: Option<u32>,
 }
 
 /// What compilation cost and gave.

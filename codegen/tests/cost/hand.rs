@@ -2,7 +2,7 @@
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
 use ixc_codegen::cost::{self, Block, Bound, Report, WholeError};
-use ixc_codegen::x64::Line;
+use ixc_codegen::line::Line;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_targets::Target;
 

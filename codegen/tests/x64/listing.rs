@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
+use ixc_codegen::artifact::Artifact;
 use ixc_codegen::x64::{self, listing};
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::generate;
@@ -47,13 +48,15 @@ fn listings_assemble_to_what_they_list() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings");
     std::fs::create_dir_all(&folder).unwrap();
     let mut instructions = 0;
-    for target in Target::all().filter(|target| target.isa().lowering == Lowering::X64) {
+    for target in Target::all() {
         for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
             let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
-            let Ok(compiled) = x64::compile(&kernel, target) else { continue };
+            let Ok(artifact) = Artifact::of(&kernel, target, true) else { continue };
+            // Of `portable` that is this machine's code.
+            let Some(listed) = artifact.finished() else { continue };
             let name = format!("{}-{}", row.name, target.name());
             let [text, object, binary] = ["s", "o", "bin"].map(|end| folder.join(format!("{name}.{end}")));
-            std::fs::write(&text, listing::text(&compiled, &kernel)).unwrap();
+            std::fs::write(&text, listing::text(listed, &kernel)).unwrap();
             let run = |tool: &std::path::Path, arguments: &[&std::ffi::OsStr]| {
                 let out = Command::new(tool).args(arguments).output().unwrap();
                 assert!(out.status.success(), "{name}: {tool:?}: {}", String::from_utf8_lossy(&out.stderr));
@@ -63,10 +66,12 @@ fn listings_assemble_to_what_they_list() {
             run(&program.with_file_name("objcopy"), &[&options[..], &[object.as_ref(), binary.as_ref()]].concat());
 
             let assembled = std::fs::read(&binary).unwrap();
-            let (ours, theirs) = (decoded(&compiled.code[..compiled.code_bytes]), decoded(&assembled));
+            let (ours, theirs) = (decoded(listed.code), decoded(&assembled));
             // The numbers of instructions that jumps go to.
             let number = |all: &[Instruction], i: &Instruction| all.iter().position(|j| j.ip() == i.near_branch64());
-            let image = [&compiled.code[..], &compiled.constants].concat();
+            let mut image = listed.code.to_vec();
+            image.resize(listed.constants_at, 0);
+            image.extend(listed.constants);
             for (i, j) in ours.iter().zip(&theirs) {
                 assert!(same(i, j), "{name}: at {:x} `{i}`, assembled `{j}`", i.ip());
                 if i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64 {

@@ -35,6 +35,10 @@ use crate::descriptor::{Descriptor, Port, Wave};
 use crate::grid::{Grid, GridError};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
+use ixc_passes::decision::Decisions;
+
+/// What is decided here is called so where passes are.
+pub const DECIDES: &str = "place";
 
 /// How instances are put on PEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,20 @@ pub enum Placement {
     Shared,
     /// Likewise, in as many waves as it takes.
     TimeMultiplexed,
+}
+
+impl Placement {
+    /// All of them, the fastest first.
+    const ALL: [Placement; 3] = [Placement::OnePerPe, Placement::Shared, Placement::TimeMultiplexed];
+
+    /// In words.
+    fn said(self) -> &'static str {
+        match self {
+            Placement::OnePerPe => "a PE for each column's instances",
+            Placement::Shared => "several instances on a PE, all at once",
+            Placement::TimeMultiplexed => "several instances on a PE, in waves",
+        }
+    }
 }
 
 /// What the plan does not say.
@@ -120,19 +138,25 @@ pub enum PlaceError {
     },
 }
 
-/// Runs the pass.
+/// Runs the pass, and tells what it decides, if somebody is to be told.
 ///
 /// # Errors
 /// When the grid is none, the plan is not in pieces, or there is no room; see [`PlaceError`].
-pub fn run(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descriptor, PlaceError> {
+pub fn run(
+    plan: &Plan<Kernel>,
+    grid: &Grid,
+    options: &Options,
+    decisions: Option<&Decisions>,
+) -> Result<Descriptor, PlaceError> {
     grid.check()?;
     let mut descriptor = programs::programs(plan, grid, options)?;
     programs::room_for_rows(&mut descriptor)?;
     let blocks = blocks::blocks(&descriptor);
     let waves = match options.placement {
-        Placement::OnePerPe => shelves::place(&mut descriptor, &blocks)?,
+        Placement::OnePerPe => shelves::place(&mut descriptor, &blocks, decisions)?,
         Placement::Shared | Placement::TimeMultiplexed => {
-            shared::place(&mut descriptor, &blocks, options.placement == Placement::TimeMultiplexed)?
+            let waves = options.placement == Placement::TimeMultiplexed;
+            shared::place(&mut descriptor, &blocks, waves, decisions)?
         }
     };
     descriptor.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; waves as usize];

@@ -8,9 +8,10 @@ use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_kernels::{GenerateError, KernelSpec};
+use ixc_passes::decision::{Decision, Decisions, Rejected};
 
 use super::kernels::Kernels;
-use super::{Options, PlaceError, Placement, run, sizing};
+use super::{DECIDES, Options, PlaceError, Placement, run, sizing};
 use crate::pieces::{Partition, Reduction};
 
 /// A plan and where it runs.
@@ -36,7 +37,7 @@ pub enum SearchError<E> {
     Place(PlaceError),
 }
 
-/// Tries sizes until one has room. `plan_for` makes the plan of `module` in such pieces.
+/// Tries sizes until one has room. `plan_for` makes the plan of `module` in such pieces. Tells what is decided, if somebody is to be told.
 ///
 /// # Errors
 /// When there is no plan, or no room even in waves: the error of the last try.
@@ -44,6 +45,7 @@ pub fn search<E>(
     module: &Module,
     grid: &Grid,
     (model, context): (&str, u32),
+    decisions: Option<&Decisions>,
     mut plan_for: impl FnMut(&Partition) -> Result<Plan<KernelSpec>, E>,
 ) -> Result<Placed, SearchError<E>> {
     grid.check().map_err(|error| SearchError::Place(error.into()))?;
@@ -58,37 +60,35 @@ pub fn search<E>(
     let shared = ladder.iter().rev().map(|partition| (partition, Placement::Shared));
     let time_multiplexed = ladder.iter().rev().map(|partition| (partition, Placement::TimeMultiplexed));
     let mut error = None;
-    let mut tried = Vec::new();
+    let mut tried: Vec<Tried<'_>> = Vec::new();
     let mut kernels = Kernels::default();
     for (partition, placement) in one_per_pe.chain(shared).chain(time_multiplexed) {
         if let Some(problem) = impossible(module, grid, partition, placement) {
             tracing::debug!(?partition, ?placement, "not tried: {problem}");
-            tried.push(problem);
+            tried.push(Tried { partition, placement, problem });
             continue;
         }
         let plan = kernels.of(plan_for(partition).map_err(SearchError::Plan)?).map_err(SearchError::Generate)?;
         let options = Options { model: model.to_string(), context, placement };
-        match run(&plan, grid, &options) {
+        let told = decisions.map(|_| Decisions::default());
+        match run(&plan, grid, &options, told.as_ref()) {
             Ok(mut descriptor) => {
-                let sums = match partition.dense.reduction {
-                    Reduction::Separate => "added beside",
-                    Reduction::Chained => "added in the next",
-                };
-                let (rows, dot) = (partition.dense.rows, partition.dense.dot);
-                let mut why = vec![format!(
-                    "products in pieces of up to {rows} rows and {dot} elements, {sums}; experts' of {} and {}; row ops of {} elements",
-                    partition.experts.rows, partition.experts.dot, partition.elements
-                )];
+                let mut why = vec![sizes(partition)];
                 why.append(&mut descriptor.reasons);
-                if let Some(last) = tried.last() {
-                    why.push(format!("{} sizes before had no room; the last: {last}", tried.len()));
+                if let Some(Tried { problem, .. }) = tried.last() {
+                    why.push(format!("{} sizes before had no room; the last: {problem}", tried.len()));
                 }
                 descriptor.reasons = why;
+                if let (Some(decisions), Some(told)) = (decisions, told) {
+                    decisions.begin(DECIDES);
+                    tell(decisions, &tried, (partition, placement), &Ladder { module, grid, all: &ladder });
+                    told.take().into_iter().for_each(|decision| decisions.add(decision));
+                }
                 return Ok(Placed { plan, descriptor });
             }
             Err(other) => {
                 tracing::debug!(?partition, ?placement, "no room: {other}");
-                tried.push(other.to_string());
+                tried.push(Tried { partition, placement, problem: other.to_string() });
                 error = Some(other);
             }
         }
@@ -97,6 +97,81 @@ pub fn search<E>(
         task: "sizes".to_string(),
         problem: "there is none to try".to_string(),
     })))
+}
+
+/// Sizes that have no room.
+struct Tried<'l> {
+    partition: &'l Partition,
+    placement: Placement,
+    problem: String,
+}
+
+/// All sizes, and what their time is estimated of.
+struct Ladder<'l> {
+    module: &'l Module,
+    grid: &'l Grid,
+    all: &'l [Partition],
+}
+
+/// Sizes in words.
+fn sizes(partition: &Partition) -> String {
+    let sums = match partition.dense.reduction {
+        Reduction::Separate => "added beside",
+        Reduction::Chained => "added in the next",
+    };
+    let (rows, dot) = (partition.dense.rows, partition.dense.dot);
+    format!(
+        "products in pieces of up to {rows} rows and {dot} elements, {sums}; experts' of {} and {}; row ops of {} elements",
+        partition.experts.rows, partition.experts.dot, partition.elements
+    )
+}
+
+/// Tells how instances are put on PEs, and of what sizes pieces are.
+fn tell(
+    decisions: &Decisions,
+    tried: &[Tried<'_>],
+    (partition, placement): (&Partition, Placement),
+    ladder: &Ladder<'_>,
+) {
+    let mut how = Decision::of("the model", "", "placement").chose(placement.said());
+    for other in Placement::ALL.into_iter().filter(|other| *other != placement) {
+        let mut failed = tried.iter().filter(|tried| tried.placement == other);
+        let count = failed.clone().count();
+        how = match failed.next_back() {
+            Some(last) => how.over(other.said(), format!("{count} sizes have no room; the last: {}", last.problem)),
+            None => how.over(other.said(), "it is slower, and without it there is room"),
+        };
+    }
+    decisions.add(how);
+    let Ladder { module, grid, all } = *ladder;
+    let positions = |partition: &Partition| format!("parts of {} positions", partition.positions);
+    let name = |partition: &Partition| format!("{}; {}", sizes(partition), positions(partition));
+    let failed = tried.iter().filter(|tried| tried.placement == placement);
+    let lost = failed.map(|tried| Rejected::new(name(tried.partition), &*tried.problem));
+    let mut chosen = Decision::of("the model", "", "pieces").chose(name(partition)).over_all(lost);
+    let at = all.iter().position(|other| other == partition);
+    match placement {
+        // The ladder goes from least cycles to least memory.
+        Placement::OnePerPe => {
+            let cycles = |partition: &Partition| sizing::cycles(module, grid, partition).round();
+            let own = cycles(partition);
+            if let Some(next) = at.and_then(|at| all.get(at + 1)) {
+                let others = cycles(next);
+                let why = match others > own {
+                    true => format!("a layer would take {others} cycles by estimate"),
+                    false => "it is for grids with less memory".to_owned(),
+                };
+                chosen = chosen.since(format!("{own} cycles for a layer by estimate")).over(name(next), why);
+            }
+        }
+        Placement::Shared | Placement::TimeMultiplexed => {
+            if let Some(next) = at.and_then(|at| at.checked_sub(1)).and_then(|at| all.get(at)) {
+                chosen = chosen
+                    .over(name(next), "more pieces are more copies of activations, on PEs that work in turn anyway");
+            }
+        }
+    }
+    decisions.add(chosen);
 }
 
 /// Why sizes have no room, where that can be told without a plan.
@@ -141,7 +216,7 @@ mod tests {
             io: Io { edges: vec![Edge::West], bytes_per_second: 1e9, latency_seconds: 0.0 },
         };
         let error = |context: u32| {
-            search(&Module::default(), &grid, ("none", context), |_| Err("no plan")).unwrap_err().to_string()
+            search(&Module::default(), &grid, ("none", context), None, |_| Err("no plan")).unwrap_err().to_string()
         };
         assert_eq!(error(u32::MAX), "context: 4294967295 positions; it must be 2147483648 at most");
         assert_eq!(error(sizing::MOST_CONTEXT + 1), "context: 2147483649 positions; it must be 2147483648 at most");

@@ -12,6 +12,8 @@
 use std::collections::HashSet;
 
 use crate::descriptor::{Descriptor, Lattice};
+use ixc_ir::names::Label;
+use ixc_passes::decision::{Decision, Decisions};
 
 use super::PlaceError;
 use super::blocks::{Block, Needs, Place};
@@ -30,7 +32,12 @@ struct Free {
 }
 
 /// Puts all blocks; gives the number of waves.
-pub(super) fn place(descriptor: &mut Descriptor, blocks: &[Block], waves: bool) -> Result<u32, PlaceError> {
+pub(super) fn place(
+    descriptor: &mut Descriptor,
+    blocks: &[Block],
+    waves: bool,
+    decisions: Option<&Decisions>,
+) -> Result<u32, PlaceError> {
     let units = units(blocks);
     let fresh = |descriptor: &Descriptor| Free {
         width: descriptor.grid.width,
@@ -57,10 +64,30 @@ pub(super) fn place(descriptor: &mut Descriptor, blocks: &[Block], waves: bool) 
             let problem = format!("it takes {wanted} bytes; {left} are left on all PEs");
             return Err(PlaceError::Room { task, grid: descriptor.grid.name.clone(), problem });
         };
+        decisions.into_iter().for_each(|decisions| tell(decisions, descriptor, unit, &place));
         unit.put(descriptor, 0, &place, wave);
         first_of_wave = false;
     }
     Ok(wave + 1)
+}
+
+/// Tells how many lanes of a unit share a PE.
+fn tell(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Place) {
+    let program = unit.programs().next().and_then(|program| descriptor.programs.get(program as usize));
+    let label = program.map_or("", |program| &*program.label);
+    let Label { op, rest: name } = Label::of(label);
+    let share = u64::from(place.inner.share).saturating_mul(place.outer.share.into());
+    let least = unit.lanes().div_ceil(descriptor.grid.pes().max(1)).max(1);
+    let said = |share: u64| format!("up to {share} of {} instances on a PE", unit.lanes());
+    let decision = Decision::of(op, name, "instances on a PE").chose(said(share));
+    decisions.add(if share > least {
+        decision.over(said(least), "so many PEs with as much memory are not left beside each other")
+    } else if share < unit.lanes() {
+        let more = share.saturating_mul(2).min(unit.lanes());
+        decision.over(said(more), "they work in turn, and there is room for fewer")
+    } else {
+        decision
+    });
 }
 
 /// Blocks of one program each, or of those of a state, in the order of their last programs.

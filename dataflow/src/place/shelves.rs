@@ -8,6 +8,8 @@
 //! ```
 
 use crate::descriptor::{Descriptor, Lattice};
+use ixc_ir::names::Label;
+use ixc_passes::decision::{Decision, Decisions};
 
 use super::PlaceError;
 use super::blocks::{Block, Place};
@@ -25,7 +27,11 @@ struct Fold {
 }
 
 /// Puts all blocks, in one wave; gives the number of waves.
-pub(super) fn place(descriptor: &mut Descriptor, blocks: &[Block]) -> Result<u32, PlaceError> {
+pub(super) fn place(
+    descriptor: &mut Descriptor,
+    blocks: &[Block],
+    decisions: Option<&Decisions>,
+) -> Result<u32, PlaceError> {
     let available = descriptor.grid.usable_bytes();
     for block in blocks {
         for cell in 0..block.cells.len() {
@@ -39,10 +45,20 @@ pub(super) fn place(descriptor: &mut Descriptor, blocks: &[Block]) -> Result<u32
     }
     let grid_height = descriptor.grid.height;
     let heights = HEIGHTS.into_iter().filter(|&height| height < grid_height).chain([grid_height]);
-    let mut error = None;
+    let mut error: Option<PlaceError> = None;
+    let mut decision = Decision::of("shelves", "", "rows");
     for height in heights {
         match shelves(descriptor, blocks, height) {
             Ok(places) => {
+                if let Some(decisions) = decisions {
+                    let decision = decision.chose(format!("shelves of {height} rows"));
+                    let higher = HEIGHTS.into_iter().find(|&other| other > height && other < grid_height);
+                    decisions.add(match higher {
+                        Some(other) => decision.over(format!("of {other} rows"), "ways are longer on high ones"),
+                        None => decision,
+                    });
+                    places.iter().zip(blocks).for_each(|(place, block)| tell(decisions, descriptor, block, place));
+                }
                 for (block, place) in blocks.iter().zip(&places) {
                     for cell in 0..block.cells.len() {
                         let y = place.y.saturating_add(cell as u32);
@@ -51,7 +67,10 @@ pub(super) fn place(descriptor: &mut Descriptor, blocks: &[Block]) -> Result<u32
                 }
                 return Ok(1);
             }
-            Err(other) => error = Some(other),
+            Err(other) => {
+                decision = decision.over(format!("of {height} rows"), other.to_string());
+                error = Some(other);
+            }
         }
     }
     Err(error.unwrap_or_else(|| PlaceError::Room {
@@ -59,6 +78,27 @@ pub(super) fn place(descriptor: &mut Descriptor, blocks: &[Block]) -> Result<u32
         grid: descriptor.grid.name.clone(),
         problem: "no rows".to_string(),
     }))
+}
+
+/// Tells how a block is folded.
+fn tell(decisions: &Decisions, descriptor: &Descriptor, block: &Block, place: &Place) {
+    let cells = block.cells.len() as u32;
+    let program = block.programs().next().and_then(|program| descriptor.programs.get(program as usize));
+    let label = program.map_or("", |program| &*program.label);
+    let Label { op, rest: name } = Label::of(label);
+    let shape = |inner: u32, outer: u32| {
+        let (lines, groups) = (block.inner.max(1).div_ceil(inner.max(1)), block.outer.max(1).div_ceil(outer.max(1)));
+        (outer.saturating_mul(inner), groups.saturating_mul(lines).saturating_mul(cells.max(1)))
+    };
+    let (wide, high) = shape(place.inner.per_line, place.outer.per_line);
+    let said = |(wide, high): (u32, u32)| format!("{wide} x {high} PEs");
+    let flat = shape(block.inner.max(1), block.outer.max(1));
+    let decision = Decision::of(op, name, "shape").chose(said((wide, high)));
+    let decision = decision.since("the narrowest that is no higher than its shelf or what is left below another");
+    // Which was not possible, or is what was chosen.
+    if flat != (wide, high) {
+        decisions.add(decision.over(said(flat), "one line is wider, and what follows would be farther away"));
+    }
 }
 
 fn room(descriptor: &Descriptor, block: &Block, problem: String) -> PlaceError {

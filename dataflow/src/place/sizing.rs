@@ -47,6 +47,10 @@ struct Facts {
 }
 
 impl Facts {
+    fn of_step(module: &Module) -> Facts {
+        module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::of(module, f))
+    }
+
     fn of(module: &Module, function: &Function) -> Facts {
         let mut facts = Facts { group: 1, ..Facts::default() };
         let mut heads = 1;
@@ -73,7 +77,7 @@ impl Facts {
 
 /// The ladder, least latency first, for a context of at most [`MOST_CONTEXT`].
 pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
-    let facts = module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::of(module, f));
+    let facts = Facts::of_step(module);
     let usable = grid.usable_bytes();
     let left = usable.saturating_sub(CODE.min(usable / 4));
     let tile = |rows: u32, dot: u32, row: u32, reduction: Reduction| {
@@ -157,6 +161,11 @@ fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     let message = facts.group as f64 * 4.0 / f64::from(grid.link.bytes.max(1));
     let combined = parts * (facts.value + 2) as f64 * (message + 1.0 / rates.f32);
     products + attention + combined
+}
+
+/// Cycles of a layer by estimate: what the ladder is in the order of.
+pub(super) fn cycles(module: &Module, grid: &Grid, partition: &Partition) -> f64 {
+    latency(&Facts::of_step(module), grid, partition)
 }
 
 /// PEs that a module's weights and states take at least where each slice has its own, and bytes of the weights.

@@ -36,6 +36,7 @@ use ixc_ir::graph::def_use::DefUse;
 use ixc_ir::graph::{
     self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, Place, StateId, Type, ValueId, WeightId,
 };
+use ixc_ir::names::Label;
 use ixc_ir::plan::{
     ArenaBuffer, Arg, BucketId, BufferId, DimRule, Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount,
     Source, State, StateField, WeightFile,
@@ -740,7 +741,7 @@ impl<'a> Lowering<'a> {
             rows => format!(" up to {}", counted(rows.into(), "row")),
         };
         let name = |choice: &KernelChoice| format!("{} by {}{}", choice.spec.name(), choice.row_chunk, limit(choice));
-        let (op, name_of) = label.split_once(' ').unwrap_or((label, ""));
+        let Label { op, rest: name_of } = Label::of(label);
         let chosen = choices.iter().map(name).collect::<Vec<_>>().join(", ");
         let mut decision = Decision::of(op, name_of, "kernel by rows").chose(chosen);
         for (pair, why) in choices.windows(2).zip(why) {

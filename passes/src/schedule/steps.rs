@@ -25,6 +25,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 
 use ixc_ir::levels::Levels;
+use ixc_ir::names::Label;
 use ixc_ir::plan::{Plan, Step};
 use ixc_ir::units::{Bytes, counted};
 use ixc_kernels::KernelSpec;
@@ -92,7 +93,7 @@ fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Contex
             What::Bucket(_) | What::Residency(_) => None,
         });
         let Some(label) = tasks.clone().next() else { continue };
-        let (op, name) = label.split_once(' ').unwrap_or((label, ""));
+        let Label { op, rest: name } = Label::of(label);
         let op = if tasks.count() > 1 { format!("{op} and beside it") } else { op.to_owned() };
         let decision = Decision::of(op, name, "threads");
         context.decide(|| match (alone, step.alone) {

@@ -25,6 +25,8 @@ EXAMPLES:
   ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
   ixc kernel tune model.gguf:gemm_q6_k --place caches
   ixc kernel tune gemm_q4_k_r16 --target zen4 -o zen4.json
+  ixc kernel tune gemv_q4_k_r16 --choose gemv@0/1 -o tuned.json
+                                             that one, whatever is fastest
   ixc kernel tune gemv_q4_k_r16 --no-save --json"
 )]
 pub struct Args {
@@ -39,6 +41,9 @@ pub struct Args {
     /// The file to put a winner into, beside what it has of other weights [default: for this machine, one in the user's cache folder].
     #[arg(short, long, value_name = "FILE", conflicts_with = "no_save")]
     output: Option<PathBuf>,
+    /// Write this candidate, in the words of the table, and not the fastest: what was measured is said beside it.
+    #[arg(long, value_name = "CANDIDATE", conflicts_with = "no_save")]
+    choose: Option<String>,
     /// Write nothing.
     #[arg(long)]
     no_save: bool,
@@ -112,7 +117,10 @@ impl Args {
         if let Some(error) = failed {
             return Err(error.into());
         }
-        let Found { kernel, own, default, rows, winner, close } = found;
+        let chosen = self.choose.as_deref().map(|what| found.candidate(what)).transpose()?;
+        let Found { kernel, own, default, rows, winner, close, .. } = found;
+        let by_hand = chosen.is_some();
+        let winner = chosen.or(winner);
         if let Some(place) = &place {
             let stored = winner.as_ref().map(|(row, choice)| tuned::Row {
                 choice: choice.to_string(),
@@ -140,11 +148,8 @@ impl Args {
         match (&winner, &close) {
             (Some((row, choice)), _) => {
                 let [ratio, low, high] = row.ratio;
-                writeln!(
-                    out,
-                    "fastest, measured again: {} is {ratio:.3} times as fast ({low:.3} to {high:.3})",
-                    row.what
-                )?;
+                let why = if by_hand { "as asked for" } else { "fastest, measured again" };
+                writeln!(out, "{why}: {} is {ratio:.3} times as fast ({low:.3} to {high:.3})", row.what)?;
                 writeln!(out, "chosen: {choice}")?;
                 match &place {
                     Some(Kept { path, .. }) => writeln!(out, "written to {}", Printable(&path.display().to_string()))?,

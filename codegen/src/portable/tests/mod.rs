@@ -165,3 +165,29 @@ fn attention_is_compiled_for_a_cpu_without_fma() {
     let lines = clif.lines().count();
     assert!(lines > 1 << 16, "{lines} lines of cranelift's IR: not what was refused");
 }
+
+/// Every statement that writes, and every loop, has instructions, and few instructions have no statement.
+#[test]
+fn instructions_know_their_statements() {
+    for spec in [
+        "linear format=q4_k_r16 k=256 tile=16 n=16 shape=gemv",
+        "attention group=2 d=64 dv=64 scale=0.125 heads=2 rows=8",
+        "rms_norm n=256 eps=1e-6 out=f32",
+    ] {
+        let kernel = generate(&spec.parse::<KernelSpec>().unwrap(), Target::PORTABLE).unwrap();
+        let code = compile(&kernel).unwrap();
+        let told: std::collections::BTreeSet<u32> = code.lines.iter().filter_map(|line| line.origin).collect();
+        for (statement, text) in (0..).zip(crate::x64::listing::statements(&kernel)) {
+            if ["store", "for "].iter().any(|start| text.starts_with(start)) {
+                assert!(told.contains(&statement), "{spec}: no instruction is of {statement}, `{text}`");
+            }
+        }
+        let without = code.lines.iter().filter(|line| line.origin.is_none()).count();
+        assert!(
+            without * 3 < code.lines.len(),
+            "{spec}: {without} of {} instructions are of no statement",
+            code.lines.len()
+        );
+        assert!(code.code_bytes <= code.constants_at && code.constants_at <= code.bytes.len());
+    }
+}

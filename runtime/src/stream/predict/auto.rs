@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Strategy;
+use super::{Decided, NOTHING, Strategy};
 
 /// Tokens that are measured with a strategy; odd, so that there is a median.
 pub const WINDOW: usize = 15;
@@ -39,6 +39,28 @@ enum Phase {
     Resting,
 }
 
+/// Reads of use less those for nothing, by strategy.
+type Gains = [(Strategy, i64); Strategy::ALL.len()];
+
+/// What the last measurement came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// There was none.
+    Nothing {
+        /// Whether the plan has early routers, with which a run begins.
+        early: bool,
+    },
+    /// No strategy would have gained anything, and none was tried.
+    NoGain,
+    /// This one was tried: the time of a token without it, and with it.
+    Tried(Strategy, Duration, Duration),
+}
+
+/// Whether a strategy is kept.
+fn pays(without: Duration, with: Duration) -> bool {
+    with.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT)
+}
+
 /// The measuring.
 #[derive(Debug)]
 pub struct Auto {
@@ -52,6 +74,11 @@ pub struct Auto {
     scores: VecDeque<Vec<(Strategy, i64)>>,
     /// The last comparison: with what, without and with.
     compared: Option<(Strategy, Duration, Duration)>,
+    found: Found,
+    /// What each strategy would have gained when that was begun.
+    gains: Gains,
+    /// The same of the measurement that is on.
+    began: Gains,
     /// What was done before the measurement that is on.
     settled: Phase,
 }
@@ -61,7 +88,9 @@ impl Auto {
     pub fn new(early: bool) -> Auto {
         let (took, scores) = (Vec::new(), VecDeque::new());
         let first = if early { Phase::Kept(Strategy::EarlyRouter) } else { Phase::Resting };
-        Auto { phase: first, left: FIRST, rest: 1, took, scores, compared: None, settled: first }
+        let (found, gains) = (Found::Nothing { early }, Strategy::ALL.map(|(_, strategy)| (strategy, 0)));
+        let (rest, compared, settled) = (1, None, first);
+        Auto { phase: first, left: FIRST, rest, took, scores, compared, found, gains, began: gains, settled }
     }
 
     /// Something else is run between two tokens.
@@ -98,6 +127,44 @@ impl Auto {
         }
     }
 
+    /// What the last measurement chose, over what, and why; what a run begins with before the first.
+    pub fn decided(&self) -> Decided {
+        let gained = |strategy: Strategy| {
+            let gain = self.gains.iter().find(|(other, _)| *other == strategy).map_or(0, |(_, gain)| *gain);
+            format!("{gain} reads more of use than for nothing, of {WINDOW} tokens")
+        };
+        let others = |tried: Option<Strategy>| {
+            let others = Strategy::ALL.into_iter().filter(move |(_, strategy)| Some(*strategy) != tried);
+            others.map(|(name, strategy)| (name.to_owned(), gained(strategy)))
+        };
+        let name = |strategy: Strategy| strategy.to_string();
+        match self.found {
+            Found::Nothing { early } => {
+                let router = name(Strategy::EarlyRouter);
+                let (chosen, lost, why) = match early {
+                    true => (router, NOTHING.to_owned(), "they miss most, and early routers seldom cost anything"),
+                    false => (NOTHING.to_owned(), router, "the plan has no early routers"),
+                };
+                let later = "it knows nothing before them, and is measured behind them";
+                let learn = [Strategy::Previous, Strategy::Frequency].map(|other| (name(other), later.to_owned()));
+                let chosen = format!("{chosen} for the first {FIRST} tokens");
+                let rejected = [(lost, why.to_owned())].into_iter().chain(learn).collect();
+                Decided { chosen, why: None, rejected }
+            }
+            Found::NoGain => Decided { chosen: NOTHING.to_owned(), why: None, rejected: others(None).collect() },
+            Found::Tried(strategy, without, with) => {
+                let [before, after] = [without, with].map(|time| format!("{time:.1?} a token"));
+                let (chosen, why, lost) = if pays(without, with) {
+                    (name(strategy), format!("{after}; {}", gained(strategy)), (NOTHING.to_owned(), before))
+                } else {
+                    let slower = format!("{after}, which is not {CLEARLY_PERCENT} % less");
+                    (NOTHING.to_owned(), before, (name(strategy), slower))
+                };
+                Decided { chosen, why: Some(why), rejected: [lost].into_iter().chain(others(Some(strategy))).collect() }
+            }
+        }
+    }
+
     /// A token is done: how long it took, and what each strategy would have gained.
     pub fn end_token(&mut self, took: Duration, scores: &[(Strategy, i64)]) {
         self.took.push(took);
@@ -113,15 +180,22 @@ impl Auto {
         took.sort_unstable();
         let median = took.get(took.len() / 2).copied().unwrap_or_default();
         (self.phase, self.left) = match self.phase {
-            Phase::Before => match self.best() {
-                Some(strategy) => (Phase::With(strategy, median), WINDOW),
-                None => self.resting(),
-            },
+            Phase::Before => {
+                self.began = self.sums();
+                match self.best() {
+                    Some(strategy) => (Phase::With(strategy, median), WINDOW),
+                    None => {
+                        (self.found, self.gains) = (Found::NoGain, self.began);
+                        self.resting()
+                    }
+                }
+            }
             Phase::With(strategy, before) => (Phase::After(strategy, before, median), HALF),
             Phase::After(strategy, before, with) => {
                 let without = Duration::from_secs_f64((before.as_secs_f64() * median.as_secs_f64()).sqrt());
                 self.compared = Some((strategy, without, with));
-                if with.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT) {
+                (self.found, self.gains) = (Found::Tried(strategy, without, with), self.began);
+                if pays(without, with) {
                     self.rest = 1;
                     (Phase::Kept(strategy), KEPT * WINDOW)
                 } else {
@@ -141,12 +215,17 @@ impl Auto {
         (Phase::Resting, windows * WINDOW)
     }
 
-    /// The strategy that would have gained most on the last tokens, if any had gained at all.
-    fn best(&self) -> Option<Strategy> {
+    /// What each strategy would have gained on the last tokens.
+    fn sums(&self) -> Gains {
         let sum = |strategy| -> i64 {
             self.scores.iter().flatten().filter(|(other, _)| *other == strategy).map(|(_, score)| score).sum()
         };
-        let sums = Strategy::ALL.map(|(_, strategy)| (sum(strategy), strategy));
-        sums.into_iter().filter(|(sum, _)| *sum > 0).max_by_key(|(sum, _)| *sum).map(|(_, strategy)| strategy)
+        Strategy::ALL.map(|(_, strategy)| (strategy, sum(strategy)))
+    }
+
+    /// The strategy that would have gained most on the last tokens, if any had gained at all.
+    fn best(&self) -> Option<Strategy> {
+        let gains = self.sums().into_iter().filter(|(_, gain)| *gain > 0);
+        gains.max_by_key(|(_, gain)| *gain).map(|(strategy, _)| strategy)
     }
 }

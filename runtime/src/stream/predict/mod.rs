@@ -189,11 +189,27 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
+/// What is used, what is not, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// What is used.
+    pub chosen: String,
+    /// What speaks for it, where what speaks against the others does not say so.
+    pub why: Option<String>,
+    /// What else could be, and why it is not.
+    pub rejected: Vec<(String, String)>,
+}
+
+/// What a run does that predicts nothing.
+const NOTHING: &str = "no prediction";
+
 /// How all strategies did.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// What is used, and why.
     pub now: String,
+    /// The same with what lost, where nobody asked for anything.
+    pub decided: Option<Decided>,
     /// Of each strategy the tallies of all groups.
     pub tallies: Vec<(Strategy, Vec<Tally>)>,
 }
@@ -306,6 +322,14 @@ impl Predictions {
         }
     }
 
+    /// What is done over what, and why, where nobody asked for anything.
+    pub fn decided(&self) -> Option<Decided> {
+        match self.choice {
+            Choice::Off | Choice::Always(_) => None,
+            Choice::Auto => Some(self.auto.decided()),
+        }
+    }
+
     /// What the plan's early router says of a layer, likeliest first. To be said before [`Predictions::predict`].
     pub fn given(&mut self, group: u32, experts: &[u32]) {
         self.strategies.iter_mut().for_each(|scored| scored.predictor.given(group, experts));
@@ -389,6 +413,7 @@ impl Predictions {
         let tallies = Strategy::ALL.into_iter().zip(&self.strategies);
         Report {
             now: self.explain(),
+            decided: self.decided(),
             tallies: tallies.map(|((_, strategy), scored)| (strategy, scored.tallies.clone())).collect(),
         }
     }

@@ -134,6 +134,40 @@ fn a_prompt_ends_a_measurement() {
     }
 }
 
+/// What is used, and what is not, with why: at the beginning, where one paid, where it did not, and where none would have gained anything.
+#[test]
+fn auto_tells_what_lost() {
+    let begin = |early: bool| Auto::new(early).decided();
+    assert_eq!(begin(true).chosen, "router for the first 30 tokens");
+    assert_eq!(begin(true).rejected[0].0, "no prediction");
+    assert_eq!(begin(false).chosen, "no prediction for the first 30 tokens");
+    assert_eq!(begin(false).rejected[0], ("router".to_owned(), "the plan has no early routers".to_owned()));
+    let measured = |with: u64, gain: i64| {
+        let mut auto = Auto::new(true);
+        for _ in 0..FIRST + 2 * HALF + WINDOW {
+            let took = Duration::from_millis(if auto.current().is_some() { with } else { 100 });
+            auto.end_token(took, &[(Strategy::Previous, gain), (Strategy::Frequency, -1)]);
+        }
+        auto.decided()
+    };
+    let (paid, lost, none) = (measured(80, 2), measured(99, 2), measured(80, 0));
+    let of = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect()
+    };
+    let gained = |gain: i64| format!("{gain} reads more of use than for nothing, of {WINDOW} tokens");
+    let others = [("frequency", &*gained(-15)), ("router", &gained(0))];
+    assert_eq!((&*paid.chosen, paid.why), ("previous", Some(format!("80.0ms a token; {}", gained(30)))));
+    assert_eq!(paid.rejected, of(&[&[("no prediction", "100.0ms a token")][..], &others].concat()));
+    assert_eq!((&*lost.chosen, lost.why.as_deref()), ("no prediction", Some("100.0ms a token")));
+    let slow = ("previous", "99.0ms a token, which is not 2 % less");
+    assert_eq!(lost.rejected, of(&[&[slow][..], &others].concat()));
+    assert_eq!((&*none.chosen, none.rejected.len(), &none.rejected[0].1), ("no prediction", 3, &gained(0)));
+    // What is asked for is no decision.
+    for choice in [Choice::Off, Choice::Always(Strategy::Previous)] {
+        assert_eq!(Predictions::new(choice, 1).decided(), None, "{choice}");
+    }
+}
+
 #[test]
 fn auto_notices_when_what_paid_pays_no_more() {
     let change = 10 * WINDOW;

@@ -1,0 +1,47 @@
+//! Where the instructions of finished code are, and which statement each comes from. Cranelift says the latter of runs of instructions, and nothing of where
+//! code ends: constants stand behind it.
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+
+use crate::line::Line;
+
+/// Bytes of instructions at the beginning, where the constants behind them begin, and a line for each instruction; `origins` say where another statement's begin, in order.
+pub(super) fn of(bytes: &[u8], origins: &[Line]) -> (usize, usize, Vec<Line>) {
+    // Constants are all read by where they stand, and code ends with what does not go on.
+    let (mut constants, mut end) = (bytes.len() as u64, 0);
+    let mut lines = Vec::new();
+    let (mut origins, mut origin) = (origins.iter().peekable(), None);
+    for i in &mut Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE) {
+        if i.next_ip() > constants || i.is_invalid() {
+            break;
+        }
+        let offset = i.ip32();
+        while let Some(next) = origins.next_if(|next| next.offset <= offset) {
+            origin = next.origin;
+        }
+        lines.push(Line { offset, origin });
+        if i.is_ip_rel_memory_operand() {
+            constants = constants.min(i.ip_rel_memory_address().max(i.next_ip()));
+        }
+        if let FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::Exception = i.flow_control() {
+            end = i.next_ip() as usize;
+        }
+    }
+    lines.retain(|line| (line.offset as usize) < end);
+    (end, constants as usize, lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_ends_before_its_constants() {
+        // vmovaps xmm0, [rip + 8]; ret; padding, and a constant that is a `ret`, too.
+        let code = [&[0xc5, 0xf8, 0x28, 0x05, 0x08, 0, 0, 0, 0xc3][..], &[0; 7], &[0xc3; 16]].concat();
+        let line = |offset, origin| Line { offset, origin };
+        let found = of(&code, &[line(0, Some(3)), line(8, None)]);
+        assert_eq!(found, (9, 16, vec![line(0, Some(3)), line(8, None)]));
+        assert_eq!(of(&[], &[]), (0, 0, Vec::new()));
+    }
+}

@@ -1,0 +1,88 @@
+//! What names say: of which layer a weight, a state or a task is; of a task's label, which op it is of and what it names.
+//!
+//! ```text
+//! blk.12.attn_q.weight              layer 12
+//! linear blk.12.attn_q combine      op `linear`, of layer 12, names `blk.12.attn_q` and `combine`
+//! ```
+//!
+//! A layer's number stands behind a dot, is as long as a part between dots, or between one and the end of a word, and is the first of its word that does.
+
+use std::ops::Range;
+
+/// Digits of a layer's number at most; a longer one is none.
+const DIGITS: usize = 6;
+
+/// Where a word has its layer's number, and that.
+fn number(word: &str) -> Option<(Range<usize>, u32)> {
+    word.match_indices('.').find_map(|(dot, _)| {
+        let begin = dot + 1;
+        let digits = word[begin..].bytes().take_while(u8::is_ascii_digit).count();
+        let is_part = matches!(word.as_bytes().get(begin + digits), None | Some(b'.'));
+        let number = word[begin..begin + digits].parse().ok()?;
+        ((1..=DIGITS).contains(&digits) && is_part).then_some((begin..begin + digits, number))
+    })
+}
+
+/// The layer that a name or a label says.
+pub fn layer_of(text: &str) -> Option<u32> {
+    text.split(' ').find_map(number).map(|(_, number)| number)
+}
+
+/// A name or a label with something else in place of the layer's number, where it has one: so that those of all layers are alike.
+pub fn in_layer(text: &str, mark: &str) -> String {
+    let word = |word: &str| match number(word) {
+        Some((place, _)) => [&word[..place.start], mark, &word[place.end..]].concat(),
+        None => word.to_owned(),
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// What a task's label says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label<'l> {
+    /// The op's word.
+    pub op: &'l str,
+    /// What comes behind it: names with spaces between them, or nothing.
+    pub rest: &'l str,
+}
+
+impl<'l> Label<'l> {
+    /// Of a label.
+    pub fn of(label: &'l str) -> Label<'l> {
+        let (op, rest) = label.split_once(' ').unwrap_or((label, ""));
+        Label { op, rest }
+    }
+
+    /// The names, the first of which is a weight's without its `.weight`, or a state's.
+    pub fn names(self) -> impl Iterator<Item = &'l str> {
+        self.rest.split(' ').filter(|name| !name.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_layers() {
+        assert_eq!(
+            ["blk.12.attn_q.weight", "kv.3", "token_embd.weight", "4.x", "rope.append kv.3 second", "blk.3"]
+                .map(layer_of),
+            [Some(12), Some(3), None, None, Some(3), Some(3)]
+        );
+        assert_eq!(layer_of("linear blk.12.attn_q"), Some(12));
+        assert_eq!(layer_of("model.layers.3.mlp.experts.5.up"), Some(3));
+        assert_eq!(["output.weight", "x.+1.y", "x.1234567", "x.12é", "x.", ".", ""].map(layer_of), [None; 7]);
+        assert_eq!(in_layer("model.layers.3.mlp.experts.5.up", "#"), "model.layers.#.mlp.experts.5.up");
+        assert_eq!(in_layer("linear blk.3.a blk.3.b", "*"), "linear blk.*.a blk.*.b");
+        assert_eq!(in_layer("token_embd.weight", "#"), "token_embd.weight");
+    }
+
+    #[test]
+    fn labels_are_an_op_and_names() {
+        let label = Label::of("expert.down blk.0.ffn_down_exps combine");
+        assert_eq!((label.op, label.rest), ("expert.down", "blk.0.ffn_down_exps combine"));
+        assert_eq!(label.names().collect::<Vec<_>>(), ["blk.0.ffn_down_exps", "combine"]);
+        assert_eq!(Label::of("quantise").names().count(), 0);
+    }
+}
