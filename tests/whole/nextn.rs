@@ -602,9 +602,15 @@ fn layers_of_all_architectures_guess() {
         let mut interpreter = Interpreter::new(&layer.arch.module, &weights).unwrap();
         let [guess, own] = interpret(&mut interpreter, 0, &tokens[1..], Some(hidden));
         for target in [Target::AVX2, Target::PORTABLE].into_iter().filter(|target| target.missing().is_empty()) {
-            let plan = compile(&layer, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
-            let options = engine::Options { threads: Some(2), ..engine::Options::default() };
-            let mut engine = Engine::load(plan, Path::new(""), &options).unwrap();
+            let load = |model: &Model| {
+                let plan = compile(model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+                let options = engine::Options { threads: Some(2), ..engine::Options::default() };
+                Engine::load(plan, Path::new(""), &options).unwrap()
+            };
+            let rows: Vec<u32> = (0..tokens.len() as u32).collect();
+            let logits = |model: &Model| bits(load(model).step(&tokens, &rows).unwrap());
+            assert!(logits(&model) == logits(&of_file(&original, Nextn::Absent)), "{name} {}", target.name());
+            let mut engine = load(&layer);
             let (mut found, mut found_own) = (Vec::new(), Vec::new());
             for (part, hidden) in tokens[1..].chunks(23).zip(hidden.chunks(23 * width)) {
                 let rows: Vec<u32> = (0..part.len() as u32).collect();
