@@ -182,7 +182,7 @@ impl Drafter for DraftModel {
 }
 
 /// The likeliest token of those below `vocabulary`, of equal ones the lowest, and its probability.
-fn likeliest(logits: &[f32], vocabulary: u32) -> (u32, f32) {
+pub(crate) fn likeliest(logits: &[f32], vocabulary: u32) -> (u32, f32) {
     let shared = (0..vocabulary).zip(logits);
     let best =
         shared.fold((0, f32::NEG_INFINITY), |best, (token, &logit)| if logit > best.1 { (token, logit) } else { best });

@@ -49,7 +49,7 @@ use crate::quantise::importance::ImportanceError;
 use crate::select::SelectError;
 use crate::simulate::WeightError;
 use batch::BatchError;
-use draft::DraftError;
+use draft::{DraftError, OwnLayerError};
 use kernels::{BundleError, KernelError};
 use record::RecordError;
 use tuned::TunedError;
@@ -294,6 +294,9 @@ pub enum Error {
     /// A model that cannot guess for another one.
     #[error("the draft model cannot guess for the model: {0}")]
     Draft(#[from] DraftError),
+    /// A layer of a model that cannot guess for it.
+    #[error("the layer cannot guess for the model: {0}")]
+    OwnLayer(#[from] OwnLayerError),
     /// What says which experts are used cannot be read.
     #[error(transparent)]
     ExpertUse(#[from] ExpertUseError),
@@ -588,6 +591,7 @@ impl Error {
             | Error::Cut(_)
             | Error::Layer(_)
             | Error::Draft(_)
+            | Error::OwnLayer(_)
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }

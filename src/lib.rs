@@ -27,6 +27,7 @@
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`moe`] | a model's routed experts on their own, for other engines |
 //! | [`npy`] | NumPy's files |
+//! | [`own_layer`] | a model's own layer that guesses what it will write |
 //! | [`timing`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | `cache_file` | small files in the user's cache folder |
@@ -75,6 +76,7 @@ pub mod machine;
 pub mod model;
 pub mod moe;
 pub mod npy;
+pub mod own_layer;
 pub mod place;
 pub mod prompt_cache;
 pub mod quantise;

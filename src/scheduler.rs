@@ -53,7 +53,7 @@ use ixc_runtime::stream::store::Evicted;
 use crate::Error;
 use crate::prompt_cache::{self, PromptCache};
 use crate::session::{self, ContextShift, End, Session};
-use crate::speculate::{Speculation, Tally, Text};
+use crate::speculate::{Seen, Speculation, Tally, Text};
 
 /// Most tokens of prompts in a step that others' tokens wait for, where nobody says: the more, the longer these wait, and the sooner prompts are read, for a
 /// step reads weights once for all of them.
@@ -432,6 +432,7 @@ impl Scheduler {
             }
             return events;
         }
+        self.show(&rows);
         let (mut output, mut cuts) = (0, Vec::new());
         for Rows { number, count, draft } in &rows {
             let slot = &mut self.slots[*number];
@@ -546,6 +547,23 @@ impl Scheduler {
             let drafts = speculation.draft(texts, room);
             rows.iter_mut().zip(drafts).for_each(|(rows, draft)| rows.draft = draft);
         }
+    }
+
+    /// Shows what guesses from hidden states what a step of these has computed.
+    fn show(&mut self, rows: &[Rows]) {
+        let Some(speculation) = self.speculation.as_mut().filter(|speculation| speculation.sees()) else { return };
+        let engine = &self.session.engine;
+        let (mut hidden, width) = (engine.hidden(), engine.gives_hidden().unwrap_or(0) as usize);
+        let mut texts = Vec::with_capacity(rows.len());
+        for Rows { number, count, draft } in rows {
+            let slot = &self.slots[*number];
+            let Some(active) = &slot.active else { continue };
+            let begin = slot.cached.len();
+            let own = hidden.split_off(..(count + draft.len()) * width).unwrap_or(&[]);
+            let added = [&active.job.tokens[begin..begin + count], &draft[..]];
+            texts.push(Seen { slot: *number, before: &slot.cached, added, hidden: own });
+        }
+        speculation.see(&texts);
     }
 
     /// Which slots have rows in the next step, and how many; without guesses.

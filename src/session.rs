@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use ixc_codegen::module::CodegenError;
 use ixc_files::open_regular;
-use ixc_frontend::arch::Parts;
+use ixc_frontend::arch::{Nextn, Parts};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_grammar::Matcher;
 use ixc_ir::format::Format;
@@ -45,7 +45,7 @@ use crate::budget;
 use crate::compile::{self, Compiled, decode_tokenizer};
 use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan, open_plan};
-use crate::speculate::{Speculation, Tally, Text};
+use crate::speculate::{Seen, Speculation, Tally, Text};
 use crate::timing::Meter;
 pub use crate::timing::Phase;
 pub use ixc_runtime::saved::Loaded;
@@ -78,6 +78,9 @@ pub struct SessionOptions {
     /// Whether it is for embeddings: then a model is compiled without its output matrix, and its steps give hidden states. A plan was compiled so, or is
     /// an error.
     pub embeddings: bool,
+    /// Whether the model's own layers guess what follows: then it gives hidden states of all tokens, or is such a layer alone
+    /// ([`crate::own_layer`]). A plan has neither.
+    pub nextn: Nextn,
     /// Reads of streamed experts that are outstanding at once; what is known of the drive says so where nothing is said.
     pub queue_depth: Option<usize>,
     /// The model file of a plan, for [`Session::open`], where it is neither where the plan says nor beside the plan.
@@ -92,7 +95,9 @@ impl SessionOptions {
 
     /// What is compiled of a model.
     fn parts(&self) -> Parts {
-        Parts { head: !self.embeddings, ..Parts::ALL }
+        // Of embeddings nothing is guessed.
+        let nextn = if self.embeddings { Nextn::Absent } else { self.nextn };
+        Parts { head: !self.embeddings, nextn, ..Parts::ALL }
     }
 }
 
@@ -262,6 +267,9 @@ impl Session {
             return Session::of_model(&Model::of_parts(crate::demo::open()?, options.parts())?, options);
         };
         if is_plan(path) {
+            if options.nextn != Nextn::Absent {
+                return Err(Error::IsPlan { path: path.to_owned() });
+            }
             let compile = &options.compile;
             let named = compile.tuned.as_ref().is_some_and(|tuned| tuned.is_named());
             let asked = [
@@ -705,13 +713,22 @@ impl Session {
             self.cached.truncate(self.engine.position() as usize);
             return Err(error.into());
         }
-        self.cached.extend_from_slice(&tokens);
+        self.extend(&tokens);
         self.gauge.add(1);
         let packed = self.engine.packing_time().saturating_sub(packing);
         if let Some(speculation) = &mut self.speculation {
             speculation.note_step(1, tokens.len(), begin.elapsed().saturating_sub(packed));
         }
         Ok(())
+    }
+
+    /// A step has computed these behind what was there: what guesses from hidden states sees them.
+    fn extend(&mut self, tokens: &[u32]) {
+        if let Some(speculation) = self.speculation.as_mut().filter(|speculation| speculation.sees()) {
+            let hidden = self.engine.hidden();
+            speculation.see(&[Seen { slot: 0, before: &self.cached, added: [tokens, &[]], hidden }]);
+        }
+        self.cached.extend_from_slice(tokens);
     }
 
     /// Of so many guessed tokens so many were drawn.
@@ -753,7 +770,7 @@ impl Session {
             self.cached.truncate(self.engine.position() as usize);
             return Err(error.into());
         }
-        self.cached.extend_from_slice(tokens);
+        self.extend(tokens);
         self.gauge.add(tokens.len() as u64);
         Ok(self.engine.all_logits())
     }
@@ -795,7 +812,7 @@ impl Session {
             self.cached.truncate(self.engine.position() as usize);
             return Err(error.into());
         }
-        self.cached.extend_from_slice(tokens);
+        self.extend(tokens);
         self.gauge.add(tokens.len() as u64);
         Ok(())
     }

@@ -13,7 +13,7 @@
 //! | `ngram` | guesses from the text itself |
 //! | `payoff` | whether and how far to guess, by what steps and guesses were measured to do |
 //!
-//! A guess of a small model is [`DraftModel`](crate::draft_model::DraftModel). To add a drafter: a file with a type that is a [`Drafter`], and its name
+//! A guess of a small model is [`DraftModel`](crate::draft_model::DraftModel), one of the model's own layer [`OwnLayer`](crate::own_layer::OwnLayer). To add a drafter: a file with a type that is a [`Drafter`], and its name
 //! where the command line reads `--spec`.
 //!
 //! Invariant: a text has the tokens that it has without speculation. Each token is drawn from the logits of its own row, in order, and no
@@ -49,6 +49,19 @@ pub struct Text<'t> {
     pub draft: Vec<u32>,
 }
 
+/// What a step has computed of a text, for what guesses from hidden states.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'t> {
+    /// The text's slot: see [`Text::slot`].
+    pub slot: usize,
+    /// Its tokens that the model had read before.
+    pub before: &'t [u32],
+    /// Those that it has read in the step: the text's own, and what was guessed to follow them.
+    pub added: [&'t [u32]; 2],
+    /// The hidden states of these, one behind the other.
+    pub hidden: &'t [f32],
+}
+
 /// What guesses.
 pub trait Drafter: Debug + Send {
     /// What it is called, for people.
@@ -59,6 +72,19 @@ pub trait Drafter: Debug + Send {
     /// # Errors
     /// When a model of its own fails. Nothing is guessed then.
     fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error>;
+
+    /// Whether it guesses from hidden states of the model, and is to be shown what each step computes.
+    fn sees(&self) -> bool {
+        false
+    }
+
+    /// Is shown what a step has computed, before anything of that is cut off again; no two texts have the same slot.
+    ///
+    /// # Errors
+    /// As for [`Drafter::draft`].
+    fn see(&mut self, _texts: &[Seen<'_>]) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// When to guess, and how far.
@@ -173,9 +199,7 @@ impl Speculation {
                 self.payoff.drafted(deepest, guessing.as_secs_f64());
             }
             Err(error) => {
-                // Texts do not need it.
-                tracing::warn!(%error, "guessing with {} has failed, and is off from now on", self.drafter.name());
-                self.failed = true;
+                self.fail(&error);
                 return vec![Vec::new(); rows];
             }
         }
@@ -190,6 +214,26 @@ impl Speculation {
             }
         }
         texts.into_iter().map(|text| text.draft).collect()
+    }
+
+    /// It has failed. Texts do not need it.
+    fn fail(&mut self, error: &Error) {
+        tracing::warn!(%error, "guessing with {} has failed, and is off from now on", self.drafter.name());
+        self.failed = true;
+    }
+
+    /// Whether what guesses is to be shown what steps compute: [`Drafter::sees`].
+    pub fn sees(&self) -> bool {
+        !self.failed && self.drafter.sees()
+    }
+
+    /// Shows what guesses what a step has computed.
+    pub fn see(&mut self, texts: &[Seen<'_>]) {
+        let begin = Instant::now();
+        if let Err(error) = self.drafter.see(texts) {
+            self.fail(&error);
+        }
+        self.tally.drafting += begin.elapsed();
     }
 
     /// A step of one token and its guesses each for so many texts had so many rows, and took so long.

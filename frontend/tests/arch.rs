@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 
-use ixc_frontend::arch::{self, ArchError};
+use ixc_frontend::arch::{self, ArchError, Nextn, Parts};
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, ErrorClass, Gguf};
 use ixc_ir::graph::{OpKind, Recurrent};
@@ -66,17 +66,25 @@ impl Small {
     }
 
     fn build(self) -> Result<arch::Model, ArchError> {
+        self.build_parts(Parts::ALL)
+    }
+
+    fn build_parts(self, parts: Parts) -> Result<arch::Model, ArchError> {
         let writer = self.keys.into_iter().fold(GgufWriter::new(), |writer, (key, value)| writer.key(key, value));
         let writer = self.tensors.into_iter().fold(writer, |writer, (name, id, dims)| {
             let ty = ixc_frontend::gguf::TensorType::from_id(id).unwrap();
             writer.zero_tensor(&name, ty, &dims)
         });
-        arch::build(&Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap())
+        arch::build_parts(&Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap(), parts)
     }
 
     /// The message of the error, without the file's name.
     fn refused(self) -> String {
-        let error = self.build().unwrap_err();
+        self.refused_parts(Parts::ALL)
+    }
+
+    fn refused_parts(self, parts: Parts) -> String {
+        let error = self.build_parts(parts).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Data);
         error.to_string().strip_prefix("m.gguf: ").unwrap().to_owned()
     }
@@ -563,6 +571,74 @@ fn layers_that_draft_are_those_that_are_there() {
     let text = of(&[]).refused();
     let expected = "key \"cohere2.attention.sliding_window_pattern\" is an array of 0; must be an array of 1 or more";
     assert!(text.starts_with(expected), "{text}");
+}
+
+/// Of which a model's own layers that guess are made, and which are not.
+#[test]
+fn layers_that_guess_are_built_alone() {
+    let [fed, alone] = [Nextn::Fed, Nextn::Alone].map(|nextn| Parts { nextn, ..Parts::ALL });
+    let of = |name: &'static str| {
+        let model = as_architecture(name, &[("nextn_predict_layers", 1u32.into())]);
+        let model = model.tensor("blk.1.nextn.eh_proj.weight", 0, &[16, 8]);
+        ["enorm", "hnorm"]
+            .iter()
+            .fold(model, |model, norm| model.tensor(&format!("blk.1.nextn.{norm}.weight"), 0, &[8]))
+    };
+    let glm = || {
+        (0..2).fold(of("glm4moe"), |model, layer| {
+            let model = model.without(&format!("blk.{layer}.ffn_norm.weight"));
+            model.tensor(&format!("blk.{layer}.post_attention_norm.weight"), 0, &[8])
+        })
+    };
+    let types = |model: &arch::Model| {
+        let step = &model.module.functions[0];
+        let of = |values: &[_]| Vec::from_iter(values.iter().map(|value| step.ty(*value).to_string()));
+        (of(&step.params), of(&step.results))
+    };
+    let own = |model: &arch::Model| Vec::from_iter(model.module.weights.iter().map(|weight| weight.name.clone()));
+    let step = ["i32[T]", "i32[T]", "i32[L]"].map(str::to_owned);
+    let results = ["f32[L, 5]", "f32[T, 8]"].map(str::to_owned);
+    let model = glm().build_parts(fed).unwrap();
+    assert_eq!((types(&model), model.hyper.layers.len()), ((step.to_vec(), results.to_vec()), 1));
+    assert!(own(&model).iter().all(|name| !name.starts_with("blk.1.")));
+    let layer = glm().build_parts(alone).unwrap();
+    let with_hidden = [&step[..], &["f32[T, 8]".to_owned()]].concat();
+    assert_eq!(types(&layer), (with_hidden, results.to_vec()));
+    assert!(own(&layer).iter().all(|name| !name.starts_with("blk.0.")));
+    let has = |model: &arch::Model, name: &str| own(model).iter().any(|own| own == name);
+    assert!(has(&layer, "token_embd.weight") && has(&layer, "output_norm.weight"), "{:?}", own(&layer));
+    // Some have their own of everything.
+    let parts = [("embed_tokens", &[8u64, 5][..]), ("shared_head_norm", &[8]), ("shared_head_head", &[8, 5])];
+    let whole =
+        parts.iter().fold(glm(), |model, (part, dims)| model.tensor(&format!("blk.1.nextn.{part}.weight"), 0, dims));
+    let layer = whole.build_parts(alone).unwrap();
+    assert!(!has(&layer, "token_embd.weight") && !has(&layer, "output_norm.weight"), "{:?}", own(&layer));
+    let named = glm().tensor("blk.1.layer_output_norm.weight", 0, &[8]).build_parts(alone).unwrap();
+    assert!(has(&named, "blk.1.layer_output_norm.weight") && !has(&named, "output_norm.weight"));
+    // What is missing, and what would change the result.
+    let text = glm().without("blk.1.nextn.hnorm.weight").refused_parts(alone);
+    assert!(text.starts_with("tensor \"blk.1.nextn.hnorm.weight\""), "{text}");
+    let text = glm().tensor("blk.1.mystery.weight", 0, &[8]).refused_parts(alone);
+    assert!(text.starts_with("tensor \"blk.1.mystery.weight\" has no place"), "{text}");
+    let text = glm().tensor("blk.1.nextn.eh_proj.weight", 0, &[8, 8]).refused_parts(alone);
+    assert!(text.starts_with("tensor \"blk.1.nextn.eh_proj.weight\" has dimensions"), "{text}");
+    for parts in [fed, alone] {
+        let text = small().refused_parts(parts);
+        assert!(text.starts_with("the model has no layers of its own that guess"), "{text}");
+        let text = glm().without("blk.1.nextn.eh_proj.weight").refused_parts(parts);
+        assert!(text.starts_with("the model has no layers of its own that guess"), "{text}");
+        let text = of("llama").refused_parts(parts);
+        assert!(
+            text.starts_with("layers of llama that guess (nextn) are left out; those of mimo2, glm4moe, "),
+            "{text}"
+        );
+        let keys = [("attention.head_count_kv", Array::I32(vec![0, 2]).into()), ("shortconv.l_cache", 3u32.into())];
+        let recurrent = keys.into_iter().fold(of("lfm2"), |model, (key, value): (&str, ixc_frontend::gguf::Value)| {
+            model.key(format!("lfm2.{key}").leak(), value)
+        });
+        let text = recurrent.refused_parts(parts);
+        assert!(text.starts_with("tokens cannot be guessed: recurrent states"), "{text}");
+    }
 }
 
 /// A small model whose blocks stand between two norms.

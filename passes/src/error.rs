@@ -114,7 +114,7 @@ pub enum ScheduleError {
     },
     /// The module has no function `@step` of the right kind.
     #[error(
-        "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]); {problem}"
+        "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]), or one that takes or gives hidden: f32[T, n] besides; {problem}"
     )]
     Step {
         /// What is not so.

@@ -577,6 +577,18 @@ fn errors_say_what_is_wrong() {
         ("logits: must be", |p| p.output = Output::Hidden { width: 41, pooling: None }),
         ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: 0, pooling: None }),
         ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: u32::MAX, pooling: None }),
+        ("hidden states that are taken: buffer 4294967295 does not exist", |p| {
+            p.takes = Some(HiddenRows { buffer: BufferId(u32::MAX), width: 4 });
+        }),
+        ("hidden states that are taken: elements of a hidden state", |p| {
+            p.takes = Some(HiddenRows { buffer: BufferId(0), width: 0 });
+        }),
+        ("hidden states that are given: must be an aligned buffer", |p| {
+            p.gives = Some(HiddenRows { buffer: BufferId(0), width: 4 });
+        }),
+        ("hidden states that are given: must be an aligned buffer", |p| {
+            p.gives = Some(HiddenRows { buffer: p.logits, width: p.vocabulary });
+        }),
     ];
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);

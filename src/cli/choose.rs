@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::compile::{self, TargetName};
-use ixc::frontend::arch::Parts;
+use ixc::frontend::arch::{Nextn, Parts};
 use ixc::model::Model;
 use ixc::passes::options::OptionSet;
 use ixc::runtime::engine::{self, BackendKind, ExpertStore};
@@ -282,6 +282,7 @@ impl StreamingChoice {
             compile: self.changes.over(compile)?,
             run: engine::Options { memory, experts, prefetch, stream, ..engine::Options::default() },
             embeddings: false,
+            nextn: Nextn::Absent,
             queue_depth: self.experts.queue.depth(),
             model_file: None,
         })

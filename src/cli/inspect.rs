@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use ixc::bytes_per_token::Traffic;
-use ixc::frontend::arch::{self, ArchError, Hyper};
+use ixc::frontend::arch::{self, ArchError, Hyper, Nextn, Parts};
 use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
 use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc::model::is_plan;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::choose::ModelArgument;
 use super::inspect_page::PageChoice;
 use super::inspect_plan::PlanFacts;
-use super::output::{self, Bytes, Count, Printable};
+use super::output::{self, Bytes, Count, Printable, counted};
 
 /// Shows what a model or plan holds: architecture, tensors, formats, tokenizer, and what of it is supported.
 #[derive(Debug, clap::Args)]
@@ -68,6 +68,9 @@ struct Facts {
     layers: Option<usize>,
     experts: Option<u64>,
     experts_used: Option<u64>,
+    /// Layers of its own that guess what follows, where it has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nextn: Option<NextnFacts>,
     vocabulary: Option<u64>,
     /// Bytes that each token of decoding reads at least.
     read_per_token: Option<Traffic>,
@@ -78,6 +81,28 @@ struct Facts {
     tensors: Vec<TensorFacts>,
     supported: bool,
     problems: Vec<String>,
+}
+
+/// Layers that guess.
+#[derive(Serialize)]
+struct NextnFacts {
+    layers: u64,
+    /// Why they do not.
+    problem: Option<String>,
+}
+
+impl NextnFacts {
+    fn of(gguf: &Gguf, hyper: &Hyper) -> Option<NextnFacts> {
+        if hyper.draft_layers == 0 {
+            return None;
+        }
+        let parts = Parts { nextn: Nextn::Alone, ..Parts::ALL };
+        let problem = arch::build_parts(gguf, parts).err().map(|error| match error {
+            ArchError::Nextn { problem, .. } => problem.to_string(),
+            other => other.to_string(),
+        });
+        Some(NextnFacts { layers: hyper.draft_layers, problem })
+    }
 }
 
 #[derive(Serialize)]
@@ -126,9 +151,10 @@ impl Problem {
             | ArchError::Shape { .. }
             | ArchError::Scalar { .. }
             | ArchError::Graph { .. } => true,
-            ArchError::UnknownArchitecture { .. } | ArchError::VectorType { .. } | ArchError::UnusedTensor { .. } => {
-                false
-            }
+            ArchError::UnknownArchitecture { .. }
+            | ArchError::VectorType { .. }
+            | ArchError::UnusedTensor { .. }
+            | ArchError::Nextn { .. } => false,
         };
         Problem { reason, broken: broken.then(|| error.into()) }
     }
@@ -287,6 +313,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
         layers: hyper.map(|hyper| hyper.layers.len()),
         experts: experts.map(|experts| experts.count),
         experts_used: experts.map(|experts| experts.used),
+        nextn: hyper.and_then(|hyper| NextnFacts::of(gguf, hyper)),
         vocabulary: hyper.map(|hyper| hyper.vocabulary),
         read_per_token: None,
         tokenizer,
@@ -327,6 +354,13 @@ fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()
     }
     if let (Some(count), Some(used)) = (facts.experts, facts.experts_used) {
         writeln!(out, "experts       {count}, {used} used by each token")?;
+    }
+    if let Some(NextnFacts { layers, problem }) = &facts.nextn {
+        let layers = counted(*layers, "layer");
+        match problem {
+            None => writeln!(out, "guesses       by {layers} of its own: --spec nextn")?,
+            Some(problem) => writeln!(out, "guesses       none by {layers} of its own: {}", Printable(problem))?,
+        }
     }
     if let Some(Traffic { weights, cache_per_position }) = facts.read_per_token {
         let (weights, position) = (Bytes(weights), Bytes(cache_per_position));

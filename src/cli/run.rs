@@ -166,13 +166,14 @@ impl Args {
                 exact_batch: true,
                 ..self.speculation.options(options.run)
             },
+            nextn: self.speculation.nextn(),
             ..options
         };
         // Before the model is opened, which takes longer.
         let template = self.template.template()?;
         let grammar = self.grammar.source()?;
         let watch = Watch::new(&gauge);
-        let guesser = self.speculation.open(&options)?;
+        let guesser = self.speculation.open(self.model.path(), &options)?;
         let mut session = Session::open(self.model.path(), &options)?;
         drop(watch);
         let speculation = self.speculation.of(guesser, &session)?;

@@ -177,6 +177,7 @@ impl Args {
                 ..options.run
             }),
             embeddings: self.embeddings,
+            nextn: self.speculation.nextn(),
             ..options
         };
         let sources = self.sources()?;
@@ -204,7 +205,7 @@ impl Args {
         let models = match &*sources {
             [Source { name, path }] => {
                 let watch = Watch::new(&gauge);
-                let guesser = self.speculation.open(&options)?;
+                let guesser = self.speculation.open(path.as_deref(), &options)?;
                 let session = Session::open(path.as_deref(), &options)?;
                 drop(watch);
                 record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;

@@ -3,6 +3,7 @@
 //! ```text
 //! ixc run model.gguf -f code.rs --spec ngram
 //! ixc serve large.gguf --spec small.gguf
+//! ixc run glm-4.7.gguf -p "The borrow checker" --spec nextn
 //! ```
 
 use std::path::Path;
@@ -10,6 +11,8 @@ use std::sync::Arc;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ixc::draft_model::{self, DraftModel};
+use ixc::frontend::arch::Nextn;
+use ixc::own_layer::OwnLayer;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
@@ -20,13 +23,12 @@ use super::name::ModelName;
 use super::output::note;
 
 /// Words for what guesses, with those of llama.cpp that mean as much.
-static WORDS: [(How, &[&str]); 3] = [
+static WORDS: [(How, &[&str]); 4] = [
     (How::Off, &["off", "none"]),
     (How::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
+    (How::OwnLayer, &["nextn", "mtp", "draft-mtp"]),
     (How::Model(None), &["draft", "draft-simple"]),
 ];
-/// Words for layers of a model that guess, which no graph has.
-const OWN_LAYERS: [&str; 3] = ["nextn", "mtp", "draft-mtp"];
 /// Words for models that guess from another one's activations.
 const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
 
@@ -35,6 +37,8 @@ const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "dra
 enum How {
     Off,
     Ngram,
+    /// The model's own layer.
+    OwnLayer,
     /// A small model; where there is none, the one that --model-draft names.
     Model(Option<ModelName>),
 }
@@ -45,15 +49,12 @@ impl How {
             if let Some((how, _)) = WORDS.iter().find(|(_, words)| words.iter().any(|known| word == *known)) {
                 return Ok(how.clone());
             }
-            if OWN_LAYERS.iter().any(|known| word == *known) {
-                return Err("a model's own layers for it (nextn) are left out when it is read; \
-                            ngram and a draft model guess"
-                    .to_owned());
-            }
             if OF_ACTIVATIONS.iter().any(|known| word == *known) {
-                return Err("draft models that read another one's activations are not run; ngram and a draft model \
+                return Err(
+                    "draft models that read another one's activations are not run; ngram, nextn and a draft model \
                             of its own guess"
-                    .to_owned());
+                        .to_owned(),
+                );
             }
             ModelName::parse(&word).map(|name| How::Model(Some(name)))
         })
@@ -64,7 +65,7 @@ impl How {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationChoice {
-    /// Guess what follows, and compute it together with the last token: ngram, from what followed the same tokens before; a small model's file; or off. The text is
+    /// Guess what follows, and compute it together with the last token: ngram, from what followed the same tokens before; nextn, by the model's own layer for it, where it has one; a small model's file; or off. The text is
     /// the same, and comes sooner where guesses come true; where that does not pay, nothing is guessed.
     #[arg(long, visible_alias = "spec-type", value_name = "HOW", default_value = "off", value_parser = How::parser())]
     spec: How,
@@ -79,7 +80,7 @@ pub struct SpeculationChoice {
     #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min", "spec-ngram-mod-n-min"], value_name = "N",
           default_value_t = speculate::Options::default().min, value_parser = limit(0, MAX_DRAFT))]
     draft_min: usize,
-    /// A small model's guess ends before a token that it takes to be less likely.
+    /// A guess of a small model, or of the model's own layer, ends before a token that it takes to be less likely.
     #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::Options::default().least)]
     draft_p_min: f32,
     /// Most of the last tokens that ngram looks for.
@@ -107,6 +108,8 @@ fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
 #[derive(Debug)]
 pub enum Guesser {
     Ngram(Ngram),
+    /// The model's own layer, which is loaded.
+    OwnLayer(Box<Session>),
     /// A small model that is loaded.
     Model(Box<Session>),
 }
@@ -129,9 +132,14 @@ impl SpeculationChoice {
     pub fn file(&self) -> Option<&Path> {
         let named = match &self.spec {
             How::Model(Some(name)) => Some(name),
-            How::Off | How::Ngram | How::Model(None) => self.model_draft.as_ref(),
+            How::Off | How::Ngram | How::OwnLayer | How::Model(None) => self.model_draft.as_ref(),
         };
         named.and_then(ModelName::path)
+    }
+
+    /// What the model gives beside logits, for what guesses.
+    pub fn nextn(&self) -> Nextn {
+        if self.how() == How::OwnLayer { Nextn::Fed } else { Nextn::Absent }
     }
 
     /// How a model is run of which tokens are guessed.
@@ -145,19 +153,22 @@ impl SpeculationChoice {
         engine::Options { more_additions: more as u32, ..run }
     }
 
-    /// What guesses, if something does. A small model is loaded before the large one, whose budget is then of what is left; `like` is how that is run.
+    /// What guesses, if something does. A small model, or the model's own layer, is loaded before the large one, whose budget is then of what is left; `like`
+    /// is how that is run, and `model` where it is, unless it is the demo.
     ///
     /// # Errors
-    /// When the options contradict each other, or the small model cannot be loaded.
-    pub fn open(&self, like: &SessionOptions) -> anyhow::Result<Option<Guesser>> {
+    /// When the options contradict each other, or the small model or the layer cannot be loaded.
+    pub fn open(&self, model: Option<&Path>, like: &SessionOptions) -> anyhow::Result<Option<Guesser>> {
         if !(0.0..=1.0).contains(&self.draft_p_min) {
             return Err(Usage(format!("--draft-p-min is {}; a probability is from 0 to 1", self.draft_p_min)).into());
         }
-        let name = match self.how() {
+        let (path, nextn) = match self.how() {
             How::Off => return Ok(None),
-            How::Ngram if self.model_draft.is_some() => {
-                return Err(Usage("--spec ngram needs no --model-draft: one of the two guesses".into()).into());
+            How::Ngram | How::OwnLayer if self.model_draft.is_some() => {
+                let wrong = "--spec ngram and nextn need no --model-draft: one of the two guesses";
+                return Err(Usage(wrong.into()).into());
             }
+            How::OwnLayer => (model.map(Path::to_owned), Nextn::Alone),
             How::Ngram => {
                 let (min, max) = (self.spec_ngram_min, self.spec_ngram_max);
                 if min > max {
@@ -167,8 +178,9 @@ impl SpeculationChoice {
                 return Ok(Some(Guesser::Ngram(Ngram::new(NgramOptions { min, max }))));
             }
             How::Model(None) => return Err(Usage("which model guesses? --model-draft names it".into()).into()),
-            How::Model(Some(name)) => name,
+            How::Model(Some(name)) => (name.path().map(Path::to_owned), Nextn::Absent),
         };
+        let path = path.as_deref();
         if self.model_draft.is_some() && matches!(&self.spec, How::Model(Some(_))) {
             return Err(Usage("--spec and --model-draft both name a model that guesses".into()).into());
         }
@@ -187,33 +199,35 @@ impl SpeculationChoice {
         let options = |context| SessionOptions {
             compile: compile.clone(),
             run: engine::Options { context, ..run.clone() },
+            nextn,
             ..SessionOptions::default()
         };
         // As long as the large one's, where the small one has one as long.
-        let session = match Session::open(name.path(), &options(like.run.context)) {
+        let session = match Session::open(path, &options(like.run.context)) {
             Err(ixc::Error::Load(ixc::runtime::load::LoadError::Context { most, .. })) => {
-                Session::open(name.path(), &options(Some(most)))?
+                Session::open(path, &options(Some(most)))?
             }
             other => other?,
         };
-        Ok(Some(Guesser::Model(Box::new(session))))
+        let session = Box::new(session);
+        Ok(Some(if nextn == Nextn::Alone { Guesser::OwnLayer(session) } else { Guesser::Model(session) }))
     }
 
     /// What guesses for a model; nothing, and that is said, where its states do not allow it.
     ///
     /// # Errors
-    /// When a small model is of another vocabulary.
+    /// When a small model is of another vocabulary, or the model gives its layer nothing to guess from.
     pub fn of(&self, guesser: Option<Guesser>, session: &Session) -> anyhow::Result<Option<Speculation>> {
         let Some(guesser) = guesser else { return Ok(None) };
         if let Err(error) = session.check_speculation() {
             note!("ixc: --spec is without effect: {error}");
             return Ok(None);
         }
+        let least = draft_model::Options { least: self.draft_p_min };
         let drafter: Box<dyn Drafter> = match guesser {
             Guesser::Ngram(ngram) => Box::new(ngram),
-            Guesser::Model(small) => {
-                Box::new(DraftModel::new(*small, session, draft_model::Options { least: self.draft_p_min })?)
-            }
+            Guesser::OwnLayer(layer) => Box::new(OwnLayer::new(*layer, session, least)?),
+            Guesser::Model(small) => Box::new(DraftModel::new(*small, session, least)?),
         };
         let options = speculate::Options { max: self.draft_max, min: self.draft_min, always: self.spec_always };
         Ok(Some(Speculation::new(drafter, options)))

@@ -43,6 +43,35 @@ pub enum DraftError {
     Uncut,
 }
 
+/// A layer of a model that cannot guess for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OwnLayerError {
+    /// It is no such layer.
+    #[error(
+        "it takes no hidden states and gives none, as what guesses does: the model is to be built as its nextn layer alone"
+    )]
+    Layer,
+    /// The model gives it nothing to guess from.
+    #[error("it takes hidden states of {takes} numbers, and the model gives {}; the model is to be built with these", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
+    Hidden {
+        /// Elements of a hidden state that the layer takes.
+        takes: u32,
+        /// Elements of those that the model gives, where it gives some.
+        gives: Option<u32>,
+    },
+    /// It is of another vocabulary.
+    #[error("its vocabulary is of {layer} tokens, the model's of {model}: it is the layer of another model")]
+    Vocabulary {
+        /// Of the layer.
+        layer: u32,
+        /// Of the model.
+        model: u32,
+    },
+    /// A state of it cannot be cut.
+    #[error("its states cannot be cut, as they must be where a guess was wrong")]
+    Uncut,
+}
+
 fn kind(is_text: &bool) -> &'static str {
     if *is_text { "text" } else { "a control token" }
 }

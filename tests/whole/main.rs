@@ -42,6 +42,7 @@ mod malformed;
 mod models;
 mod moe;
 mod moved_plans;
+mod nextn;
 mod outputs;
 mod page;
 mod profiles;

@@ -68,7 +68,7 @@ impl Drafter for Knows {
     }
 }
 
-fn always(max: usize) -> speculate::Options {
+pub fn always(max: usize) -> speculate::Options {
     speculate::Options { max, min: 1, always: true }
 }
 
@@ -181,12 +181,12 @@ fn session(path: Option<&Path>, max: usize) -> Session {
     Session::open(path, &SessionOptions { run, ..SessionOptions::default() }).unwrap()
 }
 
-fn generate(session: &mut Session, request: &Request<'_>) -> Generation {
+pub fn generate(session: &mut Session, request: &Request<'_>) -> Generation {
     session.generate(request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap()
 }
 
 /// Greedy, drawn, and drawn with all that remembers tokens.
-fn settings() -> [Settings; 3] {
+pub fn settings() -> [Settings; 3] {
     let drawn = Settings { seed: 11, temperature: 1.2, ..Settings::default() };
     let remembers = Settings {
         repeat_penalty: 1.2,
@@ -201,7 +201,7 @@ fn settings() -> [Settings; 3] {
 
 /// The text is what it is without guesses, and so is what the session holds then; gives how many guesses came true, of how many.
 #[track_caller]
-fn same(session: &mut Session, request: &Request<'_>, expected: &Generation, what: &str) -> (u64, u64) {
+pub fn same(session: &mut Session, request: &Request<'_>, expected: &Generation, what: &str) -> (u64, u64) {
     let found = generate(session, request);
     assert_eq!((&found.tokens, found.end), (&expected.tokens, expected.end), "{what}");
     assert_eq!(found.decode.tokens, expected.decode.tokens, "{what}");
@@ -357,10 +357,10 @@ fn contexts_are_full_where_they_are_without_guesses() {
 }
 
 /// The tokens of a request, and why they ended.
-type Ended = (Vec<u32>, Option<End>);
+pub type Ended = (Vec<u32>, Option<End>);
 
 /// All tokens of each request, and how it ended.
-fn run(scheduler: &mut Scheduler, jobs: &[Job], random: &mut Random) -> (Vec<Ended>, usize) {
+pub fn run(scheduler: &mut Scheduler, jobs: &[Job], random: &mut Random) -> (Vec<Ended>, usize) {
     let mut waiting: Vec<usize> = (0..jobs.len()).collect();
     let mut ids: Vec<Option<RequestId>> = vec![None; jobs.len()];
     let mut all = vec![(Vec::new(), None); jobs.len()];
@@ -534,9 +534,9 @@ fn guesses_on_the_command_line() {
         assert!(stderr(&output).contains("by draft"), "{}", stderr(&output));
     }
     for (how, why) in [
-        (&["--spec", "nextn"][..], "left out"),
-        (&["--spec", "draft"], "--model-draft names it"),
+        (&["--spec", "draft"][..], "--model-draft names it"),
         (&["--spec", "ngram", "-md", demo], "one of the two"),
+        (&["--spec", "nextn", "-md", demo], "one of the two"),
         (&["--spec", "ngram", "--spec-ngram-min", "9"], "--spec-ngram-max"),
         (&["--spec", demo, "--draft-p-min", "1.5"], "from 0 to 1"),
         (&["--spec", "ngram", "--draft-max", "65"], "65"),

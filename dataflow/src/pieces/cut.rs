@@ -45,6 +45,9 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
             return Err(ScheduleError::Unsupported { op: "route.given", problem });
         }
     };
+    if draft.plan.takes.or(draft.plan.gives).is_some() {
+        return wrong("hidden states beside tokens and logits; a grid takes tokens and gives logits".to_string());
+    }
     let Cutting { tasks, buffers, ropes, .. } = cutting;
     let (kernels, work) = tasks.into_parts();
     tracing::debug!(whole = draft.work.len(), tasks = work.len(), kernels = kernels.len(), "in pieces");

@@ -4,17 +4,20 @@
 //! that is asked for twice (tied output) is one weight. A tensor that is never asked for, nor known to be read by nobody, is refused at the end.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, RopeFactors, StepParams};
 use ixc_ir::graph::types::TypeError;
-use ixc_ir::graph::{Attr, Module, OpKind, Operand, Part, Place, Recurrent, State, Unary, ValueId, WeightId};
+use ixc_ir::graph::{
+    Attr, Dim, Module, OpKind, Operand, Part, Place, Recurrent, State, Type, Unary, ValueId, WeightId,
+};
 use ixc_ir::ngram::{BEFORE, Hash};
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Compressed, Experts, Hyper, Indexer, Mla, Ngrams, Rope, Ssm, Streams};
+use super::hyper::{Compressed, Experts, GuessFrom, Hyper, Indexer, Mla, Ngrams, Rope, Ssm, Streams};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -26,6 +29,17 @@ pub(super) enum Bias {
     Required,
 }
 
+/// What a graph has of guessing by the model's own layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guessing {
+    /// Nothing.
+    None,
+    /// It gives what they take.
+    Fed(GuessFrom),
+    /// It is the first of them.
+    Alone(GuessFrom),
+}
+
 /// A graph being built.
 pub(super) struct Builder<'a> {
     gguf: &'a Gguf,
@@ -33,8 +47,12 @@ pub(super) struct Builder<'a> {
     architecture: &'static str,
     /// Whether the model ends with its output matrix, or before it.
     head: bool,
+    guessing: Guessing,
     graph: GraphBuilder,
     step: StepParams,
+    /// The hidden states that come in, where it guesses, and those that it gives.
+    hidden: Option<ValueId>,
+    given: Option<ValueId>,
     used: HashSet<String>,
     /// Factors of experts that routers have in their weights.
     routed_scales: HashSet<String>,
@@ -46,16 +64,26 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// A function with its parameters and no ops.
-    pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str, head: bool) -> Builder<'a> {
+    pub fn new(
+        gguf: &'a Gguf,
+        hyper: &'a Hyper,
+        architecture: &'static str,
+        (head, guessing): (bool, Guessing),
+    ) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
+        let hidden = matches!(guessing, Guessing::Alone(_))
+            .then(|| graph.param("hidden", Type::f32([Dim::symbol("T"), Dim::Fixed(hyper.embedding_length)])));
         Builder {
             gguf,
             hyper,
             architecture,
             head,
+            guessing,
             graph,
             step,
+            hidden,
+            given: None,
             used: HashSet::new(),
             routed_scales: HashSet::new(),
             caches: HashMap::new(),
@@ -68,14 +96,31 @@ impl<'a> Builder<'a> {
         if whole {
             self.check_unused()?;
         }
-        Ok(self.graph.finish(&[logits]))
+        let results: Vec<ValueId> = [logits].into_iter().chain(self.given).collect();
+        Ok(self.graph.finish(&results))
+    }
+
+    /// The layers that are built.
+    pub fn layers(&self) -> Range<usize> {
+        let count = self.hyper.layers.len();
+        match self.guessing {
+            Guessing::None | Guessing::Fed(_) => 0..count,
+            Guessing::Alone(_) => {
+                let first = count.saturating_sub(self.hyper.draft_layers as usize);
+                first..count.min(first + 1)
+            }
+        }
     }
 
     fn check_unused(&self) -> Result<(), ArchError> {
         let layers = self.hyper.layers.len() as u64;
         let drafts = layers..layers + self.hyper.draft_layers;
-        let is_of_draft = |name: &str| layer_of(name).is_some_and(|layer| drafts.contains(&layer));
-        let tensors = self.gguf.tensors().filter(|tensor| !is_of_draft(tensor.name()));
+        let own = self.layers();
+        let is_left_out = |name: &str| match (layer_of(name), self.guessing) {
+            (layer, Guessing::None | Guessing::Fed(_)) => layer.is_some_and(|layer| drafts.contains(&layer)),
+            (layer, Guessing::Alone(_)) => layer.is_none_or(|layer| !own.contains(&(layer as usize))),
+        };
+        let tensors = self.gguf.tensors().filter(|tensor| !is_left_out(tensor.name()));
         match tensors.filter(|tensor| !self.used.contains(tensor.name())).find(|tensor| !is_harmless(tensor.name())) {
             Some(tensor) => {
                 let (path, tensor) = (self.path(), tensor.name().into());
@@ -209,11 +254,25 @@ impl<'a> Builder<'a> {
         self.typed(weight)
     }
 
-    /// Rows of `token_embd.weight` for the step's ids.
+    /// Rows of `token_embd.weight` for the step's ids. What guesses has them beside the hidden states that come in, and takes both by one matrix (DeepSeek-V3's
+    /// report, arXiv 2412.19437, section 2.2).
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
-        let x = self.rows_of("token_embd.weight", self.hyper.embedding_length)?;
+        let own = self.of_guess("nextn.embed_tokens.weight").filter(|own| self.has(own));
+        let x = self.rows_of(own.as_deref().unwrap_or("token_embd.weight"), self.hyper.embedding_length)?;
         // The stream is what the model's is divided by `residual`: then what blocks add needs no factor, and norms take it away again.
-        self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)
+        let x = self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)?;
+        let names = ["nextn.enorm.weight", "nextn.hnorm.weight", "nextn.eh_proj"].map(|part| self.of_guess(part));
+        let (Some(hidden), [Some(enorm), Some(hnorm), Some(matrix)]) = (self.hidden, names) else { return Ok(x) };
+        let (x, hidden) = (self.norm(x, &enorm)?, self.norm(hidden, &hnorm)?);
+        let both = self.concat(x, hidden)?;
+        let width = self.hyper.embedding_length;
+        self.linear(both, &matrix, 2 * width, width, Bias::Optional)
+    }
+
+    /// The name of a tensor of the layer that guesses, where that is what is built.
+    fn of_guess(&self, part: &str) -> Option<String> {
+        let layer = self.layers().start;
+        matches!(self.guessing, Guessing::Alone(_)).then(|| format!("blk.{layer}.{part}"))
     }
 
     /// Rows of `len` elements of the table `name` for the step's ids.
@@ -270,6 +329,22 @@ impl<'a> Builder<'a> {
 
     /// The same with a norm of another name.
     pub fn logits_behind(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
+        // Some files have the norm of what guesses by another name.
+        let own = ["nextn.shared_head_norm.weight", "layer_output_norm.weight"].map(|part| self.of_guess(part));
+        let own = own.into_iter().flatten().find(|own| self.has(own));
+        let norm = own.as_deref().unwrap_or(norm);
+        match self.guessing {
+            Guessing::None => {}
+            Guessing::Fed(GuessFrom::Stream) | Guessing::Alone(GuessFrom::Stream) => self.given = Some(x),
+            // Logits are computed as they are without.
+            Guessing::Fed(GuessFrom::Norm) => self.given = Some(self.norm(x, norm)?),
+            Guessing::Alone(GuessFrom::Norm) => {
+                let x = self.norm(x, norm)?;
+                self.given = Some(x);
+                let x = self.wanted(x)?;
+                return self.output(x);
+            }
+        }
         let x = self.wanted(x)?;
         self.head(x, norm)
     }
@@ -296,8 +371,10 @@ impl<'a> Builder<'a> {
             }
             return Ok(x);
         }
-        let y = if self.has("output.weight") {
-            self.linear(x, "output", embedding_length, vocabulary, Bias::Optional)?
+        let own = self.of_guess("nextn.shared_head_head").filter(|own| self.has(&format!("{own}.weight")));
+        let name = own.as_deref().unwrap_or("output");
+        let y = if self.has(&format!("{name}.weight")) {
+            self.linear(x, name, embedding_length, vocabulary, Bias::Optional)?
         } else {
             let table = self.weight("token_embd.weight", &[vocabulary, embedding_length])?;
             self.matmul(x, table)?

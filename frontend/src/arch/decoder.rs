@@ -142,7 +142,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     if style.root_embedding {
         x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
     }
-    for layer in 0..b.hyper.layers.len() {
+    for layer in b.layers() {
         if style.parallel && !b.has(&format!("blk.{layer}.{}.weight", style.ffn_norm)) {
             x = beside(b, layer, x, style)?;
             continue;

@@ -8,7 +8,7 @@ use ixc_ir::graph::attrs::RouteScore;
 use super::Architecture;
 use super::absorbed;
 use super::decoder::Style;
-use super::hyper::{Defaults, ScoreOf, Temperature};
+use super::hyper::{Defaults, GuessFrom, ScoreOf, Temperature};
 use super::mla::decoder;
 
 pub(super) const STYLE: Style = Style::LLAMA;
@@ -20,6 +20,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     made: absorbed::tensors,
     // GLM-4.7-Flash.
     score_of: Some(ScoreOf { layers: &[47, 48], vocabulary: 154_880, score: RouteScore::Sigmoid }),
+    guess_from: Some(GuessFrom::Norm),
     ..Defaults::USUAL
 };
 

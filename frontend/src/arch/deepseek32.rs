@@ -4,7 +4,7 @@ use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 
 use super::Architecture;
 use super::decoder::Style;
-use super::hyper::Defaults;
+use super::hyper::{Defaults, GuessFrom};
 use super::mla::indexed;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -14,6 +14,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Sigmoid,
         normalise: false,
         reads: &["rope.scaling.yarn_log_multiplier"],
+        guess_from: Some(GuessFrom::Norm),
         ..Defaults::USUAL
     },
     build: |b| indexed(b, &Style::LLAMA, RopeStyle::Neox),

@@ -92,6 +92,14 @@ pub enum ArchError {
         /// The architecture.
         architecture: &'static str,
     },
+    /// The model's own layers do not guess.
+    #[error("{}: {problem}", path.display())]
+    Nextn {
+        /// The file.
+        path: Box<Path>,
+        /// Why not.
+        problem: NextnProblem,
+    },
     /// The keys and tensors fit each other, but no op can be made of them.
     #[error("{}: the model has no graph: {source}", path.display())]
     Graph {
@@ -99,6 +107,25 @@ pub enum ArchError {
         path: Box<Path>,
         /// Which op, and why.
         source: Box<TypeError>,
+    },
+}
+
+/// Why a model's own layers do not guess.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NextnProblem {
+    /// There are none.
+    #[error("the model has no layers of its own that guess (nextn), or the file was made without them")]
+    None,
+    /// Wrong guesses could not be taken back.
+    #[error("tokens cannot be guessed: recurrent states cannot be cut, so a wrong guess could not be taken back")]
+    Recurrent,
+    /// Nobody knows what they take.
+    #[error("layers of {architecture} that guess (nextn) are left out; those of {} are not", known.join(", "))]
+    Architecture {
+        /// The model's.
+        architecture: &'static str,
+        /// Those whose layers are built.
+        known: Vec<&'static str>,
     },
 }
 
@@ -114,6 +141,7 @@ impl ArchError {
             | ArchError::VectorType { .. }
             | ArchError::Scalar { .. }
             | ArchError::UnusedTensor { .. }
+            | ArchError::Nextn { .. }
             | ArchError::Graph { .. } => ErrorClass::Data,
         }
     }

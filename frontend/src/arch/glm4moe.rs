@@ -5,13 +5,13 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use super::Architecture;
 use super::decoder::{HeadNorm, Style, decoder};
-use super::hyper::Defaults;
+use super::hyper::{Defaults, GuessFrom};
 
 const STYLE: Style = Style { head_norm: HeadNorm::Optional, ffn_norm: "post_attention_norm", ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm4moe",
     doc: "GLM-4.5, 4.6, 4.7",
-    defaults: Defaults { score: RouteScore::Sigmoid, ..Defaults::USUAL },
+    defaults: Defaults { score: RouteScore::Sigmoid, guess_from: Some(GuessFrom::Norm), ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -4,13 +4,18 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use super::Architecture;
 use super::decoder::{HeadNorm, Style, decoder};
-use super::hyper::Defaults;
+use super::hyper::{Defaults, GuessFrom};
 
 const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hy_v3",
     doc: "Hy3",
-    defaults: Defaults { score: RouteScore::Sigmoid, dense_by_tensor: true, ..Defaults::USUAL },
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        dense_by_tensor: true,
+        guess_from: Some(GuessFrom::Norm),
+        ..Defaults::USUAL
+    },
     build: |b| decoder(b, &STYLE),
 };

@@ -81,7 +81,7 @@ pub struct Hyper {
     pub conv_taps: Option<u64>,
     /// Length of what each layer takes of a token beside the stream, where layers do.
     pub layer_inputs: Option<LayerInputs>,
-    /// One for each decoder layer.
+    /// One for each decoder layer; where what guesses is built ([`super::Nextn::Alone`]), with those that guess at the end.
     pub layers: Vec<Layer>,
     /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
     /// have.
@@ -331,6 +331,17 @@ pub(super) struct Defaults {
     pub scaled_by_width: usize,
     /// The factor on attention scores; 0 where it is one by the root of the length of a key.
     pub attention_scale: f64,
+    /// What layers that guess take of the last one, where they are built.
+    pub guess_from: Option<GuessFrom>,
+}
+
+/// What a layer that guesses takes of the last one, and of itself for the next guess.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GuessFrom {
+    /// The residual stream.
+    Stream,
+    /// The stream behind the last norm: what the output matrix takes.
+    Norm,
 }
 
 /// What norms are.
@@ -460,15 +471,21 @@ impl Defaults {
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,
+        guess_from: None,
     };
 }
 
 impl Hyper {
-    /// Reads and checks the keys of `gguf`, whose architecture is `architecture`.
+    /// Reads and checks the keys of `gguf`, whose architecture is `architecture`. Layers that guess come behind the model's, or are left out.
     ///
     /// # Errors
     /// The key or tensor that is missing or cannot be meant.
-    pub(super) fn read(gguf: &Gguf, architecture: &str, defaults: Defaults) -> Result<Hyper, GgufError> {
+    pub(super) fn read(
+        gguf: &Gguf,
+        architecture: &str,
+        defaults: Defaults,
+        guessing: bool,
+    ) -> Result<Hyper, GgufError> {
         let keys = Keys { metadata: gguf.metadata(), architecture, defaults };
         if gguf.tensors().len() == 0 {
             // A file with nothing but a vocabulary, which is sound, but no model.
@@ -541,7 +558,9 @@ impl Hyper {
             None => vec![false; layers as usize],
         };
         let mut layers = read_layers(&keys, &windowed, embedding_length)?;
-        layers.truncate(layers.len() - draft_layers as usize);
+        if !guessing {
+            layers.truncate(layers.len() - draft_layers as usize);
+        }
         if defaults.dense_by_tensor {
             let has_router = |layer: usize| gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
             let dense = layers.iter_mut().enumerate().filter(|(layer, of)| of.feed_forward > 0 && !has_router(*layer));
@@ -677,9 +696,10 @@ fn draft_layers(gguf: &Gguf, keys: &Keys<'_>, layers: u64) -> Result<u64, GgufEr
 /// Whether each of `count` layers has a window, of which `drafts` only draft: files may leave those out.
 fn windowed(keys: &Keys<'_>, windows: Windows, [count, drafts]: [usize; 2]) -> Result<Vec<bool>, GgufError> {
     const KEY: &str = "attention.sliding_window_pattern";
-    if let Some(Value::Array(_)) = keys.metadata.get(&keys.name(KEY)) {
-        let pattern = keys.first_per_layer(KEY, count - drafts, 0, 1)?;
-        let drafts = std::iter::repeat_n(false, drafts);
+    if let Some(Value::Array(pattern)) = keys.metadata.get(&keys.name(KEY)) {
+        let said = pattern.len().clamp(count - drafts, count);
+        let pattern = keys.first_per_layer(KEY, said, 0, 1)?;
+        let drafts = std::iter::repeat_n(false, count - said);
         return Ok(pattern.into_iter().map(|windowed| windowed == 1).chain(drafts).collect());
     }
     let period = match keys.optional(KEY, 1, MAX_COUNT)?.unwrap_or(windows.period) {

@@ -5,7 +5,7 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use super::Architecture;
 use super::decoder::{Sinks, Style, decoder};
-use super::hyper::{Defaults, Windows};
+use super::hyper::{Defaults, GuessFrom, Windows};
 
 const STYLE: Style = Style { sinks: Sinks::Windowed, ..Style::NEOX };
 
@@ -17,6 +17,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["attention.value_scale"],
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(0) }),
         dense_by_tensor: true,
+        guess_from: Some(GuessFrom::Stream),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -51,7 +51,7 @@ pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, pairs: RopeStyle) -> R
 fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Result<ValueId, ArchError> {
     let mla = b.mla()?;
     let mut x = b.embed()?;
-    for layer in 0..b.hyper.layers.len() {
+    for layer in b.layers() {
         x = attention(b, layer, x, &mla, style, choice.as_mut())?;
         x = feed_forward(b, layer, x, style)?;
     }

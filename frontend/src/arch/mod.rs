@@ -112,13 +112,13 @@ use ixc_ir::graph::{Module, ValueId};
 use ixc_ir::plan::Pooling;
 
 use crate::gguf::{Gguf, GgufError};
-use builder::Builder;
 pub use builder::layer_of;
-pub use error::ArchError;
-use hyper::Defaults;
+use builder::{Builder, Guessing};
+pub use error::{ArchError, NextnProblem};
 pub use hyper::{
     Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
 };
+use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -239,11 +239,35 @@ pub struct Parts {
     pub layers: usize,
     /// Whether it ends with the output matrix, so that it gives logits, or before it.
     pub head: bool,
+    /// What of guessing by its own layers.
+    pub nextn: Nextn,
+}
+
+/// What a graph has of guessing by the model's own layers ("nextn", multi-token prediction). Such a layer takes a token and the hidden state of the one before it,
+/// and guesses the token behind: a function `step` with a fourth parameter.
+///
+/// ```text
+/// func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %hidden: f32[T, 256]) -> (f32[L, 4096], f32[T, 256]) {
+///   %4 = embed %ids, @token_embd.weight
+///   %5 = rms_norm %4, @blk.4.nextn.enorm.weight
+///   %6 = rms_norm %hidden, @blk.4.nextn.hnorm.weight
+///   %7 = concat %5, %6
+///   %8 = matmul %7, @blk.4.nextn.eh_proj.weight          and a layer as the model's, with keys and values of its own
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nextn {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// The model gives hidden states of all tokens, beside the logits of those that are wanted.
+    Fed,
+    /// The first such layer alone, which gives hidden states for its next guess.
+    Alone,
 }
 
 impl Parts {
     /// All of it.
-    pub const ALL: Parts = Parts { layers: usize::MAX, head: true };
+    pub const ALL: Parts = Parts { layers: usize::MAX, head: true, nextn: Nextn::Absent };
 }
 
 /// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.
@@ -270,20 +294,47 @@ pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
 ///
 /// # Errors
 /// As [`build`].
-pub fn build_parts(gguf: &Gguf, Parts { layers, head }: Parts) -> Result<Model, ArchError> {
+pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
+    let Parts { layers, head, nextn } = parts;
     let name: &str = gguf.metadata().read("general.architecture")?;
     let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
         let (path, found) = (gguf.metadata().path().into(), name.into());
         ArchError::UnknownArchitecture { path, found, known: ARCHITECTURES.iter().map(|row| row.name).collect() }
     })?;
-    let mut hyper = Hyper::read(gguf, architecture.name, architecture.defaults)?;
+    let mut hyper = Hyper::read(gguf, architecture.name, architecture.defaults, nextn == Nextn::Alone)?;
+    let guessing = match nextn {
+        Nextn::Absent => Guessing::None,
+        Nextn::Fed => Guessing::Fed(guess_from(gguf, architecture, &hyper)?),
+        Nextn::Alone => Guessing::Alone(guess_from(gguf, architecture, &hyper)?),
+    };
     let whole = hyper.layers.len() <= layers;
     hyper.layers.truncate(layers);
-    let mut builder = Builder::new(gguf, &hyper, architecture.name, head);
+    let mut builder = Builder::new(gguf, &hyper, architecture.name, (head, guessing));
     let result = (architecture.build)(&mut builder)?;
     let module = builder.finish(result, whole)?;
     let output = if head { Output::Logits } else { Output::Hidden { pooling: pooling(gguf, architecture.name)? } };
     Ok(Model { hyper, module, output })
+}
+
+/// What the model's own layers guess from, where it has some that can be built.
+fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper) -> Result<GuessFrom, ArchError> {
+    let refused = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
+    // Files may count layers that they do not have.
+    let is_of_one = |name: &str| name.ends_with(".nextn.eh_proj.weight");
+    if hyper.draft_layers == 0 || !gguf.tensors().any(|tensor| is_of_one(tensor.name())) {
+        return refused(NextnProblem::None);
+    }
+    if hyper.layers.iter().any(|layer| layer.recurrent) || hyper.compressed.is_some() || hyper.ngrams.is_some() {
+        return refused(NextnProblem::Recurrent);
+    }
+    match architecture.defaults.guess_from {
+        Some(from) => Ok(from),
+        None => {
+            let known = ARCHITECTURES.iter().filter(|row| row.defaults.guess_from.is_some());
+            let known = known.map(|row| row.name).collect();
+            refused(NextnProblem::Architecture { architecture: architecture.name, known })
+        }
+    }
 }
 
 /// What `ARCHITECTURE.pooling_type` says, in llama.cpp's numbers: 0 is none.

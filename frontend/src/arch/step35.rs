@@ -7,7 +7,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 
 use super::Architecture;
 use super::decoder::{HeadNorm, OutputGate, Style, decoder};
-use super::hyper::{Defaults, Windows};
+use super::hyper::{Defaults, GuessFrom, Windows};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::Optional,
@@ -25,6 +25,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
         half_rotated: true,
         dense_by_tensor: true,
+        guess_from: Some(GuessFrom::Stream),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -127,6 +127,15 @@ pub enum Output {
     },
 }
 
+/// Hidden states with a row for each token of a step: f32 `[T, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HiddenRows {
+    /// Where they are.
+    pub buffer: BufferId,
+    /// Elements of a row.
+    pub width: u32,
+}
+
 /// The id of an expert that is not computed here: a place in a row's ids that is somebody else's, or nobody's.
 pub const NOBODY: i32 = -1;
 
@@ -845,6 +854,10 @@ pub struct Plan<K> {
     pub logits: BufferId,
     /// What it is.
     pub output: Output,
+    /// Hidden states that come in with the tokens, where a step takes some: of a layer that guesses.
+    pub takes: Option<HiddenRows>,
+    /// Hidden states that a step gives of all its tokens, beside logits of those that are wanted: what such a layer takes.
+    pub gives: Option<HiddenRows>,
     /// Parts that are run on their own, one behind the other, of all steps; none where all steps are one.
     pub expert_layers: Vec<ExpertLayer>,
     /// Tokenizer and chat template, as the frontend encodes them.
@@ -888,6 +901,8 @@ impl<K> Plan<K> {
             steps: self.steps,
             logits: self.logits,
             output: self.output,
+            takes: self.takes,
+            gives: self.gives,
             expert_layers: self.expert_layers,
             tokenizer: self.tokenizer,
         })

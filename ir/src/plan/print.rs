@@ -11,8 +11,8 @@
 use std::fmt::Write;
 
 use super::{
-    Division, ExpertLayer, Input, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task,
-    Temperature, WeightFile,
+    Division, ExpertLayer, HiddenRows, Input, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step,
+    Task, Temperature, WeightFile,
 };
 
 /// The plan's text. `name` gives a kernel's.
@@ -90,7 +90,15 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     }
     let rows = buffer(plan, plan.logits.0);
     match plan.output {
-        Output::Logits { softmax } => writeln!(out, "logits: {rows}, softmax {}", kernel(plan, softmax.0, name)),
+        Output::Logits { softmax } => {
+            writeln!(out, "logits: {rows}, softmax {}", kernel(plan, softmax.0, name))?;
+            for (hidden, how) in [(plan.takes, "taken"), (plan.gives, "given")] {
+                if let Some(HiddenRows { buffer: at, width }) = hidden {
+                    writeln!(out, "hidden states, {how}: {}, {width} wide", buffer(plan, at.0))?;
+                }
+            }
+            Ok(())
+        }
         Output::Hidden { width, pooling } => {
             let pooled = pooling.map_or_else(String::new, |pooling| format!(", pooled by {}", pooling.name()));
             writeln!(out, "hidden states: {rows}, {width} wide{pooled}")

@@ -6,6 +6,7 @@
 //! nested like a layer's this comes out near the largest sum of what lives at once.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, ExpertLayer, Plan, RowAxis, Task};
 use ixc_ir::units::Bytes;
@@ -35,6 +36,11 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, Pass
     let steps = steps.ok_or_else(in_steps)?;
     let mut lives = lives(&work, &steps, plan.buffers.len(), plan.logits);
     plan.expert_layers.iter().for_each(|layer| outlive(&mut lives, layer));
+    let end = steps.len();
+    let hidden = [(plan.takes, 0..1), (plan.gives, end..end + 1)];
+    hidden
+        .into_iter()
+        .for_each(|(rows, also)| rows.iter().for_each(|rows| live_in(&mut lives, rows.buffer, also.clone())));
     let (buffers, arena_bytes) = place(&plan.buffers, &lives, plan.max_tokens)?;
     context.decide(|| {
         let apart = buffers.iter().filter_map(|buffer| bytes(buffer, plan.max_tokens)).fold(0, u64::saturating_add);
@@ -88,6 +94,14 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
         *life = Some((life.map_or(0, |(first, _)| first), steps.len()));
     }
     lives
+}
+
+/// A buffer lives in these steps, too.
+fn live_in(lives: &mut [Life], buffer: BufferId, steps: Range<usize>) {
+    if let Some(life) = lives.get_mut(buffer.0 as usize) {
+        let own = life.map_or(steps.clone(), |(first, last)| first..last + 1);
+        *life = Some((own.start.min(steps.start), own.end.max(steps.end) - 1));
+    }
 }
 
 /// What comes into a layer that is run on its own lives from its first step on, and what comes out until its last.

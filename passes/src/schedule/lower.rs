@@ -38,8 +38,8 @@ use ixc_ir::graph::{
 };
 use ixc_ir::names::Label;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount,
-    Source, State, StateField, WeightFile,
+    ArenaBuffer, Arg, BucketId, BufferId, DimRule, HiddenRows, Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis,
+    RowCount, Source, State, StateField, WeightFile,
 };
 use ixc_ir::units::counted;
 use ixc_kernels::tiling::{Tiling, TilingError};
@@ -92,8 +92,10 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
     for op in &function.ops {
         lowering.op(op)?;
     }
-    let [logits] = function.results[..] else {
-        return Err(step(format!("it has {} results", function.results.len())));
+    let (logits, hidden) = match function.results[..] {
+        [logits] => (logits, None),
+        [logits, hidden] if facts.result == GraphResult::Logits => (logits, Some(hidden)),
+        _ => return Err(step(format!("it has {} results", function.results.len()))),
     };
     let result = lowering.stored("return", logits)?;
     if result.rows != Rows::Outputs || function.ty(logits).dims().len() != 2 {
@@ -112,6 +114,18 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
             (vocabulary, Output::Experts { width: fit("width of rows", result.width)? })
         }
     };
+    if let Some(hidden) = hidden {
+        let rows = lowering.stored("return", hidden)?;
+        let taken = lowering.takes.map(|taken| (taken.buffer, taken.width));
+        let width = fit("width of hidden states", rows.width)?;
+        if (rows.rows, rows.format) != (Rows::Tokens, Format::F32)
+            || taken.is_some_and(|(buffer, of)| buffer == rows.buffer || of != width)
+        {
+            let wrong = format!("its second result is {}, and no hidden states of each token", function.ty(hidden));
+            return Err(step(wrong));
+        }
+        lowering.gives = Some(HiddenRows { buffer: rows.buffer, width });
+    }
     lowering.draft(context, vocabulary, (result.buffer, output))
 }
 
@@ -124,7 +138,7 @@ impl Lowering<'_> {
         (logits, output): (BufferId, Output),
     ) -> Result<Draft, ScheduleError> {
         let expert_groups = self.expert_groups()?;
-        let Lowering { facts, plan_weights, ropes, states, buckets, tasks, buffers, .. } = self;
+        let Lowering { facts, plan_weights, ropes, states, buckets, tasks, buffers, takes, gives, .. } = self;
         let (kernels, work) = tasks.into_parts();
         tracing::debug!(
             tasks = work.len(),
@@ -153,6 +167,8 @@ impl Lowering<'_> {
             steps: Vec::new(),
             logits,
             output,
+            takes,
+            gives,
             expert_layers: Vec::new(),
             tokenizer: facts.tokenizer.clone(),
         };
@@ -250,6 +266,9 @@ pub(super) struct Lowering<'a> {
     meanings: Vec<Option<Binding>>,
     /// Ids and weights that come in with the rows.
     given: Option<(BufferId, BufferId)>,
+    /// Hidden states that come in with the tokens, and those that are given of them.
+    takes: Option<HiddenRows>,
+    gives: Option<HiddenRows>,
     /// Experts of the `route` that gave these ids.
     routes: HashMap<BufferId, u64>,
     routings: HashMap<Slots, Rows>,
@@ -336,6 +355,8 @@ impl<'a> Lowering<'a> {
             facts,
             meanings: vec![None; function.values.len()],
             given: None,
+            takes: None,
+            gives: None,
             routes: HashMap::new(),
             routings: HashMap::new(),
             experts: Vec::new(),
@@ -364,9 +385,30 @@ impl<'a> Lowering<'a> {
         let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
         let types: Vec<&Type> = function.params.iter().map(|&param| function.ty(param)).collect();
         let index = |ty: &Type| ty.element() == Some(Element::I32) && ty.dims().len() == 1;
-        match types[..] {
-            [ids, pos, rows] if index(ids) && pos == ids && index(rows) && rows != ids => {}
-            _ => return Err(ScheduleError::Step { problem: "its parameters are not these".to_string() }),
+        let wrong = || ScheduleError::Step { problem: "its parameters are not these".to_string() };
+        let hidden = match types[..] {
+            [ids, pos, rows, ref hidden @ ..] if index(ids) && pos == ids && index(rows) && rows != ids => {
+                match (hidden, self.facts.result) {
+                    ([], _) => None,
+                    ([hidden], GraphResult::Logits) => Some(*hidden),
+                    _ => return Err(wrong()),
+                }
+            }
+            _ => return Err(wrong()),
+        };
+        if let (Some(ty), Some(&param)) = (hidden, function.params.last()) {
+            let width = match ty.dims() {
+                [tokens, Dim::Fixed(width)]
+                    if Some(tokens) == types[0].dims().first()
+                        && ty.element() == Some(Element::Format(Format::F32)) =>
+                {
+                    *width
+                }
+                _ => return Err(wrong()),
+            };
+            let rows = self.buffer("hidden", Rows::Tokens, Format::F32, width)?;
+            self.meanings[param.index()] = Some(Binding::ArenaRows(rows));
+            self.takes = Some(HiddenRows { buffer: rows.buffer, width: fit("width of hidden states", width)? });
         }
         for (&param, kind) in function.params.iter().zip(kinds) {
             self.meanings[param.index()] = Some(kind);

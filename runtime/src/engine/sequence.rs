@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{MAX_OUTPUTS, Output, Plan, RowCount, State};
+use ixc_ir::plan::{HiddenRows, MAX_OUTPUTS, Output, Plan, RowCount, State};
 use ixc_targets::Target;
 
 use crate::crew::Crew;
@@ -129,6 +129,16 @@ pub enum StepError {
     /// Probabilities of what are no logits.
     #[error("the plan gives hidden states, of which there are no probabilities")]
     NoLogits,
+    /// Hidden states that do not go with the tokens.
+    #[error("{found} numbers of hidden states for {rows} tokens; the plan takes {expected} with each")]
+    Hidden {
+        /// How many.
+        found: usize,
+        /// Tokens of the step.
+        rows: usize,
+        /// How many a token has.
+        expected: u32,
+    },
     /// Another length than the vocabulary's.
     #[error("{found} logits or probabilities; the vocabulary has {expected}")]
     Vocabulary {
@@ -195,6 +205,8 @@ pub struct Engine {
     pub(crate) loaded: Loaded,
     /// Outputs of the last step.
     outputs: usize,
+    /// Its tokens.
+    rows: usize,
 }
 
 impl Engine {
@@ -214,7 +226,7 @@ impl Engine {
         if let Output::Experts { .. } = file.plan.output {
             return Err(LoadError::NoSteps);
         }
-        Ok(Engine { loaded: load::load(file, folder, options)?, outputs: 0 })
+        Ok(Engine { loaded: load::load(file, folder, options)?, outputs: 0, rows: 0 })
     }
 
     /// Packs all weights that kernels read packed and that are not yet packed. Steps do that by themselves, each for the weights that
@@ -268,7 +280,16 @@ impl Engine {
     /// # Errors
     /// See [`StepError`]; the sequences are then as they were, or, where a state cannot be cut, as they were when they were last saved.
     pub fn step_batch(&mut self, additions: &[Addition<'_>]) -> Result<&[f32], StepError> {
-        self.outputs = 0;
+        self.step_hidden(additions, &[])
+    }
+
+    /// As [`Engine::step_batch`], for a plan that takes hidden states with its tokens ([`Engine::takes_hidden`]): a row for each token, in the order of
+    /// the additions.
+    ///
+    /// # Errors
+    /// As there, and [`StepError::Hidden`] where there are more or fewer than the plan takes.
+    pub fn step_hidden(&mut self, additions: &[Addition<'_>], hidden: &[f32]) -> Result<&[f32], StepError> {
+        self.forget_logits();
         let pieces = self.pieces(additions)?;
         let counts = Counts::of_pieces(&pieces);
         let tokens: Vec<u32> = additions.iter().flat_map(|addition| addition.tokens).copied().collect();
@@ -277,6 +298,7 @@ impl Engine {
             .zip(&pieces)
             .flat_map(|(addition, piece)| addition.outputs.iter().map(|row| row + piece.row))
             .collect();
+        self.take_hidden(tokens.len(), hidden)?;
         let (mut positions, mut end) = (Vec::with_capacity(tokens.len()), 0);
         let runs: Vec<Piece> = runs(&pieces).map(|(_, piece)| piece).collect();
         for piece in &runs {
@@ -338,7 +360,45 @@ impl Engine {
         self.loaded.stats.thread_steps += threads as u64;
         self.loaded.stats.tokens += u64::from(counts.tokens);
         self.outputs = counts.outputs as usize;
+        self.rows = counts.tokens as usize;
         Ok(self.all_logits())
+    }
+
+    /// Puts hidden states of so many tokens where the plan takes them from.
+    fn take_hidden(&mut self, rows: usize, hidden: &[f32]) -> Result<(), StepError> {
+        let expected = self.takes_hidden().unwrap_or(0);
+        let wrong = StepError::Hidden { found: hidden.len(), rows, expected };
+        if rows.checked_mul(expected as usize) != Some(hidden.len()) {
+            return Err(wrong);
+        }
+        let Some(HiddenRows { buffer, .. }) = self.loaded.program.takes else { return Ok(()) };
+        let offset = self.loaded.program.buffers[buffer.0 as usize].offset;
+        let region = self.loaded.store.arena.region().part(offset, hidden.len() as u64 * 4).ok_or(wrong)?;
+        // SAFETY: the region has as many bytes, in the arena, which nothing else uses while the engine is borrowed exclusively; what is copied are
+        // words of a slice that is as long.
+        unsafe { region.base().copy_from_nonoverlapping(hidden.as_ptr().cast::<u8>(), hidden.len() * 4) };
+        Ok(())
+    }
+
+    /// Elements of the hidden state that the plan takes with each token; `None` where it takes tokens alone.
+    pub fn takes_hidden(&self) -> Option<u32> {
+        self.loaded.program.takes.map(|rows| rows.width)
+    }
+
+    /// Elements of the hidden state that a step gives of each token beside logits; `None` where it gives none.
+    pub fn gives_hidden(&self) -> Option<u32> {
+        self.loaded.program.gives.map(|rows| rows.width)
+    }
+
+    /// Hidden states of the last step's tokens, a row for each in the order of the additions; empty where the plan gives none, and where a sequence was changed
+    /// since.
+    pub fn hidden(&self) -> &[f32] {
+        let Some(HiddenRows { buffer, width }) = self.loaded.program.gives else { return &[] };
+        let count = self.rows * width as usize;
+        let offset = self.loaded.program.buffers[buffer.0 as usize].offset;
+        let Some(region) = self.loaded.store.arena.region().part(offset, count as u64 * 4) else { return &[] };
+        // SAFETY: as for logits: the program's check says that the buffer is of aligned floats, and it lives to the end of a step.
+        unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), count) }
     }
 
     /// The pieces of a step, if it can be run.
@@ -393,7 +453,7 @@ impl Engine {
         if id == FIRST {
             return self.reset();
         }
-        self.outputs = 0;
+        self.forget_logits();
         self.loaded.store.sequences.remove(id.0);
     }
 
@@ -412,7 +472,7 @@ impl Engine {
     /// # Errors
     /// [`StepError::NoSequence`].
     pub fn truncate_sequence(&mut self, id: SequenceId, tokens: u32) -> Result<u32, StepError> {
-        self.outputs = 0;
+        self.forget_logits();
         let sequence = self.loaded.store.sequences.get_mut(id.0).ok_or(StepError::NoSequence { id })?;
         Ok(sequence.truncate(tokens))
     }
@@ -423,7 +483,7 @@ impl Engine {
     /// # Errors
     /// [`StepError::NoSequence`], and [`StepError::CopyOfItself`] where they are not two.
     pub fn copy_sequence(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> Result<u32, StepError> {
-        self.outputs = 0;
+        self.forget_logits();
         if from == to {
             return Err(StepError::CopyOfItself { id: to });
         }
@@ -438,7 +498,7 @@ impl Engine {
     /// See [`StepError`]. Wrong tokens are found before the first step; where a later step fails, the sequence holds the
     /// tokens of those before.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
-        self.outputs = 0;
+        self.forget_logits();
         self.check_tokens(FIRST, tokens, None)?;
         let mut chunks = tokens.chunks(self.loaded.program.max_tokens as usize).peekable();
         if chunks.peek().is_none() {
@@ -497,7 +557,7 @@ impl Engine {
 
     /// What logits there are is none of a sequence that becomes another.
     pub(crate) fn forget_logits(&mut self) {
-        self.outputs = 0;
+        (self.outputs, self.rows) = (0, 0);
     }
 
     /// Logits of one of the last step's wanted rows; empty where there is none.

@@ -7,8 +7,8 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::ngram;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Ngram, Output, Plan,
-    PlanWeight, RopeTable, RowAxis, RowCount, Source, State, StateField, Step, Task, Variant, WeightFile,
+    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, HiddenRows, Input, KernelId, Ngram, Output,
+    Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, State, StateField, Step, Task, Variant, WeightFile,
 };
 use ixc_ir::state::FieldRow;
 
@@ -671,6 +671,19 @@ impl Checker<'_> {
             Err(Problem::Shape {
                 expected: "an aligned buffer with one f32 of each wanted output for each word, or element of a hidden state",
             })
+        }
+    }
+
+    /// Hidden states of a step's tokens.
+    pub(super) fn hidden(&self, HiddenRows { buffer, width }: HiddenRows) -> Result<(), Problem> {
+        let buffer = id("buffer", buffer.0, &self.plan.buffers)?;
+        range("elements of a hidden state", width, 1, MAX_WIDTH)?;
+        let fits = buffer.rows == RowCount::Tokens && buffer.row_bytes == u64::from(width) * 4;
+        match (fits && buffer.offset.is_multiple_of(4), self.plan.output) {
+            (true, Output::Logits { .. }) => Ok(()),
+            _ => Err(Problem::Shape {
+                expected: "an aligned buffer with one f32 of each token for each element, of a plan that gives logits",
+            }),
         }
     }
 

@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Input, Ngram, Output, Plan, Source, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, HiddenRows, Input, Ngram, Output, Plan, Source, Task};
 
 use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
@@ -397,6 +397,10 @@ pub struct Program {
     pub logits: BufferId,
     /// What it is.
     pub output: Output,
+    /// Hidden states that come in with the tokens.
+    pub takes: Option<HiddenRows>,
+    /// Those that are given of them.
+    pub gives: Option<HiddenRows>,
     /// Layers that are run on their own; none where all stages are a model's step.
     pub layers: Vec<Layer>,
 }
@@ -457,6 +461,11 @@ impl Program {
         if let Output::Logits { softmax } = plan.output {
             at(&"softmax", checker.softmax(softmax))?;
         }
+        for (rows, place) in
+            [(plan.takes, "hidden states that are taken"), (plan.gives, "hidden states that are given")]
+        {
+            rows.map_or(Ok(()), |rows| at(&place, checker.hidden(rows)))?;
+        }
         let ends =
             |end: fn(&PartPlace) -> u64| stages.iter().flat_map(|stage| &stage.parts).map(end).max().unwrap_or(0);
         // They fit: each was found to be at most MAX_PARTS.
@@ -497,6 +506,8 @@ impl Program {
             vocabulary: plan.vocabulary,
             logits: plan.logits,
             output: plan.output,
+            takes: plan.takes,
+            gives: plan.gives,
             layers,
             kernels,
         })

@@ -237,6 +237,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         steps: Vec::new(),
         logits: BufferId(0),
         output: Output::Logits { softmax: KernelId(0) },
+        takes: None,
+        gives: None,
         expert_layers: Vec::new(),
         tokenizer: vec![1, 2, 3],
     };

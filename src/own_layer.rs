@@ -1,0 +1,254 @@
+//! A model's own layer that guesses what it will write ("nextn", multi-token prediction): a [`Drafter`].
+//!
+//! ```text
+//! text             the cat sat on the             read by the model, but for its last token
+//! entries          (h of the, cat) (h of cat, sat) (h of sat, on) (h of on, the)       one for each token but the first, in the layer's own keys and values
+//! guess            mat, from the last entry | and, from (the layer's own h there, mat)
+//! ```
+//!
+//! What a step of the model has computed is shown to it ([`Seen`]): hidden states wait for the token behind theirs, and become entries with the next guess, or when there
+//! are many of them. Entries of guesses are cut off again, for they have the layer's hidden states and not the model's. Where the model went back, entries behind that are cut
+//! off; where its states came from elsewhere (a copy, a file, a prompt's beginning that was kept), there are none of what it did not compute, and the layer guesses from the others.
+//!
+//! The first such layer makes all tokens of a guess, each from what it gave for the one before.
+//!
+//! Invariant: an entry is of a token that the text has, behind the tokens that it has; which entries there are changes guesses and no token.
+
+use std::time::{Duration, Instant};
+
+use ixc_runtime::engine::{Addition, Engine, FIRST, SequenceId, StepError};
+
+use crate::Error;
+use crate::draft_model::{Options, likeliest};
+use crate::error::draft::OwnLayerError;
+use crate::session::Session;
+use crate::speculate::{Drafter, MAX_ROWS, Seen, Text};
+
+/// Most hidden states that wait for a guess; what is more becomes entries first. A step with guesses has no more, and comes behind a guess: so what was guessed becomes no
+/// entry before it is known to be true.
+const WAITING: usize = MAX_ROWS;
+
+/// What the layer has of a text.
+#[derive(Debug)]
+struct Lane {
+    sequence: SequenceId,
+    /// In the layer's keys and values, in order: a token, and its place in the text.
+    entries: Vec<(usize, u32)>,
+    /// What the model has read.
+    text: Vec<u32>,
+    /// Hidden states of the last of these, which are in no entry.
+    hidden: Vec<f32>,
+}
+
+/// Tokens that become entries of a lane, each with the hidden state of the one before it.
+#[derive(Debug)]
+struct Part {
+    slot: usize,
+    tokens: Vec<u32>,
+    hidden: Vec<f32>,
+}
+
+/// What is behind the last entry of a part.
+#[derive(Debug)]
+struct Behind {
+    token: u32,
+    probability: f32,
+    hidden: Vec<f32>,
+}
+
+/// A model's own layer that guesses.
+#[derive(Debug)]
+pub struct OwnLayer {
+    engine: Engine,
+    lanes: Vec<Lane>,
+    options: Options,
+    /// Elements of a hidden state.
+    width: usize,
+}
+
+impl OwnLayer {
+    /// For as many texts at once as the layer's session was opened for: one of [`Nextn::Alone`](ixc_frontend::arch::Nextn::Alone), and the model's of
+    /// [`Nextn::Fed`](ixc_frontend::arch::Nextn::Fed).
+    ///
+    /// # Errors
+    /// [`Error::OwnLayer`] where the two do not fit each other; and where the system refuses memory.
+    pub fn new(layer: Session, model: &Session, options: Options) -> Result<OwnLayer, Error> {
+        let mut engine = layer.engine;
+        let Some(takes) = engine.takes_hidden().filter(|takes| engine.gives_hidden() == Some(*takes)) else {
+            return Err(OwnLayerError::Layer.into());
+        };
+        let gives = model.engine.gives_hidden();
+        if gives != Some(takes) {
+            return Err(OwnLayerError::Hidden { takes, gives }.into());
+        }
+        let [of_layer, of_model] = [&engine, &model.engine].map(Engine::vocabulary);
+        if of_layer != of_model {
+            return Err(OwnLayerError::Vocabulary { layer: of_layer, model: of_model }.into());
+        }
+        if !engine.cuts_steps() {
+            return Err(OwnLayerError::Uncut.into());
+        }
+        engine.reset();
+        let lane = |sequence| Lane { sequence, entries: Vec::new(), text: Vec::new(), hidden: Vec::new() };
+        let mut lanes = vec![lane(FIRST)];
+        while lanes.len() < engine.sequences() as usize {
+            lanes.push(lane(engine.add_sequence()?));
+        }
+        Ok(OwnLayer { engine, lanes, options, width: takes as usize })
+    }
+
+    /// Makes a lane one of a text of which the model has read `read` and `next` follows.
+    fn settle(&mut self, slot: usize, read: &[u32], next: Option<u32>) -> Result<(), StepError> {
+        let (lane, width) = (&mut self.lanes[slot], self.width);
+        let common = lane.text.iter().zip(read).take_while(|(a, b)| a == b).count();
+        let first = lane.text.len() - lane.hidden.len() / width;
+        lane.text.truncate(common);
+        lane.hidden.truncate(common.saturating_sub(first) * width);
+        if common < read.len() {
+            // It was computed elsewhere.
+            lane.hidden.clear();
+            lane.text.extend_from_slice(&read[common..]);
+        }
+        let token = |at: usize| read.get(at).copied().or(next.filter(|_| at == read.len()));
+        let stays = |(at, entry): &&(usize, u32)| *at <= common && token(*at) == Some(*entry);
+        let stay = lane.entries.iter().take_while(stays).count();
+        if stay < lane.entries.len() {
+            let left = self.engine.truncate_sequence(lane.sequence, stay as u32)?;
+            lane.entries.truncate(left as usize);
+        }
+        Ok(())
+    }
+
+    /// Takes the hidden states that wait in a lane, as far as the token behind each is known: `next` follows what was read.
+    fn waiting(&mut self, slot: usize, next: Option<u32>) -> Part {
+        let (lane, width) = (&mut self.lanes[slot], self.width);
+        let first = lane.text.len() - lane.hidden.len() / width;
+        let tokens: Vec<u32> = lane.text.iter().skip(first + 1).copied().chain(next).collect();
+        let tokens = if lane.hidden.is_empty() { Vec::new() } else { tokens };
+        let rest = lane.hidden.split_off(tokens.len() * width);
+        let hidden = std::mem::replace(&mut lane.hidden, rest);
+        lane.entries.extend(tokens.iter().enumerate().map(|(at, token)| (first + 1 + at, *token)));
+        Part { slot, tokens, hidden }
+    }
+
+    /// Adds entries, in as many steps as they take; gives what is behind the last one of each part, where that is wanted.
+    fn enter(&mut self, parts: &[Part], wanted: bool) -> Result<Vec<Behind>, StepError> {
+        let (most, width) = (self.engine.max_tokens() as usize, self.width);
+        // Parts of parts, and whether a part ends there.
+        let pieces = parts.iter().flat_map(|part| {
+            let (tokens, hidden) = (part.tokens.chunks(most), part.hidden.chunks(most * width));
+            let last = part.tokens.len().div_ceil(most).saturating_sub(1);
+            tokens.zip(hidden).enumerate().map(move |(at, piece)| (part.slot, piece, wanted && at == last))
+        });
+        let pieces: Vec<_> = pieces.collect();
+        let (mut rest, mut behind) = (&pieces[..], Vec::new());
+        while !rest.is_empty() {
+            let mut rows = 0;
+            let fits = |(_, (tokens, _), _): &&(usize, (&[u32], &[f32]), bool)| {
+                rows += tokens.len();
+                rows <= most
+            };
+            let count = rest.iter().take(self.engine.max_additions() as usize).take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(count);
+            let outputs: Vec<[u32; 1]> = now.iter().map(|(_, (tokens, _), _)| [tokens.len() as u32 - 1]).collect();
+            let additions: Vec<Addition<'_>> = now
+                .iter()
+                .zip(&outputs)
+                .map(|((slot, (tokens, _), ends), last)| Addition {
+                    sequence: self.lanes[*slot].sequence,
+                    tokens,
+                    outputs: if *ends { last } else { &[] },
+                })
+                .collect();
+            let hidden: Vec<f32> = now.iter().flat_map(|(_, (_, hidden), _)| *hidden).copied().collect();
+            self.engine.step_hidden(&additions, &hidden)?;
+            let (mut row, mut output) = (0, 0);
+            for (_, (tokens, _), ends) in now {
+                row += tokens.len();
+                if *ends {
+                    let (token, probability) = likeliest(self.engine.logits(output), self.engine.vocabulary());
+                    let hidden = self.engine.hidden()[(row - 1) * width..row * width].to_vec();
+                    behind.push(Behind { token, probability, hidden });
+                    output += 1;
+                }
+            }
+            rest = later;
+        }
+        Ok(behind)
+    }
+}
+
+impl Drafter for OwnLayer {
+    fn name(&self) -> &'static str {
+        "nextn"
+    }
+
+    fn sees(&self) -> bool {
+        true
+    }
+
+    fn see(&mut self, texts: &[Seen<'_>]) -> Result<(), Error> {
+        let mut parts = Vec::new();
+        let lanes = self.lanes.len();
+        for &Seen { slot, before, added, hidden } in texts.iter().filter(|text| text.slot < lanes) {
+            let first = added.into_iter().flatten().next().copied();
+            self.settle(slot, before, first)?;
+            let (lane, width) = (&mut self.lanes[slot], self.width);
+            lane.text.extend(added.into_iter().flatten());
+            // Who reads a text in several steps at once shows the hidden states of the last one alone.
+            match added.map(<[u32]>::len).iter().sum::<usize>() * width == hidden.len() {
+                true => lane.hidden.extend_from_slice(hidden),
+                false => lane.hidden.clear(),
+            }
+            if lane.hidden.len() > WAITING * width {
+                parts.push(self.waiting(slot, None));
+            }
+        }
+        self.enter(&parts, false)?;
+        Ok(())
+    }
+
+    fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error> {
+        let begin = Instant::now();
+        let context = self.engine.context() as usize;
+        let (mut open, mut parts) = (Vec::new(), Vec::new());
+        for (number, text) in texts.iter_mut().enumerate() {
+            let (Some((&last, read)), true) = (text.tokens.split_last(), text.slot < self.lanes.len()) else {
+                continue;
+            };
+            self.settle(text.slot, read, Some(last))?;
+            let part = self.waiting(text.slot, Some(last));
+            // The last token of a guess is no entry.
+            let room = context.saturating_sub(self.lanes[text.slot].entries.len()) + 1;
+            text.most = text.most.min(room);
+            if !part.tokens.is_empty() {
+                open.push(number);
+                parts.push(part);
+            }
+        }
+        while !parts.is_empty() {
+            let found = self.enter(&parts, true)?;
+            parts.clear();
+            let mut left = Vec::new();
+            for (number, Behind { token, probability, hidden }) in open.into_iter().zip(found) {
+                let text = &mut texts[number];
+                if probability < self.options.least || text.most == 0 {
+                    continue;
+                }
+                text.draft.push(token);
+                if text.draft.len() < text.most {
+                    parts.push(Part { slot: text.slot, tokens: vec![token], hidden });
+                    left.push(number);
+                }
+            }
+            open = left;
+        }
+        // Entries of guesses have hidden states that are not the model's.
+        for text in texts.iter() {
+            let Some(lane) = self.lanes.get_mut(text.slot) else { continue };
+            let left = self.engine.truncate_sequence(lane.sequence, lane.entries.len() as u32)?;
+            lane.entries.truncate(left as usize);
+        }
+        Ok(begin.elapsed())
+    }
+}

@@ -1,0 +1,626 @@
+//! Layers of a model that guess what it will write (nextn): what they give against numbers that `tests/golden/make/nextn.py` computed, and texts, which are what they are without.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use crate::serve::Server;
+use crate::speculation::{Ended, always, generate, run, same, settings};
+use crate::support::engines::{bits, native};
+use crate::support::{ixc, read_npy, scratch, stderr, stdout};
+use ixc::compile::{Options, compile};
+use ixc::draft_model;
+use ixc::error::draft::OwnLayerError;
+use ixc::frontend::arch::{FileWeights, Nextn, Parts};
+use ixc::frontend::gguf::write::GgufWriter;
+use ixc::frontend::gguf::{Array, Gguf, Value};
+use ixc::ir::graph::interpret::{self, Interpreter};
+use ixc::ir::random::Random;
+use ixc::model::Model;
+use ixc::own_layer::OwnLayer;
+use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
+use ixc::runtime::sample::Settings;
+use ixc::runtime::stream::store::Config;
+use ixc::scheduler::{Job, Scheduler};
+use ixc::session::{ContextShift, Request, Session, SessionOptions};
+use ixc::speculate::{self, Drafter, Seen, Speculation, Text};
+use ixc::targets::Target;
+use ixc_testing::nmse::nmse;
+
+/// Of f32 against f64.
+const EXACT: f64 = 1e-9;
+/// Keys and values are f16, and activations are rounded to 8 bits before each product: 2e-5 in squares for each (`made_models.rs`), of which some ten follow each other, and
+/// softmax and SwiGLU amplify.
+const COMPILED: f64 = 5e-4;
+
+const NAMES: [&str; 2] = ["own", "shared"];
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/nextn").join(name).with_extension("gguf")
+}
+
+/// What is known of a model.
+struct Known {
+    tokens: Vec<u32>,
+    /// The token that is guessed behind the last one.
+    deeper: u32,
+    kept: usize,
+    logits: Vec<f32>,
+    hidden: Vec<f32>,
+    /// Logits of the layer that guesses, the last of them of the deeper guess.
+    guess: Vec<f32>,
+    guess_hidden: Vec<f32>,
+}
+
+impl Known {
+    fn of(name: &str) -> Known {
+        let folder = model(name);
+        let folder = folder.parent().unwrap();
+        let said: Json = serde_json::from_slice(&std::fs::read(folder.join(format!("{name}.json"))).unwrap()).unwrap();
+        let ids =
+            |key: &str| Vec::from_iter(said[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32));
+        let [logits, hidden, guess, guess_hidden] = ["logits", "hidden", "guess", "guess-hidden"]
+            .map(|what| read_npy(&folder.join(format!("{name}-{what}.npy"))).1);
+        let kept = said["kept"].as_u64().unwrap() as usize;
+        Known { tokens: ids("tokens"), deeper: ids("deeper")[0], kept, logits, hidden, guess, guess_hidden }
+    }
+
+    /// The last rows of `found`, as many as are known, are what is known.
+    #[track_caller]
+    fn is(&self, found: &[f32], known: &[f32], limit: f64, what: &str) {
+        let error = nmse(&found[found.len() - known.len()..], known);
+        println!("{what}: {error:e}");
+        assert!(error <= limit, "{what}: {error:e} > {limit:e}");
+    }
+}
+
+fn parts(nextn: Nextn) -> Parts {
+    Parts { nextn, ..Parts::ALL }
+}
+
+fn ints(numbers: impl IntoIterator<Item = u32>) -> interpret::Value {
+    let data: Vec<i32> = numbers.into_iter().map(|n| n as i32).collect();
+    interpret::Value::I32 { dims: vec![data.len()], data }
+}
+
+/// Results of a step of the interpreter: logits, and hidden states.
+fn interpret(interpreter: &mut Interpreter<'_>, first: u32, tokens: &[u32], hidden: Option<&[f32]>) -> [Vec<f32>; 2] {
+    let count = tokens.len();
+    let mut given = vec![ints(tokens.iter().copied()), ints(first..first + count as u32), ints(0..count as u32)];
+    given.extend(
+        hidden.map(|rows| interpret::Value::F32 { dims: vec![count, rows.len() / count], data: rows.to_vec() }),
+    );
+    let results = interpreter.run("step", given).unwrap();
+    let results = results.into_iter().map(|value| match value {
+        interpret::Value::F32 { data, .. } => data,
+        other => panic!("{other:?}"),
+    });
+    results.collect::<Vec<_>>().try_into().unwrap()
+}
+
+#[test]
+fn the_interpreter_computes_what_layers_guess() {
+    for name in NAMES {
+        let known = Known::of(name);
+        let (of_model, of_layer) =
+            (Model::open_parts(&model(name), parts(Nextn::Fed)), Model::open_parts(&model(name), parts(Nextn::Alone)));
+        let (of_model, of_layer) = (of_model.unwrap(), of_layer.unwrap());
+        let weights = FileWeights::new(&of_model.gguf, &of_model.arch.module);
+        let mut interpreter = Interpreter::new(&of_model.arch.module, &weights).unwrap();
+        let [logits, hidden] = interpret(&mut interpreter, 0, &known.tokens, None);
+        known.is(&logits, &known.logits, EXACT, "logits");
+        known.is(&hidden, &known.hidden, EXACT, "hidden states");
+        assert_eq!(logits, Model::open(&model(name)).unwrap().exact_logits(&known.tokens).unwrap(), "{name}");
+        let weights = FileWeights::new(&of_layer.gguf, &of_layer.arch.module);
+        let mut interpreter = Interpreter::new(&of_layer.arch.module, &weights).unwrap();
+        let width = hidden.len() / known.tokens.len();
+        let all_but_last = &hidden[..hidden.len() - width];
+        let [mut guess, own] = interpret(&mut interpreter, 0, &known.tokens[1..], Some(all_but_last));
+        known.is(&own, &known.guess_hidden, EXACT, "hidden states of the layer");
+        let last = known.tokens.len() as u32 - 1;
+        let [deeper, _] = interpret(&mut interpreter, last, &[known.deeper], Some(&own[own.len() - width..]));
+        guess.extend(deeper);
+        known.is(&guess, &known.guess, EXACT, "guesses");
+        assert_eq!(known.kept * width, known.hidden.len());
+    }
+}
+
+fn engine(name: &str, nextn: Nextn, target: Target) -> Engine {
+    let model = Model::open_parts(&model(name), parts(nextn)).unwrap();
+    let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+    let options = engine::Options { threads: Some(2), backend: native(target), ..engine::Options::default() };
+    Engine::load(plan, Path::new(""), &options).unwrap()
+}
+
+/// On every target, in steps of several lengths; and what a model gives beside logits changes none of their bits.
+#[test]
+fn plans_compute_what_layers_guess() {
+    for target in [Target::AVX2, Target::PORTABLE, Target::AVX512, Target::AMX] {
+        for name in NAMES {
+            // Emulated code takes its time.
+            if native(target) != native(Target::PORTABLE) && name == "shared" {
+                continue;
+            }
+            let known = Known::of(name);
+            let mut plain = engine(name, Nextn::Absent, target);
+            let mut of_model = engine(name, Nextn::Fed, target);
+            let (mut logits, mut hidden, mut same) = (Vec::new(), Vec::new(), Vec::new());
+            for part in known.tokens.chunks(17) {
+                let rows: Vec<u32> = (0..part.len() as u32).collect();
+                logits.extend_from_slice(of_model.step(part, &rows).unwrap());
+                hidden.extend_from_slice(of_model.hidden());
+                same.extend_from_slice(plain.step(part, &rows).unwrap());
+                assert!(plain.hidden().is_empty() && plain.gives_hidden().is_none());
+            }
+            assert!(
+                bits(&logits) == bits(&same),
+                "{name} {}: other logits where there are hidden states",
+                target.name()
+            );
+            known.is(&logits, &known.logits, COMPILED, "logits");
+            known.is(&hidden, &known.hidden, COMPILED, "hidden states");
+            let width = of_model.gives_hidden().unwrap() as usize;
+            let mut layer = engine(name, Nextn::Alone, target);
+            assert_eq!((layer.takes_hidden(), layer.gives_hidden()), (Some(width as u32), Some(width as u32)));
+            let (mut guess, mut own) = (Vec::new(), Vec::new());
+            for (part, hidden) in known.tokens[1..].chunks(13).zip(hidden.chunks(13 * width)) {
+                let rows: Vec<u32> = (0..part.len() as u32).collect();
+                let addition = Addition { sequence: FIRST, tokens: part, outputs: &rows };
+                guess.extend_from_slice(layer.step_hidden(&[addition], &hidden[..part.len() * width]).unwrap());
+                own.extend_from_slice(layer.hidden());
+            }
+            known.is(&own, &known.guess_hidden, COMPILED, "hidden states of the layer");
+            let addition = Addition { sequence: FIRST, tokens: &[known.deeper], outputs: &[0] };
+            guess.extend_from_slice(layer.step_hidden(&[addition], &own[own.len() - width..]).unwrap());
+            known.is(&guess, &known.guess, COMPILED, "guesses");
+            // As many as there are tokens, or nothing happens.
+            let position = layer.position();
+            for found in [0, width - 1, 2 * width] {
+                let expected = StepError::Hidden { found, rows: 1, expected: width as u32 };
+                assert_eq!(layer.step_hidden(&[addition], &own[..found]), Err(expected));
+            }
+            assert!(of_model.step_hidden(&[addition], &own[..width]).is_err());
+            assert_eq!((layer.position(), layer.hidden().len()), (position, 0));
+        }
+    }
+}
+
+/// How sessions are opened here.
+#[derive(Clone, Copy)]
+struct How {
+    guesses: u32,
+    sequences: u32,
+    context: Option<u32>,
+}
+
+const ALONE: How = How { guesses: 9, sequences: 1, context: None };
+
+fn open(name: &str, how: How, nextn: Nextn) -> Session {
+    let run = engine::Options {
+        threads: Some(2),
+        sequences: how.sequences,
+        context: how.context,
+        more_additions: if nextn == Nextn::Fed { how.guesses } else { 0 },
+        ..engine::Options::default()
+    };
+    Session::open(Some(&model(name)), &SessionOptions { run, nextn, ..SessionOptions::default() }).unwrap()
+}
+
+fn own_layer(name: &str, how: How, session: &Session, least: f32) -> Box<OwnLayer> {
+    let layer = open(name, how, Nextn::Alone);
+    Box::new(OwnLayer::new(layer, session, draft_model::Options { least }).unwrap())
+}
+
+#[test]
+fn texts_are_the_same_with_guesses_of_the_layer() {
+    for name in NAMES {
+        let known = Known::of(name);
+        for (number, sampling) in settings().into_iter().enumerate() {
+            let never = vec![256];
+            let sampling = Settings { never, ..sampling };
+            let mut plain = open(name, ALONE, Nextn::Absent);
+            let mut guessing = open(name, ALONE, Nextn::Fed);
+            let layer = own_layer(name, ALONE, &guessing, 0.0);
+            guessing.speculate(Speculation::new(layer, always(9))).unwrap();
+            // Texts that go on, that go back, and another one; prompts that become entries as they are read, and short ones.
+            let long: Vec<u32> = known.tokens.iter().copied().cycle().take(100).collect();
+            let other: Vec<u32> = known.tokens.iter().rev().copied().collect();
+            let (mut accepted, mut drafted) = (0, 0);
+            for prompt in [&known.tokens[..7], &known.tokens, &known.tokens[..20], &long, &other[..1], &long] {
+                for limit in [1, 2, 33] {
+                    let request = Request { limit: Some(limit), ..Request::new(prompt, sampling.clone()) };
+                    let expected = generate(&mut plain, &request);
+                    let what = format!("{name}, settings {number}, {limit} tokens behind {}", prompt.len());
+                    let (true_ones, all) = same(&mut guessing, &request, &expected, &what);
+                    (accepted, drafted) = (accepted + true_ones, drafted + all);
+                }
+            }
+            println!("{name}, settings {number}: {accepted} of {drafted} came true");
+            assert!(drafted > 100, "{drafted}");
+            // Where the layer knows, guesses come true: all of them in a text without chance.
+            let least = if name == "shared" { [0.9, 0.5, 0.02][number] } else { 0.0 };
+            assert!(accepted as f64 >= least * drafted as f64, "{name}, settings {number}: {accepted} of {drafted}");
+        }
+    }
+}
+
+/// A guess is no longer than the layer is sure of.
+#[test]
+fn guesses_end_where_the_layer_is_not_sure() {
+    let (name, known) = ("own", Known::of("own"));
+    let mut guessing = open(name, ALONE, Nextn::Fed);
+    let layer = own_layer(name, ALONE, &guessing, 0.99);
+    guessing.speculate(Speculation::new(layer, always(9))).unwrap();
+    let request = Request { limit: Some(20), ..Request::new(&known.tokens, Settings::greedy()) };
+    let expected = generate(&mut open(name, ALONE, Nextn::Absent), &request);
+    // Of random weights it is never that sure.
+    assert_eq!(same(&mut guessing, &request, &expected, "sure"), (0, 0));
+}
+
+/// A context that becomes full among guesses ends, or goes on, where it does without.
+#[test]
+fn contexts_are_full_where_they_are_without_guesses_of_the_layer() {
+    for shift in [None, Some(ContextShift { keep: 4 })] {
+        let (name, how) = ("shared", How { context: Some(64), ..ALONE });
+        let known = Known::of(name);
+        let (mut plain, mut guessing) = (open(name, how, Nextn::Absent), open(name, how, Nextn::Fed));
+        let layer = own_layer(name, how, &guessing, 0.0);
+        guessing.speculate(Speculation::new(layer, always(9))).unwrap();
+        let sampling = Settings { never: vec![256], ..Settings::greedy() };
+        let request = Request { limit: Some(150), ..Request::new(&known.tokens[..12], sampling) };
+        plain.set_context_shift(shift);
+        guessing.set_context_shift(shift);
+        let (expected, found) = (generate(&mut plain, &request), generate(&mut guessing, &request));
+        assert_eq!((&found.tokens, found.end, found.shifts), (&expected.tokens, expected.end, expected.shifts));
+        let (accepted, drafted) = (found.guessed.accepted, found.guessed.drafted);
+        assert!(accepted * 10 > drafted * 8 && drafted > 20, "{accepted} of {drafted}");
+        assert_eq!(found.shifts > 0, shift.is_some());
+    }
+}
+
+/// A session whose experts come from the drive.
+fn streamed(name: &str, nextn: Nextn) -> Session {
+    let options = Options { expert_memory: Some(0), ..Options::default() };
+    let plan = compile(&Model::open_parts(&model(name), parts(nextn)).unwrap(), &options).unwrap().plan;
+    let run = engine::Options {
+        threads: Some(2),
+        more_additions: 9,
+        stream: Config { budget: 1 << 20, ..Config::default() },
+        ..engine::Options::default()
+    };
+    let session = Session::of_plan(plan, Path::new(""), &SessionOptions { run, ..SessionOptions::default() }).unwrap();
+    assert!(session.engine().stream().is_some());
+    session
+}
+
+/// Experts of the model that come from the drive, and those of the layer.
+#[test]
+fn texts_of_streamed_models_are_the_same_with_guesses_of_the_layer() {
+    for name in NAMES {
+        let known = Known::of(name);
+        let request = Request { limit: Some(24), ..Request::new(&known.tokens, Settings::greedy()) };
+        let expected = generate(&mut open(name, ALONE, Nextn::Absent), &request);
+        let mut session = streamed(name, Nextn::Fed);
+        let mut came_true = Vec::new();
+        for layer in [open(name, ALONE, Nextn::Alone), streamed(name, Nextn::Alone)] {
+            let layer = OwnLayer::new(layer, &session, draft_model::Options { least: 0.0 }).unwrap();
+            session.speculate(Speculation::new(Box::new(layer), always(9))).unwrap();
+            came_true.push(same(&mut session, &request, &expected, "streamed"));
+        }
+        let (accepted, drafted) = came_true[0];
+        assert!(drafted > 0 && (name == "own" || accepted > 0), "{accepted} of {drafted}");
+    }
+}
+
+/// What a layer guesses, of a text in slot 0.
+fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
+    let mut text = [Text { slot: 0, tokens, most: 5, draft: Vec::new() }];
+    layer.draft(&mut text).unwrap();
+    let [text] = text;
+    text.draft
+}
+
+/// However a text was read, with guesses that were wrong and cut off again, and whether the layer has guessed meanwhile: what it guesses is what one guesses that was shown the text at once.
+#[test]
+fn layers_guess_from_the_text_and_nothing_else() {
+    let (name, how) = ("own", ALONE);
+    let known = Known::of(name);
+    let mut text: Vec<u32> = known.tokens.iter().copied().cycle().take(120).collect();
+    let session = open(name, how, Nextn::Fed);
+    let mut model = engine(name, Nextn::Fed, Target::native());
+    let mut random = Random::new(70);
+    let mut layer = own_layer(name, how, &session, 0.0);
+    let mut compared = 0;
+    for round in 0..6 {
+        // The same once more, from somewhere on; now and then another one.
+        let other = round % 3 == 2;
+        if other {
+            text.rotate_left(7);
+        }
+        let mut at = model.truncate(if other { 0 } else { random.index(40) as u32 }) as usize;
+        let mut wrong: Vec<u32> = Vec::new();
+        while at < 100 {
+            // One or a few tokens with guesses behind them, or a part of a prompt.
+            let most = if wrong.is_empty() && random.once_in(2) { 50 } else { 4 };
+            let right = 1 + random.index(most);
+            let right = right.min(text.len() - 1 - at);
+            model.step(&[&text[at..at + right], &wrong].concat(), &[]).unwrap();
+            let added = [&text[at..at + right], &wrong[..]];
+            layer.see(&[Seen { slot: 0, before: &text[..at], added, hidden: model.hidden() }]).unwrap();
+            at += right;
+            model.truncate(at as u32);
+            wrong.clear();
+            if random.once_in(2) {
+                continue;
+            }
+            let mut fresh = own_layer(name, how, &session, 0.0);
+            let mut at_once = engine(name, Nextn::Fed, Target::native());
+            at_once.step(&text[..at], &[]).unwrap();
+            let whole = Seen { slot: 0, before: &[], added: [&text[..at], &[]], hidden: at_once.hidden() };
+            fresh.see(&[whole]).unwrap();
+            let expected = guess(&mut fresh, &text[..at + 1]);
+            assert_eq!(expected.len(), 5);
+            assert_eq!(guess(&mut layer, &text[..at + 1]), expected, "at {at}");
+            wrong.extend((0..random.index(5)).map(|_| random.index(288) as u32));
+            compared += 1;
+        }
+    }
+    assert!(compared > 10, "{compared}");
+    // What it was not shown it does not guess from.
+    assert!(guess(&mut layer, &text[3..20]).is_empty());
+}
+
+/// Many requests at once, some of which begin with what another one has computed.
+#[test]
+fn layers_guess_for_many_requests() {
+    for name in NAMES {
+        let known = Known::of(name);
+        let how = How { guesses: 29, sequences: 3, context: None };
+        let mut plain = Scheduler::new(open(name, how, Nextn::Absent)).unwrap();
+        let long: Vec<u32> = known.tokens.iter().copied().cycle().take(90).collect();
+        let branch = [&long[..80], &known.tokens[3..9]].concat();
+        let prompts = [&known.tokens[..9], &long, &branch, &known.tokens[5..30], &branch, &long[..70]];
+        let mut jobs = Vec::new();
+        for (number, sampling) in settings().into_iter().cycle().take(9).enumerate() {
+            let sampling = Settings { seed: number as u64, never: vec![256], ..sampling };
+            let tokens = prompts[number % prompts.len()].to_vec();
+            jobs.push(Job { limit: Some(1 + 5 * number), ..Job::new(tokens, sampling) });
+        }
+        let mut random = Random::new(60);
+        let (expected, _): (Vec<Ended>, usize) = run(&mut plain, &jobs, &mut random);
+        for round in 0..4 {
+            let session = open(name, how, Nextn::Fed);
+            let layer = own_layer(name, how, &session, 0.0);
+            let mut guessing = Scheduler::new(session).unwrap();
+            let options = speculate::Options { always: round < 3, ..always(6) };
+            guessing.speculate(Speculation::new(layer, options)).unwrap();
+            let (found, _) = run(&mut guessing, &jobs, &mut random);
+            assert_eq!(found, expected, "{name}, round {round}");
+            let tally = guessing.guessed();
+            println!("{name}, round {round}: {tally:?}");
+            assert!(round == 3 || tally.drafted > 20 && (name == "own" || tally.accepted > 10), "{tally:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_layer_of_the_model_does_not_guess() {
+    let fed = open("own", ALONE, Nextn::Fed);
+    let options = draft_model::Options::default();
+    let refused = |layer: Session, model: &Session| match OwnLayer::new(layer, model, options) {
+        Err(ixc::Error::OwnLayer(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(open("own", ALONE, Nextn::Fed), &fed), OwnLayerError::Layer);
+    let plain = open("own", ALONE, Nextn::Absent);
+    let wrong = OwnLayerError::Hidden { takes: 64, gives: None };
+    assert_eq!(refused(open("own", ALONE, Nextn::Alone), &plain), wrong);
+    // Alone it makes no text.
+    let mut alone = open("own", ALONE, Nextn::Alone);
+    let request = Request::new(&[1, 2], Settings::greedy());
+    let error = alone.generate(&request, |_| Ok::<_, ixc::Error>(std::ops::ControlFlow::Continue(()))).unwrap_err();
+    assert!(matches!(error, ixc::Error::Step(StepError::Hidden { found: 0, rows: 2, expected: 64 })), "{error}");
+}
+
+/// The program: texts, what `--stats` says, states that are saved, and what is refused.
+#[test]
+fn layers_guess_on_the_command_line() {
+    let folder = scratch("nextn");
+    let shared = model("shared");
+    let run = |more: &[&str]| {
+        let mut command = ixc(["run", "-t", "2", "--no-chat", "-n", "50", "-p", "the borrow"]);
+        command.arg("-m").arg(&shared).args(more);
+        command
+    };
+    for sampling in [&["--temp", "0"][..], &["--temp", "1", "--seed", "4"]] {
+        let plain = stdout(run(sampling));
+        for how in [
+            &["--spec", "nextn"][..],
+            &["--spec-type", "draft-mtp", "--draft-max", "3"],
+            &["--spec", "mtp", "--target", "portable"],
+        ] {
+            let output = run(&[sampling, how, &["--spec-always", "--stats"]].concat()).output().unwrap();
+            assert!(output.status.success(), "{how:?}: {}", stderr(&output));
+            assert_eq!(String::from_utf8(output.stdout.clone()).unwrap(), plain, "{how:?}");
+            let said = stderr(&output);
+            let line = said.lines().find(|line| line.contains("by nextn")).unwrap_or_else(|| panic!("{said}"));
+            assert!(!line.contains(" 0 came true"), "{line}");
+        }
+    }
+    // A state has nothing of the layer's; it guesses from what follows. It is of the plan, which is another one without.
+    let goes_on = |spec: &[&str]| {
+        let state = folder.join("text.state");
+        let with = |option: &str| {
+            let mut command = run(&[&["--temp", "0", "--force"], spec, &[option]].concat());
+            command.arg(&state);
+            command
+        };
+        stdout(with("--save-state"));
+        (stdout(with("--load-state")), state)
+    };
+    let (plain, _) = goes_on(&[]);
+    let (found, state) = goes_on(&["--spec", "nextn", "--spec-always"]);
+    assert_eq!(found, plain);
+    let output = run(&["--load-state"]).arg(&state).output().unwrap();
+    assert!(
+        output.status.code() == Some(65) && stderr(&output).contains("was saved by another plan"),
+        "{}",
+        stderr(&output)
+    );
+    // Who asks is told.
+    let said = |file: &Path| stdout(ixc([OsStr::new("inspect"), file.as_os_str()]));
+    assert!(said(&shared).contains("\nguesses       by 1 layer of its own: --spec nextn\n"), "{}", said(&shared));
+    let left_out = with_layer("dots1", &folder);
+    let line = "\nguesses       none by 1 layer of its own: layers of dots1 that guess (nextn) are left out; those of ";
+    assert!(said(&left_out).contains(line), "{}", said(&left_out));
+    let recurrent = with_layer("lfm2", &folder);
+    let line = "\nguesses       none by 1 layer of its own: tokens cannot be guessed: recurrent states cannot be cut";
+    assert!(said(&recurrent).contains(line), "{}", said(&recurrent));
+    // Without such layers, and of a plan.
+    let plan = folder.join("plan.ixp");
+    assert!(ixc(["compile", "-o"]).arg(&plan).arg(&shared).status().unwrap().success());
+    let qwen = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/qwen3vlmoe.gguf");
+    for (file, why) in [(&plan, "needs the model file"), (&qwen, "no layers of its own that guess (nextn)")] {
+        let output = ixc(["run", "-p", "a", "-n", "1", "--spec", "nextn", "-m"]).arg(file).output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.code() == Some(65) && said.contains(why) && said.lines().count() == 1, "{said}");
+    }
+}
+
+/// The server: several clients at once, and what it tells.
+#[test]
+fn layers_guess_in_a_server() {
+    let shared = model("shared");
+    let (shared, body) = (
+        shared.to_str().unwrap(),
+        |prompt: &str, seed: u32| json!({"prompt": prompt, "n_predict": 40, "temperature": f64::from(seed), "seed": seed, "ignore_eos": true}),
+    );
+    let asked = [("the borrow", 0), ("says: ", 1), ("the borrow checker says: move", 0), ("drop.", 1)];
+    let plain = Server::of(shared, &[]);
+    let guessing = Server::of(shared, &["--spec", "nextn", "--spec-always", "--parallel", "3"]);
+    let expected: Vec<Json> =
+        asked.iter().map(|(prompt, seed)| plain.post("/completion", &body(prompt, *seed)).1).collect();
+    let found: Vec<Json> = std::thread::scope(|scope| {
+        let ask = |(prompt, seed): (&'static str, u32)| {
+            let (guessing, body) = (&guessing, &body);
+            scope.spawn(move || guessing.post("/completion", &body(prompt, seed)).1)
+        };
+        let threads: Vec<_> = asked.into_iter().map(ask).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut accepted = 0;
+    for (expected, found) in expected.iter().zip(&found) {
+        assert_eq!(found["content"], expected["content"]);
+        accepted += found["timings"]["draft_n_accepted"].as_u64().unwrap_or(0);
+    }
+    assert!(accepted > 20, "{found:?}");
+    assert!(guessing.metric("spec_decode_num_accepted_tokens_total") as u64 == accepted);
+}
+
+/// A golden model with a layer that guesses: its last one once more, and what a guess begins with of random numbers.
+fn with_layer(name: &str, folder: &Path) -> PathBuf {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name).with_extension("gguf");
+    let gguf = Gguf::open(&golden).unwrap();
+    let read = |key: &str| {
+        let architecture: &str = gguf.metadata().read("general.architecture").unwrap();
+        gguf.metadata().read::<u32>(&format!("{architecture}.{key}")).unwrap()
+    };
+    let (layers, width) = (read("block_count"), u64::from(read("embedding_length")));
+    let mut writer = GgufWriter::new();
+    for (key, value) in gguf.metadata().iter() {
+        // What is said layer by layer is said of one more.
+        let value = match value {
+            Value::Array(Array::U32(of)) if of.len() == layers as usize => Array::U32(longer(of)).into(),
+            Value::Array(Array::I32(of)) if of.len() == layers as usize => Array::I32(longer(of)).into(),
+            Value::Array(Array::F32(of)) if of.len() == layers as usize => Array::F32(longer(of)).into(),
+            Value::Array(Array::Bool(of)) if of.len() == layers as usize => Array::Bool(longer(of)).into(),
+            _ if key.ends_with(".block_count") => (layers + 1).into(),
+            _ if key.ends_with(".nextn_predict_layers") => continue,
+            other => other.clone(),
+        };
+        writer = writer.key(key, value);
+    }
+    let architecture: &str = gguf.metadata().read("general.architecture").unwrap();
+    writer = writer.key(&format!("{architecture}.nextn_predict_layers"), 1u32);
+    let last = format!("blk.{}.", layers - 1);
+    for tensor in gguf.tensors() {
+        let data = gguf.tensor_data(tensor).into_owned();
+        if let Some(part) = tensor.name().strip_prefix(&last) {
+            let name = format!("blk.{layers}.{part}");
+            writer = writer.tensor(&name, tensor.tensor_type().id, tensor.dims(), data.clone());
+        }
+        writer = writer.tensor(tensor.name(), tensor.tensor_type().id, tensor.dims(), data);
+    }
+    let mut random = Random::new(80);
+    let mut numbers = |count: u64, mean: f32, size: f32| -> Vec<f32> {
+        (0..count).map(|_| mean + size * (random.index(2001) as f32 / 1000.0 - 1.0)).collect()
+    };
+    for (part, dims, mean, size) in [
+        ("eh_proj", &[2 * width, width][..], 0.0, (1.5 / width as f32).sqrt()),
+        ("enorm", &[width], 1.0, 0.3),
+        ("hnorm", &[width], 1.0, 0.3),
+        ("shared_head_norm", &[width], 1.0, 0.3),
+    ] {
+        let data = numbers(dims.iter().product(), mean, size);
+        writer = writer.f32_tensor(&format!("blk.{layers}.nextn.{part}.weight"), dims, &data);
+    }
+    let path = folder.join(name).with_extension("gguf");
+    std::fs::write(&path, writer.finish()).unwrap();
+    path
+}
+
+/// A list with its last element once more.
+fn longer<T: Clone>(of: &[T]) -> Vec<T> {
+    of.iter().chain(of.last()).cloned().collect()
+}
+
+/// Of every architecture whose layers guess: plans compute what the interpreter does, with latent attention, chosen positions, windows, sinks and gates; and models are what they are
+/// without.
+#[test]
+fn layers_of_all_architectures_guess() {
+    /// Weights of floats: keys and values are f16, 2^-11 / sqrt(3) of each (`made_models.rs`).
+    const FLOATS: f64 = 1e-6;
+    let folder = scratch("nextn_architectures");
+    let names = ["deepseek2-kv_b", "deepseek32", "glm-dsa", "hy_v3", "mimo2", "step35"];
+    let of_file = |path: &Path, nextn: Nextn| Model::open_parts(path, parts(nextn)).unwrap();
+    for name in names {
+        let path = with_layer(name, &folder);
+        let original =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name).with_extension("gguf");
+        let [model, layer] = [Nextn::Fed, Nextn::Alone].map(|nextn| of_file(&path, nextn));
+        // More than any window here.
+        let tokens: Vec<u32> =
+            (0..60u64).map(|i| (i * i * 7 + i * 3 + 1) % model.arch.hyper.vocabulary).map(|id| id as u32).collect();
+        let weights = FileWeights::new(&model.gguf, &model.arch.module);
+        let mut interpreter = Interpreter::new(&model.arch.module, &weights).unwrap();
+        let [logits, hidden] = interpret(&mut interpreter, 0, &tokens, None);
+        assert!(logits == Model::open(&original).unwrap().exact_logits(&tokens).unwrap(), "{name}");
+        let width = hidden.len() / tokens.len();
+        let hidden = &hidden[..hidden.len() - width];
+        let weights = FileWeights::new(&layer.gguf, &layer.arch.module);
+        let mut interpreter = Interpreter::new(&layer.arch.module, &weights).unwrap();
+        let [guess, own] = interpret(&mut interpreter, 0, &tokens[1..], Some(hidden));
+        for target in [Target::AVX2, Target::PORTABLE].into_iter().filter(|target| target.missing().is_empty()) {
+            let load = |model: &Model| {
+                let plan = compile(model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+                let options = engine::Options { threads: Some(2), ..engine::Options::default() };
+                Engine::load(plan, Path::new(""), &options).unwrap()
+            };
+            let rows: Vec<u32> = (0..tokens.len() as u32).collect();
+            let logits = |model: &Model| bits(load(model).step(&tokens, &rows).unwrap());
+            assert!(logits(&model) == logits(&of_file(&original, Nextn::Absent)), "{name} {}", target.name());
+            let mut engine = load(&layer);
+            let (mut found, mut found_own) = (Vec::new(), Vec::new());
+            for (part, hidden) in tokens[1..].chunks(23).zip(hidden.chunks(23 * width)) {
+                let rows: Vec<u32> = (0..part.len() as u32).collect();
+                let addition = Addition { sequence: FIRST, tokens: part, outputs: &rows };
+                found.extend_from_slice(engine.step_hidden(&[addition], hidden).unwrap());
+                found_own.extend_from_slice(engine.hidden());
+            }
+            let errors = [nmse(&found, &guess), nmse(&found_own, &own)];
+            println!("{name} {}: {errors:?}", target.name());
+            assert!(errors.iter().all(|error| *error <= FLOATS), "{name} {}: {errors:?}", target.name());
+        }
+    }
+}
