@@ -5,7 +5,7 @@
 //! | [`cost`] | what finished code costs on a CPU that need not be here |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
-//! | [`line`] | which statement an instruction comes from |
+//! | [`line`](mod@line) | which statement an instruction comes from |
 //! | [`artifact`] | what a lowering gives for one kernel |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`profile`] | generated code under its kernels' names, for perf and gdb |
