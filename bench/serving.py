@@ -141,8 +141,8 @@ def main():
     streams = [int(count) for count in given.streams.split(",")]
     most, context = max(streams), given.prompt + given.tokens + 64
     threads = ["--threads", str(given.threads)]
-    ours = [given.ixc, "serve", given.model, "--parallel", str(most), "--ctx", str(context), *threads, *given.ixc_option]
-    entrants = {f"ixc {variant}".strip(): ours + shlex.split(variant) for variant in ["", *given.ixc_variant]}
+    served = [given.ixc, "serve", given.model, "--parallel", str(most), "--ctx", str(context), *threads, *given.ixc_option]
+    entrants = {f"ixc {variant}".strip(): served + shlex.split(variant) for variant in ["", *given.ixc_variant]}
     for variant in given.variant or [""]:
         of = [given.llama, "--model", given.model, "--parallel", str(most), "--ctx-size", str(context * most), *threads]
         entrants[f"llama-server {variant}".strip()] = of + shlex.split(variant)
@@ -164,7 +164,7 @@ def main():
                 print(f"round {number + 1}: {name}, {count}: {result['rate']:.1f} tokens/s", file=sys.stderr)
             server.end()
     print(f"{'streams':>7} {'server':32} {'tokens/s':>22} {'first token, s':>15} {'the last, s':>12} {'between, ms':>12} {'99 %':>7} {'ixc':>18}")
-    is_enough, ours = True, [name for name in entrants if name.startswith("ixc")]
+    is_enough, own = True, [name for name in entrants if name.startswith("ixc")]
     for count in streams:
         rates = {name: [result["rate"] for result in of[count]] for name, of in found.items()}
         for name, of in found.items():
@@ -178,7 +178,7 @@ def main():
                 f"{count:7} {name:32} {spread:>22} {median('first'):15.2f} {median('first_most'):12.2f}"
                 f" {median('between') * 1e3:12.1f} {median('between_99') * 1e3:7.0f} {times:>18}"
             )
-            is_enough &= name in ours or statistics.median(ratios) >= given.least
+            is_enough &= name in own or statistics.median(ratios) >= given.least
     if given.json:
         with open(given.json, "w") as file:
             json.dump({"given": vars(given), "found": found}, file, indent=1)
