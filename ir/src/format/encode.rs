@@ -22,7 +22,7 @@ use super::digits::Digits;
 use super::{Codec, FORMATS, Format, K_BLOCK};
 
 use entries::Entries;
-use numbers::Numbers;
+use numbers::{LANES, Numbers, lanes, total};
 
 /// Rounds of fitting `d` and `dmin` to codes, and codes to these.
 const ROUNDS: usize = 2;
@@ -54,22 +54,19 @@ impl Format {
         assert!(self.encodes(), "{self} is not made of numbers");
         assert_eq!(Some(out.len() as u64), self.row_bytes(x.len() as u64), "{} numbers in {self}", x.len());
         assert!(importance.is_none_or(|importance| importance.len() == x.len()), "importance of other columns");
-        let length = self.block_len();
-        let ones = vec![1.0; length];
-        let encoder = self.quants().map(|quants| Encoder::new(self, quants));
-        for (index, (x, out)) in x.chunks_exact(length).zip(out.chunks_exact_mut(self.block_bytes())).enumerate() {
-            match (self.codec(), &encoder) {
-                (Codec::Float(Float::F32), _) => out.copy_from_slice(&x[0].to_le_bytes()),
-                (Codec::Float(Float::F16), _) => out.copy_from_slice(&f16::from_f32(x[0]).to_le_bytes()),
-                (Codec::Float(Float::Bf16), _) => out.copy_from_slice(&bf16::from_f32(x[0]).to_le_bytes()),
-                (_, Some(encoder)) => {
-                    let importance = importance.map_or(&ones[..], |all| &all[index * length..][..length]);
-                    encoder.block(x, importance, out);
-                }
-                (_, None) => unreachable!("checked above"),
-            }
+        match (self.codec(), self.quants()) {
+            (Codec::Float(Float::F32), _) => floats(x, out, f32::to_le_bytes),
+            (Codec::Float(Float::F16), _) => floats(x, out, |x| f16::from_f32(x).to_le_bytes()),
+            (Codec::Float(Float::Bf16), _) => floats(x, out, |x| bf16::from_f32(x).to_le_bytes()),
+            (_, Some(quants)) => Encoder::new(self, quants).row_by_widest(x, importance, out),
+            (_, None) => unreachable!("checked above"),
         }
     }
+}
+
+fn floats<const N: usize>(x: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
+    let (out, _) = out.as_chunks_mut();
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = bytes(*x));
 }
 
 impl ScaleCodes {
@@ -156,6 +153,17 @@ struct Places {
     at: Vec<(usize, usize)>,
 }
 
+/// What is found of a block's elements, where it is found: nobody fills that with zeros for each block.
+struct Scratch {
+    /// How much each matters.
+    weights: [f32; MOST],
+    /// The nearest numbers with scales that are tried, and their codes.
+    numbers: [f32; MOST],
+    codes: [u8; MOST],
+    /// The nearest with the best scales so far.
+    nearest: [f32; MOST],
+}
+
 /// What is nearest to the numbers of a group.
 #[derive(Clone, Copy, Default)]
 struct Fit {
@@ -218,14 +226,58 @@ impl<'a> Encoder<'a> {
         Encoder { format, quants, numbers, entries, places }
     }
 
-    fn block(&self, x: &[f32], importance: &[f32], out: &mut [u8]) {
+    /// [`row`](Encoder::row), compiled for vectors as wide as this processor's. No sum is contracted or put in another order: the bytes are the same.
+    fn row_by_widest(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+                // SAFETY: the processor has both.
+                return unsafe { self.row_by_avx512(x, importance, out) };
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has it.
+                return unsafe { self.row_by_avx2(x, importance, out) };
+            }
+        }
+        self.row(x, importance, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn row_by_avx512(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+        self.row(x, importance, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn row_by_avx2(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+        self.row(x, importance, out);
+    }
+
+    /// The blocks of a row. What it calls for each number is inlined, so that it is compiled for the same vectors.
+    #[inline(always)]
+    fn row(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+        let length = self.format.block_len();
+        let ones = [1.0; MOST];
+        let mut scratch = Scratch { weights: ones, numbers: ones, codes: [0; MOST], nearest: ones };
+        for (index, (x, out)) in x.chunks_exact(length).zip(out.chunks_exact_mut(self.format.block_bytes())).enumerate()
+        {
+            let importance = importance.map_or(&ones[..length], |all| &all[index * length..][..length]);
+            self.block(x, importance, out, &mut scratch);
+        }
+    }
+
+    #[inline(always)]
+    fn block(&self, x: &[f32], importance: &[f32], out: &mut [u8], scratch: &mut Scratch) {
         // Elements with another `d` are others' alone.
         let columns = self.format.d_columns();
         let mut codes = [0u8; MOST];
         let codes = &mut codes[..x.len()];
         let parts = x.chunks_exact(columns).zip(importance.chunks_exact(columns)).zip(codes.chunks_exact_mut(columns));
         let mut all = [None; MOST_GROUPS];
-        parts.zip(&mut all).for_each(|(((x, w), codes), scaled)| *scaled = Some(self.best(x, w, codes)));
+        for (((x, w), codes), scaled) in parts.zip(&mut all) {
+            *scaled = Some(self.best(x, w, codes, scratch));
+        }
         if let Some(first) = &all[0] {
             self.write(codes, first, out);
             let d = |i: usize| self.format.field("d") + i * self.quants.d.bytes();
@@ -235,15 +287,23 @@ impl<'a> Encoder<'a> {
     }
 
     /// Codes and scales of elements with one `d`.
-    fn best(&self, x: &[f32], importance: &[f32], best: &mut [u8]) -> Scaled {
-        let mean = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
-        let mut w = [0f32; MOST];
-        let w = &mut w[..x.len()];
+    #[inline(always)]
+    fn best(&self, x: &[f32], importance: &[f32], best: &mut [u8], scratch: &mut Scratch) -> Scaled {
+        let Scratch { weights: w, numbers, codes, nearest } = scratch;
+        let (w, numbers) = (&mut w[..x.len()], &mut numbers[..x.len()]);
+        let (codes, nearest) = (&mut codes[..x.len()], &mut nearest[..x.len()]);
+        let mut squares = [0f32; LANES];
+        for x in lanes(x) {
+            squares.iter_mut().zip(x).for_each(|(sum, x)| *sum += x * x);
+        }
+        let mean = total(squares) / x.len() as f32;
+        let mut matters = false;
         for ((w, x), importance) in w.iter_mut().zip(x).zip(importance) {
             *w = importance * (2.0 * mean + x * x).sqrt();
+            matters |= *w != 0.0;
         }
         // A column that nothing was ever multiplied with matters to nobody, but a block has a scale all the same.
-        if w.iter().all(|&w| w == 0.0) {
+        if !matters {
             w.fill(1.0);
         }
         let group = self.quants.scaled().unwrap_or(x.len());
@@ -261,23 +321,22 @@ impl<'a> Encoder<'a> {
             };
         }
         let first = self.rounded(&fits[..x.len() / group]);
-        let (mut kept, mut least_lost) = (None, f32::INFINITY);
-        let mut codes = [0u8; MOST];
-        let codes = &mut codes[..x.len()];
         // Of powers the two that are near are tried, and none follows from the codes.
         let fits_more = self.quants.d != Number::HalfOfPower;
+        let (mut kept, mut least_lost) = (None, f32::INFINITY);
         for mut scaled in self.stored(first) {
             for round in 0..=ROUNDS {
-                self.codes(x, w, &scaled, group, codes);
+                self.near(x, w, &scaled, group, codes, numbers);
                 let more = round < ROUNDS && fits_more;
                 let passed = match (more, self.quants.minimum) {
-                    (false, _) => self.passed::<false, false>(x, w, codes, &scaled, group),
-                    (true, Minimum::None) => self.passed::<true, false>(x, w, codes, &scaled, group),
-                    (true, Minimum::Half | Minimum::Scaled) => self.passed::<true, true>(x, w, codes, &scaled, group),
+                    (false, _) => self.passed::<false, false>(x, w, numbers, &scaled, group),
+                    (true, Minimum::None) => self.passed::<true, false>(x, w, numbers, &scaled, group),
+                    (true, Minimum::Half | Minimum::Scaled) => self.passed::<true, true>(x, w, numbers, &scaled, group),
                 };
                 // What is no number is lost whatever is kept.
                 if passed.lost < least_lost || kept.is_none() {
                     (kept, least_lost) = (Some(scaled), passed.lost);
+                    nearest.copy_from_slice(numbers);
                     best.copy_from_slice(codes);
                 }
                 match more.then(|| self.fitted(&passed, &scaled)) {
@@ -285,6 +344,9 @@ impl<'a> Encoder<'a> {
                     Some(None) | None => break,
                 }
             }
+        }
+        if self.entries.is_none() {
+            self.numbers.codes(nearest, best);
         }
         kept.unwrap_or(first)
     }
@@ -347,34 +409,40 @@ impl<'a> Encoder<'a> {
         (scaled.d * scaled.scales[group], addend)
     }
 
-    fn codes(&self, x: &[f32], w: &[f32], scaled: &Scaled, group: usize, out: &mut [u8]) {
-        let groups = x.chunks_exact(group).zip(w.chunks_exact(group)).zip(out.chunks_exact_mut(group)).enumerate();
-        for (index, ((x, w), out)) in groups {
+    /// The nearest numbers, and of grids the codes that stand for them.
+    #[inline(always)]
+    fn near(&self, x: &[f32], w: &[f32], scaled: &Scaled, group: usize, codes: &mut [u8], numbers: &mut [f32]) {
+        for (index, first) in (0..x.len()).step_by(group).enumerate() {
+            let own = first..first + group;
             let (scale, addend) = self.of_group(scaled, index);
             match &self.entries {
-                Some(entries) => out.copy_from_slice(&entries.codes(scale, x, w)),
+                Some(entries) => {
+                    codes[own.clone()].copy_from_slice(&entries.codes(scale, &x[own.clone()], &w[own.clone()]));
+                    let of = numbers[own.clone()].iter_mut().zip(&codes[own]);
+                    of.for_each(|(number, code)| *number = self.numbers.of[usize::from(*code)]);
+                }
                 None => {
                     // Of a scale below the normal numbers there may be none.
                     let inverse = if scale.recip().is_finite() { scale.recip() } else { 0.0 };
-                    self.numbers.codes(x, addend, inverse, out);
+                    self.numbers.near(&x[own.clone()], addend, inverse, &mut numbers[own]);
                 }
             }
         }
     }
 
-    /// What is lost with these codes, and with `FIT` the sums that the best scale follows from, with `MINIMUM` those of the minimum, too. Each sum is one chain of
-    /// additions, in the order of the elements, so that all of them side by side take the time of one.
+    /// What is lost with these numbers, and with `FIT` the sums that the best scale follows from, with `MINIMUM` those of the minimum, too.
+    #[inline(always)]
     fn passed<const FIT: bool, const MINIMUM: bool>(
         &self,
         x: &[f32],
         w: &[f32],
-        codes: &[u8],
+        numbers: &[f32],
         scaled: &Scaled,
         group: usize,
     ) -> Passed {
-        let mut passed = Passed::default();
-        let groups = x.chunks_exact(group).zip(w.chunks_exact(group)).zip(codes.chunks_exact(group)).enumerate();
-        for (index, ((x, w), codes)) in groups {
+        let [mut lost, mut aa, mut ab, mut bb, mut xa, mut xb] = [[0f32; LANES]; 6];
+        let groups = x.chunks_exact(group).zip(w.chunks_exact(group)).zip(numbers.chunks_exact(group)).enumerate();
+        for (index, ((x, w), numbers)) in groups {
             let (scale, addend) = self.of_group(scaled, index);
             let unit = scaled.scales[index];
             let b = match self.quants.minimum {
@@ -382,23 +450,26 @@ impl<'a> Encoder<'a> {
                 Minimum::Half => -1.0,
                 Minimum::Scaled => scaled.minimums[index],
             };
-            for ((x, w), code) in x.iter().zip(w).zip(codes) {
-                let number = self.numbers.of[usize::from(*code)];
-                let difference = scale * number + addend - x;
-                passed.lost += w * difference * difference;
-                if FIT {
-                    let a = unit * number;
-                    passed.aa += w * a * a;
-                    passed.xa += w * x * a;
-                    if MINIMUM {
-                        passed.ab += w * a * b;
-                        passed.bb += w * b * b;
-                        passed.xb += w * x * b;
+            for ((x, w), numbers) in lanes(x).iter().zip(lanes(w)).zip(lanes(numbers)) {
+                for lane in 0..LANES {
+                    let (x, w) = (x[lane], w[lane]);
+                    let difference = scale * numbers[lane] + addend - x;
+                    lost[lane] += w * difference * difference;
+                    if FIT {
+                        let a = unit * numbers[lane];
+                        aa[lane] += w * a * a;
+                        xa[lane] += w * x * a;
+                        if MINIMUM {
+                            ab[lane] += w * a * b;
+                            bb[lane] += w * b * b;
+                            xb[lane] += w * x * b;
+                        }
                     }
                 }
             }
         }
-        passed
+        let [lost, aa, ab, bb, xa, xb] = [lost, aa, ab, bb, xa, xb].map(total);
+        Passed { lost, aa, ab, bb, xa, xb }
     }
 
     /// The best `d` and minimum for the codes that these are the sums of; `None` where any is as good, or none can be fitted.

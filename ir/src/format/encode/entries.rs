@@ -98,6 +98,7 @@ impl Entries {
     }
 
     /// The scale with which entries are nearest to `x`, each difference's square times `w`.
+    #[inline(always)]
     pub fn fit(&self, x: &[f32], w: &[f32]) -> Fit {
         let largest = x.iter().fold(0f32, |a, b| a.max(b.abs()));
         if largest == 0.0 || !largest.is_finite() {
@@ -126,6 +127,7 @@ impl Entries {
     }
 
     /// The codes of elements with a scale in common.
+    #[inline(always)]
     pub fn codes(&self, scale: f32, x: &[f32], w: &[f32]) -> Vec<u8> {
         let mut group = Group::new(self, x, w, FLIPPED);
         group.take(scale);
@@ -150,6 +152,7 @@ impl Entries {
     }
 
     /// The nearest entry to elements with these signs, `start` being one.
+    #[inline(always)]
     fn nearest(&self, numbers: &[[f32; PLACES]; 2], x: &[f32], w: &[f32], signs: u32, start: u16) -> Nearest {
         match self.grid.bits {
             2 => self.nearest_of::<8, 2, 3>(numbers, x, w, signs, start),
@@ -157,6 +160,7 @@ impl Entries {
         }
     }
 
+    #[inline(always)]
     fn nearest_of<const LEN: usize, const BITS: usize, const USED: usize>(
         &self,
         numbers: &[[f32; PLACES]; 2],
@@ -208,7 +212,7 @@ impl Entries {
 }
 
 /// The sums of the excesses of each half.
-#[inline]
+#[inline(always)]
 fn sums<const BITS: usize>(excess: &[[f32; PLACES]]) -> [f32; HALVES] {
     let mut sums = [0f32; HALVES];
     let mut count = 1;
@@ -244,6 +248,7 @@ impl<'g> Group<'g> {
     }
 
     /// Takes the nearest entries at a scale.
+    #[inline(always)]
     fn take(&mut self, scale: f32) {
         let entries = self.entries;
         let Grid { len, bits, .. } = *entries.grid;
@@ -275,6 +280,7 @@ impl<'g> Group<'g> {
     }
 
     /// The best scale for the entries, and the square that it takes from the error.
+    #[inline(always)]
     fn fit(&self) -> (Fit, f32) {
         let (mut with_x, mut squares) = (0f32, 0f32);
         for ((&x, &w), &code) in self.x.iter().zip(self.w).zip(&self.codes) {

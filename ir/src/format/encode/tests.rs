@@ -58,6 +58,61 @@ fn every_format_of_files_that_is_made_is_near() {
     assert!(made().filter(|format| grid(*format)).count() == GRIDS.len() && made().count() >= 29);
 }
 
+/// For each element alone, where it has a code of its own.
+#[test]
+fn the_nearest_number_is_taken() {
+    let mut random = Random::new(6);
+    for format in made() {
+        let Some(quants) = format.quants().filter(|quants| quants.grid().is_none()) else { continue };
+        let numbers = Numbers::of(quants);
+        let most = numbers.of.iter().fold(0f32, |a, b| a.max(b.abs()));
+        let x: Vec<f32> = (0..4096).map(|_| 1.1 * most * random.signed()).collect();
+        let (mut near, mut codes) = (vec![0.0; x.len()], vec![0; x.len()]);
+        numbers.near(&x, 0.0, 1.0, &mut near);
+        numbers.codes(&near, &mut codes);
+        for ((x, near), code) in x.iter().zip(&near).zip(&codes) {
+            assert_eq!(numbers.of[usize::from(*code)], *near, "{format}");
+            let least = numbers.of.iter().map(|number| (number - x).abs()).fold(f32::INFINITY, f32::min);
+            // The least byte has no counterpart, and is not made.
+            let clamped = quants.count() == 256 && *x < -127.0;
+            assert!(clamped || (near - x).abs() == least, "{format}: {x} is not next to {near}");
+        }
+    }
+}
+
+/// On vectors of every width that this machine has.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn bytes_are_the_same_whatever_the_width_of_vectors() {
+    let mut random = Random::new(9);
+    let mut x = normal(&mut random, 2048);
+    x[300..310].fill(0.0);
+    x[700] = f32::NAN;
+    let importance: Vec<f32> = (0..x.len()).map(|_| 1.01 + random.signed()).collect();
+    let (avx2, avx512) = (is_x86_feature_detected!("avx2"), is_x86_feature_detected!("avx512bw"));
+    println!("{}: encoders with AVX2", if avx2 { "native" } else { "NOT RUN" });
+    println!("{}: encoders with AVX-512", if avx512 { "native" } else { "NOT RUN" });
+    for format in made() {
+        let Some(quants) = format.quants() else { continue };
+        let encoder = Encoder::new(format, quants);
+        for importance in [None, Some(&importance[..])] {
+            let mut narrow = vec![0xa5; format.row_bytes(x.len() as u64).unwrap() as usize];
+            let mut wide = narrow.clone();
+            encoder.row(&x, importance, &mut narrow);
+            if avx2 {
+                // SAFETY: the processor has it.
+                unsafe { encoder.row_by_avx2(&x, importance, &mut wide) };
+                assert_eq!(narrow, wide, "{format} with AVX2");
+            }
+            if avx512 {
+                // SAFETY: the processor has them: there is none with the second alone.
+                unsafe { encoder.row_by_avx512(&x, importance, &mut wide) };
+                assert_eq!(narrow, wide, "{format} with AVX-512");
+            }
+        }
+    }
+}
+
 /// What is near already stays: blocks of a format give themselves, or what is as near.
 #[test]
 fn numbers_that_a_format_has_are_kept() {
