@@ -149,7 +149,7 @@ quantise() {
         ixc) timeout 100 bin/ixc quantise dense1b-F16.gguf $mix -o q.gguf --force -t "$T" > q.log 2>&1 || tail -1 q.log ;;
         llama) timeout 100 lb/bin/llama-quantize --allow-requantize dense1b-F16.gguf q.gguf $mix "$T" > q.log 2>&1 || tail -1 q.log ;;
         esac
-        echo "$mix $round $who: $(echo "$(date +%s.%N) - $begun" | bc) s"
+        echo "$mix $round $who: $(awk "BEGIN { print $(date +%s.%N) - $begun }") s"
         rm -f q.gguf
       done
     done
