@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ixc_files::Guard;
-use ixc_frontend::chat::{Parser, format_of};
+use ixc_frontend::chat::{Parser, Part, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
@@ -30,8 +30,8 @@ use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{engine, sample, saved};
 use ixc_server::model::{
-    self, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, Experts, ExpertsAction, Facts, Prompt, Refusal,
-    Slot, SlotAction, SlotDone, Status,
+    self, Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, Experts, ExpertsAction, Facts, Prompt,
+    Refusal, Slot, SlotAction, SlotDone, Status,
 };
 use ixc_server::{Model, Models};
 use serde_json::{Value, json};
@@ -233,8 +233,20 @@ impl Host {
         session::check_prompt(tokenizer, context, trained_context, &text).map_err(invalid)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
         let format = format_of(template.source());
-        let parser = format.has_markers().then(|| Parser::new(format, &text));
-        Ok(Prompt { tokens, text, parser })
+        let parser = Parser::new(format, &text);
+        let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
+            None => (parser, None),
+            Some((part, last)) => {
+                let text = match part {
+                    Part::Content => &*last.content,
+                    Part::Reasoning => last.reasoning.as_deref().unwrap_or_default(),
+                };
+                let (parser, said) = parser.continuing(part, text);
+                let begun = Begun { part: parser.part(), content: said.content };
+                (parser, Some(begun))
+            }
+        };
+        Ok(Prompt { tokens, text, parser: format.has_markers().then_some(parser), begun })
     }
 }
 
@@ -285,9 +297,14 @@ impl Model for Host {
         let tokenizer = self.tokenizer()?;
         let vocabulary = self.vocabulary.get_or_init(|| Vocabulary::new(tokenizer)).as_ref().map_err(invalid)?;
         let format = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
-        let prompt = prompt.map_or("", |prompt| &prompt.text);
-        let source = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
-        vocabulary.matcher(&source).map_err(invalid)
+        let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
+        let mut matcher = vocabulary.matcher(&answer.source).map_err(invalid)?;
+        // What it goes on with is a part of it.
+        for token in tokenizer.encode(&answer.begun, false).map_err(invalid)? {
+            let wrong = "the last message, with which the answer goes on, is no beginning of what it must be";
+            matcher.accept(token).map_err(|_| invalid(wrong))?;
+        }
+        Ok(matcher)
     }
 
     fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {

@@ -296,7 +296,7 @@ mod tests {
         fn prompt(&self, _: &Conversation) -> Result<Prompt, Refusal> {
             self.begun.send(()).unwrap();
             self.end.lock().unwrap().recv().unwrap();
-            Ok(Prompt { tokens: vec![1], text: String::new(), parser: None })
+            Ok(Prompt { tokens: vec![1], text: String::new(), parser: None, begun: None })
         }
 
         fn constrain(&self, _: &Constraint, _: Option<&Prompt>) -> Result<Matcher, Refusal> {

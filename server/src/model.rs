@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ixc_frontend::chat::Parser;
+use ixc_frontend::chat::{Parser, Part};
 use ixc_frontend::template::Conversation;
 use ixc_grammar::{Matcher, Source};
 use ixc_runtime::sample::{Breakers, Settings};
@@ -234,6 +234,17 @@ pub struct Prompt {
     pub text: String,
     /// What takes an answer apart; none where the model's answers have nothing to take apart.
     pub parser: Option<Parser>,
+    /// What was said of the answer before, where it goes on with a message.
+    pub begun: Option<Begun>,
+}
+
+/// What an assistant's message says so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The part that text goes on with; none where it is in a call.
+    pub part: Option<Part>,
+    /// Its content.
+    pub content: String,
 }
 
 /// What an answer must be.
