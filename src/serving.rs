@@ -230,7 +230,7 @@ impl Host {
         let renderer = self.options.renderer.as_deref();
         let (text, values) = chat::render(tokenizer, template, renderer, conversation.clone()).map_err(invalid)?;
         let Facts { context, trained_context, .. } = self.facts;
-        session::check_prompt(tokenizer, context, trained_context, &text).map_err(invalid)?;
+        session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
         let format = format_of(template.source());
         let parser = Parser::new(format, &text);
@@ -254,6 +254,17 @@ fn invalid(message: impl ToString) -> Refusal {
     Refusal::Invalid { message: message.to_string() }
 }
 
+/// A text that is too long to be cut into tokens, or whatever else is wrong.
+fn unread(error: Error) -> Refusal {
+    let message = error.to_string();
+    match error {
+        Error::Prompt { bytes, context, longest, .. } => {
+            Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
+        }
+        _ => Refusal::Invalid { message },
+    }
+}
+
 impl Model for Host {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -262,7 +273,7 @@ impl Model for Host {
     fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
         let tokenizer = self.tokenizer()?;
         let Facts { context, trained_context, .. } = self.facts;
-        session::check_prompt(tokenizer, context, trained_context, text).map_err(invalid)?;
+        session::check_prompt(tokenizer, context, trained_context, text).map_err(unread)?;
         let tokens = tokenizer.encode(text, parse_special).map_err(invalid)?;
         Ok(if add_special { session::with_bos(tokenizer, tokens) } else { tokens })
     }
@@ -284,7 +295,9 @@ impl Model for Host {
             let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
             match self.rendered(&Conversation { messages, ..conversation.clone() }) {
                 // Too long to be looked at; with fewer turns it may not be.
-                Err(error @ Refusal::Invalid { .. }) if dropped + 1 < turns.len() => Ok(Err(error)),
+                Err(error @ (Refusal::Invalid { .. } | Refusal::TooLong { .. })) if dropped + 1 < turns.len() => {
+                    Ok(Err(error))
+                }
                 other => other.map(Ok),
             }
         };
@@ -324,7 +337,7 @@ impl Model for Host {
         }
         let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
-            return Err(Refusal::TooLong { tokens, context });
+            return Err(Refusal::too_long(tokens, context));
         }
         crate::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
@@ -365,7 +378,7 @@ impl Model for Host {
             };
             let (count, context) = (tokens.len(), self.facts.context);
             crate::model::check_tokens(&tokens, self.facts.vocabulary as u64).map_err(invalid)?;
-            if count > context { Err(Refusal::TooLong { tokens: count, context }) } else { Ok(tokens) }
+            if count > context { Err(Refusal::too_long(count, context)) } else { Ok(tokens) }
         });
         let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);

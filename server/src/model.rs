@@ -391,12 +391,14 @@ pub enum Refusal {
         message: String,
     },
     /// The prompt is longer than the context.
-    #[error("the prompt has {tokens} tokens, and the context {context}")]
+    #[error("{message}")]
     TooLong {
-        /// Its tokens.
+        /// Its tokens, or how many they are at least where it is so long that they were not counted.
         tokens: usize,
         /// Positions of a sequence.
         context: usize,
+        /// That, for people.
+        message: String,
     },
     /// As many requests wait as may.
     #[error("{waiting} requests are waiting, as many as may; try again later")]
@@ -437,6 +439,14 @@ pub enum Refusal {
     /// It is ending, or has failed.
     #[error("the server is shutting down")]
     Ending,
+}
+
+impl Refusal {
+    /// Of a prompt with more tokens than a sequence has positions.
+    pub fn too_long(tokens: usize, context: usize) -> Refusal {
+        let message = format!("the prompt has {tokens} tokens, and the context {context}");
+        Refusal::TooLong { tokens, context, message }
+    }
 }
 
 /// How a model is. Numbers of tokens and requests are since it was loaded.

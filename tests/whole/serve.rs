@@ -446,8 +446,26 @@ fn what_is_wrong_is_said_by_name() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(error["message"].as_str().unwrap().contains(says), "{answer}");
     }
-    let (status, answer) = server.post("/v1/completions", &json!({"prompt": long}));
-    assert_eq!((status, answer["error"]["code"].as_str()), (400, Some("context_length_exceeded")), "{answer}");
+    // Too long for the context, and too long to be looked at.
+    for (long, least) in [(long, 65), ("word ".repeat(10_000), 65)] {
+        let messages = json!([{"role": "user", "content": long}]);
+        for (path, body, kind) in [
+            ("/v1/completions", json!({"prompt": long}), "exceed_context_size_error"),
+            ("/v1/completions", json!({"prompt": long, "stream": true}), "exceed_context_size_error"),
+            ("/completion", json!({"prompt": ["x", long]}), "exceed_context_size_error"),
+            ("/v1/chat/completions", json!({"messages": messages}), "exceed_context_size_error"),
+            ("/v1/responses", json!({"input": long, "stream": true}), "exceed_context_size_error"),
+            ("/v1/messages", json!({"messages": messages, "max_tokens": 1}), "invalid_request_error"),
+        ] {
+            let (status, answer) = server.post(path, &body);
+            let error = &answer["error"];
+            assert_eq!((status, &error["type"], &error["n_ctx"]), (400, &json!(kind), &json!(64)), "{path}: {answer}");
+            assert!(error["n_prompt_tokens"].as_u64().unwrap() >= least, "{path}: {answer}");
+            assert!(error["message"].as_str().unwrap().contains("the prompt has "), "{path}: {answer}");
+            let is_openai = kind == "exceed_context_size_error";
+            assert_eq!(error["code"] == "context_length_exceeded", is_openai, "{path}: {answer}");
+        }
+    }
     let (status, answer) = server.post("/detokenize", &json!({"tokens": [1 << 30]}));
     assert_eq!(status, 400, "{answer}");
     for (method, path, headers, body, expected) in [
@@ -574,24 +592,6 @@ fn answers_are_of_the_form_that_is_asked_for() {
     }
 }
 
-#[test]
-fn how_likely_tokens_were_is_told() {
-    let server = Server::start(&["--chat-template", "chatml"]);
-    let mut request = completion(PROMPTS[0], 6);
-    request["logprobs"] = 3.into();
-    let (status, answer) = server.post("/v1/completions", &request);
-    assert_eq!(status, 200, "{answer}");
-    let (text, logprobs) = (answer["choices"][0]["text"].as_str().unwrap(), &answer["choices"][0]["logprobs"]);
-    let tokens: Vec<&str> =
-        logprobs["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
-    assert_eq!((tokens.len(), &*tokens.concat()), (6, text));
-    for (i, top) in logprobs["top_logprobs"].as_array().unwrap().iter().enumerate() {
-        let own = logprobs["token_logprobs"][i].as_f64().unwrap();
-        // Greedily the likeliest is drawn.
-        assert_eq!(top[tokens[i]].as_f64(), Some(own), "{logprobs}");
-        assert!(
-            own < 0.0 && top.as_object().unwrap().values().all(|other| other.as_f64().unwrap() <= own),
-            "{logprobs}"
 /// An answer goes on with the last message where that is the assistant's: as a completion of the prompt that the template makes of it, which it does not
 /// repeat, in every interface; and a form that is asked for is the whole's.
 #[test]
@@ -730,6 +730,24 @@ fn reasoning_and_calls_follow_what_was_said() {
     assert_eq!(message["tool_calls"][0]["function"], json!({"name": "look", "arguments": "{}"}));
 }
 
+#[test]
+fn how_likely_tokens_were_is_told() {
+    let server = Server::start(&["--chat-template", "chatml"]);
+    let mut request = completion(PROMPTS[0], 6);
+    request["logprobs"] = 3.into();
+    let (status, answer) = server.post("/v1/completions", &request);
+    assert_eq!(status, 200, "{answer}");
+    let (text, logprobs) = (answer["choices"][0]["text"].as_str().unwrap(), &answer["choices"][0]["logprobs"]);
+    let tokens: Vec<&str> =
+        logprobs["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!((tokens.len(), &*tokens.concat()), (6, text));
+    for (i, top) in logprobs["top_logprobs"].as_array().unwrap().iter().enumerate() {
+        let own = logprobs["token_logprobs"][i].as_f64().unwrap();
+        // Greedily the likeliest is drawn.
+        assert_eq!(top[tokens[i]].as_f64(), Some(own), "{logprobs}");
+        assert!(
+            own < 0.0 && top.as_object().unwrap().values().all(|other| other.as_f64().unwrap() <= own),
+            "{logprobs}"
         );
         assert_eq!(logprobs["text_offset"][i], tokens[..i].concat().chars().count());
     }
