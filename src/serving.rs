@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ixc_files::Guard;
-use ixc_frontend::chat::{Parser, Part, format_of};
+use ixc_frontend::chat::{Format, Parser, Part, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
@@ -223,16 +223,27 @@ impl Host {
         Ok(session::with_ends(self.tokenizer()?, tokens))
     }
 
+    /// The format of an answer that must be so.
+    fn format(&self, constraint: Option<&Constraint>) -> &'static Format {
+        let own = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
+        if matches!(constraint, Some(Constraint::Calls { .. })) { own.for_calls() } else { own }
+    }
+
     /// What the template makes of a conversation.
-    fn rendered(&self, conversation: &Conversation) -> Result<Prompt, Refusal> {
+    fn rendered(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
         let (tokenizer, template) =
             (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(Error::NoTemplate))?);
         let renderer = self.options.renderer.as_deref();
-        let (text, values) = chat::render(tokenizer, template, renderer, conversation.clone()).map_err(invalid)?;
+        let format = self.format(constraint);
+        // A format that is not the template's own the model knows nothing of.
+        let rendered = match format.name == self.format(None).name {
+            true => conversation.clone(),
+            false => conversation.with_tools_told(format),
+        };
+        let (text, values) = chat::render(tokenizer, template, renderer, rendered).map_err(invalid)?;
         let Facts { context, trained_context, .. } = self.facts;
         session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
-        let format = format_of(template.source());
         let parser = Parser::new(format, &text);
         let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
             None => (parser, None),
@@ -282,9 +293,9 @@ impl Model for Host {
         self.tokenizer()?.decode(tokens).map_err(invalid)
     }
 
-    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal> {
+    fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
         if !self.options.drops_turns {
-            return self.rendered(conversation);
+            return self.rendered(conversation, constraint);
         }
         let said = conversation.messages.iter().enumerate();
         let turns: Vec<usize> = said.filter(|(_, message)| message.role == chat::USER).map(|(at, _)| at).collect();
@@ -293,7 +304,7 @@ impl Model for Host {
         let without = |dropped: usize| {
             let from = turns.get(dropped).copied().unwrap_or(first);
             let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
-            match self.rendered(&Conversation { messages, ..conversation.clone() }) {
+            match self.rendered(&Conversation { messages, ..conversation.clone() }, constraint) {
                 // Too long to be looked at; with fewer turns it may not be.
                 Err(error @ (Refusal::Invalid { .. } | Refusal::TooLong { .. })) if dropped + 1 < turns.len() => {
                     Ok(Err(error))
@@ -309,7 +320,7 @@ impl Model for Host {
     fn constrain(&self, constraint: &Constraint, prompt: Option<&Prompt>) -> Result<Matcher, Refusal> {
         let tokenizer = self.tokenizer()?;
         let vocabulary = self.vocabulary.get_or_init(|| Vocabulary::new(tokenizer)).as_ref().map_err(invalid)?;
-        let format = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
+        let format = self.format(Some(constraint));
         let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
         let mut matcher = vocabulary.matcher(&answer.source).map_err(invalid)?;
         // What it goes on with is a part of it.

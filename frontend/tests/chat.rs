@@ -114,6 +114,11 @@ const CASES: &[Case] = &[
      "t", "c", &["call_0 f {\"a\": \"[TOOL_CALLS]\"}", "abc123def g {}"]),
     ("mistral", "[/INST]", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}, {\"name\": \"g\", \"arguments\": {}}]",
      "", "", &["x f {\"a\": 1}", "call_1 g {}"]),
+    // Calls in JSON and one behind the other; `\n}` that ends another object; and the one of three that is none.
+    ("generic", "", "{\"tool_call\":\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": \"\\n}\"\n}\n}}\n\n}\n{\"tool_call\":\n{\"name\": \"g\", \"arguments\": {}}\n\n}", "", "",
+     &["call_0 f {\"a\": {\"b\": \"\\n}\"\n}\n}", "call_1 g {}"]),
+    ("generic", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", &[]),
+    ("generic-think", "<think>\n", "t</think>\n{\"tool_call\":\n{\"name\": \"f\", \"arguments\": {}}\n\n}", "t", "", &["call_0 f {}"]),
     ("think", "", "a<think>b</think>c<tool_call>", "b", "a\nc<tool_call>", &[]),
     ("plain", "", " <think>b</think>\n", "", " <think>b</think>\n", &[]),
 ];
@@ -182,6 +187,20 @@ fn only_what_may_be_a_marker_is_held_back() {
     assert_eq!(said(">\n a"), "|a");
     assert_eq!(said("</"), "|");
     assert_eq!(said("p>"), "|</p>");
+}
+
+#[test]
+fn calls_can_be_written_in_every_format() {
+    for format in FORMATS {
+        let own = format.for_calls();
+        let expected = match format.name {
+            "plain" => "generic",
+            "think" => "generic-think",
+            own => own,
+        };
+        assert_eq!(own.name, expected);
+        assert_ne!(format_of("").name, "generic");
+    }
 }
 
 /// A text that a schema calls a text is no number.

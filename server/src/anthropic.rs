@@ -77,8 +77,8 @@ pub(crate) async fn count_tokens<M: Model>(
 ) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
-    let (_, tells) = anthropic_calls(&fields)?;
-    let prompt = app.prompt(conversation(&fields, tells)?).await?;
+    let (constraint, tells) = anthropic_calls(&fields)?;
+    let prompt = app.prompt(conversation(&fields, tells)?, constraint).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 

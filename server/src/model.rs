@@ -77,11 +77,12 @@ pub trait Model: Send + Sync + 'static {
     /// [`Refusal::Invalid`] where there is no such token.
     fn decode(&self, tokens: &[u32]) -> Result<String, Refusal>;
 
-    /// A conversation as a prompt. May take long, and starts a process: not for threads that others wait for.
+    /// A conversation as a prompt, for an answer that must be so; where tools must be called and the template knows no form of calls, they are told in it. May
+    /// take long, and starts a process: not for threads that others wait for.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
-    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal>;
+    fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal>;
 
     /// What an answer must be, at its beginning; to a prompt, where it is to a conversation. May take tenths of a second.
     ///

@@ -19,7 +19,7 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{End, Likely, Model, Refusal, Request};
 use crate::openai::{conversation, count, drawn_object, likely_object, prompts};
-use crate::wanted::{constraint_of_text, sampling};
+use crate::wanted::{constraint_of_chat, constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
 pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
@@ -95,7 +95,8 @@ pub(crate) async fn apply_template<M: Model>(
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
     let conversation = conversation(&fields, app.model.facts().template.as_deref())?;
-    Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
+    let constraint = constraint_of_chat(&fields)?;
+    Ok(Json(json!({"prompt": app.prompt(conversation, constraint).await?.text})))
 }
 
 /// Most fields that are chosen of an answer.

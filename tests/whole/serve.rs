@@ -730,6 +730,45 @@ fn reasoning_and_calls_follow_what_was_said() {
     assert_eq!(message["tool_calls"][0]["function"], json!({"name": "look", "arguments": "{}"}));
 }
 
+/// Of a template without a form of calls they are demanded in a form of the server's own, which the model is told.
+#[test]
+fn calls_are_demanded_of_templates_without_any() {
+    let server = Server::start(&["--chat-template", "chatml"]);
+    let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let function = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": none}});
+    let body = |choice: Value| {
+        json!({
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "max_tokens": 400, "temperature": 0,
+            "tools": [function("look"), function("listen")], "tool_choice": choice, "parallel_tool_calls": false,
+        })
+    };
+    let listen = json!({"type": "function", "function": {"name": "listen"}});
+    for (choice, expected) in [(json!("required"), None), (listen.clone(), Some("listen"))] {
+        let (status, answer) = server.post("/v1/chat/completions", &body(choice));
+        let choice = &answer["choices"][0];
+        assert_eq!((status, &choice["finish_reason"]), (200, &json!("tool_calls")), "{answer}");
+        let (message, calls) = (&choice["message"], choice["message"]["tool_calls"].as_array().unwrap());
+        assert_eq!(
+            (calls.len(), &message["content"], &calls[0]["function"]["arguments"]),
+            (1, &Value::Null, &json!("{}"))
+        );
+        assert!(expected.is_none_or(|name| calls[0]["function"]["name"] == name), "{answer}");
+    }
+    let prompt = |choice: Value| server.post("/apply-template", &body(choice)).1["prompt"].as_str().unwrap().to_owned();
+    let told = "system\nBe brief.\n\nCall the tools that the answer needs";
+    assert!(prompt(json!("required")).contains(told) && prompt(json!("required")).contains(r#""name":"listen""#));
+    assert!(!prompt(json!("auto")).contains("Call the tools"));
+    let mut theirs = json!({
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 400, "temperature": 0, "tool_choice": {"type": "any"},
+        "tools": [{"name": "look", "input_schema": none}],
+    });
+    let counted = server.post("/v1/messages/count_tokens", &theirs).1["input_tokens"].as_u64().unwrap();
+    theirs["stream"] = true.into();
+    let (status, text) = server.ask("POST", "/v1/messages", "", &theirs.to_string());
+    assert!(status == 200 && text.contains("\"tool_use\"") && !text.contains("text_delta"), "{text}");
+    assert!(text.contains(&format!("\"input_tokens\":{counted}")), "{counted}: {text}");
+}
+
 #[test]
 fn how_likely_tokens_were_is_told() {
     let server = Server::start(&["--chat-template", "chatml"]);

@@ -27,6 +27,7 @@
 //! | `json` | tools, arguments and variables |
 //! | `conversation` | what a template is rendered with |
 //! | `continuation` | a last message that an answer goes on with |
+//! | `told` | tools in words, for templates that know none |
 //! | [`known`] | formats that many models share, for files without a template |
 //! | `isolate` | the child process, both ends |
 //! | `error` | what can go wrong |
@@ -49,6 +50,7 @@ mod json;
 pub mod known;
 mod lists;
 mod render;
+mod told;
 
 use std::path::Path;
 
