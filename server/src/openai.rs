@@ -476,8 +476,8 @@ impl Frame {
         match self.kind {
             Kind::Chat => {
                 let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
-                    let mut object = likely_object(token);
-                    object["top_logprobs"] = likeliest.iter().map(likely_object).collect();
+                    let mut object = likely_object(token, false);
+                    object["top_logprobs"] = likeliest.iter().map(|one| likely_object(one, false)).collect();
                     object
                 };
                 json!({"content": likely.iter().map(token).collect::<Value>(), "refusal": null})
@@ -514,15 +514,13 @@ fn logarithm(likely: &Likely) -> Value {
     likely.log_probability.max(LEAST_LOGARITHM).into()
 }
 
-/// A token and how likely it was.
-pub(crate) fn likely_object(likely: &Likely) -> Value {
-    json!({"id": likely.token, "token": text_of(likely), "logprob": logarithm(likely), "bytes": likely.bytes})
-}
-
-/// As [`likely_object`], with a probability.
-pub(crate) fn drawn_object(likely: &Likely) -> Value {
-    let probability = f64::from(likely.log_probability).exp();
-    json!({"id": likely.token, "token": text_of(likely), "prob": probability, "bytes": likely.bytes})
+/// A token and how likely it was: as a logarithm, or as a probability of what samplers left.
+pub(crate) fn likely_object(likely: &Likely, as_probability: bool) -> Value {
+    let (name, value) = match as_probability {
+        true => ("prob", f64::from(likely.log_probability).exp().into()),
+        false => ("logprob", logarithm(likely)),
+    };
+    json!({"id": likely.token, "token": text_of(likely), name: value, "bytes": likely.bytes})
 }
 
 async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result<Response, HttpError> {
