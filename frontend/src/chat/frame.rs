@@ -143,6 +143,6 @@ mod tests {
             assert_eq!(ids.len(), times, "{}: {:?}", format.name, answer.calls);
             count += 1;
         }
-        assert_eq!(count, 8);
+        assert_eq!(count, 10);
     }
 }
