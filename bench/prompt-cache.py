@@ -8,57 +8,37 @@ that what is common comes from the prompt cache and not from the sequence itself
 """
 
 import argparse
-import http.client
 import json
 import random
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 
+import served
+
 TAIL = 16
 
 
-class Server:
-    """`ixc serve` on a free port."""
+class Server(served.Server):
+    """`ixc serve` with a prompt cache."""
 
     def __init__(self, ixc, model, folder, tokens, more):
-        command = [ixc, "serve", model, "--port", "0", "--parallel", "1", "-c", str(tokens + 64),
-                   "--prompt-cache", folder, *more]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            found = re.search(r"http://([\d.]+):(\d+)", line)
-            if found:
-                self.address = found[1], int(found[2])
-                return
-        sys.exit("the server has ended")
+        super().__init__([ixc, "serve", model, "--parallel", "1", "-c", str(tokens + 64), "--prompt-cache", folder, *more])
 
-    def ask(self, prompt, count=1):
+    def first(self, prompt, count=1):
         """Seconds to the last of `count` tokens of an answer, and how many tokens of the prompt were not computed."""
-        body = json.dumps({"prompt": prompt, "n_predict": count, "temperature": 0})
-        connection = http.client.HTTPConnection(*self.address)
         begin = time.monotonic()
-        connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read()
+        status, text, _ = self.ask("POST", "/completion", {"prompt": prompt, "n_predict": count, "temperature": 0})
         seconds = time.monotonic() - begin
-        if answer.status != 200:
-            sys.exit(text.decode())
+        if status != 200:
+            sys.exit(text)
         return seconds, json.loads(text)["tokens_cached"]
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        for _ in self.process.stderr:
-            pass
-        self.process.wait()
 
 
 def warm(server, tokens):
     """Pages weights in, and has experts packed, which waits for tokens that are made: that would take seconds of a prompt that is measured."""
     for _ in range(4):
-        server.ask(tokens(600), 16)
+        server.first(tokens(600), 16)
 
 
 def main():
@@ -77,13 +57,13 @@ def main():
         folder += "/prompts"
         server = Server(given.ixc, given.model, folder, given.tokens, more)
         warm(server, tokens)
-        first, _ = server.ask(common + tokens(TAIL))
-        server.ask(tokens(600))
-        second, held = server.ask(common + tokens(TAIL))
+        first, _ = server.first(common + tokens(TAIL))
+        server.first(tokens(600))
+        second, held = server.first(common + tokens(TAIL))
         server.end()
         server = Server(given.ixc, given.model, folder, given.tokens, more)
         warm(server, tokens)
-        third, found = server.ask(common + tokens(TAIL))
+        third, found = server.first(common + tokens(TAIL))
         server.end()
     print(f"{'':24} {'seconds':>8} {'not computed':>13} {'times as soon':>14}")
     rows = [("new", first, 0), ("kept", second, held), ("after a restart", third, found)]

@@ -13,70 +13,40 @@ Exits with 1 where ixc makes less than --least times as many tokens per second a
 """
 
 import argparse
-import http.client
 import json
 import random
 import shlex
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
 
-STARTS_IN = 600
+import served
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-class Server:
+class Server(served.Server):
     """A program that answers `POST /completion`."""
-
-    def __init__(self, command):
-        self.port = free_port()
-        command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        begun = time.monotonic()
-        while time.monotonic() - begun < STARTS_IN:
-            if self.process.poll() is not None:
-                sys.exit(f"it has ended: {shlex.join(command)}")
-            try:
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-                connection.request("GET", "/health")
-                if connection.getresponse().status == 200:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.1)
-        sys.exit(f"it does not begin: {shlex.join(command)}")
 
     def stream(self, prompt, count):
         """The moments at which tokens came, each with how many there were by then."""
         body = {"prompt": prompt, "n_predict": count, "temperature": 0, "ignore_eos": True, "stream": True, "cache_prompt": False}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=STARTS_IN)
-        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise RuntimeError(answer.read().decode())
         moments, made = [], 0
-        for line in answer:
-            if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
-                continue
-            event = json.loads(line[6:])
-            if "error" in event:
-                raise RuntimeError(event)
-            # Some say how many there are so far, and all say it at the end.
-            made = event.get("tokens_predicted", made + 1)
-            if not moments or made > moments[-1][1]:
-                moments.append((time.monotonic(), made))
+        with self.answer("POST", "/completion", body) as answer:
+            if answer.status != 200:
+                raise RuntimeError(answer.read().decode())
+            for line in answer:
+                if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+                    continue
+                event = json.loads(line[6:])
+                if "error" in event:
+                    raise RuntimeError(event)
+                # Some say how many there are so far, and all say it at the end.
+                made = event.get("tokens_predicted", made + 1)
+                if not moments or made > moments[-1][1]:
+                    moments.append((time.monotonic(), made))
         return moments
 
-    def ask(self, prompts, count):
+    def streams(self, prompts, count):
         """What came of so many streams at once."""
         results, errors = [None] * len(prompts), []
 
@@ -112,14 +82,6 @@ class Server:
             "between": statistics.median(between),
             "between_99": sorted(between)[int(len(between) * 0.99)],
         }
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 def main():
@@ -157,9 +119,9 @@ def main():
             server = Server(entrants[name])
             # Pages weights in, and has them packed where they are while it runs.
             for _ in range(2):
-                server.ask([prompt(given.prompt) for _ in range(min(most, 4))], 16)
+                server.streams([prompt(given.prompt) for _ in range(min(most, 4))], 16)
             for count in streams:
-                result = server.ask([prompt(given.prompt) for _ in range(count)], given.tokens)
+                result = server.streams([prompt(given.prompt) for _ in range(count)], given.tokens)
                 found[name][count].append(result)
                 print(f"round {number + 1}: {name}, {count}: {result['rate']:.1f} tokens/s", file=sys.stderr)
             server.end()

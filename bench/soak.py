@@ -13,12 +13,12 @@ import http.client
 import json
 import os
 import random
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
+
+import served
 
 # Seconds after which an answer counts as missing: no request waits longer for a place and its tokens.
 ANSWERED_IN = 120
@@ -42,31 +42,10 @@ class Counts:
         print(f"WRONG: {what}", flush=True)
 
 
-class Server:
+class Server(served.Server):
     def __init__(self, given, log):
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
         command = [given.ixc, "serve", given.model, "--parallel", str(given.parallel), "--queue", str(2 * given.parallel), "--ctx", "512"]
-        command += ["--threads", str(given.threads), "--host", "127.0.0.1", "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-        for _ in range(600):
-            try:
-                if self.ask("GET", "/health")[0] == 200:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.1)
-        sys.exit("the server does not begin")
-
-    def ask(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWERED_IN)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace"), answer.headers
-        finally:
-            connection.close()
+        super().__init__([*command, "--threads", str(given.threads)], log)
 
     def memory(self):
         """Resident bytes that are no file's, and open files."""
@@ -92,7 +71,7 @@ def text_of(body, streamed):
 
 def behaved(server, draw, counts, expected):
     number, streamed = draw.randrange(len(expected)), draw.random() < 0.5
-    status, body, headers = server.ask("POST", "/completion", completion(number, streamed))
+    status, body, headers = server.ask("POST", "/completion", completion(number, streamed), ANSWERED_IN)
     if status == 503 and headers.get("Retry-After"):
         counts.add("busy")
         time.sleep(0.2)
@@ -226,8 +205,7 @@ def main():
     # Those of the program itself, and the connection that is looked at.
     if files > 40:
         counts.fail(f"{files} files are open")
-    server.process.send_signal(signal.SIGTERM)
-    status = server.process.wait(60)
+    status = server.end()
     if status != 0:
         counts.fail(f"SIGTERM ended it with status {status}")
     print(f"{len(counts.wrong)} wrong; {dict(sorted(counts.counts.items()))}")

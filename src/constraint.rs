@@ -8,10 +8,10 @@
 
 use std::fmt::Write;
 
-use ixc_frontend::chat::{Format, Frame, Thinking, Word};
+use ixc_frontend::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::{Source, json_literal};
-use ixc_server::model::Constraint;
+use ixc_server::model::{Constraint, Prompt};
 use serde_json::Value;
 
 /// White space between the parts of an answer.
@@ -20,11 +20,24 @@ const SPACE: &str = "(/[ \\n]{1,4}/)?";
 /// The number of a call.
 const NUMBER: &str = "/[0-9]{1,4}/";
 
-/// The grammar of a whole answer to this prompt.
+/// What a whole answer must be.
+pub struct Answer {
+    /// Its grammar.
+    pub source: Source,
+    /// The text that it begins with, which the prompt has already.
+    pub begun: String,
+}
+
+/// The grammar of a whole answer; to this prompt, where it is to one.
 ///
 /// # Errors
 /// Where the format has no such answers: says so.
-pub fn of_answer(wanted: &Constraint, format: &Format, prompt: &str, tokenizer: &Tokenizer) -> Result<Source, String> {
+pub fn of_answer(
+    wanted: &Constraint,
+    format: &Format,
+    prompt: Option<&Prompt>,
+    tokenizer: &Tokenizer,
+) -> Result<Answer, String> {
     let models = format.name;
     if format.has_headers() && !matches!(wanted, Constraint::Text(_)) {
         return Err(format!("an answer of a given form is not supported in the chat format {models}"));
@@ -34,9 +47,16 @@ pub fn of_answer(wanted: &Constraint, format: &Format, prompt: &str, tokenizer: 
         // A text takes whatever is written to it.
         let _ = writeln!(lark, "{name}: {body}");
     };
-    let thinking = match format.thinking(prompt) {
-        None => String::new(),
-        Some(Thinking { begun, open, close }) => {
+    let begun = prompt.and_then(|prompt| prompt.begun.as_ref());
+    let thinking = match (begun.map(|begun| begun.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
+        // What was thought stands before what is said already.
+        (Some(Some(Part::Content)), _) => format!("{SPACE} "),
+        (Some(None), _) if !matches!(wanted, Constraint::Text(_)) => {
+            return Err("the last message, with which the answer goes on, has begun a call".to_owned());
+        }
+        (_, None) => String::new(),
+        (continued, Some(Thinking { begun, open, close })) => {
+            let begun = begun || continued.is_some();
             match control(tokenizer, close) {
                 Some(token) => rule("thinking", &format!("(/(?s:.+)/)? <[{token}]>")),
                 None => {
@@ -50,7 +70,8 @@ pub fn of_answer(wanted: &Constraint, format: &Format, prompt: &str, tokenizer: 
         }
     };
     match wanted {
-        Constraint::Text(source) => return Ok(source.clone()),
+        // Of what is written now.
+        Constraint::Text(source) => return Ok(Answer { source: source.clone(), begun: String::new() }),
         Constraint::Json(schema) => {
             rule("answer", &json_literal(schema));
             rule("start", &format!("{thinking}answer"));
@@ -80,7 +101,10 @@ pub fn of_answer(wanted: &Constraint, format: &Format, prompt: &str, tokenizer: 
             rule("start", &format!("{thinking}{} call {more} {}", words(tokenizer, open), words(tokenizer, close)));
         }
     }
-    Ok(Source::Lark(lark))
+    // Calls stand behind whatever was said.
+    let begun = begun.filter(|begun| begun.part == Some(Part::Content) && matches!(wanted, Constraint::Json(_)));
+    let begun = begun.map_or_else(String::new, |begun| begun.content.clone());
+    Ok(Answer { source: Source::Lark(lark), begun })
 }
 
 /// Texts one after the other.

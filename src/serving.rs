@@ -1,65 +1,55 @@
 //! Sessions behind a server: requests of many clients, computed together by one thread.
 //!
 //! ```text
-//! connections ──start──▶ queue ──▶ the engine's thread: Scheduler::step, over and over
+//! connections ──start──▶ queue ──▶ the engine's thread (`thread`): steps of `tokens` or of `vectors`, over and over
 //!      ▲                                     │
 //!      └──────────── text, end ──────────────┘
 //! ```
-//!
-//! Invariant: what is sent to a client is certain: whole characters, nothing of a text to stop at, and no token behind it.
-//! Invariant: a request whose client went away is forgotten before the next step.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ixc_files::Guard;
-use ixc_frontend::chat::{Parser, format_of};
+use ixc_frontend::chat::{Format, Parser, Part, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
-use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
+use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
-use ixc_runtime::engine::EvictError;
-use ixc_runtime::stream::store::Evicted;
-use ixc_runtime::stream::store::stats::{self, GroupStats};
-use ixc_runtime::{engine, sample, saved};
+use ixc_runtime::sample;
 use ixc_server::model::{
-    self, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, Experts, ExpertsAction, Facts, Prompt, Refusal,
-    Slot, SlotAction, SlotDone, Status,
+    self, Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal,
+    SlotAction, SlotDone, Status,
 };
 use ixc_server::{Model, Models};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
 
 use crate::embedding::Embedder;
 use crate::expert_use::ExpertUse;
 use crate::prompt_cache;
-use crate::scheduler::{Event, Job, RequestId, Scheduler};
-use crate::session::{self, ContextShift, End, Session, StopStrings};
-use crate::speculate::{Speculation, Tally};
+use crate::scheduler::Scheduler;
+use crate::session::{self, ContextShift, Session};
+use crate::speculate::Speculation;
 use crate::{Error, build, chat};
-use vectors::Texts;
-
-mod vectors;
-
-/// What is refused where a session gives hidden states.
-const NO_TOKENS: &str = "this server makes embeddings and no text; start it without --embeddings";
+use thread::{Message, Reply, Shared, SlotWish, Submission, Texts};
 
 mod handle;
 mod registry;
+mod thread;
+mod tokens;
+mod vectors;
 
 pub use handle::{Handle, Polled};
 pub use registry::{Registry, Source};
 
-/// How often the thread says that it is there while there is nothing to do.
-const BEAT: Duration = Duration::from_secs(1);
+/// What is refused where a session gives hidden states.
+const NO_TOKENS: &str = "this server makes embeddings and no text; start it without --embeddings";
+
 /// Turns are left out where less than this part of the context is left for an answer.
 const ROOM: usize = 4;
 /// After so long without a sign the thread counts as stuck. A step of a prompt on a slow machine takes seconds.
@@ -91,49 +81,6 @@ pub struct Options {
     pub drops_turns: bool,
     /// How a text's hidden states become one vector, in place of the model's way, of a session that gives these.
     pub pooling: Option<Pooling>,
-}
-
-/// What comes to the thread.
-enum Message {
-    Request(Box<Submission>),
-    Slot(SlotWish),
-    Experts(ExpertsAction, Reply<Value>),
-    Embed(Texts),
-    /// There will be no more.
-    End,
-}
-
-/// Where the answer to a wish goes.
-type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
-
-/// What somebody wants done with a sequence.
-struct SlotWish {
-    number: usize,
-    action: SlotAction,
-    done: Reply<SlotDone>,
-}
-
-/// A request on its way to the thread.
-struct Submission {
-    request: model::Request,
-    events: UnboundedSender<model::Event>,
-    /// When it came.
-    at: Instant,
-}
-
-/// What the thread tells of itself.
-#[derive(Debug)]
-struct Shared {
-    status: Mutex<(Status, Instant)>,
-    /// Requests that were started and are not worked on.
-    waiting: AtomicUsize,
-}
-
-impl Shared {
-    /// The thread is there, and this is how it is.
-    fn publish(&self, status: &Status) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = (status.clone(), Instant::now());
-    }
 }
 
 /// A session behind a server.
@@ -195,7 +142,7 @@ impl Host {
         let told = Arc::clone(&shared);
         let work: Box<dyn FnOnce() -> ExpertUse + Send> = if facts.dimensions.is_some() {
             let embedder = Embedder::new(session, options.pooling)?;
-            Box::new(move || vectors::Worker::new(embedder, &told).run(&incoming))
+            Box::new(move || thread::run(vectors::Worker::new(embedder, &told), &incoming))
         } else {
             let mut scheduler = Scheduler::new(session)?;
             if let Some(prompts) = &options.prompts {
@@ -205,7 +152,7 @@ impl Host {
             options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
             speculation.map_or(Ok(()), |speculation| scheduler.speculate(speculation))?;
             let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
-            Box::new(move || Worker::new(scheduler, decoder.as_deref(), &told, folder).run(&incoming))
+            Box::new(move || thread::run(tokens::Worker::new(scheduler, decoder.as_deref(), &told, folder), &incoming))
         };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
         let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
@@ -223,23 +170,57 @@ impl Host {
         Ok(session::with_ends(self.tokenizer()?, tokens))
     }
 
+    /// The format of an answer that must be so.
+    fn format(&self, constraint: Option<&Constraint>) -> &'static Format {
+        let own = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
+        if matches!(constraint, Some(Constraint::Calls { .. })) { own.for_calls() } else { own }
+    }
+
     /// What the template makes of a conversation.
-    fn rendered(&self, conversation: &Conversation) -> Result<Prompt, Refusal> {
+    fn rendered(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
         let (tokenizer, template) =
             (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(Error::NoTemplate))?);
         let renderer = self.options.renderer.as_deref();
-        let (text, values) = chat::render(tokenizer, template, renderer, conversation.clone()).map_err(invalid)?;
+        let format = self.format(constraint);
+        // A format that is not the template's own the model knows nothing of.
+        let rendered = match format.name == self.format(None).name {
+            true => conversation.clone(),
+            false => conversation.with_tools_told(format),
+        };
+        let (text, values) = chat::render(tokenizer, template, renderer, rendered).map_err(invalid)?;
         let Facts { context, trained_context, .. } = self.facts;
-        session::check_prompt(tokenizer, context, trained_context, &text).map_err(invalid)?;
+        session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
-        let format = format_of(template.source());
-        let parser = format.has_markers().then(|| Parser::new(format, &text));
-        Ok(Prompt { tokens, text, parser })
+        let parser = Parser::new(format, &text);
+        let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
+            None => (parser, None),
+            Some((part, last)) => {
+                let text = match part {
+                    Part::Content => &*last.content,
+                    Part::Reasoning => last.reasoning.as_deref().unwrap_or_default(),
+                };
+                let (parser, said) = parser.continuing(part, text);
+                let begun = Begun { part: parser.part(), content: said.content };
+                (parser, Some(begun))
+            }
+        };
+        Ok(Prompt { tokens, text, parser: format.has_markers().then_some(parser), begun })
     }
 }
 
 fn invalid(message: impl ToString) -> Refusal {
     Refusal::Invalid { message: message.to_string() }
+}
+
+/// A text that is too long to be cut into tokens, or whatever else is wrong.
+fn unread(error: Error) -> Refusal {
+    let message = error.to_string();
+    match error {
+        Error::Prompt { bytes, context, longest, .. } => {
+            Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
+        }
+        _ => Refusal::Invalid { message },
+    }
 }
 
 impl Model for Host {
@@ -250,7 +231,7 @@ impl Model for Host {
     fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
         let tokenizer = self.tokenizer()?;
         let Facts { context, trained_context, .. } = self.facts;
-        session::check_prompt(tokenizer, context, trained_context, text).map_err(invalid)?;
+        session::check_prompt(tokenizer, context, trained_context, text).map_err(unread)?;
         let tokens = tokenizer.encode(text, parse_special).map_err(invalid)?;
         Ok(if add_special { session::with_bos(tokenizer, tokens) } else { tokens })
     }
@@ -259,9 +240,9 @@ impl Model for Host {
         self.tokenizer()?.decode(tokens).map_err(invalid)
     }
 
-    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal> {
+    fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
         if !self.options.drops_turns {
-            return self.rendered(conversation);
+            return self.rendered(conversation, constraint);
         }
         let said = conversation.messages.iter().enumerate();
         let turns: Vec<usize> = said.filter(|(_, message)| message.role == chat::USER).map(|(at, _)| at).collect();
@@ -270,9 +251,11 @@ impl Model for Host {
         let without = |dropped: usize| {
             let from = turns.get(dropped).copied().unwrap_or(first);
             let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
-            match self.rendered(&Conversation { messages, ..conversation.clone() }) {
+            match self.rendered(&Conversation { messages, ..conversation.clone() }, constraint) {
                 // Too long to be looked at; with fewer turns it may not be.
-                Err(error @ Refusal::Invalid { .. }) if dropped + 1 < turns.len() => Ok(Err(error)),
+                Err(error @ (Refusal::Invalid { .. } | Refusal::TooLong { .. })) if dropped + 1 < turns.len() => {
+                    Ok(Err(error))
+                }
                 other => other.map(Ok),
             }
         };
@@ -284,10 +267,15 @@ impl Model for Host {
     fn constrain(&self, constraint: &Constraint, prompt: Option<&Prompt>) -> Result<Matcher, Refusal> {
         let tokenizer = self.tokenizer()?;
         let vocabulary = self.vocabulary.get_or_init(|| Vocabulary::new(tokenizer)).as_ref().map_err(invalid)?;
-        let format = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
-        let prompt = prompt.map_or("", |prompt| &prompt.text);
-        let source = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
-        vocabulary.matcher(&source).map_err(invalid)
+        let format = self.format(Some(constraint));
+        let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
+        let mut matcher = vocabulary.matcher(&answer.source).map_err(invalid)?;
+        // What it goes on with is a part of it.
+        for token in tokenizer.encode(&answer.begun, false).map_err(invalid)? {
+            let wrong = "the last message, with which the answer goes on, is no beginning of what it must be";
+            matcher.accept(token).map_err(|_| invalid(wrong))?;
+        }
+        Ok(matcher)
     }
 
     fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {
@@ -307,7 +295,7 @@ impl Model for Host {
         }
         let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
-            return Err(Refusal::TooLong { tokens, context });
+            return Err(Refusal::too_long(tokens, context));
         }
         crate::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
@@ -348,7 +336,7 @@ impl Model for Host {
             };
             let (count, context) = (tokens.len(), self.facts.context);
             crate::model::check_tokens(&tokens, self.facts.vocabulary as u64).map_err(invalid)?;
-            if count > context { Err(Refusal::TooLong { tokens: count, context }) } else { Ok(tokens) }
+            if count > context { Err(Refusal::too_long(count, context)) } else { Ok(tokens) }
         });
         let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
@@ -441,336 +429,4 @@ async fn terminated() {
         return;
     }
     std::future::pending().await
-}
-
-/// A client whose request is computed.
-struct Client<'t> {
-    events: UnboundedSender<model::Event>,
-    text: Option<Stream<'t>>,
-    stop: StopStrings,
-    made: usize,
-    /// Tokens that were guessed and computed, and those of them that were made.
-    guessed: (usize, usize),
-    begun: bool,
-    /// When it came, and when its last token was made.
-    at: Instant,
-    last: Option<Instant>,
-}
-
-impl Client<'_> {
-    /// Tells it something; whether it is still there.
-    fn tell(&self, event: model::Event) -> bool {
-        self.events.send(event).is_ok()
-    }
-
-    /// Tells it text, of which the end may be held back.
-    fn say(&mut self, text: &str) {
-        let (text, made) = (self.stop.push(text), self.made);
-        self.tell(model::Event::Text { text, made });
-    }
-
-    /// Tells it what was held back, and why there is no more.
-    fn end(mut self, end: model::End) {
-        if let Some(rest) = self.text.take().map(Stream::finish) {
-            self.say(&rest);
-        }
-        let (stop, made) = (std::mem::take(&mut self.stop), self.made);
-        let end = stop.found().map_or(end, |found| model::End::Stop(found.to_owned()));
-        let text = stop.finish();
-        self.tell(model::Event::Text { text, made });
-        let (drafted, accepted) = self.guessed;
-        if drafted > 0 {
-            self.tell(model::Event::Guessed { drafted, accepted });
-        }
-        self.tell(model::Event::Ended { end, made });
-    }
-}
-
-/// A token, and how likely it was, as clients are told.
-fn told(tokenizer: Option<&Tokenizer>, likely: sample::Likely) -> model::Likely {
-    let sample::Likely { token, log_probability } = likely;
-    let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(token).ok()).unwrap_or_default().to_vec();
-    model::Likely { token, bytes, log_probability }
-}
-
-/// What streamed experts did, as it is told.
-fn experts(stats: &stats::Stats) -> Experts {
-    let (sum, drive) = (GroupStats::sum(&stats.groups), &stats.drive);
-    Experts {
-        hits: sum.hits,
-        foreseen: sum.foreseen,
-        on_the_way: sum.on_the_way,
-        misses: sum.misses,
-        stall_seconds: sum.stall.as_secs_f64(),
-        reads: drive.routed.reads + drive.predicted.reads,
-        read_bytes: drive.bytes(),
-        busy_seconds: drive.busy.as_secs_f64(),
-    }
-}
-
-/// Tells which experts are used, or gives some up, between two steps.
-fn expert_action(
-    action: ExpertsAction,
-    used: &ExpertUse,
-    mut evict: impl FnMut(usize, bool) -> Result<Evicted, EvictError>,
-) -> Result<Value, Refusal> {
-    let (layers, pinned) = match action {
-        // A record of which experts are used is JSON.
-        ExpertsAction::Look => return serde_json::to_value(used).map_err(invalid),
-        ExpertsAction::Evict { layer: Some(layer), pinned } => (layer..layer.saturating_add(1), pinned),
-        ExpertsAction::Evict { layer: None, pinned } => (0..used.chosen.len(), pinned),
-    };
-    let (mut blocks, mut bytes) = (0, 0);
-    for layer in layers {
-        let evicted = evict(layer, pinned).map_err(|error| match error {
-            EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string() },
-            EvictError::NoLayer { .. } => invalid(error),
-        })?;
-        (blocks, bytes) = (blocks + evicted.blocks, bytes + evicted.bytes);
-    }
-    Ok(json!({"evicted": blocks, "bytes": bytes}))
-}
-
-/// What the thread works with that makes tokens.
-struct Worker<'t> {
-    scheduler: Scheduler,
-    tokenizer: Option<&'t Tokenizer>,
-    ends: Vec<u32>,
-    clients: HashMap<RequestId, Client<'t>>,
-    status: Status,
-    shared: &'t Shared,
-    /// Where sequences are saved, and what waits for one that is free.
-    folder: Option<PathBuf>,
-    wishes: Vec<SlotWish>,
-    /// Whether anything can come.
-    open: bool,
-}
-
-impl<'t> Worker<'t> {
-    fn new(
-        scheduler: Scheduler,
-        tokenizer: Option<&'t Tokenizer>,
-        shared: &'t Shared,
-        folder: Option<PathBuf>,
-    ) -> Worker<'t> {
-        let ends = tokenizer.map(Tokenizer::end_of_generation).unwrap_or_default();
-        let (clients, status) = (HashMap::new(), Status::default());
-        Worker { scheduler, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new(), open: true }
-    }
-
-    /// Works until nobody can submit any more and all that was has ended. Gives which experts were used.
-    fn run(mut self, incoming: &Receiver<Message>) -> ExpertUse {
-        while self.open || !self.scheduler.is_idle() {
-            self.publish();
-            if self.scheduler.is_idle() {
-                match incoming.recv_timeout(BEAT) {
-                    Ok(message) => self.take(message),
-                    Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => self.open = false,
-                }
-            }
-            while let Ok(message) = incoming.try_recv() {
-                self.take(message);
-            }
-            let gone = self.clients.iter().filter(|(_, client)| client.events.is_closed()).map(|(&id, _)| id);
-            for id in gone.collect::<Vec<_>>() {
-                self.forget(id);
-                self.status.cancelled += 1;
-            }
-            self.grant();
-            self.step();
-        }
-        self.scheduler.finish();
-        ExpertUse::of(self.scheduler.session().engine())
-    }
-
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Request(submission) => self.submit(*submission),
-            Message::Slot(wish) => self.wishes.push(wish),
-            Message::End => self.open = false,
-            // Between steps no expert is in use.
-            Message::Experts(action, done) => {
-                let used = ExpertUse::of(self.scheduler.session().engine());
-                let evict = |layer, pinned| self.scheduler.evict_experts(layer, pinned);
-                let _ = done.send(expert_action(action, &used, evict));
-            }
-            // It has been refused before.
-            Message::Embed(Texts { done, .. }) => {
-                let _ = done.send(Err(Refusal::Ending));
-            }
-        }
-    }
-
-    /// Does what is wanted with sequences in which no request is computed.
-    fn grant(&mut self) {
-        let busy: Vec<bool> = self.scheduler.slots().map(|(_, active)| active).collect();
-        let is_busy = |wish: &SlotWish| busy.get(wish.number).copied().unwrap_or(false);
-        let (later, now) = std::mem::take(&mut self.wishes).into_iter().partition(is_busy);
-        self.wishes = later;
-        for SlotWish { number, action, done } in now {
-            let result = self.act(number, &action).map_err(invalid);
-            self.publish();
-            let _ = done.send(result);
-        }
-    }
-
-    fn act(&mut self, number: usize, action: &SlotAction) -> Result<SlotDone, Error> {
-        let folder = self.folder.clone().unwrap_or_default();
-        let (tokens, bytes) = match action {
-            SlotAction::Save(name) => {
-                // Files of other kinds that are there stay.
-                let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
-                self.scheduler.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)?
-            }
-            SlotAction::Restore(name) => self.scheduler.restore_slot(number, &folder.join(name))?,
-            SlotAction::Erase => (self.scheduler.erase_slot(number)?, 0),
-        };
-        Ok(SlotDone { tokens, bytes })
-    }
-
-    fn submit(&mut self, Submission { request, events, at }: Submission) {
-        let model::Request {
-            tokens,
-            limit,
-            mut sampling,
-            stop,
-            ignore_end,
-            show_special,
-            grammar,
-            likeliest,
-            after_sampling,
-        } = request;
-        if ignore_end {
-            sampling.never.extend_from_slice(&self.ends);
-        }
-        match self.scheduler.submit(Job { tokens, limit, sampling, grammar, likeliest, after_sampling }) {
-            Ok(id) => {
-                let options = DecodeOptions { show_special, at_start: false };
-                let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let (stop, guessed) = (StopStrings::new(stop), (0, 0));
-                let client = Client { events, text, stop, made: 0, guessed, begun: false, at, last: None };
-                self.clients.insert(id, client);
-            }
-            Err(error) => {
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                let _ = events.send(model::Event::Failed { message: error.to_string() });
-            }
-        }
-    }
-
-    /// Forgets a request that has not ended.
-    fn forget(&mut self, id: RequestId) {
-        self.scheduler.cancel(id);
-        if self.clients.remove(&id).is_some_and(|client| !client.begun) {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn step(&mut self) {
-        let (begin, before) = (Instant::now(), self.scheduler.active());
-        let events = self.scheduler.step();
-        let begun = events.iter().filter(|(_, event)| matches!(event, Event::Begun { .. })).count();
-        let busy = before + begun;
-        let now = Instant::now();
-        let took = (now - begin).as_secs_f64();
-        let (rows, prompts) = self.scheduler.last_rows();
-        if rows > 0 {
-            self.status.steps += 1;
-            self.status.rows += rows as u64;
-            self.status.busy += busy as u64;
-            self.status.distributions.rows.add(rows as f64);
-            self.status.prompt_tokens += prompts as u64;
-            let seconds = if prompts > 0 { &mut self.status.prompt_seconds } else { &mut self.status.decode_seconds };
-            *seconds += took;
-        }
-        for (id, event) in events {
-            match event {
-                Event::Begun { reused, .. } => {
-                    self.status.reused_tokens += reused as u64;
-                    if let Some(client) = self.clients.get_mut(&id) {
-                        client.begun = true;
-                        self.status.distributions.queued.add((begin - client.at).as_secs_f64());
-                        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                        client.tell(model::Event::Begun { reused });
-                    }
-                }
-                Event::Token { token, likely } => {
-                    // Behind a text to stop at there may be some of the same step, which nobody wants.
-                    let Some(client) = self.clients.get_mut(&id) else { continue };
-                    self.status.made_tokens += 1;
-                    client.made += 1;
-                    let distributions = &mut self.status.distributions;
-                    match client.last.replace(now) {
-                        None => distributions.first_token.add((now - client.at).as_secs_f64()),
-                        Some(last) => distributions.between_tokens.add((now - last).as_secs_f64()),
-                    }
-                    if let Some((token, likeliest)) = likely {
-                        let told = |one| told(self.tokenizer, one);
-                        let likeliest = likeliest.into_iter().map(told).collect();
-                        client.tell(model::Event::Likely { token: told(token), likeliest });
-                    }
-                    let text = client.text.as_mut().filter(|_| !self.ends.contains(&token));
-                    let text = text.and_then(|text| text.push(token).ok()).unwrap_or_default();
-                    client.say(&text);
-                    if client.stop.stopped() {
-                        self.scheduler.cancel(id);
-                        self.end(id, model::End::Model);
-                    }
-                }
-                Event::Guessed { drafted, accepted } => {
-                    if let Some(client) = self.clients.get_mut(&id) {
-                        client.guessed.0 += drafted;
-                        client.guessed.1 += accepted;
-                    }
-                }
-                Event::Ended(end) => self.end(
-                    id,
-                    match end {
-                        End::Token(_) | End::Stopped | End::Grammar => model::End::Model,
-                        End::Limit => model::End::Limit,
-                        End::Context => model::End::Context,
-                    },
-                ),
-                Event::Failed(error) => {
-                    self.status.failed += 1;
-                    self.publish();
-                    tracing::error!(%error, "a request failed");
-                    if let Some(client) = self.clients.remove(&id) {
-                        client.tell(model::Event::Failed { message: error.to_string() });
-                    }
-                }
-            }
-        }
-    }
-
-    fn end(&mut self, id: RequestId, end: model::End) {
-        if let Some(client) = self.clients.remove(&id) {
-            self.status.ended += 1;
-            self.status.bounded += u64::from(matches!(end, model::End::Limit | model::End::Context));
-            self.status.distributions.whole.add(client.at.elapsed().as_secs_f64());
-            // Before the client is told: whoever has an answer finds it counted.
-            self.publish();
-            client.end(end);
-        }
-    }
-
-    /// Says how it is.
-    fn publish(&mut self) {
-        self.status.active = self.scheduler.active();
-        let Tally { drafted, accepted, drafts, .. } = self.scheduler.guessed();
-        (self.status.drafted_tokens, self.status.accepted_tokens, self.status.drafts) = (drafted, accepted, drafts);
-        let kept = self.scheduler.kept();
-        (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
-        let held = self.scheduler.slots().zip(self.scheduler.slot_bytes());
-        let slot = |((cached, active), (bytes, shared_bytes))| Slot { cached, active, bytes, shared_bytes };
-        self.status.slots = held.map(slot).collect();
-        let most = self.status.slots.iter().map(|slot| slot.cached).max();
-        self.status.most_held = self.status.most_held.max(most.unwrap_or(0));
-        let engine = self.scheduler.session().engine();
-        self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
-        let engine::StateBytes { own, shared, unshared, copies, whole_copies, .. } = engine.state_bytes();
-        self.status.states = model::StateBytes { own, shared, unshared, copies, whole_copies };
-        self.shared.publish(&self.status);
-    }
 }

@@ -37,7 +37,7 @@ if [ -n "${GOLDEN:-}" ]; then
 else
   echo "GOLDEN is not set: logits are compared with the emulator's alone" >&2
 fi
-cp bench/silicon/*.{sh,c,h,py,txt} bench/serving.py "$kit/"
+cp bench/silicon/*.{sh,c,h,py,txt} bench/serving.py bench/served.py "$kit/"
 python3 -m pip download -q --no-deps -d "$kit" gguf
 [ -z "${rivals:-}" ] || cp -r "$rivals"/. "$kit/"
 tar c -C "$kit" . | xz -T0 -3 > "$out/kit.tar.xz"

@@ -20,7 +20,7 @@ use ixc_kernels::{
     SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
 use ixc_targets::Target;
-use support::Group;
+use support::{Group, run_changed};
 
 /// What there is where nothing is said.
 const HALVES: Cache = Cache { keys: Format::F16, values: Format::F16 };
@@ -325,6 +325,42 @@ fn factors_of_experts() {
         group.one(ScaleBy { n });
     }
     group.done();
+}
+
+/// A slot of weight 0, of either sign, adds nothing of its row; what the others give is as without it.
+#[test]
+fn slots_of_no_weight_add_nothing() {
+    let floats =
+        |bytes: &[u8]| -> Vec<f32> { bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect() };
+    for (n, residual) in ODD.into_iter().flat_map(|n| [(n, false), (n, true)]) {
+        let row = n as usize * 4;
+        let change = |kernel: &ixc_ir::kernel::Kernel, buffers: &mut [Vec<u8>]| {
+            for (buffer, bytes) in kernel.buffers.iter().zip(buffers) {
+                match &*buffer.name {
+                    "slot" => bytes.copy_from_slice(&[0u32, 1, 2].map(u32::to_le_bytes).concat()),
+                    "p" => bytes.copy_from_slice(&[0.5f32, 0.0, -0.0].map(f32::to_le_bytes).concat()),
+                    "x" => {
+                        for (at, element) in bytes[row..3 * row].as_chunks_mut().0.iter_mut().enumerate() {
+                            let wrong = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN];
+                            *element = wrong[at % wrong.len()].to_le_bytes();
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        };
+        run_changed(Combine { n, slots: 3, residual }, 9, change, |kernel, before, after| {
+            let of = |name: &str, buffers: &[Vec<u8>]| {
+                let at = kernel.buffers.iter().position(|buffer| buffer.name == name);
+                at.map(|at| floats(&buffers[at]))
+            };
+            let (x, base, y) = (of("x", before).unwrap(), of("residual", before), of("y", after).unwrap());
+            for (i, y) in y.iter().enumerate() {
+                let expected = x[i].mul_add(0.5, base.as_ref().map_or(0.0, |base| base[i]));
+                assert_eq!(*y, expected, "{}: y[{i}]", kernel.name);
+            }
+        });
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What models write, taken apart: each format, in pieces of any size, and whatever else the text may be.
 
 use ixc_frontend::chat::format::{FORMATS, find};
-use ixc_frontend::chat::{Answer, Format, Parser, TextParameters, format_of};
+use ixc_frontend::chat::{Answer, Format, Parser, Part, TextParameters, format_of};
 use proptest::prelude::*;
 
 fn format(name: &str) -> &'static Format {
@@ -114,6 +114,11 @@ const CASES: &[Case] = &[
      "t", "c", &["call_0 f {\"a\": \"[TOOL_CALLS]\"}", "abc123def g {}"]),
     ("mistral", "[/INST]", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}, {\"name\": \"g\", \"arguments\": {}}]",
      "", "", &["x f {\"a\": 1}", "call_1 g {}"]),
+    // Calls in JSON and one behind the other; `\n}` that ends another object; and the one of three that is none.
+    ("generic", "", "{\"tool_call\":\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": \"\\n}\"\n}\n}}\n\n}\n{\"tool_call\":\n{\"name\": \"g\", \"arguments\": {}}\n\n}", "", "",
+     &["call_0 f {\"a\": {\"b\": \"\\n}\"\n}\n}", "call_1 g {}"]),
+    ("generic", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", &[]),
+    ("generic-think", "<think>\n", "t</think>\n{\"tool_call\":\n{\"name\": \"f\", \"arguments\": {}}\n\n}", "t", "", &["call_0 f {}"]),
     ("think", "", "a<think>b</think>c<tool_call>", "b", "a\nc<tool_call>", &[]),
     ("plain", "", " <think>b</think>\n", "", " <think>b</think>\n", &[]),
 ];
@@ -137,6 +142,34 @@ fn each_format_is_taken_apart() {
 }
 
 /// Text is given as soon as it can be no marker.
+/// Wherever a message is cut that an answer goes on with: the two together say what the whole says, and nothing is said twice.
+#[test]
+fn an_answer_goes_on_with_what_was_said() {
+    for &(name, prompt, text, ..) in CASES {
+        let parser = || Parser::new(format(name), prompt);
+        let Some(part) = parser().part() else { continue };
+        let whole = parse(parser(), [text]);
+        for (at, _) in text.char_indices() {
+            let (before, behind) = text.split_at(at);
+            let (parser, said) = parser().continuing(part, before);
+            let open = parser.part();
+            let rest = parse(parser, [behind]);
+            let context = || format!("{name}: {before:?} and {behind:?} are {said:?} and {rest:?}, not {whole:?}");
+            assert_eq!([&*said.calls, &*rest.calls].concat(), whole.calls, "{}", context());
+            for (said, rest, whole) in
+                [(&said.content, &rest.content, &whole.content), (&said.reasoning, &rest.reasoning, &whole.reasoning)]
+            {
+                let first =
+                    whole.trim_start().strip_suffix(rest.trim_start()).unwrap_or_else(|| panic!("{}", context()));
+                assert!(open.is_none() || said.trim_start().starts_with(first.trim_end()), "{}", context());
+            }
+        }
+    }
+    let (parser, said) = Parser::new(format("harmony"), "").continuing(Part::Reasoning, "It ");
+    let answer = parse(parser, ["is.", "<|end|><|start|>assistant<|channel|>final<|message|>Yes"]);
+    assert_eq!((&*said.reasoning, &*answer.reasoning, &*answer.content), ("It ", "is.", "Yes"));
+}
+
 #[test]
 fn only_what_may_be_a_marker_is_held_back() {
     let mut parser = Parser::new(format("qwen3"), "");
@@ -154,6 +187,20 @@ fn only_what_may_be_a_marker_is_held_back() {
     assert_eq!(said(">\n a"), "|a");
     assert_eq!(said("</"), "|");
     assert_eq!(said("p>"), "|</p>");
+}
+
+#[test]
+fn calls_can_be_written_in_every_format() {
+    for format in FORMATS {
+        let own = format.for_calls();
+        let expected = match format.name {
+            "plain" => "generic",
+            "think" => "generic-think",
+            own => own,
+        };
+        assert_eq!(own.name, expected);
+        assert_ne!(format_of("").name, "generic");
+    }
 }
 
 /// A text that a schema calls a text is no number.

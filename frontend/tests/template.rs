@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ixc_frontend::chat::{Answer, Parser, ToolCall, format_of};
+use ixc_frontend::chat::{Answer, Parser, Part, ToolCall, format_of};
+use ixc_frontend::template::known::KNOWN;
 use ixc_frontend::template::{ChatTemplate, Conversation, Json, Message, TemplateError};
 use serde_json::Value;
 
@@ -131,6 +132,90 @@ fn templates_that_join_arguments_to_text_get_their_json() {
     assert!(error.to_string().contains("number and map"), "{error}");
 }
 
+/// A conversation that ends with what the assistant has begun to say.
+fn begun(last: Message, part: Option<Part>) -> Conversation {
+    Conversation {
+        messages: vec![Message::new("user", "A"), Message::new("assistant", "B"), Message::new("user", "C"), last],
+        continued: part,
+        bos_token: "<s>".into(),
+        eos_token: "</s>".into(),
+        ..Conversation::default()
+    }
+}
+
+/// What an answer goes on with ends the prompt as it was said, white space and all, and the rest is as in the whole conversation. Gives what is not so;
+/// nothing of what the template refuses as it is.
+fn wrongly_begun(source: &str) -> Option<String> {
+    let template = ChatTemplate::from_source(source).unwrap();
+    let rendered = |said: &str, part| template.render(&begun(Message::new("assistant", said), part));
+    for said in ["Once upon a ", "<think>\nOnce", "Once \u{10fffd} upon", "B", "x\n\n"] {
+        let Ok(whole) = rendered(said, None) else { continue };
+        match rendered(said, Some(Part::Content)) {
+            Err(error) => return Some(error.to_string()),
+            Ok(open) if !open.ends_with(said.trim_start()) => return Some(format!("{said:?}: {open:?}")),
+            Ok(open) if !whole.starts_with(open.trim_end()) => {
+                return Some(format!("{open:?} is no part of {whole:?}"));
+            }
+            Ok(_) => {}
+        }
+    }
+    let (empty, one) = (rendered("", Some(Part::Content)).ok()?, rendered("x", Some(Part::Content)).ok()?);
+    (empty.clone() + "x" != one).then(|| format!("{empty:?} and {one:?}"))
+}
+
+#[test]
+fn every_known_template_leaves_the_last_message_open() {
+    for known in KNOWN {
+        assert_eq!(wrongly_begun(known.template().source()), None, "{}", known.name);
+    }
+    assert_eq!(wrongly_begun(include_str!("vectors/templates/turns.jinja")), None);
+}
+
+#[test]
+fn reasoning_goes_on_where_the_template_or_its_prompt_has_it() {
+    let thought = Message { reasoning: Some("It is ".into()), ..Message::new("assistant", "") };
+    let rendered =
+        |source: &str, part| ChatTemplate::from_source(source).unwrap().render(&begun(thought.clone(), Some(part)));
+    let turn = "{% for m in messages %}[{{ m.role }}]";
+    // As Qwen 3 writes it; as DeepSeek R1, which leaves it out; and where nobody would know where it ends.
+    let written = format!(
+        "{turn}{{% if m.reasoning_content %}}<think>\n{{{{ m.reasoning_content.strip() }}}}\n</think>\n\n{{% endif %}}{{{{ m.content }}}};{{% endfor %}}"
+    );
+    assert_eq!(rendered(&written, Part::Reasoning).unwrap(), "[user]A;[assistant]B;[user]C;[assistant]<think>\nIt is ");
+    assert_eq!(
+        rendered(&written, Part::Content).unwrap(),
+        "[user]A;[assistant]B;[user]C;[assistant]<think>\nIt is\n</think>\n\n"
+    );
+    let left_out = format!(
+        "{turn}{{{{ m.content }}}};{{% endfor %}}{{% if add_generation_prompt %}}[assistant]<think>\n{{% endif %}}"
+    );
+    assert_eq!(
+        rendered(&left_out, Part::Reasoning).unwrap(),
+        "[user]A;[assistant]B;[user]C;[assistant]<think>\nIt is "
+    );
+    let not_begun = format!("{turn}{{{{ m.content }}}};{{% endfor %}}{{# <think> #}}");
+    let plain = format!("{turn}{{{{ m.reasoning_content }}}}{{{{ m.content }}}};{{% endfor %}}");
+    let twice = format!("{turn}{{{{ m.content }}}}{{{{ m.content }}}};{{% endfor %}}");
+    let without = format!("{turn};{{% endfor %}}");
+    for (source, part, says) in [
+        (not_begun, Part::Reasoning, "leaves its reasoning out"),
+        (plain, Part::Reasoning, "no words for that are known"),
+        (twice, Part::Content, "more than once"),
+        (without, Part::Content, "leaves its content out"),
+    ] {
+        match rendered(&source, part) {
+            Err(TemplateError::NotContinued { reason }) => assert!(reason.contains(says), "{reason}"),
+            other => panic!("{source}: {other:?}"),
+        }
+    }
+    let (calls, _, _) = calls();
+    let template = ChatTemplate::from_source("").unwrap();
+    let error = template.render(&begun(calls, Some(Part::Content))).unwrap_err();
+    assert!(error.to_string().contains("must follow"), "{error}");
+    let none = Conversation { messages: Vec::new(), ..begun(thought.clone(), Some(Part::Content)) };
+    assert!(matches!(template.render(&none), Err(TemplateError::NotContinued { .. })));
+}
+
 /// For templates of others, on request.
 #[test]
 fn templates_of_others_render_as_in_python() {
@@ -143,7 +228,11 @@ fn templates_of_others_render_as_in_python() {
             Some((reasoning, _, read)) if read == calls => format!("are read again, with reasoning {reasoning:?}"),
             Some((_, content, read)) => format!("are read as {read:?} and {content:?}"),
         };
-        println!("{name}: answers are of the format {}; calls {found}", format_of(&source).name);
+        let open = wrongly_begun(&source).map_or("goes on".to_owned(), |wrong| format!("does not go on: {wrong}"));
+        println!(
+            "{name}: answers are of the format {}; calls {found}; the last message {open}",
+            format_of(&source).name
+        );
     }
     let (count, different) = differences(&vectors);
     assert!(different.is_empty(), "{} of {count} differ\n{}", different.len(), different.join("\n"));

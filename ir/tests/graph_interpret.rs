@@ -543,6 +543,14 @@ fn experts_multiply_the_rows_that_are_routed_to_them() {
     );
     let combine = "func @f(%y: f32[T, 2, 2], %p: f32[T, 2]) -> (f32[T, 2]) { %c = expert.combine %y, %p return %c }";
     check(combine, &[], &[f32s(&[1, 2, 2], &X), f32s(&[1, 2], &[0.5, 2.0])], &[f32s(&[1, 2], &[6.5, -7.0])]);
+    // A slot of no weight adds nothing, whatever its row is; here the first one's, whose expert is infinite.
+    let infinite = [f32::INFINITY, 1.0, f32::NAN, f32::NEG_INFINITY];
+    check(
+        combine,
+        &[],
+        &[f32s(&[1, 2, 2], &infinite), f32s(&[1, 2], &[1.0, 0.0])],
+        &[f32s(&[1, 2], &[f32::INFINITY, 1.0])],
+    );
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The weighted sum of the rows that a token's slots name: what its experts made, put together.
+//!
+//! A slot of weight 0 adds nothing, also where its row is infinite or no number: slots without an expert of their own (`route.given`) have that weight and
+//! another slot's row. Such a row is taken as zeros of the signs that it has, so that sums of finite rows have the bits that they have by multiplying.
 
-use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Type};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -12,7 +15,7 @@ use crate::vectors::for_vectors;
 use crate::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, slots in order; `x` has as many rows as the dim says.
+    /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, slots in order, of those whose `p` is not 0; `x` has as many rows as the dim says.
     pub struct Combine "combine" {
         /// Elements of a row.
         pub n: u32,
@@ -67,9 +70,17 @@ impl Definition for Combine {
         // Slots in the outer loop, so that one row pointer is live at a time; y stays in the first-level cache.
         b.for_each("s", i64::from(slots), |b, s| {
             let row = b.load_index("r", slot, s * 4);
+            // For the rest of a row, which has fewer lanes, again.
+            let whole = (n >= u32::from(lanes)).then(|| (lanes, taken(b, lanes, p, s * 4)));
             for_vectors(b, lanes, n, |b, at, lanes| {
+                let taken = match whole {
+                    Some((of, taken)) if of == lanes => taken,
+                    _ => taken(b, lanes, p, s * 4),
+                };
                 let weight = b.load_splat(Type::f32(lanes), p, s * 4);
-                let v = b.load(Type::f32(lanes), x, row * size + at.clone() * 4);
+                let v = b.load(Type::i32(lanes), x, row * size + at.clone() * 4);
+                let v = b.same(Op::And, &[v, taken]);
+                let v = b.bitcast(Type::f32(lanes), v);
                 let sum = b.load(Type::f32(lanes), y, at.clone() * 4);
                 let sum = b.fma(v, weight, sum);
                 b.store(y, at * 4, sum);
@@ -85,7 +96,10 @@ impl Definition for Combine {
         let residual = input.find("residual").map(floats);
         for (i, y) in output.floats("y")?.iter().enumerate() {
             let base = residual.as_ref().map_or(0.0, |r| r[i]);
-            let expected = slots.iter().zip(&p).fold(base, |s, (slot, p)| s + p * x[*slot as usize * n + i]);
+            let expected = slots
+                .iter()
+                .zip(&p)
+                .fold(base, |s, (slot, p)| if *p == 0.0 { s } else { s + p * x[*slot as usize * n + i] });
             close(format_args!("y[{i}]"), *y, expected, 32.0 * UNIT * 8.0)?;
         }
         Ok(())
@@ -99,4 +113,15 @@ impl Definition for Combine {
     fn rows() -> &'static [Row] {
         ROWS
     }
+}
+
+/// The bits of a row's elements that a slot takes: all, or the sign alone where its weight is 0.
+fn taken(b: &mut KernelBuilder, lanes: u16, p: BufferId, at: Affine) -> ValueId {
+    let ty = Type::i32(lanes);
+    // Without its sign.
+    let weight = b.load_splat(ty, p, at);
+    let weight = b.shift(Op::Shl, weight, 1);
+    let [none, sign, all] = [0, i64::from(i32::MIN), -1].map(|bits| b.splat_int(ty, bits));
+    let is_none = b.same(Op::CmpEq, &[weight, none]);
+    b.same(Op::Select, &[is_none, sign, all])
 }

@@ -23,6 +23,7 @@ PASSED_OVER = {
 def main():
     ixc = os.environ.get("IXC", "ixc")
     arguments, out = sys.argv[1:], [ixc, "serve", "demo"]
+    parallel = int(arguments[arguments.index("--parallel") + 1]) if "--parallel" in arguments else 1
     while arguments:
         argument = arguments.pop(0)
         if argument in VALUES:
@@ -30,8 +31,8 @@ def main():
             if argument == "--host" and value == "localhost":
                 value = "127.0.0.1"
             if argument == "--ctx-size":
-                # The demo model has no more.
-                value = str(min(int(value), 2048))
+                # The demo model has no more, and the other's is of all sequences together.
+                value = str(min(int(value) // parallel, 2048))
             out += [VALUES[argument], value]
         elif argument in PASSED_OVER:
             arguments.pop(0)

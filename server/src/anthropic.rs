@@ -30,7 +30,7 @@ use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Model};
-use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, json_text};
+use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, going_on, json_text};
 use crate::wanted::{anthropic_calls, sampling};
 
 /// What is refused.
@@ -77,8 +77,8 @@ pub(crate) async fn count_tokens<M: Model>(
 ) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
-    let (_, tells) = anthropic_calls(&fields)?;
-    let prompt = app.prompt(conversation(&fields, tells)?).await?;
+    let (constraint, tells) = anthropic_calls(&fields)?;
+    let prompt = app.prompt(conversation(&fields, tells)?, constraint).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
@@ -111,16 +111,24 @@ fn conversation(fields: &Fields, tells: bool) -> Result<Conversation, HttpError>
             _ => return Err(wrong(".role must be user or assistant")),
         }
     }
-    let variables = match fields.get("thinking").map(|thinking| &thinking["type"]) {
-        // Templates say whether a model thinks, but not how long: `max_tokens` alone ends it, not `budget_tokens`.
-        Some(kind) if kind == "disabled" || kind == "enabled" => {
-            vec![("enable_thinking".to_owned(), json_text(&json!(kind == "enabled"))?)]
-        }
-        _ => Vec::new(),
+    // Templates say whether a model thinks, but not how long: `max_tokens` alone ends it, not `budget_tokens`.
+    let thinks = match fields.get("thinking").map(|thinking| &thinking["type"]) {
+        Some(kind) if kind == "disabled" || kind == "enabled" => Some(kind == "enabled"),
+        _ => None,
     };
+    let variables = match thinks {
+        Some(thinks) => vec![("enable_thinking".to_owned(), json_text(&json!(thinks))?)],
+        None => Vec::new(),
+    };
+    let (add_generation_prompt, continued) = going_on(fields, &messages)?;
+    let has_thought = messages.last().is_some_and(|last| last.reasoning.is_some());
+    if thinks == Some(true) && continued.is_some() && !has_thought {
+        let wrong = "messages ends with an answer that goes on, and thinking is enabled: it must begin with a thinking block, or thinking be disabled";
+        return Err(HttpError::invalid(Some("messages"), wrong));
+    }
     // They are checked also where the model is not told of them.
     let tools = Some(tools(fields)?).filter(|_| tells).unwrap_or_default();
-    Ok(Conversation { messages, add_generation_prompt: true, tools, variables, ..Conversation::default() })
+    Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
 }
 
 /// The text of a text, or of blocks that are all texts.

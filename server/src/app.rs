@@ -169,9 +169,13 @@ impl<M> Deref for Asked<M> {
 }
 
 impl<M: Model> Asked<M> {
-    /// A conversation as a prompt. That may start a process, so threads of connections do not do it.
-    pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompt, HttpError> {
-        Ok(self.in_turn(&self.prompts, move |model| model.prompt(&conversation)).await??)
+    /// A conversation as a prompt, for an answer that must be so. That may start a process, so threads of connections do not do it.
+    pub(crate) async fn prompt(
+        &self,
+        conversation: Conversation,
+        constraint: Option<Constraint>,
+    ) -> Result<Prompt, HttpError> {
+        Ok(self.in_turn(&self.prompts, move |model| model.prompt(&conversation, constraint.as_ref())).await??)
     }
 
     /// A conversation as a prompt, and what the answer must be.
@@ -180,7 +184,7 @@ impl<M: Model> Asked<M> {
         conversation: Conversation,
         constraint: Option<Constraint>,
     ) -> Result<(Prompt, Option<Matcher>), HttpError> {
-        let prompt = self.prompt(conversation).await?;
+        let prompt = self.prompt(conversation, constraint.clone()).await?;
         let Some(constraint) = constraint else { return Ok((prompt, None)) };
         let both = move |model: &M| -> Result<_, Refusal> {
             let grammar = model.constrain(&constraint, Some(&prompt))?;
@@ -293,10 +297,10 @@ mod tests {
             unreachable!()
         }
 
-        fn prompt(&self, _: &Conversation) -> Result<Prompt, Refusal> {
+        fn prompt(&self, _: &Conversation, _: Option<&Constraint>) -> Result<Prompt, Refusal> {
             self.begun.send(()).unwrap();
             self.end.lock().unwrap().recv().unwrap();
-            Ok(Prompt { tokens: vec![1], text: String::new(), parser: None })
+            Ok(Prompt { tokens: vec![1], text: String::new(), parser: None, begun: None })
         }
 
         fn constrain(&self, _: &Constraint, _: Option<&Prompt>) -> Result<Matcher, Refusal> {
@@ -348,7 +352,7 @@ mod tests {
             let app = app.clone();
             tokio::spawn(async move {
                 let asked = app.of_name(None).await?;
-                asked.prompt(Conversation::default()).await.map(|prompt| prompt.tokens)
+                asked.prompt(Conversation::default(), None).await.map(|prompt| prompt.tokens)
             })
         };
         let asked: Vec<_> = (0..2 * PROMPTS_AT_ONCE).map(|_| ask()).collect();

@@ -19,6 +19,8 @@ pub(crate) struct HttpError {
     /// The field that is wrong.
     param: Option<&'static str>,
     message: String,
+    /// Tokens of a prompt that is too long, and positions that there are.
+    too_long: Option<(usize, usize)>,
 }
 
 impl HttpError {
@@ -30,6 +32,7 @@ impl HttpError {
             code: None,
             param,
             message: message.into(),
+            too_long: None,
         }
     }
 
@@ -70,7 +73,15 @@ impl HttpError {
     /// The body of an answer.
     pub(crate) fn body(&self) -> Value {
         let HttpError { kind, code, param, message, .. } = self;
-        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+        self.with_lengths(json!({"error": {"message": message, "type": kind, "param": param, "code": code}}))
+    }
+
+    /// With how long a prompt is that is too long, as llama-server has it.
+    fn with_lengths(&self, mut body: Value) -> Value {
+        if let Some((tokens, context)) = self.too_long {
+            (body["error"]["n_prompt_tokens"], body["error"]["n_ctx"]) = (tokens.into(), context.into());
+        }
+        body
     }
 
     /// The same as Anthropic's interface has it.
@@ -84,7 +95,7 @@ impl HttpError {
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
         };
-        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+        self.with_lengths(json!({"type": "error", "error": {"type": kind, "message": self.message}}))
     }
 
     fn response(&self, body: Value) -> Response {
@@ -111,7 +122,13 @@ impl From<Refusal> for HttpError {
             Refusal::Invalid { .. } => error,
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
             Refusal::Failed { message } => HttpError::failed(message),
-            Refusal::TooLong { .. } => HttpError { code: Some("context_length_exceeded"), ..error },
+            // The type is llama-server's, the code OpenAI's.
+            Refusal::TooLong { tokens, context, .. } => HttpError {
+                kind: "exceed_context_size_error",
+                code: Some("context_length_exceeded"),
+                too_long: Some((tokens, context)),
+                ..error
+            },
             Refusal::NoModel { .. } => HttpError { code: Some("model_not_found"), param: Some("model"), ..error }
                 .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
             Refusal::NotLoaded { .. } => error.with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error"),

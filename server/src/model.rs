@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ixc_frontend::chat::Parser;
+use ixc_frontend::chat::{Parser, Part};
 use ixc_frontend::template::Conversation;
 use ixc_grammar::{Matcher, Source};
 use ixc_runtime::sample::{Breakers, Settings};
@@ -77,11 +77,12 @@ pub trait Model: Send + Sync + 'static {
     /// [`Refusal::Invalid`] where there is no such token.
     fn decode(&self, tokens: &[u32]) -> Result<String, Refusal>;
 
-    /// A conversation as a prompt. May take long, and starts a process: not for threads that others wait for.
+    /// A conversation as a prompt, for an answer that must be so; where tools must be called and the template knows no form of calls, they are told in it. May
+    /// take long, and starts a process: not for threads that others wait for.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
-    fn prompt(&self, conversation: &Conversation) -> Result<Prompt, Refusal>;
+    fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal>;
 
     /// What an answer must be, at its beginning; to a prompt, where it is to a conversation. May take tenths of a second.
     ///
@@ -234,6 +235,17 @@ pub struct Prompt {
     pub text: String,
     /// What takes an answer apart; none where the model's answers have nothing to take apart.
     pub parser: Option<Parser>,
+    /// What was said of the answer before, where it goes on with a message.
+    pub begun: Option<Begun>,
+}
+
+/// What an assistant's message says so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The part that text goes on with; none where it is in a call.
+    pub part: Option<Part>,
+    /// Its content.
+    pub content: String,
 }
 
 /// What an answer must be.
@@ -380,12 +392,14 @@ pub enum Refusal {
         message: String,
     },
     /// The prompt is longer than the context.
-    #[error("the prompt has {tokens} tokens, and the context {context}")]
+    #[error("{message}")]
     TooLong {
-        /// Its tokens.
+        /// Its tokens, or how many they are at least where it is so long that they were not counted.
         tokens: usize,
         /// Positions of a sequence.
         context: usize,
+        /// That, for people.
+        message: String,
     },
     /// As many requests wait as may.
     #[error("{waiting} requests are waiting, as many as may; try again later")]
@@ -426,6 +440,14 @@ pub enum Refusal {
     /// It is ending, or has failed.
     #[error("the server is shutting down")]
     Ending,
+}
+
+impl Refusal {
+    /// Of a prompt with more tokens than a sequence has positions.
+    pub fn too_long(tokens: usize, context: usize) -> Refusal {
+        let message = format!("the prompt has {tokens} tokens, and the context {context}");
+        Refusal::TooLong { tokens, context, message }
+    }
 }
 
 /// How a model is. Numbers of tokens and requests are since it was loaded.

@@ -18,8 +18,8 @@ use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{End, Likely, Model, Refusal, Request};
-use crate::openai::{conversation, count, drawn_object, likely_object, prompts};
-use crate::wanted::{constraint_of_text, sampling};
+use crate::openai::{conversation, count, likely_object, prompts};
+use crate::wanted::{constraint_of_chat, constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
 pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
@@ -95,7 +95,8 @@ pub(crate) async fn apply_template<M: Model>(
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
     let conversation = conversation(&fields, app.model.facts().template.as_deref())?;
-    Ok(Json(json!({"prompt": app.prompt(conversation).await?.text})))
+    let constraint = constraint_of_chat(&fields)?;
+    Ok(Json(json!({"prompt": app.prompt(conversation, constraint).await?.text})))
 }
 
 /// Most fields that are chosen of an answer.
@@ -212,10 +213,7 @@ impl How {
             object["tokens"] = likely.iter().map(|(token, _)| token.token).collect();
         }
         if self.tells_likely && !likely.is_empty() {
-            let one = |likely: &Likely| match self.after_sampling {
-                true => drawn_object(likely),
-                false => likely_object(likely),
-            };
+            let one = |likely: &Likely| likely_object(likely, self.after_sampling);
             let name = if self.after_sampling { "top_probs" } else { "top_logprobs" };
             let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
                 let mut object = one(token);

@@ -21,7 +21,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
-use ixc_frontend::chat::{Delta, ToolCall};
+use ixc_frontend::chat::{Delta, Part, ToolCall};
 use ixc_frontend::template::{Conversation, Json as JsonText, Message};
 use serde_json::{Map, Value, json};
 
@@ -249,8 +249,54 @@ pub(crate) fn conversation(fields: &Fields, template: Option<&str>) -> Result<Co
             return Err(HttpError::invalid(Some("chat_template_kwargs"), "chat_template_kwargs must be an object"));
         }
     }
+    let (add_generation_prompt, continued) = going_on(fields, &messages)?;
     // Texts of special tokens are the model's to say.
-    Ok(Conversation { messages, add_generation_prompt: true, tools, variables, ..Conversation::default() })
+    Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
+}
+
+/// Whether the template begins a message of the assistant's, and the part of the last message that the answer goes on with. Where nothing is said a
+/// message of the assistant's that is the last goes on, as in llama-server.
+pub(crate) fn going_on(fields: &Fields, messages: &[Message]) -> Result<(bool, Option<Part>), HttpError> {
+    const NAME: &str = "continue_final_message";
+    let wrong = |what: &str| HttpError::invalid(Some(NAME), format!("{NAME}{what}"));
+    let begins = fields.flag("add_generation_prompt")?;
+    let (last, others) = match messages {
+        [others @ .., last] if last.role == ASSISTANT => (Some(last), others),
+        others => (None, others),
+    };
+    let (is_wanted, part) = match fields.get(NAME) {
+        None => (None, None),
+        Some(Value::Bool(is_wanted)) => (Some(*is_wanted), None),
+        Some(Value::String(part)) if part == "content" => (Some(true), Some(Part::Content)),
+        Some(Value::String(part)) if part == "reasoning_content" => (Some(true), Some(Part::Reasoning)),
+        Some(_) => return Err(wrong(" must be true, false, \"content\" or \"reasoning_content\"")),
+    };
+    if !is_wanted.unwrap_or(last.is_some() && begins != Some(true)) {
+        return Ok((begins.unwrap_or(true), None));
+    }
+    let Some(last) = last else { return Err(wrong(" wants the last message to be the assistant's")) };
+    if begins == Some(true) {
+        return Err(wrong(
+            " and add_generation_prompt: the one goes on with the last message, the other begins a new one",
+        ));
+    }
+    let or = "; or add_generation_prompt must be true, for a message of its own";
+    let unclear =
+        |what: &str| Err(HttpError::invalid(Some("messages"), format!("messages[{}] {what}{or}", others.len())));
+    if is_wanted.is_none() && others.last().is_some_and(|before| before.role == ASSISTANT) {
+        return unclear("is the assistant's, as the one before: continue_final_message must be true to go on with it");
+    }
+    if !last.tool_calls.is_empty() {
+        return unclear(
+            "calls tools, and nothing goes on with that: what they gave must follow, in messages of the role tool",
+        );
+    }
+    let has_reasoning = last.reasoning.as_ref().is_some_and(|reasoning| !reasoning.is_empty());
+    let part = part.unwrap_or(if has_reasoning && last.content.is_empty() { Part::Reasoning } else { Part::Content });
+    if part == Part::Reasoning && !last.content.is_empty() {
+        return Err(wrong(" is reasoning_content, and the last message has content behind that"));
+    }
+    Ok((false, Some(part)))
 }
 
 pub(crate) fn json_text(value: &Value) -> Result<JsonText, HttpError> {
@@ -258,7 +304,9 @@ pub(crate) fn json_text(value: &Value) -> Result<JsonText, HttpError> {
 }
 
 /// Roles that conversations have in every interface.
-const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+const ROLES: [&str; 4] = ["system", "user", ASSISTANT, "tool"];
+/// The role of what answers.
+const ASSISTANT: &str = "assistant";
 
 /// A role as a template takes it. What a template does not name it leaves out without a word, unless it names none and writes whatever is there. `None`
 /// where nothing would come of it.
@@ -428,8 +476,8 @@ impl Frame {
         match self.kind {
             Kind::Chat => {
                 let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
-                    let mut object = likely_object(token);
-                    object["top_logprobs"] = likeliest.iter().map(likely_object).collect();
+                    let mut object = likely_object(token, false);
+                    object["top_logprobs"] = likeliest.iter().map(|one| likely_object(one, false)).collect();
                     object
                 };
                 json!({"content": likely.iter().map(token).collect::<Value>(), "refusal": null})
@@ -466,15 +514,13 @@ fn logarithm(likely: &Likely) -> Value {
     likely.log_probability.max(LEAST_LOGARITHM).into()
 }
 
-/// A token and how likely it was.
-pub(crate) fn likely_object(likely: &Likely) -> Value {
-    json!({"id": likely.token, "token": text_of(likely), "logprob": logarithm(likely), "bytes": likely.bytes})
-}
-
-/// As [`likely_object`], with a probability.
-pub(crate) fn drawn_object(likely: &Likely) -> Value {
-    let probability = f64::from(likely.log_probability).exp();
-    json!({"id": likely.token, "token": text_of(likely), "prob": probability, "bytes": likely.bytes})
+/// A token and how likely it was: as a logarithm, or as a probability of what samplers left.
+pub(crate) fn likely_object(likely: &Likely, as_probability: bool) -> Value {
+    let (name, value) = match as_probability {
+        true => ("prob", f64::from(likely.log_probability).exp().into()),
+        false => ("logprob", logarithm(likely)),
+    };
+    json!({"id": likely.token, "token": text_of(likely), name: value, "bytes": likely.bytes})
 }
 
 async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result<Response, HttpError> {
@@ -626,6 +672,60 @@ fn stream(frame: Frame, how: How, answers: Answers) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_goes_on_is_what_is_asked_for() {
+        let user = || Message::new("user", "x");
+        let said = |content: &str, reasoning: &str| Message {
+            reasoning: Some(reasoning.to_owned()),
+            ..Message::new("assistant", content)
+        };
+        let calls = vec![ToolCall { id: "a".into(), name: "f".into(), arguments: "{}".into() }];
+        let called = Message { tool_calls: calls, ..said("", "") };
+        let of = |fields: Value, messages: &[Message]| {
+            let fields = Fields::of(fields.to_string().as_bytes()).unwrap();
+            going_on(&fields, messages).map_err(|error| error.message().to_owned())
+        };
+        let (add, next) = ("add_generation_prompt", "continue_final_message");
+        let (content, reasoning) = (Ok((false, Some(Part::Content))), Ok((false, Some(Part::Reasoning))));
+        for (fields, last, expected) in [
+            (json!({}), user(), Ok((true, None))),
+            (json!({add: false}), user(), Ok((false, None))),
+            (json!({next: false}), user(), Ok((true, None))),
+            (json!({}), said("a", ""), content.clone()),
+            (json!({}), said("a", "b"), content.clone()),
+            (json!({}), said("", ""), content.clone()),
+            (json!({}), said("", "b"), reasoning.clone()),
+            (json!({add: false}), said("a", ""), content.clone()),
+            (json!({next: true, add: false}), said("a", ""), content.clone()),
+            (json!({next: "content"}), said("", "b"), content.clone()),
+            (json!({next: "reasoning_content"}), said("", ""), reasoning.clone()),
+            (json!({add: true}), said("a", ""), Ok((true, None))),
+            (json!({next: false}), said("a", ""), Ok((true, None))),
+            (json!({next: false, add: false}), said("a", ""), Ok((false, None))),
+            (json!({add: true}), called.clone(), Ok((true, None))),
+        ] {
+            assert_eq!(of(fields.clone(), &[user(), last.clone()]), expected, "{fields} {last:?}");
+        }
+        let two = [said("a", ""), said("b", "")];
+        assert_eq!(of(json!({next: true}), &two), content);
+        for (fields, messages, says) in [
+            (
+                json!({add: true, next: true}),
+                &[said("a", "")][..],
+                "the one goes on with the last message, the other begins",
+            ),
+            (json!({next: true}), &[user()], "wants the last message to be the assistant's"),
+            (json!({next: 1}), &[user()], "must be true, false, \"content\" or"),
+            (json!({next: "reasoning_content"}), &[said("a", "b")], "has content behind that"),
+            (json!({}), &two, "messages[1] is the assistant's, as the one before"),
+            (json!({}), &[user(), called.clone()], "messages[1] calls tools"),
+            (json!({next: true}), &[called], "must follow, in messages of the role tool"),
+        ] {
+            let error = of(fields.clone(), messages).unwrap_err();
+            assert!(error.contains(says), "{fields}: {error}");
+        }
+    }
 
     #[test]
     fn no_message_is_left_out_for_its_role() {

@@ -127,7 +127,8 @@ fn chat_of(fields: &Fields) -> Result<Fields, HttpError> {
         }
         chat.insert("tools".to_owned(), list.into());
     }
-    for name in ["tool_choice", "parallel_tool_calls", "chat_template_kwargs"] {
+    let others = ["add_generation_prompt", "continue_final_message"];
+    for name in ["tool_choice", "parallel_tool_calls", "chat_template_kwargs"].into_iter().chain(others) {
         chat.extend(fields.get(name).map(|value| (name.to_owned(), value.clone())));
     }
     if let Some(format) = fields.get("text").and_then(|text| text.get("format")) {

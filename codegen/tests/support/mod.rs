@@ -111,6 +111,30 @@ impl Group {
     }
 }
 
+/// Runs a kernel on every target with inputs that are changed first, as a group's rows are run, and has what came out looked at.
+pub fn run_changed(
+    spec: impl Into<KernelSpec>,
+    rows: u32,
+    change: impl Fn(&Kernel, &mut [Vec<u8>]),
+    look: impl Fn(&Kernel, &[Vec<u8>], &[Vec<u8>]),
+) {
+    let spec = spec.into();
+    let dims = spec.dims_of_rows(rows);
+    for name in TARGETS {
+        let target = Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"));
+        if qemu::executes_this() && !target.missing().is_empty() {
+            println!("{}: {name}: LEFT OUT under QEMU", spec.name());
+            continue;
+        }
+        let kernel = generate(&spec, target).unwrap_or_else(|e| panic!("{}: {name}: {e}", spec.name()));
+        let mut before = fill(&spec, &kernel, &dims);
+        change(&kernel, &mut before);
+        let run = Run::of(&spec, &kernel, &dims, before);
+        run.compare(&kernel, target);
+        look(&kernel, &run.before, &run.interpreted);
+    }
+}
+
 /// Whether a kernel makes bf16.
 fn needs_16_lanes(spec: &KernelSpec) -> bool {
     spec.signature().buffers.iter().any(|buffer| match (buffer.role, buffer.holds) {
@@ -142,8 +166,11 @@ struct Run {
 
 impl Run {
     fn interpret(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Run {
+        Run::of(spec, kernel, dims, fill(spec, kernel, dims))
+    }
+
+    fn of(spec: &KernelSpec, kernel: &Kernel, dims: &[i64], before: Vec<Vec<u8>>) -> Run {
         let name = spec.name();
-        let before = fill(spec, kernel, dims);
         let mut interpreted = before.clone();
         interpret::run(kernel, dims, &mut interpreted).unwrap_or_else(|e| panic!("{name} {dims:?}: interpreter: {e}"));
         let run = reference::Run { kernel, dims, before: &before, after: &interpreted };

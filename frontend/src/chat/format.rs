@@ -302,6 +302,28 @@ pub static FORMATS: &[Format] = &[
         moves: CHATML_MOVES,
         call: Grammar::Objects,
     },
+    // No template's: what is told and demanded where a call must be made in one of the last two. Only `\n}` ends a call, which no text in JSON has.
+    Format {
+        name: "generic",
+        models: "those of `plain`, where they must call",
+        signs: &[],
+        begins: &[],
+        moves: GENERIC_CALL,
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "generic-think",
+        models: "those of `think`, where they must call",
+        signs: &[],
+        begins: THINK,
+        moves: &[
+            GENERIC_CALL[0],
+            GENERIC_CALL[1],
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+        ],
+        call: Grammar::Objects,
+    },
     Format {
         name: "think",
         models: "others that think",
@@ -312,6 +334,8 @@ pub static FORMATS: &[Format] = &[
     },
     Format { name: "plain", models: "all others", signs: &[&[]], begins: &[], moves: &[], call: Grammar::Objects },
 ];
+
+const GENERIC_CALL: &[Move] = &[at(&[Content], "{\"tool_call\":", Call), at(&[Call], "\n}", Content)];
 
 const CHATML_MOVES: &[Move] = &[
     at(&[Content], "<think>", Reasoning),
@@ -347,6 +371,18 @@ impl Format {
     /// Whether there is anything to take apart.
     pub fn has_markers(&self) -> bool {
         !self.moves.is_empty()
+    }
+
+    /// The format of answers that must call: this, or where it has no calls one that has, of which the model is to be told
+    /// ([`Conversation::with_tools_told`](crate::template::Conversation::with_tools_told)).
+    pub fn for_calls(&'static self) -> &'static Format {
+        let leads_to = |state: State| self.moves.iter().any(|of| of.to == state);
+        let name = match (leads_to(Call) || self.has_headers(), leads_to(Reasoning)) {
+            (true, _) => return self,
+            (false, true) => "generic-think",
+            (false, false) => "generic",
+        };
+        find(name).unwrap_or(self)
     }
 
     /// What an answer to this prompt begins as.

@@ -57,6 +57,11 @@ impl Format {
         self.moves.iter().any(|of| of.to == State::Header)
     }
 
+    /// Whether it is known how reasoning stands in what is said.
+    pub fn has_reasoning(&self) -> bool {
+        self.has_headers() || self.moves.iter().any(|of| of.to == State::Reasoning)
+    }
+
     /// How reasoning stands before an answer to this prompt; `None` where there is none.
     pub fn thinking(&self, prompt: &str) -> Option<Thinking> {
         let open = self.marker(|of| of.from.contains(&State::Content) && of.to == State::Reasoning)?;
@@ -138,6 +143,6 @@ mod tests {
             assert_eq!(ids.len(), times, "{}: {:?}", format.name, answer.calls);
             count += 1;
         }
-        assert_eq!(count, 8);
+        assert_eq!(count, 10);
     }
 }

@@ -58,6 +58,15 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
+/// A part of what an assistant says, which text goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// What it says to the user.
+    Content,
+    /// What it thinks before.
+    Reasoning,
+}
+
 /// What a further piece of text adds to the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {

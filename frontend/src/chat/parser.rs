@@ -11,7 +11,7 @@ use super::grammar::{Circumstances, Found, header};
 use super::markers::Markers;
 use super::reading::Reading;
 use super::tools::TextParameters;
-use super::{Delta, ToolCall};
+use super::{Answer, Delta, Part, ToolCall};
 
 /// Ends of calls that may stand in one call's arguments. Each is an attempt to read the call, so that they cannot be many.
 const MAX_ATTEMPTS: usize = 16;
@@ -49,6 +49,8 @@ pub struct Parser {
     /// Whether something was said already, in content and in reasoning.
     said: [bool; 2],
     next_call: usize,
+    /// Bytes of what was said before the answer, and may still be given as text.
+    before: usize,
     /// What ids of calls begin with that have none of their own, and those that there are already.
     ids: String,
     taken: HashSet<String>,
@@ -74,9 +76,40 @@ impl Parser {
             space: String::new(),
             said: [false; 2],
             next_call: 0,
+            before: 0,
             ids: "call_".to_owned(),
             taken: HashSet::new(),
             deltas: Vec::new(),
+        }
+    }
+
+    /// For an answer that goes on with a message: its text so far, and which part of it that begins in. What that says is given beside, with what may
+    /// still turn out to be the beginning of a marker; of the answer's own text nothing of it is a part. A call that it began is given whole.
+    #[must_use]
+    pub fn continuing(mut self, part: Part, text: &str) -> (Parser, Answer) {
+        self.begin(match part {
+            Part::Content => State::Content,
+            Part::Reasoning => State::Reasoning,
+        });
+        self.behind_marker = false;
+        let mut said = Answer::default();
+        said.extend(self.push(text));
+        let held = [&*self.opening, &*self.space, &*self.buffer].concat();
+        self.before = held.len();
+        said.extend(match self.part() {
+            Some(Part::Content) => vec![Delta::Content(held)],
+            Some(Part::Reasoning) => vec![Delta::Reasoning(held)],
+            None => Vec::new(),
+        });
+        (self, said)
+    }
+
+    /// The part that text goes on with; none within a call, between calls and in a header.
+    pub fn part(&self) -> Option<Part> {
+        match self.state {
+            State::Content => Some(Part::Content),
+            State::Reasoning => Some(Part::Reasoning),
+            State::Section | State::Call | State::Header => None,
         }
     }
 
@@ -179,6 +212,7 @@ impl Parser {
     fn enter(&mut self, step: Move) {
         match step.to {
             State::Content | State::Reasoning | State::Section => {
+                self.before = 0;
                 self.space.clear();
                 self.opening.clear();
                 self.behind_marker = true;
@@ -238,6 +272,7 @@ impl Parser {
         if to == State::Call {
             self.opening = text + step.marker;
         } else {
+            self.before = 0;
             self.opening.clear();
             self.space.clear();
             self.behind_marker = true;
@@ -276,6 +311,7 @@ impl Parser {
     }
 
     fn emit(&mut self, calls: Vec<Found>) {
+        self.before = 0;
         for call in calls {
             let mut id = call.id.unwrap_or_else(|| format!("{}{}", self.ids, self.next_call));
             // What a result names must be one call. Where the model numbered its calls alike, they are numbered on.
@@ -321,7 +357,10 @@ impl Parser {
         self.space.push_str(&text[end..]);
     }
 
-    fn delta(&mut self, text: String) {
+    fn delta(&mut self, mut text: String) {
+        let before = text.floor_char_boundary(self.before);
+        self.before -= before;
+        text.drain(..before);
         if text.is_empty() {
             return;
         }

@@ -5,7 +5,7 @@ use minijinja::value::Value;
 use serde::{Deserialize, Serialize};
 
 use super::{Json, TemplateError};
-use crate::chat::ToolCall;
+use crate::chat::{Part, ToolCall};
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,9 @@ pub struct Conversation {
     pub messages: Vec<Message>,
     /// Whether the prompt ends where the assistant is to begin.
     pub add_generation_prompt: bool,
+    /// The part of the last message that the answer goes on with, which ends the prompt then. Its calls are none, and behind reasoning there is no content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continued: Option<Part>,
     /// The text of the BOS token, or nothing.
     pub bos_token: String,
     /// The text of the EOS token, or nothing.

@@ -59,6 +59,12 @@ pub enum TemplateError {
         /// Its words.
         message: String,
     },
+    /// The last message cannot be gone on with.
+    #[error("an answer cannot go on with the last message: {reason}")]
+    NotContinued {
+        /// Why.
+        reason: String,
+    },
     /// A tool, arguments or a variable are no JSON.
     #[error("what the chat template is given is no JSON: {reason}")]
     Json {

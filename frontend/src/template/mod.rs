@@ -26,6 +26,8 @@
 //! | `lists` | lists in a namespace that templates append to |
 //! | `json` | tools, arguments and variables |
 //! | `conversation` | what a template is rendered with |
+//! | `continuation` | a last message that an answer goes on with |
+//! | `told` | tools in words, for templates that know none |
 //! | [`known`] | formats that many models share, for files without a template |
 //! | `isolate` | the child process, both ends |
 //! | `error` | what can go wrong |
@@ -39,6 +41,7 @@
 //! ```
 
 mod budget;
+mod continuation;
 mod conversation;
 mod error;
 mod functions;
@@ -47,6 +50,7 @@ mod json;
 pub mod known;
 mod lists;
 mod render;
+mod told;
 
 use std::path::Path;
 
@@ -85,7 +89,7 @@ impl ChatTemplate {
     /// # Errors
     /// [`TemplateError`].
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
-        render::render(&self.source, conversation)
+        continuation::render(&self.source, conversation, |closed| render::render(&self.source, closed))
     }
 
     /// Renders in a child process, with all bounds: `helper`, run with [`RENDER_ARGUMENT`], must call
@@ -94,6 +98,6 @@ impl ChatTemplate {
     /// # Errors
     /// [`TemplateError`], also for whatever the template did to the child.
     pub fn render_isolated(&self, helper: &Path, conversation: &Conversation) -> Result<String, TemplateError> {
-        isolate::render(helper, &self.source, conversation)
+        continuation::render(&self.source, conversation, |closed| isolate::render(helper, &self.source, closed))
     }
 }

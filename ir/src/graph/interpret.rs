@@ -1021,13 +1021,16 @@ fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
     out
 }
 
-/// The sum over a row's slots of `p * y`.
+/// The sum over a row's slots of `p * y`; a slot of weight 0 adds nothing, whatever its row is.
 fn combine(y: &[f32], p: &[f32], slots: usize, n: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len() / slots);
     for (y, p) in y.chunks_exact(slots * n).zip(p.chunks_exact(slots)) {
         out.extend((0..n).map(|i| {
-            let sum: f64 = p.iter().enumerate().map(|(j, &p)| f64::from(p) * f64::from(y[j * n + i])).sum();
-            sum as f32
+            let product = |(j, &p): (usize, &f32)| {
+                let y = f64::from(y[j * n + i]);
+                f64::from(p) * if p == 0.0 { 0.0_f64.copysign(y) } else { y }
+            };
+            p.iter().enumerate().map(product).sum::<f64>() as f32
         }));
     }
     out

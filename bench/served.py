@@ -1,0 +1,66 @@
+"""A server that a script beside starts, asks over HTTP and ends: `ixc serve`, or another with llama-server's arguments."""
+
+import contextlib
+import http.client
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+# Seconds: a large model is packed, or read from a slow drive, before it answers.
+STARTS_IN = 600
+# Seconds for the last answers, and for what is kept.
+ENDS_IN = 60
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """A program on a free port of this machine, once it says that it is well."""
+
+    def __init__(self, command, log=subprocess.DEVNULL):
+        self.port = free_port()
+        command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        begun = time.monotonic()
+        while time.monotonic() - begun < STARTS_IN:
+            if self.process.poll() is not None:
+                sys.exit(f"it has ended: {shlex.join(command)}")
+            try:
+                if self.ask("GET", "/health", timeout=5)[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        sys.exit(f"it does not begin: {shlex.join(command)}")
+
+    @contextlib.contextmanager
+    def answer(self, method, path, body=None, timeout=STARTS_IN):
+        """An answer, whose body is still to be read."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def ask(self, method, path, body=None, timeout=STARTS_IN):
+        """Status, text and headers of an answer."""
+        with self.answer(method, path, body, timeout) as answer:
+            return answer.status, answer.read().decode(errors="replace"), answer.headers
+
+    def end(self):
+        """Its status; one that does not end is killed."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(ENDS_IN)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
