@@ -258,10 +258,16 @@ impl Args {
             }
             false => tune::By::Model { place: self.place },
         };
-        said.line(&spec.to_string());
-        said.line(&Args::said(setting));
-        said.head();
-        let found = tune(spec, (setting.target, &setting.caches), by, &mut |row| said.row(row))?;
+        // What cannot be tuned has no table.
+        let mut is_begun = false;
+        let found = tune(spec, (setting.target, &setting.caches), by, &mut |row| {
+            if !std::mem::replace(&mut is_begun, true) {
+                said.line(&spec.to_string());
+                said.line(&Args::said(setting));
+                said.head();
+            }
+            said.row(row);
+        })?;
         let chosen = self.choose.as_deref().map(|what| found.candidate(what)).transpose()?;
         let by_hand = chosen.is_some();
         let winner = chosen.or(found.winner.clone());
