@@ -89,7 +89,7 @@ fn what_predicting_did_is_said_as_json() {
     let memory = budget();
     let run = |more: &[&str]| -> Value {
         let mut command = ixc(TEXT);
-        command.arg(demo_model()).args(["--stats=json", "--temp", "0"]).args(more);
+        command.arg(demo_model()).arg("--stats=json").args(more);
         let output = command.output().unwrap();
         let said = stderr(&output);
         assert!(output.status.success(), "{said}");
