@@ -88,8 +88,9 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
 fn what_predicting_did_is_said_as_json() {
     let memory = budget();
     let run = |more: &[&str]| -> Value {
-        let mut command = ixc(TEXT);
-        command.arg(demo_model()).arg("--stats=json").args(more);
+        let words = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "--no-chat", "--stats=json"];
+        let mut command = ixc(words);
+        command.arg(demo_model()).args(more);
         let output = command.output().unwrap();
         let said = stderr(&output);
         assert!(output.status.success(), "{said}");
