@@ -215,7 +215,7 @@ pub fn scheduled(model: &Model, fused: &Module, options: &Options) -> Result<Pla
     plan_of(run_on(model, fused, options, &manager::plan_passes())?)
 }
 
-fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
+pub(crate) fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
     match ir {
         Ir::Plan(plan) => Ok(*plan),
         other @ (Ir::Graph(_) | Ir::Draft(_)) => {

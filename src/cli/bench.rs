@@ -119,6 +119,9 @@ struct Row {
     bytes_read_per_token: f64,
     /// The drive's rate while experts were missed, as a part of what it gave by itself before and after each round: the median.
     drive_share: Option<f64>,
+    /// What predicting experts did in this and earlier rows of the same threads, where they are streamed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefetch: Option<serde_json::Value>,
     /// How the time of a token compares with computing alone, reading alone and what was predicted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<String>,
@@ -276,6 +279,7 @@ impl Row {
             deferral: None,
             bytes_read_per_token: 0.0,
             drive_share: None,
+            prefetch: None,
             forecast: Vec::new(),
         }
     }
@@ -286,6 +290,7 @@ impl Row {
         let tokens = rounds.rates.len() * self.tokens;
         self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
         self.drive_share = middle_of(rounds.shares);
+        self.prefetch = streaming::facts(session.engine());
         // What is predicted is an empty context.
         let known =
             path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, session.threads(), session.target()));

@@ -8,12 +8,14 @@ use std::time::Duration;
 use ixc::forecast::{PROMPT, Remembered, Routing, forecast};
 use ixc::machine::drive::{Choice, Origin};
 use ixc::machine::system;
+use ixc::runtime::engine::Engine;
 use ixc::runtime::page_cache_hints::Advised;
 use ixc::runtime::stream::counters::Counters;
-use ixc::runtime::stream::predict::{Report, Tally};
+use ixc::runtime::stream::predict::{Report, Strategy, Tally};
 use ixc::runtime::stream::store::stats::{GroupStats, Stats};
 use ixc::runtime::stream::store::{CHUNK, ExpertCache};
 use ixc::timing::{Overlap, Phase};
+use serde_json::{Value as Json, json};
 
 use super::output::{Bytes, Printable, counted, note};
 
@@ -125,6 +127,54 @@ pub fn predictions(report: &Report) {
     };
     let cells: Vec<String> = used.iter().map(|(_, tallies)| sum(tallies)).collect();
     note!("all       {}", cells.join("  "));
+}
+
+/// What predicting experts did since the model was loaded, as JSON: which way is in use and over which others, what was read ahead, and how each way did, used or
+/// not, in every layer and in all. Nothing where no expert is streamed.
+pub fn facts(engine: &Engine) -> Option<Json> {
+    let (store, report) = (engine.stream()?, engine.predictions()?);
+    let read = GroupStats::sum(&store.stats().groups);
+    let rejected = |(what, why): &(String, String)| json!({ "what": what, "why": why });
+    let decided = report.decided.as_ref().map(|decided| {
+        json!({
+            "chosen": decided.chosen,
+            "why": decided.why,
+            "rejected": decided.rejected.iter().map(rejected).collect::<Vec<_>>(),
+        })
+    });
+    let strategy = |(strategy, layers): &(Strategy, Vec<Tally>)| {
+        let mut all = Tally::default();
+        layers.iter().for_each(|tally| all += *tally);
+        json!({
+            "strategy": strategy.to_string(),
+            "all": tally_facts(&all),
+            "layers": layers.iter().map(tally_facts).collect::<Vec<_>>(),
+        })
+    };
+    Some(json!({
+        "now": report.now,
+        "decided": decided,
+        "read_bytes": read.predicted_bytes,
+        "right_bytes": read.right_bytes,
+        "wasted_bytes": read.wasted_bytes,
+        "cancelled": read.cancelled,
+        "strategies": report.tallies.iter().map(strategy).collect::<Vec<_>>(),
+    }))
+}
+
+fn tally_facts(tally: &Tally) -> Json {
+    let Tally { chosen, predicted, right, useful, useless, wasted_bytes, saved } = *tally;
+    json!({
+        "chosen": chosen,
+        "predicted": predicted,
+        "right": right,
+        "useful": useful,
+        "useless": useless,
+        "wasted_bytes": wasted_bytes,
+        "saved_seconds": saved.as_secs_f64(),
+        "recall": tally.recall(),
+        "precision": tally.precision(),
+    })
 }
 
 /// Recall, precision, what would be read for nothing, and the most that waiting could be shortened by.

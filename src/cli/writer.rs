@@ -237,6 +237,7 @@ impl Writer<'_> {
             "decode": part(&generation.decode, &generation.spent.decode),
             "guessed": guessed,
             "deferred": self.wanted.streaming.defer(),
+            "prefetch": streaming::facts(session.engine()),
             "seed": self.seed,
             "peak_memory": ixc::machine::system::peak_memory(),
         });

@@ -59,7 +59,7 @@ pub enum KernelError {
         names: Vec<String>,
     },
     /// A model with several such kernels.
-    #[error("\"{name}\" could be several kernels of {model}: {}", some(names))]
+    #[error("{} could be several kernels of {model}: {}", if name.is_empty() { "what is chosen".to_owned() } else { format!("\"{name}\"") }, some(names))]
     Several {
         /// The model.
         model: String,

@@ -100,6 +100,27 @@ pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result
     of_model(model, name, target, selection)
 }
 
+/// The model of which `text` means a kernel, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'t> {
+    /// Its path; none for the built-in one.
+    pub path: Option<&'t Path>,
+    /// Whether no kernel of it is named.
+    pub is_whole: bool,
+}
+
+/// The model that `text` names, by itself or before a kernel's name; nothing where it means a kernel of none.
+pub fn model_of(text: &str) -> Option<Named<'_>> {
+    let text = text.trim();
+    if catalogue::find(text).is_some() || text.contains('=') || text.ends_with(".ix") {
+        return None;
+    }
+    // A path may have a colon in it.
+    let parts = [Some((text, true)), text.rsplit_once(':').map(|(model, _)| (model, false))];
+    let (name, is_whole) = parts.into_iter().flatten().find(|(name, _)| *name == DEMO || Path::new(name).exists())?;
+    Some(Named { path: (name != DEMO).then(|| Path::new(name)), is_whole })
+}
+
 /// Whether a kernel of this spec is called so, for any target or without one.
 fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
     let rest = name.strip_prefix(&spec.name());

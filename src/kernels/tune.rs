@@ -1,13 +1,21 @@
 //! Which width, chunk and pace of a product's kernel is fastest: candidates, measured in turn with the one that the pass `tile` chooses.
 //!
 //! ```text
-//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
+//! ixc kernel tune model.gguf                                                    all products that take time, in the model
+//! ixc kernel tune model.gguf:gemm_q6_k                                          one of them
+//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv       in a model that has nothing else
 //! ```
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | `steps` | time of a product in steps of an engine |
+//! | `made` | a model of one product |
+//! | [`model`] | all products of a model that take time, and whether the model gains |
 //!
 //! The search goes from one thing to the next, each with the best of those before: first how wide items or bands are and how many rows of activations
 //! they have, then how far ahead is read, then how often loops are unrolled. These are all that a kernel can be without other bits: which kernel does
-//! how many rows decides in which order floats are added, so it is not searched, nor is any format. A candidate whose results are other
-//! than those of the same kernel at its own pace is an error.
+//! how many rows decides in which order floats are added, so it is not searched, nor is any format. A candidate with which a step gives other
+//! bits is an error.
 //!
 //! What wins is measured again, so that the luckiest of many is not taken for the fastest, and must be faster by more than the rounds are apart.
 
@@ -22,11 +30,17 @@ use ixc_passes::tuned::Choice;
 use ixc_targets::{CoreCaches, Target};
 use serde::Serialize;
 
-use super::bench::{Place, in_turn};
+use super::bench::Place;
 use super::choose::Chosen;
 use super::run::{Case, Engine, Sizes};
-use super::{KernelError, diff, show};
+use super::{KernelError, show};
 use crate::Error;
+
+mod made;
+pub mod model;
+mod steps;
+
+use steps::Steps;
 
 /// Bytes ahead that are tried.
 const AHEAD: [u32; 5] = [0, 1024, 2048, 4096, 8192];
@@ -35,15 +49,22 @@ const UNROLLED: [u32; 2] = [2, 4];
 /// How much faster something must be by a model, which says no more than this exactly.
 const MODEL_SPREAD: f64 = 0.01;
 
+/// Rows of activations of a step for the kernel for most rows, where nothing else is said: a part of a prompt.
+const PROMPT_ROWS: u32 = 512;
+
 /// How candidates are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum By {
-    /// By their time here, of so many rounds that are taken in turn.
+    /// By their time here, of so many rounds that are taken in turn, in steps of a model that has nothing else.
     Time {
-        /// Where the buffers lie.
+        /// Where weights lie: in memory, where there are more than any cache holds, or where a few leave them.
         place: Place,
         /// Rounds.
         rounds: u32,
+        /// Rows of activations of a step; where nothing is said, 512 for the kernel for most rows, and one for that for few.
+        rows: Option<u32>,
+        /// Threads, and how they are bound.
+        run: ixc_runtime::engine::Options,
     },
     /// By the cycles that the target's model counts.
     Model {
@@ -94,6 +115,8 @@ pub struct Found {
     pub winner: Option<(Row, Choice)>,
     /// The fastest, measured again, where it is not faster by enough.
     pub close: Option<Row>,
+    /// Threads, and rows of activations of a step, where it was measured and not counted.
+    pub measured: Option<(usize, u32)>,
 }
 
 impl Found {
@@ -126,16 +149,48 @@ struct Search<'s> {
     spec: &'s KernelSpec,
     cut: Cut,
     target: Target,
-    by: By,
-    /// Rows of activations of a call, where they do not follow from the chunk.
-    activations: u32,
+    /// How the weight is cut by the caches.
+    own: String,
     /// The part of the weight, and the kernel in it.
     part: RowTiles,
     each: Use,
     /// Whether it is the kernel for most rows, by which items are cut.
     is_last: bool,
+    /// Whether it is that for few.
+    is_first: bool,
     default: Try,
-    default_case: Case,
+}
+
+/// What compares candidates.
+enum Compare<'a, 'm> {
+    /// Steps of so many rows.
+    Steps { steps: &'a mut Steps<'m>, rows: u32, rounds: u32 },
+    /// The target's model.
+    Model { place: Place },
+}
+
+impl Compare<'_, '_> {
+    /// The cost of what the caches choose, and a row for each candidate; of more rounds where it is for the last time.
+    fn rows(&mut self, search: &Search<'_>, tries: &[Try], is_last: bool) -> Result<(f64, Vec<Row>), Error> {
+        match self {
+            Compare::Steps { steps, rows, rounds } => {
+                steps.compare(search, tries, (*rows, if is_last { 2 * *rounds } else { *rounds }))
+            }
+            Compare::Model { place } => {
+                let own = search.cycles(&search.default, *place)?;
+                let row = |each: &Try| {
+                    let cost = search.cycles(each, *place)?;
+                    Ok(search.row(each, cost, [own / cost; 3]))
+                };
+                Ok((own, tries.iter().map(row).collect::<Result<_, Error>>()?))
+            }
+        }
+    }
+
+    /// Whether it knows what reading ahead is good for.
+    fn knows_prefetches(&self) -> bool {
+        matches!(self, Compare::Steps { .. })
+    }
 }
 
 /// Searches, and shows each candidate as it is measured.
@@ -149,62 +204,23 @@ pub fn tune(
     by: By,
     watch: &mut dyn FnMut(&Row),
 ) -> Result<Found, Error> {
-    let search = Search::new(spec, target, caches, by)?;
-    let (own, why) = by_caches(&search.cut.weight, target, caches);
-    tracing::debug!(%own, why, "tuning");
-    let default = search.default;
-    let default_row = match by {
-        By::Time { .. } => search.measure(&default, None)?,
-        By::Model { .. } => Row { ratio: [1.0; 3], ..search.measure(&default, None)? },
-    };
-    let (mut rows, mut choices): (Vec<Row>, Vec<Choice>) = Default::default();
-    let mut best = (1.0, default);
-    let mut stage = |tries: Vec<Try>, best: &mut (f64, Try)| -> Result<(), Error> {
-        for each in tries {
-            let Some(row) = search.candidate(&each)? else { continue };
-            watch(&row);
-            if row.ratio[0] > best.0 {
-                *best = (row.ratio[0], each);
-            }
-            rows.push(row);
-            choices.push(search.choice(&each));
+    let search = Search::new(spec, target, caches)?;
+    match by {
+        By::Time { place, rounds, rows, run } => {
+            let rows = rows.unwrap_or_else(|| search.rows_of_step(PROMPT_ROWS));
+            let mut steps = made::steps(spec, (target, caches), (place, rows), &run)?;
+            search.run(caches, &mut Compare::Steps { steps: &mut steps, rows, rounds }, watch)
         }
-        Ok(())
-    };
-    stage(search.shapes(caches), &mut best)?;
-    if matches!(by, By::Time { .. }) {
-        // No model knows what a prefetch is good for.
-        let pace = |ahead| Pace { ahead, ..best.1.pace };
-        let paces = AHEAD.into_iter().filter(|ahead| *ahead != best.1.pace.ahead).map(pace);
-        let tries = paces.map(|pace| Try { pace, ..best.1 }).collect();
-        stage(tries, &mut best)?;
+        By::Model { place } => search.run(caches, &mut Compare::Model { place }, watch),
     }
-    let tries = UNROLLED.into_iter().map(|unroll| Try { pace: Pace { unroll, ..best.1.pace }, ..best.1 }).collect();
-    stage(tries, &mut best)?;
-    let kernel = (search.cut.weight, search.cut.strategy);
-    let own = own.to_string();
-    let mut found = Found { kernel, own, default: default_row, rows, choices, winner: None, close: None };
-    if best.1 != default {
-        let again = match by {
-            By::Time { place, rounds } => search.measure(&best.1, Some(By::Time { place, rounds: 2 * rounds }))?,
-            By::Model { .. } => search.measure(&best.1, None)?,
-        };
-        match again.is_faster() {
-            true => {
-                search.check(&best.1)?;
-                found.winner = Some((again, search.choice(&best.1)));
-            }
-            false => found.close = Some(again),
-        }
-    }
-    Ok(found)
 }
 
 impl<'s> Search<'s> {
-    fn new(spec: &'s KernelSpec, target: Target, caches: &CoreCaches, by: By) -> Result<Search<'s>, Error> {
+    fn new(spec: &'s KernelSpec, target: Target, caches: &CoreCaches) -> Result<Search<'s>, Error> {
         let refused = |why: String| KernelError::NotTuned { spec: spec.to_string(), why };
         let cut = Cut::of(spec).ok_or_else(|| refused("it is no product with a weight".into()))?;
-        let (own, _) = by_caches(&cut.weight, target, caches);
+        let (own, why) = by_caches(&cut.weight, target, caches);
+        tracing::debug!(%own, why, "tuning");
         let part = own.parts.first().cloned().ok_or_else(|| refused("its weight has no rows".into()))?;
         let position = part.uses.iter().position(|each| each.strategy == cut.strategy);
         let position =
@@ -213,10 +229,83 @@ impl<'s> Search<'s> {
         let number = |rows: u64| u32::try_from(rows).unwrap_or(u32::MAX);
         let tile = each.band.unwrap_or_else(|| number(part.rows));
         let default = Try { tile, chunk: each.row_chunk, pace: Pace::default() };
-        // A token at a time is what few rows are for.
-        let activations = if is_last { each.row_chunk } else { 1 };
-        let default_case = case_of(spec, &default, target, activations)?;
-        Ok(Search { spec, cut, target, by, activations, part, each, is_last, default, default_case })
+        let own = own.to_string();
+        Ok(Search { spec, cut, target, own, part, each, is_last, is_first: position == 0, default })
+    }
+
+    /// Rows of a step that it is for: those of a prompt, a token, or the most that it is used for.
+    fn rows_of_step(&self, prompt: u32) -> u32 {
+        match (self.is_last, self.is_first) {
+            (true, _) => prompt,
+            (false, true) => 1,
+            (false, false) => self.each.up_to_rows.min(prompt),
+        }
+    }
+
+    fn run(
+        self,
+        caches: &CoreCaches,
+        compare: &mut Compare<'_, '_>,
+        watch: &mut dyn FnMut(&Row),
+    ) -> Result<Found, Error> {
+        let (mut rows, mut choices): (Vec<Row>, Vec<Choice>) = Default::default();
+        let mut best = (1.0, self.default);
+        let mut default_cost = None;
+        let mut stage = |tries: Vec<Try>, best: &mut (f64, Try), compare: &mut Compare<'_, '_>| -> Result<(), Error> {
+            let mut others = Vec::new();
+            for each in tries {
+                if self.is_other(&each)? {
+                    others.push(each);
+                }
+            }
+            if others.is_empty() {
+                return Ok(());
+            }
+            let (cost, found) = compare.rows(&self, &others, false)?;
+            default_cost.get_or_insert(cost);
+            for (each, row) in others.into_iter().zip(found) {
+                watch(&row);
+                if row.ratio[0] > best.0 {
+                    *best = (row.ratio[0], each);
+                }
+                rows.push(row);
+                choices.push(self.choice(&each));
+            }
+            Ok(())
+        };
+        stage(self.shapes(caches), &mut best, compare)?;
+        if compare.knows_prefetches() {
+            let pace = |ahead| Pace { ahead, ..best.1.pace };
+            let paces = AHEAD.into_iter().filter(|ahead| *ahead != best.1.pace.ahead).map(pace);
+            let tries = paces.map(|pace| Try { pace, ..best.1 }).collect();
+            stage(tries, &mut best, compare)?;
+        }
+        let tries = UNROLLED.into_iter().map(|unroll| Try { pace: Pace { unroll, ..best.1.pace }, ..best.1 }).collect();
+        stage(tries, &mut best, compare)?;
+        let cost = match default_cost {
+            Some(cost) => cost,
+            None => compare.rows(&self, &[], false)?.0,
+        };
+        let (mut winner, mut close) = (None, None);
+        if best.1 != self.default {
+            let again = compare.rows(&self, &[best.1], true)?.1;
+            for again in again {
+                match again.is_faster() {
+                    true => {
+                        self.check(&best.1)?;
+                        winner = Some((again, self.choice(&best.1)));
+                    }
+                    false => close = Some(again),
+                }
+            }
+        }
+        let default = self.row(&self.default, cost, [1.0; 3]);
+        let kernel = (self.cut.weight, self.cut.strategy);
+        let measured = match compare {
+            Compare::Steps { steps, rows, .. } => Some((steps.threads(), *rows)),
+            Compare::Model { .. } => None,
+        };
+        Ok(Found { kernel, own: self.own, default, rows, choices, winner, close, measured })
     }
 
     /// Widths and chunks, without the one that the caches choose.
@@ -246,24 +335,13 @@ impl<'s> Search<'s> {
         tries
     }
 
-    /// Measures a candidate; none where it is the kernel that is there already.
-    fn candidate(&self, each: &Try) -> Result<Option<Row>, Error> {
-        let case = self.case(each)?;
-        let plain = self.case(&Try { pace: Pace::default(), ..*each })?;
-        if each.pace != Pace::default() {
-            if case.chosen.kernel.body == plain.chosen.kernel.body {
-                return Ok(None);
-            }
-            // Inputs follow from a spec's name: both get those of the one.
-            let case = Case { before: plain.before.clone(), ..case };
-            if let Some(first) =
-                diff::results(&plain, &case, self.engine())?.into_iter().find_map(|buffer| buffer.first)
-            {
-                let (kernel, difference) = (case.chosen.kernel.name, first.to_string());
-                return Err(KernelError::Differs { kernel, engine: self.engine().name(), difference }.into());
-            }
+    /// Whether a candidate is another kernel than the one at the pace that nobody chose.
+    fn is_other(&self, each: &Try) -> Result<bool, Error> {
+        if each.pace == Pace::default() {
+            return Ok(true);
         }
-        self.measure(each, None).map(Some)
+        let body = |each: &Try| Ok::<_, Error>(generate(&self.spec_of(each)?, self.target)?.body);
+        Ok(body(each)? != body(&Try { pace: Pace::default(), ..*each })?)
     }
 
     fn engine(&self) -> Engine {
@@ -282,42 +360,36 @@ impl<'s> Search<'s> {
         }
     }
 
+    /// Rows of activations of a call.
     fn rows_of(&self, each: &Try) -> u32 {
-        if self.is_last { each.chunk } else { self.activations }
+        // A token at a time is what few rows are for.
+        if self.is_last { each.chunk } else { 1 }
+    }
+
+    fn spec_of(&self, each: &Try) -> Result<KernelSpec, KernelError> {
+        let refused =
+            || KernelError::NotTuned { spec: self.spec.to_string(), why: "it is no product with a weight".into() };
+        Cut::other(self.spec, each.tile, each.chunk, each.pace).ok_or_else(refused)
     }
 
     fn case(&self, each: &Try) -> Result<Case, Error> {
-        case_of(self.spec, each, self.target, self.rows_of(each))
+        let (spec, rows) = (self.spec_of(each)?, self.rows_of(each));
+        let kernel = generate(&spec, self.target)?;
+        let chosen = Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target: self.target, kernel };
+        Case::new(chosen, Some(Sizes::Rows(rows)), 0)
     }
 
-    fn measure(&self, each: &Try, by: Option<By>) -> Result<Row, Error> {
-        let case = self.case(each)?;
-        // Calls for the whole weight, and a row.
-        let share =
-            |each: &Try| self.cut.weight.n as f64 / f64::from(each.tile.max(1)) / f64::from(self.rows_of(each).max(1));
-        let (own, other) = (share(&self.default), share(each));
-        let (cost, ratio) = match by.unwrap_or(self.by) {
-            By::Time { place, rounds } => {
-                let pairs = in_turn([&self.default_case, &case], place, rounds)?;
-                let sorted = |mut values: Vec<f64>| {
-                    values.sort_by(f64::total_cmp);
-                    values
-                };
-                let at = |values: &[f64], share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
-                let ratios = sorted(pairs.iter().map(|[a, b]| a * own / (b * other)).collect());
-                let costs = sorted(pairs.iter().map(|[_, b]| b * other).collect());
-                (at(&costs, 0.5), [at(&ratios, 0.5), at(&ratios, 0.25), at(&ratios, 0.75)])
-            }
-            By::Model { place } => {
-                let cost = cycles(&case, place)? * other;
-                let ratio = cycles(&self.default_case, place)? * own / cost;
-                (cost, [ratio; 3])
-            }
-        };
+    /// Cycles for the whole weight, and a row.
+    fn cycles(&self, each: &Try, place: Place) -> Result<f64, Error> {
+        let calls = self.cut.weight.n as f64 / f64::from(each.tile.max(1)) / f64::from(self.rows_of(each).max(1));
+        Ok(cycles(&self.case(each)?, place)? * calls)
+    }
+
+    fn row(&self, each: &Try, cost: f64, ratio: [f64; 3]) -> Row {
         let what = self.choice(each).to_string();
         let what = what.split_once(": ").map_or(what.clone(), |(_, said)| said.to_owned());
-        let spec = case.chosen.spec.map_or(String::new(), |spec| spec.to_string());
-        Ok(Row { what, spec, cost, ratio })
+        let spec = self.spec_of(each).map_or(String::new(), |spec| spec.to_string());
+        Row { what, spec, cost, ratio }
     }
 
     fn choice(&self, each: &Try) -> Choice {
@@ -327,14 +399,6 @@ impl<'s> Search<'s> {
         let band = (!self.is_last && each.tile != self.default.tile).then_some(each.tile);
         Choice { weight, rows, strategy, row_chunk, band, pace: each.pace }
     }
-}
-
-fn case_of(spec: &KernelSpec, each: &Try, target: Target, rows: u32) -> Result<Case, Error> {
-    let refused = || KernelError::NotTuned { spec: spec.to_string(), why: "it is no product with a weight".into() };
-    let spec = Cut::other(spec, each.tile, each.chunk, each.pace).ok_or_else(refused)?;
-    let kernel = generate(&spec, target)?;
-    let chosen = Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target, kernel };
-    Case::new(chosen, Some(Sizes::Rows(rows)), 0)
 }
 
 /// Cycles of a call by the target's model.
@@ -375,7 +439,8 @@ mod tests {
 
     #[test]
     fn candidates_are_measured_in_turn_with_what_the_caches_choose() {
-        let by = By::Time { place: Place::Caches, rounds: 2 };
+        let run = ixc_runtime::engine::Options { threads: Some(2), ..Default::default() };
+        let by = By::Time { place: Place::Caches, rounds: 2, rows: None, run };
         let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
         assert!(few.own.contains("gemv<=5/5"), "{}", few.own);
         // Reading ahead, and unrolled loops where there are some.
@@ -392,14 +457,14 @@ mod tests {
     fn a_model_says_which_is_faster_where_nothing_can_run() {
         let by = By::Model { place: Place::Memory };
         let zen4 = Target::from_name("zen4").unwrap();
-        let many = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by).unwrap();
+        let many = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by.clone()).unwrap();
         assert!(many.rows.iter().any(|row| row.what.starts_with("rows=16 gemm/")), "{:?}", many.rows);
         assert!(many.rows.iter().all(|row| row.ratio[1] == row.ratio[2]), "{:?}", many.rows);
         if let Some((row, choice)) = &many.winner {
             let all = many.rows.iter().map(|row| row.ratio[0]).fold(1.0, f64::max);
             assert!(row.ratio[0] == all && choice.strategy == MatmulStrategy::Gemm, "{row:?}");
         }
-        let error = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=tiles", zen4, by).unwrap_err();
+        let error = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=tiles", zen4, by.clone()).unwrap_err();
         assert!(error.to_string().contains("cuts its weight into rows="), "{error}");
         let error = found("softmax n=64", zen4, by).unwrap_err();
         assert!(error.to_string().contains("no product with a weight"), "{error}");

@@ -81,19 +81,30 @@ fn label(text: &str) -> Option<String> {
     (!rest.contains(['"', '<', '>', '&', '`', ';'])).then(|| label + rest)
 }
 
-/// Reads a flowchart of Mermaid: a statement a line.
+/// Reads a flowchart of Mermaid: a statement a line, of those of its grammar (`flow.jison`) that drawings use. Names of graphs are told apart from those of nodes, and no name is a
+/// word of the language.
+///
+/// ```text
+/// line := 'subgraph' GRAPH '["' LABEL '"]' | 'end' | NODE ('["' LABEL '"]' | '(["' LABEL '"])') | NODE ARROW [ '|"' LABEL '"|' ] NODE
+/// ```
 fn read_mermaid(text: &str) -> Option<Read> {
     let mut read = Read::default();
-    let mut depth = 0;
+    let (mut depth, mut titles) = (0, std::collections::BTreeSet::new());
     let is_id = |id: &str| id.strip_prefix('n').is_some_and(|id| id.parse::<usize>().is_ok());
     let (first, lines) = text.split_once('\n')?;
     if first != "flowchart TD" {
         return None;
     }
     for line in lines.lines().map(str::trim) {
-        if line.starts_with("subgraph ") {
+        if let Some(graph) = line.strip_prefix("subgraph ") {
+            let (id, title) = graph.strip_suffix("\"]")?.split_once("[\"")?;
+            let is_new = id.strip_prefix('g').is_some_and(|id| id.parse::<usize>().is_ok());
+            // An empty title would be none.
+            if !is_new || !titles.insert(id.to_owned()) || label(title)?.is_empty() {
+                return None;
+            }
             depth += 1;
-        } else if line == "end" {
+        } else if line == "end" && depth > 0 {
             depth -= 1;
         } else if let Some((from, rest)) =
             line.split_once(" -->").or_else(|| line.split_once(" -.->")).filter(|(from, _)| is_id(from))
@@ -190,6 +201,21 @@ fn hostile_names_stay_labels() {
     assert!(found.contains(r##"];\u{a}b --> c #quot; &#1;&lt; <b>`x`</b>"##) && !found.contains('\u{1b}'), "{found}");
 }
 
+/// Several functions are parts of one flowchart, with names of their own.
+#[test]
+fn functions_are_parts_of_one_flowchart() {
+    let folder = scratch("drawings-of-functions");
+    let file = folder.join("two.ix");
+    let function = |name: &str| {
+        format!("func @{name}(%x: f32[T, 4]) -> (f32[T, 4]) {{\n  %a = silu %x : f32[T, 4]\n  return %a\n}}\n")
+    };
+    fs::write(&file, function("first") + &function("second")).unwrap();
+    let text = stdout(ixc(["opt", file.to_str().unwrap(), "--format", "mermaid"]));
+    let read = read_mermaid(&text).unwrap_or_else(|| panic!("{text}"));
+    assert!(text.matches("  subgraph g").count() == 2 && text.contains("first") && text.contains("second"), "{text}");
+    assert_eq!(read.nodes.values().filter(|label| label.starts_with("silu")).count(), 2, "{text}");
+}
+
 #[test]
 fn what_is_no_drawing_is_not_read() {
     for wrong in
@@ -202,6 +228,11 @@ fn what_is_no_drawing_is_not_read() {
         "flowchart TD\n  n0[\"<b>\"]\n",
         "flowchart TD\n  n0[\"a\"b\"]\n",
         "flowchart TD\n  n0 -->|\"x\"| m\n",
+        "flowchart TD\n  subgraph g0\n  end\n",
+        "flowchart TD\n  subgraph end[\"x\"]\n  end\n",
+        "flowchart TD\n  subgraph g0[\"a\"]\n  end\n  subgraph g0[\"b\"]\n  end\n",
+        "flowchart TD\n  end\n",
+        "flowchart TD\n  subgraph g0[\"a\"]\n",
     ] {
         assert_eq!(read_mermaid(wrong), None, "{wrong}");
     }

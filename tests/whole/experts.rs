@@ -83,6 +83,46 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "{}");
 }
 
+/// What `--stats` says of predicting experts in words stands in its JSON, too, and in that of `bench`; where nothing is streamed there is none.
+#[test]
+fn what_predicting_did_is_said_as_json() {
+    let memory = budget();
+    let run = |more: &[&str]| -> Value {
+        let words = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "--no-chat", "--stats=json"];
+        let mut command = ixc(words);
+        command.arg(demo_model()).args(more);
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.success(), "{said}");
+        serde_json::from_str(said.lines().last().unwrap()).unwrap()
+    };
+    assert!(run(&[])["prefetch"].is_null());
+    let facts = &run(&["--memory", &memory, "--prefetch", "previous"])["prefetch"];
+    assert!(facts["now"].as_str().unwrap().contains("previous") && facts["decided"].is_null(), "{facts:#}");
+    let strategies = facts["strategies"].as_array().unwrap();
+    let previous = strategies.iter().find(|each| each["strategy"] == "previous").unwrap();
+    let number = |of: &Value, what: &str| of[what].as_u64().unwrap_or_else(|| panic!("{what}: {of:#}"));
+    let (all, layers) = (&previous["all"], previous["layers"].as_array().unwrap());
+    for what in ["chosen", "predicted", "right", "useful", "useless", "wasted_bytes"] {
+        assert_eq!(layers.iter().map(|layer| number(layer, what)).sum::<u64>(), number(all, what), "{what}");
+    }
+    assert!(layers.len() == 4 && number(all, "predicted") >= number(all, "right"), "{previous:#}");
+    let recall = number(all, "right") as f64 / number(all, "chosen") as f64;
+    assert!((all["recall"].as_f64().unwrap() - recall).abs() < 1e-9, "{all:#}");
+    // What was read ahead came true, was given up, or is there still.
+    assert!(number(facts, "read_bytes") >= number(facts, "right_bytes") + number(facts, "wasted_bytes"), "{facts:#}");
+    let auto = &run(&["--memory", &memory])["prefetch"];
+    assert!(auto["decided"]["chosen"].is_string() && auto["decided"]["rejected"].is_array(), "{auto:#}");
+    let bench = |more: &[&str]| -> Value {
+        let mut command = ixc(["bench", "-p", "0", "-n", "8", "-r", "1", "--json"]);
+        command.arg(demo_model()).args(more);
+        serde_json::from_str(&stdout(command)).unwrap()
+    };
+    let rows = bench(&["--memory", &memory]);
+    assert!(rows["rows"][0]["prefetch"]["strategies"].is_array(), "{rows:#}");
+    assert!(bench(&[])["rows"][0].get("prefetch").is_none());
+}
+
 #[test]
 fn what_is_no_record_of_this_model_is_refused() {
     let folder = scratch("experts_refused");

@@ -30,6 +30,8 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
     assert!(candidates.iter().any(|row| row["what"].as_str().unwrap().contains("@0/1")), "{facts:#}");
     assert!(facts["tiling"].as_str().unwrap().contains("gemv<=5/5"), "{facts:#}");
     assert_eq!(facts["winner"].is_null(), !file.exists());
+    // As a model decodes: a token at a time.
+    assert!(facts["rows"] == 1 && facts["threads"].as_u64() >= Some(1), "{facts:#}");
     // What is said to be faster was measured so, twice.
     if let Some(ratio) = facts["winner"]["measured"]["ratio"].as_array() {
         let ratio: Vec<f64> = ratio.iter().map(|value| value.as_f64().unwrap()).collect();
@@ -63,6 +65,46 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
     assert!(stderr(&output).contains("name a file to write with -o"), "{}", stderr(&output));
     let table = stdout(ixc(by_model.into_iter().chain([foreign.name(), "-o", zen4.to_str().unwrap()])));
     assert!(table.contains("cycles/row") && table.contains("the model of "), "{table}");
+}
+
+/// A model is tuned in its own steps: each product that takes time, and then whole steps, which decide what is kept.
+#[test]
+fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
+    let folder = scratch("kernel-tune-model");
+    let (file, model) = (folder.join("tuned.json"), demo_model());
+    let model = model.to_str().unwrap();
+    let more = ["-r", "2", "-t", "2", "--rows", "32", "--least", "0.05", "-o", file.to_str().unwrap(), "--json"];
+    let facts: Json = serde_json::from_str(&stdout(ixc(["kernel", "tune", model].into_iter().chain(more)))).unwrap();
+    assert_eq!((&facts["threads"], &facts["prompt"]), (&2.into(), &32.into()));
+    let kernels = facts["kernels"].as_array().unwrap();
+    assert!(!kernels.is_empty() && kernels.iter().all(|kernel| kernel["rows"] == 1 || kernel["rows"] == 32));
+    let mut kept = 0;
+    for kernel in kernels {
+        assert!(kernel["share"].as_f64().unwrap() >= 0.05 && !kernel["candidates"].as_array().unwrap().is_empty());
+        assert!(kernel["kept"].is_null() || kernel["winner"]["choice"] == kernel["kept"], "{kernel:#}");
+        kept += usize::from(kernel["kept"].is_string());
+    }
+    let last = facts["together"].as_array().unwrap().last();
+    assert_eq!(kept > 0, last.is_some_and(|last| last["is_faster"] == true), "{facts:#}");
+    assert_eq!((kept > 0, facts["file"].is_string()), (file.exists(), file.exists()));
+    // One of its kernels, by hand.
+    let _ = fs::remove_file(&file);
+    let kernel = format!("{model}:gemv_q6_k_r16_a8_super_t32n4096k256");
+    let by_hand = ["-r", "2", "--choose", "gemv@0/1", "-o", file.to_str().unwrap()];
+    let said = stdout(ixc(["kernel", "tune", &kernel].into_iter().chain(by_hand)));
+    assert!(said.contains("% of decode") && said.contains("as asked for: gemv@0/1 is "), "{said}");
+    assert!(fs::read_to_string(&file).unwrap().contains("q6_k_r16 x=a8_super n=4096 k=256: gemv@0/1"));
+    // A choice is one kernel's; a target that is not here runs no model; a plan is cut already.
+    let refused = |words: &[&str]| {
+        let output = ixc(["kernel", "tune"].iter().chain(words)).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
+        stderr(&output)
+    };
+    assert!(refused(&[model, "--choose", "gemv@0/1"]).contains("MODEL:gemm_q6_k"));
+    if let Some(foreign) = Target::all().find(|target| !target.missing().is_empty()) {
+        let said = refused(&[model, "--target", foreign.name()]);
+        assert!(said.contains("cannot run here"), "{said}");
+    }
 }
 
 /// What was tuned is found by the pass, is said, and changes no bit; what is no candidate, or was tuned elsewhere, is refused.

@@ -196,6 +196,72 @@ fn llvm_mca_takes_listings_as_they_are() {
     }
 }
 
+/// What uiCA does with a file, without uiCA: it takes an object file as `as` makes one without options, decodes the section that is code, and with `-iacaMarkers` keeps what
+/// stands between these bytes, which is the body of a loop and nothing else.
+#[test]
+fn a_loop_between_markers_is_what_uica_reads_of_a_listing() {
+    const MARKS: [&str; 2] = ["mov ebx, 111\n.byte 0x64, 0x67, 0x90", "mov ebx, 222\n.byte 0x64, 0x67, 0x90"];
+    const BYTES: [&[u8]; 2] = [&[0xbb, 0x6f, 0, 0, 0, 0x64, 0x67, 0x90], &[0xbb, 0xde, 0, 0, 0, 0x64, 0x67, 0x90]];
+    let Some(Found { program, .. }) = GNU_AS.find("listings with IACA's markers through GNU as") else { return };
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-uica");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut loops = 0;
+    for target in [Target::AVX2, Target::AVX512] {
+        for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
+            let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
+            let Ok(compiled) = x64::compile(&kernel, target) else { continue };
+            let text = listing::text(&compiled, &kernel);
+            let lines: Vec<&str> = text.lines().collect();
+            // The first label that is jumped back to with no other label between is that of an innermost loop.
+            let is_label = |line: &&str| line.starts_with(".L") && line.ends_with(':');
+            let begins = |at: &usize| {
+                let label = lines[*at].trim_end_matches(':');
+                let end =
+                    lines[at + 1..].iter().position(|line| is_label(line)).map_or(lines.len(), |end| at + 1 + end);
+                let back = (at + 1..end).find(|i| {
+                    let code = lines[*i].split('#').next().unwrap_or_default().trim();
+                    code.starts_with('j') && code.split_whitespace().last() == Some(label)
+                });
+                back.map(|back| (*at, back))
+            };
+            let found = (0..lines.len()).filter(|at| is_label(&lines[*at])).find_map(|at| begins(&at));
+            let Some((first, back)) = found else { continue };
+            // The jump is part of the loop; the marks are not.
+            let marked = [&lines[..first], &[MARKS[0]], &lines[first..=back], &[MARKS[1]], &lines[back + 1..]].concat();
+            let [path, object] = ["s", "o"].map(|end| folder.join(format!("{}-{}.{end}", row.name, target.name())));
+            std::fs::write(&path, marked.join("\n") + "\n").unwrap();
+            // As its page says: no options.
+            let out = Command::new(&program).arg(&path).arg("-o").arg(&object).output().unwrap();
+            assert!(out.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&out.stderr));
+            let object = std::fs::read(&object).unwrap();
+            // 64-bit, little-endian, for x86-64.
+            assert!(object.starts_with(b"\x7fELF\x02\x01") && object[18..20] == [62, 0], "{}", path.display());
+            let code = executable(&object);
+            let at = |bytes: &[u8]| code.windows(bytes.len()).position(|window| window == bytes).unwrap();
+            let inside = decoded(&code[at(BYTES[0]) + BYTES[0].len()..at(BYTES[1])]);
+            let listed = lines[first..=back].iter().filter(|line| line.starts_with(' ')).count();
+            assert!(inside.len() == listed && inside.iter().all(|i| !i.is_invalid()), "{}", path.display());
+            assert!(inside.last().unwrap().is_jcc_short_or_near(), "{}", path.display());
+            loops += 1;
+        }
+    }
+    println!("{loops} loops between markers");
+    assert!(loops >= 10, "{loops}");
+}
+
+/// The one section of an object file that is code and not empty.
+fn executable(object: &[u8]) -> Vec<u8> {
+    let number = |at: usize, bytes: usize| -> usize {
+        object[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+    };
+    let (table, size, count) = (number(40, 8), number(58, 2), number(60, 2));
+    let sections = (0..count).map(|i| table + i * size);
+    // Bits, not nothing, that may be executed.
+    let code = sections.filter(|at| number(at + 4, 4) == 1 && number(at + 8, 8) & 4 != 0 && number(at + 32, 8) > 0);
+    let [at] = code.collect::<Vec<_>>()[..] else { panic!("another number of sections with code than one") };
+    object[number(at + 24, 8)..number(at + 24, 8) + number(at + 32, 8)].to_vec()
+}
+
 /// A whole plan's code is one text.
 #[test]
 fn listings_of_several_kernels_share_no_label() {

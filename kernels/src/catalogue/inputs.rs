@@ -126,6 +126,11 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
     buffers.collect()
 }
 
+/// Bytes of a weight in a format of files: blocks with random quants, and scales of ordinary size; whole blocks of so many bytes.
+pub fn blocks(format: Format, bytes: usize, seed: u64) -> Vec<u8> {
+    weights(&mut Random::new(seed), format, bytes)
+}
+
 fn indices(random: &mut Random, buffer: &Buffer, below: i64, size: usize) -> Result<Vec<u8>, InputError> {
     // Index values are 32 bits wide.
     let most = u64::try_from(below).unwrap_or(0).min(1 << 32);

@@ -78,8 +78,12 @@ pub(crate) struct Loaded {
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
+    /// What the memory is made for.
+    pub(crate) memory_digest: Digest,
+    /// Tells engines apart.
+    pub(crate) owner: Arc<()>,
     /// What saved states are of: the plan, where to look at its weights, and what stands there, once somebody asked.
-    plan_digest: Digest,
+    pub(crate) plan_digest: Digest,
     samples: Vec<Sample>,
     weights_digest: OnceLock<Digest>,
 }
@@ -115,6 +119,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         return Err(LoadError::Context { found: context, most });
     }
     let (plan_digest, samples) = (identity::of_plan(&plan, context), identity::samples(&plan));
+    let memory_digest = identity::of_memory(&plan);
     let expert_counts = ExpertCounts::new(&program, &plan.weights);
     options.pins.as_ref().map_or(Ok(()), |pins| expert_counts.check(&pins.chosen))?;
     // No larger than MAX_CONTEXT, which is a multiple.
@@ -160,13 +165,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let weights = weights(&plan.weights, &sources, streamed.as_deref(), threads)?;
     let begin = std::time::Instant::now();
     options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
-    let backend = match options.backend {
-        BackendKind::Native => {
-            Backend::Native(Module::compile(&plan.kernels, target).map_err(Box::new).map_err(LoadError::Codegen)?)
-        }
-        BackendKind::Emulated => Backend::emulated(&plan.kernels, target)?,
-        BackendKind::Interpreter => Backend::Interpreter { kernels: plan.kernels, turn: Mutex::new(()) },
-    };
+    let backend = backend(options.backend, plan.kernels, target)?;
     tracing::info!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
     phase(begin, "generate code");
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
@@ -237,9 +236,22 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         architecture: plan.architecture,
         target,
         tokenizer: plan.tokenizer,
+        memory_digest,
+        owner: Arc::default(),
         plan_digest,
         samples,
         weights_digest: OnceLock::new(),
+    })
+}
+
+/// What runs verified kernels.
+pub(crate) fn backend(kind: BackendKind, kernels: Vec<Kernel>, target: Target) -> Result<Backend, LoadError> {
+    Ok(match kind {
+        BackendKind::Native => {
+            Backend::Native(Module::compile(&kernels, target).map_err(Box::new).map_err(LoadError::Codegen)?)
+        }
+        BackendKind::Emulated => Backend::emulated(&kernels, target)?,
+        BackendKind::Interpreter => Backend::Interpreter { kernels, turn: Mutex::new(()) },
     })
 }
 

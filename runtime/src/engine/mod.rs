@@ -11,6 +11,7 @@
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
+//! | [`variant`] | the same model cut otherwise, run with the weights that are there |
 
 pub mod expert_layers;
 pub mod expert_use;
@@ -22,8 +23,10 @@ pub mod options;
 pub mod sample;
 pub mod saved;
 pub mod sequence;
+pub mod variant;
 
 pub use crate::executor::sequences::{Sequence, StateBytes};
 pub use expert_use::{EvictError, Pins};
 pub use options::{BackendKind, ExpertStore, Options};
 pub use sequence::{Addition, Engine, FIRST, SequenceId, Softmax, StepError};
+pub use variant::Variant;

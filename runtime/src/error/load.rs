@@ -24,6 +24,12 @@ pub enum LoadError {
     /// A plan of layers where a model's steps are to be run.
     #[error("the plan has layers of experts, each run on its own, and no steps of a model")]
     NoSteps,
+    /// A plan that is to be run with another's weights.
+    #[error("{}", if *streamed { "experts that are streamed belong to their plan: no other one runs with them" } else { "the plan has other weights, states, files or rows than the one that was loaded" })]
+    OtherPlan {
+        /// Whether that is since experts are streamed.
+        streamed: bool,
+    },
     /// A plan of a model's steps where layers are to be run.
     #[error("the plan has a model's steps, and no layers of experts that are run on their own")]
     NoLayers,

@@ -71,6 +71,9 @@ pub struct Stats {
     pub packing: Duration,
     /// Tasks in the plan's order; those with the same label are one.
     pub tasks: Vec<TaskTime>,
+    /// For each of the plan's steps the time in its kernels, and at the barrier behind it until the last thread came, summed over threads: so many times
+    /// what it took.
+    pub stages: Vec<Duration>,
 }
 
 /// One thread's times.
@@ -78,6 +81,8 @@ pub struct Stats {
 pub struct Clock {
     /// Of each task, counted over the whole plan.
     tasks: Vec<Work>,
+    /// At the barrier behind each stage, until the last thread came.
+    waits: Vec<Duration>,
     imbalance: Duration,
     alone: Duration,
     meeting: Duration,
@@ -89,7 +94,8 @@ impl Clock {
     /// For a program.
     pub fn new(program: &Program) -> Clock {
         let tasks = program.stages.iter().map(|stage| stage.tasks.len()).sum();
-        Clock { tasks: vec![Work::default(); tasks], ..Clock::default() }
+        let waits = vec![Duration::ZERO; program.stages.len()];
+        Clock { tasks: vec![Work::default(); tasks], waits, ..Clock::default() }
     }
 
     /// Adds to a task.
@@ -99,8 +105,9 @@ impl Clock {
         }
     }
 
-    /// Adds the time at a barrier: until the last thread came, while that one worked, and from then on.
-    pub fn wait(&mut self, imbalance: Duration, alone: Duration, meeting: Duration) {
+    /// Adds the time at the barrier behind a stage: until the last thread came, while that one worked, and from then on.
+    pub fn wait(&mut self, stage: usize, imbalance: Duration, alone: Duration, meeting: Duration) {
+        self.waits.get_mut(stage).into_iter().for_each(|wait| *wait += imbalance);
         self.imbalance += imbalance;
         self.alone += alone;
         self.meeting += meeting;
@@ -120,6 +127,11 @@ impl Clock {
         // Every thread passes each.
         stats.barriers += self.barriers;
         stats.packing += self.packing;
+        stats.stages.resize(program.stages.len(), Duration::ZERO);
+        for (i, (stage, sum)) in program.stages.iter().zip(&mut stats.stages).enumerate() {
+            let tasks = self.tasks.iter().skip(stage.first_task).take(stage.tasks.len());
+            *sum += tasks.map(|work| work.time).sum::<Duration>() + self.waits.get(i).copied().unwrap_or_default();
+        }
         let labels = program.stages.iter().flat_map(|stage| &stage.tasks).map(|task| &task.label);
         let mut known: HashMap<String, usize> =
             stats.tasks.iter().enumerate().map(|(i, entry)| (entry.label.clone(), i)).collect();
@@ -136,8 +148,9 @@ impl Clock {
 
     /// Starts again from nothing.
     pub fn reset(&mut self) {
-        let tasks = std::mem::take(&mut self.tasks);
-        *self = Clock { tasks, ..Clock::default() };
+        let (tasks, waits) = (std::mem::take(&mut self.tasks), std::mem::take(&mut self.waits));
+        *self = Clock { tasks, waits, ..Clock::default() };
         self.tasks.fill(Work::default());
+        self.waits.fill(Duration::ZERO);
     }
 }

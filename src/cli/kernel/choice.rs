@@ -21,6 +21,16 @@ pub struct KernelChoice {
 }
 
 impl KernelChoice {
+    /// What was named, and whether ops or layers were, too.
+    pub fn text(&self) -> (String, bool) {
+        (self.kernel.join(" "), !self.select.selection().is_all())
+    }
+
+    /// What code is generated for, and whether that was named.
+    pub fn target(&self) -> TargetName {
+        self.target
+    }
+
     /// The kernel.
     pub fn choose(&self) -> anyhow::Result<Chosen> {
         // A spec may stand there without quotes.

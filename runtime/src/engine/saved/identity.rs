@@ -75,6 +75,24 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
     Digest::of(&hasher)
 }
 
+/// What memory of an engine is made for: weights and where they come from, states, rotary tables, rows of a step. Two plans of which it is the same are the
+/// same model, cut otherwise at most.
+pub(crate) fn of_memory(plan: &Plan<Kernel>) -> Digest {
+    let mut hasher = SipHasher13::new();
+    let mut add = |bytes: Result<Vec<u8>, postcard::Error>| {
+        let bytes = bytes.unwrap_or_default();
+        hasher.write(&(bytes.len() as u64).to_le_bytes());
+        hasher.write(&bytes);
+    };
+    let Plan { architecture, target, max_tokens, context_length, vocabulary, files, derived, states, .. } = plan;
+    add(postcard::to_allocvec(&(architecture, target, max_tokens, context_length, vocabulary, files, states)));
+    let Plan { own_weight_bytes, expert_groups, ropes, buckets, output, takes, gives, .. } = plan;
+    add(postcard::to_allocvec(&(own_weight_bytes, expert_groups, ropes, buckets, output, takes, gives)));
+    derived.iter().for_each(|derived| add(postcard::to_allocvec(derived)));
+    plan.weights.iter().for_each(|weight| add(postcard::to_allocvec(weight)));
+    Digest::of(&hasher)
+}
+
 /// Where to look at the weights of a plan.
 pub(crate) fn samples(plan: &Plan<Kernel>) -> Vec<Sample> {
     let sample = |file: usize, offset: u64, bytes: u64| {

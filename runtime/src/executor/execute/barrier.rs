@@ -59,7 +59,7 @@ impl Pass<'_> {
                         .map(|at| self.begun + Duration::from_nanos(at.load(Ordering::Relaxed)));
                     // What this thread did there itself is its tasks' time.
                     let alone = if is_last { Duration::ZERO } else { let_go.saturating_duration_since(came) };
-                    clock.wait(came.saturating_duration_since(begin), alone, let_go.elapsed());
+                    clock.wait(i, came.saturating_duration_since(begin), alone, let_go.elapsed());
                 }
                 // All threads see what the last one at the barrier stored: it changes only at the next one.
                 i = self.after.load(Ordering::Relaxed);

@@ -1,0 +1,108 @@
+//! Other plans of the same model, which an engine runs with the weights, states and threads that it has: for those who want to know which is faster.
+//!
+//! ```no_run
+//! # use ixc_runtime::engine::Engine;
+//! # fn faster(engine: &mut Engine, plan: &ixc_ir::plan::Plan<ixc_ir::kernel::Kernel>) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut other = engine.variant(plan)?;
+//! engine.step(&[1], &[0])?; // as it was loaded
+//! engine.exchange(&mut other)?;
+//! engine.truncate(0);
+//! engine.step(&[1], &[0])?; // as the other plan says
+//! # Ok(()) }
+//! ```
+//!
+//! Loading a plan twice would take the memory of its weights twice, and pages that lie elsewhere are faster or slower by themselves.
+//!
+//! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the same order and places, and its arena and scratch memory
+//! are no larger than the engine's; only in steps, kernels and buffers is it another.
+
+use std::sync::{Arc, Mutex};
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+
+use super::load::{self, LoadError};
+use super::{BackendKind, Engine};
+use crate::execute::{Backend, Parts};
+use crate::memory::Memory;
+use crate::plan_check::checked;
+use crate::program::{Program, Routing};
+use crate::saved::Digest;
+use crate::saved::identity;
+use crate::stats::Clock;
+
+/// A plan that an engine can run in place of its own.
+#[derive(Debug)]
+pub struct Variant {
+    program: Program,
+    backend: Backend,
+    parts: Parts,
+    clocks: Vec<Mutex<Clock>>,
+    plan_digest: Digest,
+    /// Whose it is.
+    owner: Arc<()>,
+}
+
+fn kind_of(backend: &Backend) -> BackendKind {
+    match backend {
+        Backend::Native(_) => BackendKind::Native,
+        Backend::Emulated(_) => BackendKind::Emulated,
+        Backend::Interpreter { .. } => BackendKind::Interpreter,
+    }
+}
+
+impl Engine {
+    /// Checks a plan of the same model, and generates its code.
+    ///
+    /// # Errors
+    /// As [`Engine::load`], and [`LoadError::OtherModel`] where it is not of the same weights, states and rows, or experts are streamed.
+    pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
+        let program = checked(plan)?;
+        let loaded = &self.loaded;
+        let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.given);
+        let inputs = |program: &Program| -> (Vec<_>, Vec<_>, Vec<_>) {
+            (program.routings.iter().map(routing).collect(), program.shared.clone(), program.ngrams.clone())
+        };
+        // Experts of blocks are requested by the numbers of windows, which a store was made for.
+        let streamed = loaded.store.experts.is_some() || loaded.store.advice.is_some();
+        if streamed || identity::of_memory(plan) != loaded.memory_digest || inputs(&program) != inputs(&loaded.program)
+        {
+            return Err(LoadError::OtherPlan { streamed });
+        }
+        let backend = load::backend(kind_of(&loaded.backend), plan.kernels.clone(), loaded.target)?;
+        let parts = Parts::new(&program, loaded.additions)?;
+        let clocks = loaded.clocks.iter().map(|_| Mutex::new(Clock::new(&program))).collect();
+        let has_arena = loaded.store.arena.region().bytes() >= plan.arena_bytes;
+        if !has_arena {
+            self.forget_logits();
+            self.loaded.store.arena = Memory::zeroed("the arena", plan.arena_bytes, true)?;
+        }
+        for scratch in &mut self.loaded.store.scratch {
+            if scratch.region().bytes() < program.scratch_bytes {
+                *scratch = Memory::zeroed("scratch memory", program.scratch_bytes, false)?;
+            }
+        }
+        let plan_digest = identity::of_plan(plan, self.loaded.context);
+        Ok(Variant { program, backend, parts, clocks, plan_digest, owner: Arc::clone(&self.loaded.owner) })
+    }
+
+    /// Runs the steps that follow as a variant says; what the engine had is then the variant. Sequences stay as they are; what statistics nobody took of the steps before
+    /// are lost.
+    ///
+    /// # Errors
+    /// [`LoadError::OtherModel`] where it is another engine's.
+    pub fn exchange(&mut self, variant: &mut Variant) -> Result<(), LoadError> {
+        if !Arc::ptr_eq(&variant.owner, &self.loaded.owner) {
+            return Err(LoadError::OtherPlan { streamed: false });
+        }
+        self.forget_logits();
+        self.take_stats();
+        let loaded = &mut self.loaded;
+        std::mem::swap(&mut loaded.program, &mut variant.program);
+        std::mem::swap(&mut loaded.backend, &mut variant.backend);
+        std::mem::swap(&mut loaded.store.parts, &mut variant.parts);
+        std::mem::swap(&mut loaded.clocks, &mut variant.clocks);
+        std::mem::swap(&mut loaded.plan_digest, &mut variant.plan_digest);
+        Ok(())
+    }
+}
