@@ -33,7 +33,7 @@ by the model of its CPU, which knows nothing of prefetches and threads. No candi
 is not searched.
 
 EXAMPLES:
-  ixc kernel tune model.gguf                 all of it, for prompts and for single tokens
+  ixc kernel tune model.gguf                 all that takes time
   ixc kernel tune model.gguf:gemm_q6_k       one of its kernels, in the model
   ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
   ixc kernel tune gemm_q4_k_r16 --rows 128   for prompts of 128 tokens
