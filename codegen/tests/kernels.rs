@@ -857,7 +857,22 @@ fn indices_of_runs() {
     for (n, every) in ODD.into_iter().zip([2, 4, 8, 16, 32].into_iter().cycle()) {
         for (blocks, runs) in [(1, 2), (4, 1), (9, 3), (33, 8)] {
             let (chosen, positions) = (runs * every, 32 * blocks);
-            group.rows(IndexTopK { heads: 4, d: n, chosen, positions, every: Some(every) }, blocks);
+            let spec = IndexTopK { heads: 4, d: n, chosen, positions, every: Some(every), entries: false };
+            group.rows(spec, blocks);
+        }
+    }
+    group.done();
+}
+
+/// Places are chosen: fewer than those that are whole, as many, and more.
+#[test]
+fn indices_of_entries() {
+    let mut group = Group::new("indices_of_entries");
+    for (n, every) in ODD.into_iter().zip([2, 4, 3, 128].into_iter().cycle()) {
+        for (blocks, chosen) in [(1, 2), (2, 64), (4, 1), (9, n), (33, 500)] {
+            let spec =
+                IndexTopK { heads: 4, d: n, chosen, positions: 32 * 33 * every, every: Some(every), entries: true };
+            group.rows(spec, blocks);
         }
     }
     group.done();
@@ -883,8 +898,9 @@ fn indices() {
     let mut group = Group::new("indices");
     for n in ODD {
         for (blocks, top_k) in [(1, 5), (2, 64), (3, 1), (5, n)] {
-            group.rows(IndexTopK { heads: n, d: 34 - n, chosen: top_k, positions: 32 * 5, every: None }, blocks);
-            group.rows(IndexTopK { heads: 16, d: n, chosen: top_k, positions: 32 * blocks, every: None }, blocks);
+            let spec = IndexTopK { heads: n, d: 34 - n, chosen: top_k, positions: 32 * 5, every: None, entries: false };
+            group.rows(spec, blocks);
+            group.rows(IndexTopK { heads: 16, d: n, positions: 32 * blocks, ..spec }, blocks);
         }
     }
     group.done();
@@ -900,6 +916,23 @@ fn attention_over_chosen_positions() {
             let spec = AttentionChosen { group: 3, d: n, dv: n, scale, heads, rows, words: 14, part: false };
             group.rows(spec, blocks);
             group.rows(AttentionChosen { group: n, d: 40, dv: 24, heads: 1, rows: 1, part: true, ..spec }, blocks);
+        }
+    }
+    group.done();
+}
+
+/// Of entries beside a window: of rows that see none of a block, and of blocks that are not whole.
+#[test]
+fn attention_over_chosen_entries() {
+    let mut group = Group::new("attention_over_chosen_entries");
+    let scale = Bits::of(0.125);
+    for (group_of, n) in ODD.into_iter().enumerate() {
+        for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
+            let (group_of, dv) = (group_of as u32 + 1, 34 - n);
+            group.rows(
+                AttentionEntries { group: group_of, d: n, dv, scale, sinks, window, every, chosen: true },
+                blocks,
+            );
         }
     }
     group.done();
@@ -943,7 +976,8 @@ fn compressed() {
     for (group_of, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
         for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
             let scale = Bits::of(0.125);
-            group.rows(AttentionEntries { group: group_of, d, dv, scale, sinks, window, every }, blocks);
+            let spec = AttentionEntries { group: group_of, d, dv, scale, sinks, window, every, chosen: false };
+            group.rows(spec, blocks);
         }
     }
     group.done();

@@ -1037,12 +1037,14 @@ fn keys_of_rows_by_the_last_tokens_are_checked() {
 #[test]
 fn keys_of_compressed_entries_are_checked() {
     let whole = |changes: &[(&str, ixc_frontend::gguf::Value)]| {
-        let keys: [(&str, ixc_frontend::gguf::Value); 19] = [
+        let keys: [(&str, ixc_frontend::gguf::Value); 21] = [
             ("context_length", 4096u32.into()),
             ("attention.head_count", 2u32.into()),
             ("attention.head_count_kv", 1u32.into()),
             ("attention.key_length", 4u32.into()),
             ("attention.value_length", 4u32.into()),
+            ("attention.indexer.head_count", 3u32.into()),
+            ("attention.indexer.key_length", 6u32.into()),
             ("attention.sliding_window", 16u32.into()),
             ("attention.q_lora_rank", 3u32.into()),
             ("attention.output_group_count", 2u32.into()),
@@ -1102,20 +1104,43 @@ fn keys_of_compressed_entries_are_checked() {
         }
         model.tensor("blk.0.ffn_gate_tid2eid.weight", 26, &[1, 5]).tensor("blk.1.exp_probs_b.bias", 0, &[2])
     };
-    let model = whole(&[]).tensor("blk.0.indexer.proj.weight", 0, &[8, 2]).build().unwrap();
-    // Eight entries of four positions, and no more.
-    assert_eq!(model.hyper.context_length, 32);
-    let count = |kind: OpKind| model.module.functions[0].ops.iter().filter(|op| op.kind == kind).count();
-    assert_eq!([OpKind::AttentionEntries, OpKind::RouteListed, OpKind::Route].map(count), [2, 1, 1]);
-    let states: Vec<_> = model.module.states.iter().map(|state| (state.window, state.every)).collect();
-    assert_eq!(states, [(Some(16), 1), (None, 1), (None, 4), (Some(16), 1), (None, 1), (None, 16)]);
-    // Without choice nothing is cut.
+    // Of a context with room for more entries than are chosen, an index chooses those of the layer whose entries overlap.
+    let indexed = |changes: &[(&str, ixc_frontend::gguf::Value)]| {
+        let parts: [(&str, &[u64]); 6] = [
+            ("indexer.proj", &[8, 3]),
+            ("indexer.attn_q_b", &[3, 18]),
+            ("indexer_compressor_kv", &[8, 12]),
+            ("indexer_compressor_gate", &[8, 12]),
+            ("indexer_compressor_ape", &[12, 4]),
+            ("indexer_compressor_norm", &[6]),
+        ];
+        let model = whole(changes);
+        parts.iter().fold(model, |model, (part, dims)| model.tensor(&format!("blk.0.{part}.weight"), 0, dims))
+    };
+    let count =
+        |model: &arch::Model, kind: OpKind| model.module.functions[0].ops.iter().filter(|op| op.kind == kind).count();
+    let counts = [OpKind::AttentionEntries, OpKind::IndexTopK, OpKind::RouteListed, OpKind::Route];
+    let states = |model: &arch::Model| -> Vec<_> {
+        model.module.states.iter().map(|state| (state.window, state.every)).collect()
+    };
+    let model = indexed(&[]).build().unwrap();
+    assert_eq!((model.hyper.context_length, counts.map(|kind| count(&model, kind))), (4096, [2, 1, 1, 1]));
+    let of_index = [(None, 1), (None, 4)];
+    let [first, second] = [[(Some(16), 1), (None, 1), (None, 4)], [(Some(16), 1), (None, 1), (None, 16)]];
+    assert_eq!(states(&model), [&first[..], &of_index, &second].concat());
+    let index = model.module.functions[0].ops.iter().find(|op| op.kind == OpKind::IndexTopK).unwrap();
+    assert_eq!((index.attr("top_k").int(), index.attr("entries").bool()), (8, true));
+    // With room for eight entries, all are seen, and nobody asks it.
+    let model = indexed(&[("context_length", 32u32.into())]).build().unwrap();
+    assert_eq!(counts.map(|kind| count(&model, kind)), [2, 0, 1, 1]);
+    assert_eq!(states(&model), [first, second].concat());
+    // Without choice there is none.
     let plain = whole(&[("attention.compress_ratios", vec![16u32, 16].into())]);
     let plain = ["kv", "gate"]
         .iter()
         .fold(plain, |model, part| model.tensor(&format!("blk.0.attn_compressor_{part}.weight"), 0, &[8, 4]));
     let plain = plain.tensor("blk.0.attn_compressor_ape.weight", 0, &[4, 16]).build().unwrap();
-    assert_eq!(plain.hyper.context_length, 4096);
+    assert_eq!((plain.hyper.context_length, count(&plain, OpKind::IndexTopK)), (4096, 0));
 
     // Layers with a window may have shorter keys than those that the rotation is for.
     let short = [
@@ -1147,16 +1172,37 @@ fn keys_of_compressed_entries_are_checked() {
             "key \"deepseek4.swiglu_clamp_exp\" is NaN; must be 0 or positive numbers",
         ),
         (
-            whole(&[]).tensor("blk.0.ffn_gate_tid2eid.weight", 0, &[1, 5]),
+            indexed(&[]).tensor("blk.0.ffn_gate_tid2eid.weight", 0, &[1, 5]),
             "tensor \"blk.0.ffn_gate_tid2eid.weight\" has type F32; a table of experts must be I32",
         ),
         (
-            whole(&[]).tensor("blk.0.attn_output_a.weight", 0, &[4, 9]),
+            indexed(&[]).tensor("blk.0.attn_output_a.weight", 0, &[4, 9]),
             "tensor \"blk.0.attn_output_a.weight\" has dimensions [4, 9]; must be [4, 10]",
         ),
         (
-            whole(&[]).tensor("blk.1.indexer.proj.weight", 0, &[8, 2]),
+            indexed(&[]).tensor("blk.1.indexer.proj.weight", 0, &[8, 3]),
             "tensor \"blk.1.indexer.proj.weight\" has no place",
+        ),
+        (
+            indexed(&[]).without("deepseek4.attention.indexer.head_count"),
+            "key \"deepseek4.attention.indexer.head_count\" is missing",
+        ),
+        (
+            indexed(&[("attention.indexer.key_length", 1u32.into())]),
+            "key \"deepseek4.attention.indexer.key_length\" is 1; must be from 2 to",
+        ),
+        (
+            indexed(&[("rope.dimension_count", 4u32.into()), ("attention.indexer.key_length", 2u32.into())]).tensor(
+                "blk.0.indexer.attn_q_b.weight",
+                0,
+                &[3, 6],
+            ),
+            "key \"deepseek4.rope.dimension_count\" is 4; must be at most 2, the length of a key",
+        ),
+        (whole(&[]), "tensor \"blk.0.indexer.attn_q_b.weight\" is missing"),
+        (
+            indexed(&[]).tensor("blk.0.indexer_compressor_kv.weight", 0, &[8, 6]),
+            "tensor \"blk.0.indexer_compressor_kv.weight\" has dimensions [8, 6]; must be [8, 12]",
         ),
     ];
     for (model, expected) in cases {

@@ -351,7 +351,7 @@ fn an_index_chooses_the_best_of_equals_the_first_and_attention_sees_no_others() 
         func @f(%index: token<@index>, %kv: token<@kv>, %q: f32[T, 2, 1], %w: f32[T, 2], %k: f32[T, 1, 1], %p: i32[T])
         -> (i32[T, 2], f32[T, 2, 1], token<@index>, token<@kv>) {
         %1 = kv.append %index, %k, %k, %p
-        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2}
+        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2, entries = false}
         %3 = kv.append %kv, %k, %k, %p
         %y, %4 = attention %q, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
         return %chosen, %y, %2, %4 }";
@@ -378,7 +378,7 @@ fn an_index_chooses_runs_that_share_a_key() {
         func @f(%index: token<@index>, %q: f32[T, 1, 1], %w: f32[T, 1], %k: f32[T, 1, 1], %p: i32[T])
         -> (i32[T, 3], token<@index>) {
         %1 = kv.append %index, %k, %k, %p
-        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2}
+        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2, entries = false}
         return %chosen, %2 }";
     // The key of a run is that of its last position: 1, 3, 2.
     let args = vec![
@@ -400,7 +400,7 @@ fn an_index_of_few_positions_has_few_columns() {
         func @f(%index: token<@index>, %q: f32[T, 1, 1], %w: f32[T, 1], %k: f32[T, 1, 1], %p: i32[T])
         -> (i32[T, 4294967295], token<@index>) {
         %1 = kv.append %index, %k, %k, %p
-        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 4294967295}
+        %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 4294967295, entries = false}
         return %chosen, %2 }";
     let ones = || f32s(&[2, 1, 1], &[1.0; 2]);
     let args = vec![Value::Token, ones(), f32s(&[2, 1], &[1.0; 2]), ones(), i32s(&[2], &[0, 1])];
@@ -781,7 +781,7 @@ fn attention_over_entries_sees_those_that_are_whole() {
         func @f(%q: f32[T, 1, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 1], %e: f32[T, 1, 1], %pos: i32[T]) -> (f32[T, 1, 1]) {
         %s = state.begin @kv %s1 = kv.append %s, %k, %v, %pos
         %t = state.begin @e %t1 = kv.append %t, %k, %e, %pos
-        %y, %s2, %t2 = attention.entries %q, %s1, %t1, %pos, _ {scale = 1.0} return %y }";
+        %y, %s2, %t2 = attention.entries %q, %s1, %t1, %pos, _, _ {scale = 1.0} return %y }";
     let column = |x: [f32; 5]| f32s(&[5, 1, 1], &x);
     let args = [
         column([0.0; 5]),
@@ -793,6 +793,41 @@ fn attention_over_entries_sees_those_that_are_whole() {
     ];
     let y = run(text, &[], &args).unwrap();
     near(&y[0], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0]);
+}
+
+/// Of entries that two positions share each, those of the highest keys, of equal ones the first; none of one that is not whole.
+#[test]
+fn an_index_chooses_entries_beside_a_window() {
+    let text = "state @index : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
+        state @kv : paged f16[1, S, 1], f16[1, S, 1] {window = 1}
+        state @e : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
+        func @f(%q: f32[T, 1, 1], %w: f32[T, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 1], %e: f32[T, 1, 1], %pos: i32[T])
+        -> (i32[T, 2], f32[T, 1, 1], i32[T, 4294967295]) {
+        %i = state.begin @index %i1 = kv.append %i, %k, %k, %pos
+        %chosen, %i2 = index.top_k %q, %w, %i1, %pos {top_k = 2, entries = true}
+        %s = state.begin @kv %s1 = kv.append %s, %k, %v, %pos
+        %t = state.begin @e %t1 = kv.append %t, %k, %e, %pos
+        %y, %s2, %t2 = attention.entries %q, %s1, %t1, %pos, _, %chosen {scale = 0.0}
+        %all, %i3 = index.top_k %q, %w, %i2, %pos {top_k = 4294967295, entries = true}
+        return %chosen, %y, %all }";
+    let column = |x: [f32; 7]| f32s(&[7, 1, 1], &x);
+    let args = [
+        column([1.0; 7]),
+        f32s(&[7, 1], &[1.0; 7]),
+        // The last of a place stays: 1, 3, 3, and 9 of one that is not whole.
+        column([9.0, 1.0, 9.0, 3.0, 9.0, 3.0, 9.0]),
+        column([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
+        column([0.0, 10.0, 0.0, 40.0, 0.0, 70.0, 0.0]),
+        i32s(&[7], &[0, 1, 2, 3, 4, 5, 6]),
+    ];
+    let y = run(text, &[], &args).unwrap();
+    let expected = [[-1, -1], [0, -1], [0, -1], [0, 1], [0, 1], [1, 2], [1, 2]];
+    assert_eq!(y[0], i32s(&[7, 2], expected.as_flattened()));
+    near(&y[1], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0, 116.0 / 3.0, 39.0]);
+    // Four places are held.
+    let rows = [[-1, -1, -1, -1], [0, -1, -1, -1], [0, -1, -1, -1], [0, 1, -1, -1], [0, 1, -1, -1]];
+    let expected = [rows.as_flattened(), &[0, 1, 2, -1, 0, 1, 2, -1]].concat();
+    assert_eq!(y[2], i32s(&[7, 4], &expected));
 }
 
 #[test]

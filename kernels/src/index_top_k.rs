@@ -12,6 +12,8 @@
 //!
 //! **Runs.** Where so many positions share a key (GLM-5.3-Flash), whole runs of them are scored and chosen in place of positions; a row sees the positions of the
 //! chosen ones, and those behind the last whole run. Of a word of bits each run has some side by side.
+//!
+//! **Entries.** Where it is places that are chosen and not their positions (DeepSeek-V4), those that are whole are as positions up to a row's own, and have a bit each.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES};
@@ -42,6 +44,8 @@ spec! {
         pub positions: u32,
         /// Positions that share a key, where each has not its own.
         pub every: Option<u32>,
+        /// Whether what they share is chosen, and has the bit.
+        pub entries: bool,
     }
 }
 
@@ -50,28 +54,30 @@ spec! {
 const ROWS: &[Row] = &[
     row("index_top_k", 128, "index_top_k heads=64 d=128 chosen=2048 positions=163840"),
     row("index_top_k_runs", 128, "index_top_k heads=32 d=128 chosen=2048 positions=163840 every=4"),
+    row("index_top_k_entries", 512, "index_top_k heads=64 d=128 chosen=512 positions=1048576 every=4 entries"),
 ];
 
 impl Definition for IndexTopK {
     fn name(&self) -> String {
-        let IndexTopK { heads, d, chosen: top_k, positions, every } = *self;
+        let IndexTopK { heads, d, chosen: top_k, positions, every, entries } = *self;
         let every = every.map_or(String::new(), |every| format!("e{every}"));
-        format!("index_top_k{top_k}_h{heads}d{d}p{positions}{every}")
+        let entries = if entries { "_entries" } else { "" };
+        format!("index_top_k{top_k}_h{heads}d{d}p{positions}{every}{entries}")
     }
 
     fn signature(&self) -> Signature {
         let signature = Signature::new().read("q", Holds::Floats).read("w", Holds::Floats);
-        // Where a row's position is: among those that share a key, too.
-        let signature = match self.every {
-            Some(_) => signature.read("place", Holds::Whole).index("phase"),
-            None => signature.read("position", Holds::Positions),
+        // Where a row's position is: among those that share a key, too; or how many are whole before it.
+        let signature = match (self.every, self.entries) {
+            (Some(_), false) => signature.read("place", Holds::Whole).index("phase"),
+            (Some(_), true) => signature.read("whole", Holds::Whole),
+            (None, _) => signature.read("position", Holds::Positions),
         };
-        let signature = signature
-            .read("keys", Holds::Halves)
-            .write("chosen", Holds::Bytes)
-            .scratch("scores")
-            .dim("full", DimRule::FullBlocks)
-            .dim("masked", DimRule::MaskedBlocks);
+        let signature = signature.read("keys", Holds::Halves).write("chosen", Holds::Bytes).scratch("scores");
+        if let (Some(every), true) = (self.every, self.entries) {
+            return signature.dim("entries", DimRule::WholeBlocks(every));
+        }
+        let signature = signature.dim("full", DimRule::FullBlocks).dim("masked", DimRule::MaskedBlocks);
         match self.every {
             Some(every) => signature.dim("entries", DimRule::WholeBlocks(every)),
             None => signature,
@@ -79,11 +85,16 @@ impl Definition for IndexTopK {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let IndexTopK { heads, d, chosen: top_k, positions, every } = *self;
+        let IndexTopK { heads, d, chosen: top_k, positions, every, entries } = *self;
         let sizes = [("heads", heads), ("elements of a key", d), ("chosen positions", top_k)];
         sizes.into_iter().try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
+        if entries {
+            let every = every.unwrap_or(1);
+            check(&name, "positions of an entry", every.into(), every > 1, "at least 2")?;
+            return Ok(of_entries(KernelBuilder::new(name), vectors.lanes, self, every));
+        }
         if let Some(every) = every {
             let limit = "a power of two up to 32, of which the chosen positions are a multiple";
             let ok = every.is_power_of_two() && every <= ATTENTION_BLOCK && top_k.is_multiple_of(every);
@@ -111,11 +122,7 @@ impl Definition for IndexTopK {
         let words = Affine::from(full) + masked;
         let own = b.load(Type::i32(1), position, 0);
         let Some((every, phase)) = every.zip(phase) else {
-            index.scores(&mut b, own);
-            let top_k = b.splat_int(Type::i32(1), top_k.into());
-            let least = index.least(&mut b, top_k);
-            let end = index.end(&mut b, (top_k, least, own), positions);
-            index.mark(&mut b, chosen, least, end);
+            index.choose(&mut b, chosen, (top_k, own), positions);
             return Ok(b.finish());
         };
         let phase = b.load_index("phase", phase, 0);
@@ -139,7 +146,7 @@ impl Definition for IndexTopK {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let IndexTopK { heads, d, chosen: top_k, every, .. } = *self;
+        let IndexTopK { heads, d, chosen: top_k, every, entries, .. } = *self;
         let (heads, d) = (heads as usize, d as usize);
         let input = run.input();
         let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
@@ -155,15 +162,17 @@ impl Definition for IndexTopK {
         let words = run.output().ints("chosen")?;
         let has_bit = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
         // Runs, of one position where each has a key.
-        let (length, top_k) = (every.unwrap_or(1) as usize, top_k as usize / every.unwrap_or(1) as usize);
-        let own = match every {
-            Some(_) => input.id("place")? * length + input.id("phase")?,
-            None => input.id("position")?,
+        let length = if entries { 1 } else { every.unwrap_or(1) as usize };
+        // Positions up to the row's own, or entries.
+        let (top_k, seen) = match (every, entries) {
+            (Some(_), true) => (top_k as usize, input.id("whole")?),
+            (Some(_), false) => (top_k as usize / length, input.id("place")? * length + input.id("phase")? + 1),
+            (None, _) => (top_k as usize, input.id("position")? + 1),
         };
-        let (all, every) = ((own + 1) / length, length);
-        let whole = if every > 1 { all.min(32 * run.dim("entries") as usize) } else { all };
+        let (all, every) = (seen / length, length);
+        let whole = if self.every.is_some() { all.min(32 * run.dim("entries") as usize) } else { all };
         for p in 0..words.len() * 32 {
-            let in_tail = (all * every..=own).contains(&p);
+            let in_tail = (all * every..seen).contains(&p);
             let expected = if p < whole * every { has_bit(p / every * every) } else { in_tail };
             close(format_args!("the bit of position {p}"), has_bit(p).into(), expected.into(), 0.0)?;
         }
@@ -185,13 +194,18 @@ impl Definition for IndexTopK {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        if self.entries {
+            return vec![i64::from(rows)];
+        }
         let runs = self.every.map(|every| i64::from(rows / every.max(1)));
         [i64::from(rows) - 1, 1].into_iter().chain(runs).collect()
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        // Keys are of positions, or of runs.
-        let blocks: i64 = if self.every.is_some() { call.dims[2..].iter().sum() } else { call.dims.iter().sum() };
+        // Keys are of positions, or of runs or entries.
+        let keys =
+            if self.every.is_some() { call.dims.last().map_or(&[][..], std::slice::from_ref) } else { call.dims };
+        let blocks: i64 = keys.iter().sum();
         let multiply_adds = u64::from(self.heads) * u64::from(self.d) * 32 * blocks.max(0).unsigned_abs();
         Work { bytes: call.bytes("keys"), multiply_adds, arithmetic: Arithmetic::F32 }
     }
@@ -199,6 +213,22 @@ impl Definition for IndexTopK {
     fn rows() -> &'static [Row] {
         ROWS
     }
+}
+
+/// The kernel that chooses entries, of so many positions each.
+fn of_entries(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, every: u32) -> Kernel {
+    let entries = spec.positions.div_ceil(every);
+    let blocks = b.dim("entries", 0, i64::from(entries.div_ceil(ATTENTION_BLOCK)));
+    let (heads, d) = (i64::from(spec.heads), i64::from(spec.d));
+    let (q, w) = (b.read("q", heads * d * 4), b.read("w", heads * 4));
+    let (whole, keys) = (b.read("whole", 4), b.read("keys", blocks * (BLOCK * d * 2)));
+    let chosen = b.write("chosen", blocks * 4);
+    let scores = b.buffer("scores", BufferKind::Scratch, blocks * (BLOCK * 4));
+    let index = Index { lanes, heads, d, q, w, keys, scores, blocks: blocks.into() };
+    let (whole, one) = (b.load(Type::i32(1), whole, 0), b.splat_int(Type::i32(1), 1));
+    let last = b.same(Op::ISub, &[whole, one]);
+    index.choose(&mut b, chosen, (spec.chosen, last), entries);
+    b.finish()
 }
 
 /// Buffers and sizes.
@@ -216,6 +246,15 @@ struct Index {
 }
 
 impl Index {
+    /// A bit for each of the `top_k` best positions, of at most so many, up to the row's own.
+    fn choose(&self, b: &mut KernelBuilder, chosen: BufferId, (top_k, own): (u32, ValueId), positions: u32) {
+        self.scores(b, own);
+        let top_k = b.splat_int(Type::i32(1), top_k.into());
+        let least = self.least(b, top_k);
+        let end = self.end(b, (top_k, least, own), positions);
+        self.mark(b, chosen, least, end);
+    }
+
     /// Vectors of a block of positions.
     fn vectors(&self) -> i64 {
         BLOCK / i64::from(self.lanes)

@@ -124,6 +124,8 @@ struct Places {
     window: Option<Window>,
     /// Where of a query's stats the last place that it sees stands.
     last: i64,
+    /// Which of them a row sees, where not all: a word of bits for each block, and the bytes of a row of them.
+    chosen: Option<(BufferId, i64)>,
 }
 
 /// Keys and values of places that several positions share.
@@ -153,8 +155,6 @@ struct Attend {
     /// Blocks that every row sees whole, and those after them.
     full: DimId,
     masked: DimId,
-    /// Which positions a row sees, where not all: a word of bits for each block, and the bytes of a row of them.
-    chosen: Option<(BufferId, i64)>,
 }
 
 /// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own; with a `window` a
@@ -171,16 +171,17 @@ pub fn kernel(
     generated(name, lanes, sizes, scores, [heads, rows], part, Seen { window, ..Seen::ALL })
 }
 
-/// Attention of one row over a window and over entries, places that several positions share and that are whole.
+/// Attention of one row over a window and over entries, places that several positions share and that are whole: all of them, or those that are `chosen`.
 pub fn kernel_with_entries(
     name: String,
     lanes: u16,
     sizes: Heads,
     scores: &Scores,
-    window: u32,
+    (window, chosen): (u32, bool),
 ) -> Result<Kernel, GenerateError> {
     let window = Some(Window { positions: window, chunked: false });
-    generated(name, lanes, sizes, scores, [1, 1], false, Seen { window, entries: true, ..Seen::ALL })
+    let entries = Some(if chosen { Choice::Marked } else { Choice::All });
+    generated(name, lanes, sizes, scores, [1, 1], false, Seen { window, entries, ..Seen::ALL })
 }
 
 /// Attention over chosen positions: rows have so many words of bits, one for each block.
@@ -200,13 +201,22 @@ pub fn chosen_kernel(
 /// What a row sees of the positions up to its own, where not all, and besides.
 struct Seen {
     window: Option<Window>,
-    entries: bool,
+    entries: Option<Choice>,
     words: Option<u32>,
+}
+
+/// Which entries a row sees.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// Those that are whole.
+    All,
+    /// Those of them with a bit.
+    Marked,
 }
 
 impl Seen {
     /// All of them, and nothing besides.
-    const ALL: Seen = Seen { window: None, entries: false, words: None };
+    const ALL: Seen = Seen { window: None, entries: None, words: None };
 }
 
 fn generated(
@@ -230,7 +240,7 @@ fn generated(
     let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
     let first = (part || window.is_some()).then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
-    let blocks = entries.then(|| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
+    let blocks = entries.map(|_| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
     // Whole rows but for what stands before and after this head in the first and last.
     let extent = |elements: i64| -> Affine {
         match several {
@@ -249,27 +259,33 @@ fn generated(
     };
     let held = |field: Field| full * field.block_bytes() + masked * field.block_bytes();
     let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
-    let places = Places { keys, values, of_keys, of_values, first, window, last: OWN };
-    let entries = blocks.map(|blocks| {
+    let mut places = Places { keys, values, of_keys, of_values, first, window, last: OWN, chosen: None };
+    let marked = entries == Some(Choice::Marked);
+    let mut entries = blocks.map(|blocks| {
         let whole = b.read("whole", 4);
         let [keys, values] = [("entry_keys", of_keys), ("entry_values", of_values)]
             .map(|(name, of)| b.read(name, blocks * of.block_bytes()));
-        let places = Places { keys, values, of_keys, of_values, first: None, window: None, last: LAST_ENTRY };
+        let (first, window) = (None, None);
+        let places = Places { keys, values, of_keys, of_values, first, window, last: LAST_ENTRY, chosen: None };
         Entries { places, whole, blocks }
     });
     let sinks = scores.sinks.then(|| b.read("sinks", group * 4));
-    let chosen = words.map(|words| {
+    places.chosen = words.map(|words| {
         let row = i64::from(words) * 4;
         let before = first.map_or(Affine::constant(0), |first| first * 4);
         let rows = several.map_or(Affine::constant(0), |(groups, rest)| groups * (rows * row) + rest * row + -row);
         (b.read("chosen", before + full * 4 + masked * 4 + rows), row)
     });
+    if let Some(entries) = entries.as_mut().filter(|_| marked) {
+        // An item is a row.
+        entries.places.chosen = Some((b.read("chosen", entries.blocks * 4), 0));
+    }
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
     let stats = if entries.is_some() { STATS_WITH_ENTRIES } else { STATS };
-    let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values], stats, chosen.is_some());
+    let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values], stats, words.is_some() || marked);
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -287,9 +303,10 @@ fn generated(
         scratch,
         full,
         masked,
-        chosen,
     };
-    attend.bits(&mut b);
+    if words.is_some() || marked {
+        attend.bits(&mut b);
+    }
     match several {
         None => attend.rows(&mut b, 1, Affine::constant(0)),
         Some((groups, rest)) => {
@@ -382,18 +399,19 @@ impl Attend {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
         // What a window or a choice leaves out may lie in any of them.
-        let begins = self.places.window.is_some() || self.chosen.is_some();
+        let begins = self.places.window.is_some() || self.places.chosen.is_some();
         b.for_each("block", self.full, |b, block| {
-            self.marks(b, (rows, &row), &block.into());
+            self.marks(b, &self.places, (rows, &row), &block.into());
             self.block(b, &self.places, queries, block.into(), begins);
         });
         b.for_each("block", self.masked, |b, block| {
             let block = Affine::from(block) + self.full;
-            self.marks(b, (rows, &row), &block);
+            self.marks(b, &self.places, (rows, &row), &block);
             self.block(b, &self.places, queries, block, true);
         });
         if let Some(entries) = &self.entries {
             b.for_each("block", entries.blocks, |b, block| {
+                self.marks(b, &entries.places, (rows, &row), &block.into());
                 self.block(b, &entries.places, queries, block.into(), true);
             });
         }
@@ -491,16 +509,16 @@ impl Attend {
     /// The bit of each position of a block in its word.
     fn bits(&self, b: &mut KernelBuilder) {
         let width = i64::from(self.lanes);
-        for v in 0..if self.chosen.is_some() { BLOCK / width } else { 0 } {
+        for v in 0..BLOCK / width {
             let bits = crate::index_top_k::bits(b, self.lanes, v * width);
             b.store(self.scratch.buffer, Affine::constant(self.scratch.bits + v * width * 4), bits);
         }
     }
 
-    /// Each query's word of a block, where positions are chosen.
-    fn marks(&self, b: &mut KernelBuilder, (rows, row): (i64, &Affine), block: &Affine) {
-        let Some((chosen, row_bytes)) = self.chosen else { return };
-        let block = self.places.first.map_or(block.clone(), |first| block.clone() + first);
+    /// Each query's word of a block, where places are chosen.
+    fn marks(&self, b: &mut KernelBuilder, places: &Places, (rows, row): (i64, &Affine), block: &Affine) {
+        let Some((chosen, row_bytes)) = places.chosen else { return };
+        let block = places.first.map_or(block.clone(), |first| block.clone() + first);
         self.queries(b, rows, |b, r, _, query| {
             let word = b.load(Type::i32(1), chosen, (row.clone() + r) * row_bytes + block * 4);
             b.store(self.scratch.buffer, query * 4 + self.scratch.marks, word);
@@ -559,7 +577,7 @@ impl Attend {
         self.queries(b, rows, |b, r, h, query| {
             let one = b.splat_f32(1, 1.0);
             let mut sum = self.sum(b, &query);
-            if self.chosen.is_some() {
+            if self.places.chosen.is_some() {
                 // Of no positions the mean is 0. Of others the sum has a weight of 1.
                 let one = b.splat_f32(1, 1.0);
                 sum = b.same(Op::Max, &[sum, one]);

@@ -46,19 +46,29 @@ enum Mixer {
     Named,
     /// Over so many positions, or all.
     Attention(Option<u64>),
-    /// Over some positions and compressed entries of so many each, which may overlap; by one key head, whose keys are its values.
-    Entries(u64, bool),
+    /// Over some positions and compressed entries of so many each, which may overlap; by one key head, whose keys are its values. An index may choose so many
+    /// entries.
+    Entries(u64, bool, Option<u64>),
 }
 
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
 /// The last entry of the first layer is whole with most steps' last tokens, that of the last one with few.
-const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true), Mixer::Attention(None), Mixer::Entries(18, false)];
+const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true, None), Mixer::Attention(None), Mixer::Entries(18, false, None)];
+/// Some of the entries are chosen from the 24th and the 54th position on.
+const CHOSEN: [Mixer; 3] =
+    [Mixer::Entries(4, true, Some(5)), Mixer::Attention(None), Mixer::Entries(18, false, Some(2))];
 const CHANNELS: [Mixer; 3] = [Mixer::Channels, Mixer::Attention(None), Mixer::Channels];
 const SCANS: [Mixer; 3] = [Mixer::Scan, Mixer::Attention(None), Mixer::Scan];
 const NAMED: [Mixer; 3] = [Mixer::Named, Mixer::Attention(None), Mixer::Named];
 /// Models with every op that changes a recurrent state, by name.
-const RECURRENT: [(&str, [Mixer; 3]); 5] =
-    [("delta", LAYERS), ("channels", CHANNELS), ("scan", SCANS), ("entries", ENTRIES), ("named", NAMED)];
+const RECURRENT: [(&str, [Mixer; 3]); 6] = [
+    ("delta", LAYERS),
+    ("channels", CHANNELS),
+    ("scan", SCANS),
+    ("entries", ENTRIES),
+    ("chosen", CHOSEN),
+    ("named", NAMED),
+];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
 /// Tokens of a prompt: more than two runs of positions in attention by tiles. The second window has runs that all rows of an item see whole.
@@ -206,7 +216,7 @@ impl Text {
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
     }
 
-    fn entries(&mut self, i: usize, every: u64, overlap: bool) {
+    fn entries(&mut self, i: usize, every: u64, overlap: bool, top_k: Option<u64>) {
         let rope = "base = 10000.0, dims = 32, style = norm, scaling = none, factor = 1.0, original_context = 0, \
                     beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
         let width = if overlap { 128 } else { 64 };
@@ -236,12 +246,41 @@ impl Text {
             self.op(format!("%{part}{i}.n = kv.append %{part}{i}.s, %{rows}{i}.t, %{rows}{i}.t, %pos"));
         }
         self.weight(&format!("sinks{i}"), "f32", &[16]);
+        let chosen = match top_k {
+            Some(top_k) => self.chosen(i, (every, overlap), top_k),
+            None => "_".to_owned(),
+        };
         self.op(format!(
-            "%y{i}, %kv{i}.m, %entries{i}.m = attention.entries %q{i}.t, %kv{i}.n, %entries{i}.n, %pos, @sinks{i} {{scale = 0.125}}"
+            "%y{i}, %kv{i}.m, %entries{i}.m = attention.entries %q{i}.t, %kv{i}.n, %entries{i}.n, %pos, @sinks{i}, {chosen} {{scale = 0.125}}"
         ));
         self.op(format!("%y{i}.t = rope %y{i}, %back{i}, _, _ {{{rope}}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}.t"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 1024]);
+    }
+
+    /// Entries that an index of two heads chooses.
+    fn chosen(&mut self, i: usize, (every, overlap): (u64, bool), top_k: u64) -> String {
+        let width = if overlap { 64 } else { 32 };
+        for (part, rows) in [("index.q", 64), ("index.w", 2), ("index.from", width), ("index.by", width)] {
+            self.product(&format!("{part}{i}"), &format!("h{i}"), "f32", [rows, 256]);
+        }
+        self.weight(&format!("index.ape{i}"), "f32", &[every, width]);
+        self.declarations +=
+            &format!("state @index.compressor.{i} : recurrent f32[{}, 32] {{rollback = snapshot}}\n", 3 * width / 32);
+        self.declarations += &format!("state @index.{i} : paged f16[1, S, 32], f16[1, S, 1] {{every = {every}}}\n");
+        self.op(format!("%index.c{i} = state.begin @index.compressor.{i}"));
+        self.op(format!(
+            "%index.e{i}, %index.c{i}.n = compress %index.c{i}, %index.from{i}, %index.by{i}, %pos, @index.ape{i} {{every = {every}, overlap = {overlap}}}"
+        ));
+        self.op(format!("%index.e{i}.h = split_heads %index.e{i} {{heads = 1}}"));
+        self.op(format!("%index.e{i}.v = slice %index.e{i}.h {{from = 0, count = 1}}"));
+        self.op(format!("%index.q{i}.h = split_heads %index.q{i} {{heads = 2}}"));
+        self.op(format!("%index.s{i} = state.begin @index.{i}"));
+        self.op(format!("%index.n{i} = kv.append %index.s{i}, %index.e{i}.h, %index.e{i}.v, %pos"));
+        self.op(format!(
+            "%chosen{i}, %index.m{i} = index.top_k %index.q{i}.h, %index.w{i}, %index.n{i}, %pos {{top_k = {top_k}, entries = true}}"
+        ));
+        format!("%chosen{i}")
     }
 
     /// Experts with a gate, or with rectified squares between up and down.
@@ -288,7 +327,7 @@ impl Text {
                 Mixer::Scan => text.scan(i),
                 Mixer::Named => text.named(i),
                 Mixer::Attention(window) => text.attention(i, *window),
-                Mixer::Entries(every, overlap) => text.entries(i, *every, *overlap),
+                Mixer::Entries(every, overlap, top_k) => text.entries(i, *every, *overlap, *top_k),
             }
             if used == 0 {
                 text.op(format!("%x{} = add %x{i}, %o{i}", i + 1));
@@ -458,6 +497,11 @@ fn state_spaces_are_the_interpreters_on_every_target() {
 #[test]
 fn entries_are_the_interpreters_on_every_target() {
     check("entries", &model("entries", in_floats(Text::module(&ENTRIES, 8))));
+}
+
+#[test]
+fn chosen_entries_are_the_interpreters_on_every_target() {
+    check("chosen", &model("chosen", in_floats(Text::module(&CHOSEN, 8))));
 }
 
 /// Places that positions share take memory for whole blocks of them.

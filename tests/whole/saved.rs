@@ -44,7 +44,7 @@ fn golden(name: &str) -> Golden {
 
 /// Models of each kind of state: attention to all positions, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries;
 /// delta-net, Mamba-2 with attention and alone, short convolutions, rows by the last tokens.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "granite",
     "gemma2",
     "gpt-oss",
@@ -52,6 +52,7 @@ const KINDS: [&str; 12] = [
     "deepseek2-kv_b",
     "deepseek32",
     "deepseek4",
+    "deepseek4-chosen",
     "qwen3next-ssm_in",
     "falcon-h1",
     "mamba2",

@@ -658,8 +658,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended and over whole entries, with sinks.
-    pub fn attend_entries(&mut self, layer: usize, q: ValueId) -> Result<ValueId, ArchError> {
+    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended and over whole entries, or those of them that are `chosen`, with sinks.
+    pub fn attend_entries(&mut self, layer: usize, q: ValueId, chosen: Option<ValueId>) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let (scale, heads) = (facts.attention_scale, facts.heads);
         let appended = |of: &HashMap<usize, ValueId>| of.get(&layer).copied();
@@ -667,17 +667,17 @@ impl<'a> Builder<'a> {
             unreachable!("layer {layer} appends before it attends")
         };
         let sinks = self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
-        let y = self.graph.attention_entries(q, [kv, entries], self.step.pos, Some(sinks), scale);
+        let y = self.graph.attention_entries(q, [kv, entries], self.step.pos, (Some(sinks), chosen), scale);
         let (y, [kv, entries]) = self.typed(y)?;
         self.caches.insert(layer, kv);
         self.entries.insert(layer, entries);
         Ok(y)
     }
 
-    /// Of every `every` positions a row: the mean of the first of the values by the second plus its row of the weight `ape`.
+    /// Of every `every` positions a row: the mean of the first of the values by the second plus its row of the weight `ape`; with the state `state`.
     pub fn compress(
         &mut self,
-        layer: usize,
+        state: &str,
         values: [ValueId; 2],
         ape: &str,
         [every, width]: [u64; 2],
@@ -688,7 +688,7 @@ impl<'a> Builder<'a> {
         let operands = [kv, gate, Operand::Value(self.step.pos), Operand::Weight(ape)];
         let attrs = vec![Attr::Int(every.cast_signed()), Attr::Bool(overlap)];
         let (rows, d) = if overlap { (6, width / 2) } else { (3, width) };
-        self.recurrent(Recurrent::Compress, (&format!("compressor.{layer}"), &[rows, d]), &operands, attrs)
+        self.recurrent(Recurrent::Compress, (state, &[rows, d]), &operands, attrs)
     }
 
     /// Ids and weights of the experts that the table `name` has for each of the step's ids.
@@ -799,13 +799,13 @@ impl<'a> Builder<'a> {
     }
 
     /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`, which
-    /// are of `run` positions as far as they came.
+    /// are of `run` positions as far as they came. Of `entries` it chooses those of so many positions themselves.
     pub fn index_top_k(
         &mut self,
         state: &str,
         [q, w, k]: [ValueId; 3],
         key_length: u64,
-        (top_k, run): (u64, u64),
+        (top_k, run, entries): (u64, u64, bool),
     ) -> Result<ValueId, ArchError> {
         // A state of keys and values, of which nobody reads the latter.
         let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
@@ -815,7 +815,7 @@ impl<'a> Builder<'a> {
         let kv = self.typed(kv)?;
         let kv = self.graph.kv_append(kv, k, none, self.step.pos);
         let kv = self.typed(kv)?;
-        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, top_k);
+        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, (top_k, entries));
         Ok(self.typed(chosen)?.0)
     }
 

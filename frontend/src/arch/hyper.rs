@@ -16,7 +16,7 @@ mod rope;
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
 
 pub(super) use compressed::CHOSEN_RATIO;
-pub use compressed::Compressed;
+pub use compressed::{Compressed, EntryIndex};
 pub use indexer::Indexer;
 pub(super) use indexer::index_run;
 pub(super) use mla::latent_lengths;
@@ -606,16 +606,12 @@ impl Hyper {
             rope.dims /= 2;
         }
         share(&keys, &mut layers)?;
-        let compressed = Compressed::read(&keys, layers.len(), &rope)?;
-        if let Some(whole) = compressed.as_ref().and_then(|of| of.whole_context).filter(|&whole| whole < context_length)
-        {
-            tracing::warn!(
-                whole,
-                context_length,
-                "beyond, tokens choose what they attend to: the context is cut to it"
-            );
-            context_length = whole;
-        }
+        let compressed = Compressed::read(&keys, layers.len(), &rope, context_length)?;
+        // An index of entries is read with them.
+        let indexer = match compressed {
+            Some(_) => None,
+            None => Indexer::read(&keys, layers.len(), context_length)?,
+        };
         let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
             _ if ngrams.is_some() => None,
@@ -640,7 +636,7 @@ impl Hyper {
             ngrams,
             compressed,
             mla,
-            indexer: Indexer::read(&keys, layers.len(), context_length)?,
+            indexer,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,
             layer_inputs,

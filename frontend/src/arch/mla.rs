@@ -89,12 +89,12 @@ impl Choice {
         if run > 1 {
             let part = |part: &str| format!("blk.{layer}.indexer_compressor_{part}");
             let gate = b.linear(h, &part("gate"), width, key_length, Bias::Optional)?;
-            k = b.compress(layer, [k, gate], &part("ape.weight"), [run, key_length], false)?;
+            k = b.compress(&format!("compressor.{layer}"), [k, gate], &part("ape.weight"), [run, key_length], false)?;
         }
         let k = b.split_heads(k, 1)?;
         let k = turned(b, k)?;
         let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
-        let chosen = b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run))?;
+        let chosen = b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run, false))?;
         self.last = Some(chosen);
         Ok(chosen)
     }

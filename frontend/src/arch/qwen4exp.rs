@@ -100,11 +100,12 @@ fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueI
     let k = b.linear(h, &name("k_proj"), width, key_length, Bias::Optional)?;
     // Weights that are all the same: a mean.
     let gate = b.scale(k, 0.0)?;
-    let k = b.compress(layer, [k, gate], &name(&format!("{MEAN}.weight")), [run, key_length], false)?;
+    let (state, mean) = (format!("compressor.{layer}"), name(&format!("{MEAN}.weight")));
+    let k = b.compress(&state, [k, gate], &mean, [run, key_length], false)?;
     let k = b.rms_norm(k, &name("k_norm.weight"), key_length)?;
     let k = b.split_heads(k, 1)?;
     let k = b.rope_by(k, &rope, STYLE.pairs, (run, false))?;
-    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run)).map(Some)
+    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run, false)).map(Some)
 }
 
 /// The streams `x`, side by side, behind a block.

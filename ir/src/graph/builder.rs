@@ -341,16 +341,17 @@ impl GraphBuilder {
         self.two(OpKind::Ngram, vec![V(tokens), V(ids)], ngram_attrs(hash))
     }
 
-    /// `index.top_k`: positions and the next token.
+    /// `index.top_k`: positions, or places that several of them share where it is `entries`, and the next token.
     pub fn index_top_k(
         &mut self,
         q: ValueId,
         w: ValueId,
         kv: ValueId,
         pos: ValueId,
-        top_k: u64,
+        (top_k, entries): (u64, bool),
     ) -> Result<(ValueId, ValueId), TypeError> {
-        self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], vec![Attr::Int(top_k as i64)])
+        let attrs = vec![Attr::Int(top_k as i64), Attr::Bool(entries)];
+        self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], attrs)
     }
 
     /// `attention`: the result and the next token. Scores have a factor, and a cap that is 0 where there is none.
@@ -407,16 +408,17 @@ impl GraphBuilder {
         self.one(OpKind::Positions, vec![V(pos)], vec![int(every), Attr::Bool(back)])
     }
 
-    /// `attention.entries`, of the tokens of both states: the result and the next tokens.
+    /// `attention.entries`, of the tokens of both states, over `chosen` entries where there are any: the result and the next tokens.
     pub fn attention_entries(
         &mut self,
         q: ValueId,
         [kv, entries]: [ValueId; 2],
         pos: ValueId,
-        sinks: Option<WeightId>,
+        (sinks, chosen): (Option<WeightId>, Option<ValueId>),
         scale: f64,
     ) -> Result<(ValueId, [ValueId; 2]), TypeError> {
-        let operands = vec![V(q), V(kv), V(entries), V(pos), opt_weight(sinks)];
+        let chosen = chosen.map_or(Operand::Absent, V);
+        let operands = vec![V(q), V(kv), V(entries), V(pos), opt_weight(sinks), chosen];
         let results = self.op(OpKind::AttentionEntries, operands, vec![Attr::rounded(scale)])?;
         Ok((results[0], [results[1], results[2]]))
     }

@@ -348,25 +348,25 @@ impl<'a> Interpreter<'a> {
                 let every = self.module.states[state.index()].every as usize;
                 let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
                 let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
+                let entries = op.attr("entries").bool();
                 // More than there are places for cannot be chosen: columns of -1 alone are left out.
-                let top_k = top_k.min(length.saturating_mul(every));
-                let chosen = top_k + every - 1;
+                let top_k = top_k.min(if entries { length } else { length.saturating_mul(every) });
+                let chosen = if entries { top_k } else { top_k + every - 1 };
                 let mut data = Vec::with_capacity(dims[0] * chosen);
                 for ((q, w), &position) in rows {
                     let position = index(mnemonic, "position", position, length.saturating_mul(every))?;
-                    data.extend(math::index_top_k(q, w, keys, position, (top_k, every)));
+                    data.extend(match entries {
+                        true => math::index_entries(q, w, keys, position, (top_k, every)),
+                        false => math::index_top_k(q, w, keys, position, (top_k, every)),
+                    });
                 }
                 Ok(vec![Value::I32 { dims: vec![dims[0], chosen], data }, Value::Token])
             }
             OpKind::Attention => {
                 let q = f32s(self, "q")?;
                 let state = env.state(op, "kv");
-                let chosen = match op.operand("chosen") {
-                    Operand::Value(chosen) => Some(ints(env.get(chosen))),
-                    _ => None,
-                };
-                let pos = ints(value("pos"));
-                let (y, dims) = self.attention(op, &[state], &q, &self.dims(value("q")), (pos, chosen))?;
+                let seen = (ints(value("pos")), env.choice(op));
+                let (y, dims) = self.attention(op, &[state], &q, &self.dims(value("q")), seen)?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token])
             }
             OpKind::HeadsMatmul => {
@@ -438,7 +438,8 @@ impl<'a> Interpreter<'a> {
             OpKind::AttentionEntries => {
                 let q = f32s(self, "q")?;
                 let states = ["kv", "entries"].map(|token| env.state(op, token));
-                let (y, dims) = self.attention(op, &states, &q, &self.dims(value("q")), (ints(value("pos")), None))?;
+                let seen = (ints(value("pos")), env.choice(op));
+                let (y, dims) = self.attention(op, &states, &q, &self.dims(value("q")), seen)?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token, Value::Token])
             }
             OpKind::RouteListed => {
@@ -809,7 +810,7 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    /// Over the first state's positions and, where there is another, over its places that are whole.
+    /// Over the first state's positions and, where there is another, over its places that are whole; a choice is of the last state's.
     fn attention(
         &self,
         op: &Op,
@@ -830,7 +831,8 @@ impl<'a> Interpreter<'a> {
         let sinks = self.optional(op.operand("sinks"))?;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(positions).enumerate() {
-            let (mut keys, mut values, mut seen, mut begin) = (Vec::new(), Vec::new(), 0, 0);
+            // Of the last state: what is seen before it, and the first place that is.
+            let (mut keys, mut values, mut seen, mut before, mut begin) = (Vec::new(), Vec::new(), 0, 0, 0);
             for state in states {
                 let [all_keys, all_values] = &self.states[state.index()][..] else {
                     unreachable!("verified: state {} has keys and values", state.0)
@@ -851,10 +853,11 @@ impl<'a> Interpreter<'a> {
                 };
                 keys.extend_from_slice(&all_keys[part(cache.key)]);
                 values.extend_from_slice(&all_values[part(cache.value)]);
-                (seen, begin) = (seen + end - first, first);
+                (before, seen, begin) = (seen, seen + end - first, first);
             }
             let chosen = chosen.map(|chosen| &chosen[row * (chosen.len() / dims[0])..][..chosen.len() / dims[0]]);
-            let sees = |p: usize| chosen.is_none_or(|chosen| chosen.contains(&((begin + p) as i32)));
+            let sees =
+                |p: usize| chosen.is_none_or(|chosen| p < before || chosen.contains(&((begin + p - before) as i32)));
             let sinks = sinks.as_deref();
             out.extend(math::attention(q, [&keys, &values], &shape, seen - 1, scale, sinks, sees));
         }
@@ -873,6 +876,14 @@ impl Env<'_> {
         match self.function.ty(operand_value(op, token)) {
             Type::Token(Held::State(state)) => *state,
             other => unreachable!("verified: {other} is no token of a state"),
+        }
+    }
+
+    /// What an op's rows see alone, where it is said.
+    fn choice(&self, op: &Op) -> Option<&[i32]> {
+        match op.operand("chosen") {
+            Operand::Value(chosen) => Some(ints(self.get(chosen))),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
         }
     }
 

@@ -299,6 +299,12 @@ pub fn result_types(
                 return Err(rule.operand("w", format!("f32[{rows}, {heads}], one for each head of q")));
             }
             let (top_k, every) = (rule.positive("top_k")?, rule.state("kv", StateKind::Paged)?.every);
+            if rule.find_attr("entries").bool() {
+                if every == 1 {
+                    return Err(rule.operand("kv", "the token of a state whose places several positions share"));
+                }
+                return Ok(vec![Type::i32([rows.clone(), Dim::Fixed(top_k)]), rule.value("kv").clone()]);
+            }
             if !top_k.is_multiple_of(every) {
                 return Err(rule.attr("top_k", format!("a multiple of {every}, the positions that share a key")));
             }
@@ -322,11 +328,7 @@ pub fn result_types(
             if rule.find_attr("cap").float() < 0.0 {
                 return Err(rule.attr("cap", "0 or more"));
             }
-            if rule.has("chosen") {
-                let [of_rows, chosen] = rule.i32("chosen")?;
-                rule.same("chosen", of_rows, rows)?;
-                rule.number("chosen", chosen)?;
-            }
+            rule.choice("chosen", rows)?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
         }
         OpKind::HeadsMatmul => {
@@ -432,6 +434,7 @@ pub fn result_types(
                 return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
             rule.bias("sinks", rule.number("q", heads)?)?;
+            rule.choice("chosen", rows)?;
             let y = Type::f32([rows.clone(), heads.clone(), cache.value.into()]);
             Ok(vec![y, rule.value("kv").clone(), rule.value("entries").clone()])
         }

@@ -24,32 +24,31 @@ pub fn attended(
     q: &[f64],
     values: (usize, Cache),
     scores: &Scores,
-    range: (usize, usize, usize),
+    (first, from, own): (usize, usize, usize),
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
-    attended_in(input, ["keys", "values"], q, values, scores, range, sink)
+    let places: Vec<usize> = (from - first..own + 1 - first).collect();
+    attended_in(input, ["keys", "values"], q, values, scores, &places, sink)
 }
 
-/// The same over keys and values of these names.
+/// The same over these places of keys and values of these names.
 pub fn attended_in(
     input: &Buffers<'_>,
     [keys, values]: [&'static str; 2],
     q: &[f64],
     (dv, cache): (usize, Cache),
     scores: &Scores,
-    (first, from, own): (usize, usize, usize),
+    places: &[usize],
     sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
     let (of_keys, of_values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
     let (d, q) = (q.len(), multiplied(&of_keys, q, scores.scale.value()));
     let (key, value) = (of_keys.reader(input, keys)?, of_values.reader(input, values)?);
-    let positions = from - first..own + 1 - first;
-    let score = |p: usize| scores.bent((0..d).map(|e| q[e] * key(p, e)).sum());
-    let scores: Vec<f64> = positions.clone().map(score).collect();
-    let begin = positions.start;
+    let score = |&p: &usize| scores.bent((0..d).map(|e| q[e] * key(p, e)).sum());
+    let scores: Vec<f64> = places.iter().map(score).collect();
     let max = scores.iter().copied().fold(sink.unwrap_or(f64::MIN), f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
     let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
-    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * value(p, e)).sum()).collect();
+    let acc = (0..dv).map(|e| places.iter().zip(&weights).map(|(&p, weight)| weight * value(p, e)).sum()).collect();
     Ok((max, sum, acc))
 }

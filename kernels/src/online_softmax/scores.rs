@@ -114,7 +114,7 @@ impl Attend {
                         };
                         score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
                     }
-                    if self.chosen.is_some() {
+                    if places.chosen.is_some() {
                         let at = at.clone() * 4 + (v * width * 4 + s.bits);
                         let bit = b.load(Type::i32(lanes), s.buffer, at);
                         let word = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * 4 + s.marks);

@@ -239,8 +239,11 @@ enum Binding {
     ArenaRows(ArenaRows),
     /// Some of a route's slots, which only experts take.
     Chosen(Slots),
-    /// Positions that an index chose, as a bit for each position, which only attention takes.
-    Marks(ArenaRows),
+    /// What an index chose, as a bit for each position, or for each place that so many of them share, which only attention takes.
+    Marks {
+        bits: ArenaRows,
+        every: u32,
+    },
     Ids,
     /// Rows of a table, by tokens and those before them, which only its look-up takes.
     Ngram(Ngram),
@@ -621,7 +624,7 @@ impl<'a> Lowering<'a> {
                 ),
             ),
             Binding::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
-            Binding::Marks(_) => unsupported(op, "the positions of an index as data; only attention takes them"),
+            Binding::Marks { .. } => unsupported(op, "the positions of an index as data; only attention takes them"),
             other => unsupported(op, format!("the parameter {other:?} as data")),
         }
     }

@@ -21,25 +21,38 @@ pub struct Compressed {
     pub output_rank: u64,
     /// Layers at the front whose experts are those of a table, by token.
     pub listed_layers: u64,
-    /// Positions up to which a token sees all entries; behind, it chooses some of them.
-    pub whole_context: Option<u64>,
+    /// What chooses entries where they overlap; none where the context has room for no more than are chosen.
+    pub index: Option<EntryIndex>,
+}
+
+/// An index of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryIndex {
+    /// Query heads.
+    pub heads: u64,
+    /// Elements of a query and of a key.
+    pub key_length: u64,
+    /// Entries that a token attends to, where there are more.
+    pub top_k: u64,
 }
 
 /// Positions of an entry where a layer's entries overlap, and a token chooses among them.
 pub const CHOSEN_RATIO: u64 = 4;
 
 impl Compressed {
-    /// For files that have entries, whose other layers have this rotary embedding.
-    pub(super) fn read(keys: &Keys<'_>, layers: usize, rope: &Rope) -> Result<Option<Compressed>, GgufError> {
+    /// For files that have entries and such a context, whose other layers have this rotary embedding.
+    pub(super) fn read(
+        keys: &Keys<'_>,
+        layers: usize,
+        rope: &Rope,
+        context: u64,
+    ) -> Result<Option<Compressed>, GgufError> {
         const RATIOS: &str = "attention.compress_ratios";
         if keys.metadata.get(&keys.name(RATIOS)).is_none() || !keys.defaults.compressed {
             return Ok(None);
         }
         let ratios = keys.first_per_layer(RATIOS, layers, 0, MAX_CONTEXT)?;
-        let whole_context = match ratios.contains(&CHOSEN_RATIO) {
-            true => Some(CHOSEN_RATIO * keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?),
-            false => None,
-        };
+        let index = if ratios.contains(&CHOSEN_RATIO) { EntryIndex::read(keys, context / CHOSEN_RATIO)? } else { None };
         let base =
             keys.float("attention.compress_rope_freq_base", rope.base as f32, |x| x > 0.0, "a positive number")?;
         // What YaRN would multiply rotated elements by is left out.
@@ -54,7 +67,22 @@ impl Compressed {
             output_groups: keys.required("attention.output_group_count", 1, MAX_COUNT)?,
             output_rank: keys.required("attention.output_lora_rank", 1, MAX_WIDTH)?,
             listed_layers: keys.optional("hash_layer_count", 0, layers as u64)?.unwrap_or(0),
-            whole_context,
+            index,
+        }))
+    }
+}
+
+impl EntryIndex {
+    /// Of a file whose context has room for so many entries.
+    fn read(keys: &Keys<'_>, entries: u64) -> Result<Option<EntryIndex>, GgufError> {
+        let top_k = keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?;
+        if entries <= top_k {
+            return Ok(None);
+        }
+        Ok(Some(EntryIndex {
+            heads: keys.required("attention.indexer.head_count", 1, MAX_COUNT)?,
+            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            top_k,
         }))
     }
 }

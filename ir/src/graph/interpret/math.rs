@@ -224,6 +224,24 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
 /// heads of `w * max(q . k, 0)`, of equal ones the first. In rising order, then -1. Where `every` positions share a key, that of whole runs of them, and
 /// all behind the last whole run.
 pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, every): (usize, usize)) -> Vec<i32> {
+    let whole = (position + 1) / every;
+    let of_runs =
+        best_keys(q, w, keys, whole, top_k / every).into_iter().flat_map(|run| run * every..(run + 1) * every);
+    let mut chosen: Vec<i32> = of_runs.chain(whole * every..position + 1).map(|p| p as i32).collect();
+    chosen.resize(top_k + every - 1, -1);
+    chosen
+}
+
+/// The same of the keys themselves, `top_k` of those that are whole.
+pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, every): (usize, usize)) -> Vec<i32> {
+    let best = best_keys(q, w, keys, (position + 1) / every, top_k);
+    let mut chosen: Vec<i32> = best.into_iter().map(|key| key as i32).collect();
+    chosen.resize(top_k, -1);
+    chosen
+}
+
+/// The `top_k` of the first `count` keys that score highest, in rising order.
+fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> Vec<usize> {
     let d = q.len() / w.len().max(1);
     let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
     let score = |p: usize| -> f32 {
@@ -232,16 +250,12 @@ pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, 
         heads.map(|(q, &w)| f64::from(w) * dot(q, key).max(0.0)).sum::<f64>() as f32
     };
     // Zeros of both signs are one number.
-    let whole = (position + 1) / every;
-    let scores: Vec<f32> = (0..whole).map(|run| score(run) + 0.0).collect();
-    let mut chosen: Vec<usize> = (0..whole).collect();
-    chosen.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-    chosen.truncate(top_k / every);
-    chosen.sort_unstable();
-    let of_runs = chosen.into_iter().flat_map(|run| run * every..(run + 1) * every);
-    let mut chosen: Vec<i32> = of_runs.chain(whole * every..position + 1).map(|p| p as i32).collect();
-    chosen.resize(top_k + every - 1, -1);
-    chosen
+    let scores: Vec<f32> = (0..count).map(|key| score(key) + 0.0).collect();
+    let mut best: Vec<usize> = (0..count).collect();
+    best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    best.truncate(top_k);
+    best.sort_unstable();
+    best
 }
 
 /// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as

@@ -321,7 +321,8 @@ impl Soup {
                 self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
                 let (q, w) = (self.f32(&[heads, d]), self.f32(&[heads]));
                 let top_k = self.rng.pick(&[1, 3]);
-                (_, self.caches[cache].1) = ok(self.b.index_top_k(q, w, self.caches[cache].1, self.pos, top_k));
+                (_, self.caches[cache].1) =
+                    ok(self.b.index_top_k(q, w, self.caches[cache].1, self.pos, (top_k, false)));
             }
             OpKind::Attention => {
                 if self.caches.is_empty() {
@@ -382,15 +383,21 @@ impl Soup {
             }
             OpKind::AttentionEntries => {
                 let every = 2 + self.rng.below(3);
-                let tokens = [1, every].map(|every| {
+                let chooses = self.rng.once_in(2);
+                let [kv, entries, index] = [(heads, 1), (heads, every), (1, every)].map(|(heads, every)| {
                     let name = self.name("kv");
                     let state = ok(self.b.state(State { every, ..State::paged(&name, heads, d, d) }));
                     let token = ok(self.b.state_begin(state));
                     let (k, v) = (self.f32(&[heads, d]), self.f32(&[heads, d]));
                     ok(self.b.kv_append(token, k, v, self.pos))
                 });
+                let chosen = chooses.then(|| {
+                    let (q, w) = (self.f32(&[heads, d]), self.f32(&[heads]));
+                    let top_k = self.rng.pick(&[1, 3]);
+                    ok(self.b.index_top_k(q, w, index, self.pos, (top_k, true))).0
+                });
                 let (q, sinks) = (self.f32(&[3 * heads, d]), self.maybe_vector(3 * heads));
-                ok(self.b.attention_entries(q, tokens, self.pos, sinks, 0.25));
+                ok(self.b.attention_entries(q, [kv, entries], self.pos, (sinks, chosen), 0.25));
             }
             OpKind::RouteListed => {
                 let table = self.table(2);

@@ -314,6 +314,16 @@ impl<'a> Rule<'a> {
         self.same_number(name, bias, &n.into())
     }
 
+    /// What an index chose for each of `rows`, where it is there.
+    pub(in crate::graph) fn choice(&self, name: &'static str, rows: &Dim) -> Result<(), TypeError> {
+        if self.has(name) {
+            let [of_rows, chosen] = self.i32(name)?;
+            self.same(name, of_rows, rows)?;
+            self.number(name, chosen)?;
+        }
+        Ok(())
+    }
+
     /// A bias of each expert.
     pub(in crate::graph) fn expert_bias(&self, name: &'static str, [experts, n]: [u64; 2]) -> Result<(), TypeError> {
         if self.find(name) == Operand::Absent || self.any_weight(name).shape == [experts, n] {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
-//! index.top_k %q, %w, %kv, %pos    index_top_k: tokens; a bit for each position that the context has room for
+//! index.top_k %q, %w, %kv, %pos    index_top_k: tokens; a bit for each position, or entry, that the context has room for
 //! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, if it has no
 //!                                  window, many by tiles
 //! ```
@@ -205,12 +205,15 @@ impl Lowering<'_> {
         }
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let positions = self.most_positions();
-        // A word is as wide as f32.
-        let marks = self.buffer(&label, q.rows, Format::F32, positions.div_ceil(ATTENTION_BLOCK).into())?;
         let every = match self.module.states[state.index()].every {
             1 => None,
             every => Some(fit("positions of a key", every)?),
         };
+        let entries = op.attr("entries").bool();
+        let of_bit = every.filter(|_| entries).unwrap_or(1);
+        // A word is as wide as f32.
+        let words = positions.div_ceil(of_bit).div_ceil(ATTENTION_BLOCK);
+        let marks = self.buffer(&label, q.rows, Format::F32, words.into())?;
         let mut args = vec![
             ("q", by_row(Source::Arena(q.buffer), q.row_bytes()?)),
             ("w", by_row(Source::Arena(w.buffer), w.row_bytes()?)),
@@ -221,6 +224,7 @@ impl Lowering<'_> {
         // Positions are counted as the state's memory has them: by places.
         let position = by_row(Source::Input(Input::Positions), INDEX_BYTES);
         match every {
+            Some(every) if entries => args.push(("whole", by_row(Source::Input(Input::Whole(every)), INDEX_BYTES))),
             Some(every) => {
                 args.extend([("place", position), ("phase", by_row(Source::Input(Input::Phase(every)), INDEX_BYTES))])
             }
@@ -228,17 +232,22 @@ impl Lowering<'_> {
         }
         let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
         let heads = fit("heads of an index", w.width)?;
-        let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every };
+        let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every, entries };
         self.by_rows(label, q.rows, 1, (spec, &[]), args)?;
-        Ok(Binding::Marks(marks))
+        Ok(Binding::Marks { bits: marks, every: of_bit })
     }
 
-    /// The positions that an index chose, where a row does not see all.
-    fn marks(&self, op: &Op) -> Result<Option<ArenaRows>, ScheduleError> {
+    /// What an index chose, where a row does not see all: positions, or places that so many of them share.
+    fn marks(&self, op: &Op, every: u32) -> Result<Option<ArenaRows>, ScheduleError> {
         let name = op.kind.row().mnemonic;
         match op.operand("chosen") {
             Operand::Value(chosen) => match self.meaning(name, chosen)? {
-                Binding::Marks(marks) => Ok(Some(marks)),
+                Binding::Marks { bits, every: own } if own == every => Ok(Some(bits)),
+                Binding::Marks { every: own, .. } => {
+                    let places =
+                        |every: u32| if every == 1 { "positions".into() } else { format!("places of {every}") };
+                    unsupported(name, format!("a choice among {}; it takes one among {}", places(own), places(every)))
+                }
                 _ => unsupported(name, "chosen positions that no index.top_k gave"),
             },
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
@@ -270,7 +279,7 @@ impl Lowering<'_> {
             args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
         }
         let sinks = sinks.is_some();
-        let marks = self.marks(op)?;
+        let marks = self.marks(op, 1)?;
         if let Some(marks) = marks {
             args.push(("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)));
         }
@@ -389,10 +398,15 @@ impl Lowering<'_> {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
         }
+        let marks = self.marks(op, every)?;
+        if let Some(marks) = marks {
+            args.push(("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)));
+        }
         let scale = Bits::of(op.attr("scale").float());
         let spec = |group: u64| -> Result<AttentionEntries, ScheduleError> {
             let group = fit("query heads of a key head", group)?;
-            Ok(AttentionEntries { group, d: cache.key, dv: cache.value, scale, sinks: sinks.is_some(), window, every })
+            let (d, dv, sinks, chosen) = (cache.key, cache.value, sinks.is_some(), marks.is_some());
+            Ok(AttentionEntries { group, d, dv, scale, sinks, window, every, chosen })
         };
         let mut choice = KernelChoice::by_chunks(1, spec(group)?);
         // Few rows have few items, where many heads share a key head: eight of those share a load well enough.
