@@ -56,7 +56,7 @@ pub struct Args {
     threads: Option<usize>,
     #[command(flatten)]
     pin: PinChoice,
-    /// Rows of activations of the steps for many: tokens of a prompt's step [default: the model's, and 512 of a spec].
+    /// Rows of activations of the steps for many: tokens of a prompt's step [default: 512, or a model's most].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     rows: Option<u32>,
     /// Of a model, the part of a step's time that a product takes at least, 0 to 1.
@@ -104,7 +104,8 @@ impl Output<'_> {
     /// A line, where no JSON is wanted; what fails is said in the end.
     fn line(&mut self, text: &str) {
         if !self.json && self.failed.is_none() {
-            self.failed = writeln!(self.out, "{text}").err();
+            // It takes minutes: whoever reads a file of it sees how far it is.
+            self.failed = writeln!(self.out, "{text}").and_then(|()| self.out.flush()).err();
         }
     }
 

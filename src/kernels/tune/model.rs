@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::sync::Arc;
 
 use super::steps::{Hot, Steps, changed};
-use super::{Compare, Found, Row, Search};
+use super::{Compare, Found, PROMPT_ROWS, Row, Search};
 use crate::Error;
 use crate::compile::{self, specs};
 use crate::kernels::KernelError;
@@ -27,7 +27,7 @@ pub struct Options {
     pub run: engine::Options,
     /// Rounds.
     pub rounds: u32,
-    /// Tokens of a prompt's step; the model's own where nothing is said.
+    /// Tokens of a prompt's step; 512 where nothing is said, or as many as a step of the model has.
     pub prompt: Option<u32>,
     /// The part of a step's time that a product has at least.
     pub least: f64,
@@ -117,7 +117,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
     };
     let own = plan(&[])?;
     let mut steps = Steps::new(engine, own, Box::new(plan))?;
-    let prompt = steps.most_rows();
+    let prompt = options.prompt.map_or(PROMPT_ROWS, |_| u32::MAX).min(steps.most_rows());
     let mut hot: Vec<(u32, Hot)> = Vec::new();
     match &options.kernel {
         Some(spec) => {
