@@ -64,7 +64,7 @@ pub enum By {
         /// Rows of activations of a step; where nothing is said, 512 for the kernel for most rows, and one for that for few.
         rows: Option<u32>,
         /// Threads, and how they are bound.
-        run: ixc_runtime::engine::Options,
+        run: Box<ixc_runtime::engine::Options>,
     },
     /// By the cycles that the target's model counts.
     Model {
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn candidates_are_measured_in_turn_with_what_the_caches_choose() {
-        let run = ixc_runtime::engine::Options { threads: Some(2), ..Default::default() };
+        let run = Box::new(ixc_runtime::engine::Options { threads: Some(2), ..Default::default() });
         let by = By::Time { place: Place::Caches, rounds: 2, rows: None, run };
         let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
         assert!(few.own.contains("gemv<=5/5"), "{}", few.own);

@@ -254,7 +254,8 @@ impl Args {
         let mut said = Output { out, json: self.json, unit, failed: None };
         let by = match runs {
             true => {
-                let (place, rounds, rows, run) = (self.place, self.repetitions, self.rows, self.engine_options());
+                let (place, rounds, rows, run) =
+                    (self.place, self.repetitions, self.rows, Box::new(self.engine_options()));
                 tune::By::Time { place, rounds, rows, run }
             }
             false => tune::By::Model { place: self.place },

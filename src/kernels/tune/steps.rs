@@ -66,6 +66,9 @@ pub(super) struct Hot {
     pub(super) share: f64,
 }
 
+/// What something of the plan's own and of another took, round by round.
+type Pairs = Vec<[f64; 2]>;
+
 /// Other plans, each with the stages of what is compared.
 struct Others(Vec<(Variant, Vec<usize>)>);
 
@@ -226,12 +229,12 @@ impl<'m> Steps<'m> {
         others: &mut Others,
         own: &[usize],
         (rows, rounds): (u32, u32),
-    ) -> Result<(Vec<f64>, Vec<Vec<[f64; 2]>>), Error> {
+    ) -> Result<(Vec<f64>, Vec<Pairs>), Error> {
         let rows = rows.clamp(1, self.most_rows());
         let times = self.calibrated(rows)?;
         let of = |times: &Times, stages: &[usize]| if stages.is_empty() { times.wall } else { times.of(stages) };
         let mut defaults = Vec::new();
-        let mut pairs: Vec<Vec<[f64; 2]>> = vec![Vec::new(); others.0.len()];
+        let mut pairs: Vec<Pairs> = vec![Vec::new(); others.0.len()];
         let mut left: Vec<usize> = (0..others.0.len()).collect();
         // One that does not count: code and pages are new.
         for round in 0..=rounds {
