@@ -187,20 +187,23 @@ impl Host {
             true => conversation.clone(),
             false => conversation.with_tools_told(format),
         };
-        let (text, values) = chat::render(tokenizer, template, renderer, rendered).map_err(invalid)?;
+        let (text, mut values) = chat::render(tokenizer, template, renderer, rendered).map_err(invalid)?;
         let Facts { context, trained_context, .. } = self.facts;
         session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
         let parser = Parser::new(format, &text);
         let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
             None => (parser, None),
+            // Nobody reads through what no sequence has room for.
+            Some(_) if tokens.len() > context => return Err(Refusal::too_long(tokens.len(), context)),
             Some((part, last)) => {
                 let text = match part {
                     Part::Content => &*last.content,
                     Part::Reasoning => last.reasoning.as_deref().unwrap_or_default(),
                 };
-                let (parser, said) = parser.continuing(part, text);
-                let begun = Begun { part: parser.part(), content: said.content };
+                // Names of control tokens in it are text to the model, and so they are here.
+                let (parser, said) = parser.continuing(part, &values.protect(text));
+                let begun = Begun { part: parser.part(), content: values.restore(&said.content) };
                 (parser, Some(begun))
             }
         };

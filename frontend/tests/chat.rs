@@ -168,6 +168,10 @@ fn an_answer_goes_on_with_what_was_said() {
     let (parser, said) = Parser::new(format("harmony"), "").continuing(Part::Reasoning, "It ");
     let answer = parse(parser, ["is.", "<|end|><|start|>assistant<|channel|>final<|message|>Yes"]);
     assert_eq!((&*said.reasoning, &*answer.reasoning, &*answer.content), ("It ", "is.", "Yes"));
+    // What parts it from what was said before is not counted as said.
+    let (parser, said) = Parser::new(format("qwen3"), "").continuing(Part::Content, "Hi<think>so</think><th");
+    let answer = parse(parser, ["e> b", "c"]);
+    assert_eq!((&*said.content, &*said.reasoning, &*answer.content), ("Hi<th", "so", "e> bc"));
 }
 
 #[test]

@@ -121,7 +121,8 @@ fn conversation(fields: &Fields, tells: bool) -> Result<Conversation, HttpError>
         None => Vec::new(),
     };
     let (add_generation_prompt, continued) = going_on(fields, &messages)?;
-    let has_thought = messages.last().is_some_and(|last| last.reasoning.is_some());
+    let first = list.last().map(|last| &last["content"][0]["type"]);
+    let has_thought = first.is_some_and(|kind| kind == "thinking" || kind == "redacted_thinking");
     if thinks == Some(true) && continued.is_some() && !has_thought {
         let wrong = "messages ends with an answer that goes on, and thinking is enabled: it must begin with a thinking block, or thinking be disabled";
         return Err(HttpError::invalid(Some("messages"), wrong));

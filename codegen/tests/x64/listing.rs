@@ -216,8 +216,7 @@ fn a_loop_between_markers_is_what_uica_reads_of_a_listing() {
             let is_label = |line: &&str| line.starts_with(".L") && line.ends_with(':');
             let begins = |at: &usize| {
                 let label = lines[*at].trim_end_matches(':');
-                let end =
-                    lines[at + 1..].iter().position(&is_label).map_or(lines.len(), |end| at + 1 + end);
+                let end = lines[at + 1..].iter().position(&is_label).map_or(lines.len(), |end| at + 1 + end);
                 let back = (at + 1..end).find(|i| {
                     let code = lines[*i].split('#').next().unwrap_or_default().trim();
                     code.starts_with('j') && code.split_whitespace().last() == Some(label)

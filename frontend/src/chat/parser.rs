@@ -187,8 +187,14 @@ impl Parser {
             State::Content | State::Reasoning | State::Section => self.start,
             State::Call | State::Header => self.scanned.max(self.start),
         };
-        let found = markers.find(&self.buffer[from..]).map(|(at, step)| (from + at, step));
-        let end = found.map_or_else(|| from + markers.begun(&self.buffer[from..]), |(at, _)| at);
+        // What is longer is no header: a text with many beginnings of some is looked through once, not from each to its end.
+        let until = match self.state {
+            State::Header => self.buffer.floor_char_boundary(self.start + 2 * MAX_HEADER),
+            State::Content | State::Reasoning | State::Section | State::Call => self.buffer.len(),
+        };
+        let looked_at = &self.buffer[from..until];
+        let found = markers.find(looked_at).map(|(at, step)| (from + at, step));
+        let end = found.map_or_else(|| from + markers.begun(looked_at), |(at, _)| at);
         match (self.state, found) {
             (State::Content | State::Reasoning | State::Section, found) => {
                 self.say(self.start..end);
@@ -344,7 +350,7 @@ impl Parser {
             self.behind_marker = false;
             self.space.clear();
             // What a marker parted stays apart.
-            if self.said[usize::from(self.state == State::Reasoning)] {
+            if self.said[usize::from(self.state == State::Reasoning)] && self.before == 0 {
                 self.space.push('\n');
             }
         }

@@ -123,7 +123,7 @@ impl<'t> Values<'t> {
     }
 
     /// What a text with stand-ins says.
-    pub(super) fn restore(&self, text: &str) -> String {
+    pub fn restore(&self, text: &str) -> String {
         text.chars().map(|c| self.originals.get(&c).copied().unwrap_or(c)).collect()
     }
 }

@@ -55,7 +55,7 @@ impl Engine {
     /// Checks a plan of the same model, and generates its code.
     ///
     /// # Errors
-    /// As [`Engine::load`], and [`LoadError::OtherModel`] where it is not of the same weights, states and rows, or experts are streamed.
+    /// As [`Engine::load`], and [`LoadError::OtherPlan`] where it is not of the same weights, states and rows, or experts are streamed.
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
         let program = checked(plan)?;
         let loaded = &self.loaded;
@@ -90,7 +90,7 @@ impl Engine {
     /// are lost.
     ///
     /// # Errors
-    /// [`LoadError::OtherModel`] where it is another engine's.
+    /// [`LoadError::OtherPlan`] where it is another engine's.
     pub fn exchange(&mut self, variant: &mut Variant) -> Result<(), LoadError> {
         if !Arc::ptr_eq(&variant.owner, &self.loaded.owner) {
             return Err(LoadError::OtherPlan { streamed: false });

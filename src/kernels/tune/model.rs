@@ -125,7 +125,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
             hot.push((rows, steps.share(spec, rows)?));
         }
         None => {
-            for rows in [prompt, 1] {
+            for rows in of_steps(prompt) {
                 hot.extend(steps.hot(rows, options.least)?.into_iter().map(|hot| (rows, hot)));
             }
         }
@@ -150,6 +150,11 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
     Ok(FoundModel { threads: steps.threads(), prompt, kernels, together, kept })
 }
 
+/// Rows of the steps that are timed: of a prompt, and of a token, which may be the same.
+fn of_steps(prompt: u32) -> Vec<u32> {
+    if prompt == 1 { vec![1] } else { vec![prompt, 1] }
+}
+
 /// Whole steps with all that won; where they gain nothing, with what won of prompts alone, or of single tokens.
 fn together(
     steps: &mut Steps<'_>,
@@ -171,7 +176,7 @@ fn together(
     for set in sets.into_iter().filter(|set| !set.is_empty()) {
         let winners = set.iter().filter_map(|number| kernels[*number].1.winner.as_ref());
         let choices: Vec<Choice> = winners.map(|(_, choice)| choice.clone()).collect();
-        let rows = steps.together(&choices, &[prompt, 1], 2 * rounds)?;
+        let rows = steps.together(&choices, &of_steps(prompt), 2 * rounds)?;
         let is_faster = is_better(&rows);
         let choices = choices.iter().map(Choice::to_string).collect();
         let found = Together { choices, rows, is_faster };

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, WeightFile};
+use ixc_ir::plan::{Output, Plan, WeightFile};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
@@ -87,6 +87,11 @@ pub(crate) fn of_memory(plan: &Plan<Kernel>) -> Digest {
     let Plan { architecture, target, max_tokens, context_length, vocabulary, files, derived, states, .. } = plan;
     add(postcard::to_allocvec(&(architecture, target, max_tokens, context_length, vocabulary, files, states)));
     let Plan { own_weight_bytes, expert_groups, ropes, buckets, output, takes, gives, .. } = plan;
+    // A kernel's number says how many others there are, which is another cut's own.
+    let output = match output {
+        Output::Logits { .. } => None,
+        Output::Hidden { .. } | Output::Experts { .. } => Some(output),
+    };
     add(postcard::to_allocvec(&(own_weight_bytes, expert_groups, ropes, buckets, output, takes, gives)));
     derived.iter().for_each(|derived| add(postcard::to_allocvec(derived)));
     plan.weights.iter().for_each(|weight| add(postcard::to_allocvec(weight)));
