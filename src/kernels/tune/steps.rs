@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::plan::{Plan, Step};
+use ixc_ir::plan::{Plan, RowAxis, Step, Task};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::cut::Cut;
 use ixc_passes::tuned::{Choice, Kernel};
@@ -136,15 +136,15 @@ impl<'m> Steps<'m> {
         let mut stages: BTreeMap<String, (KernelSpec, Vec<usize>)> = BTreeMap::new();
         for (stage, tasks) in runs(&self.own) {
             for task in tasks {
-                // Of experts some have few rows of a prompt.
-                let is_routed = matches!(task.rows, ixc_ir::plan::RowAxis::Routed(_));
-                let (first, last) = (task.variants.first(), task.variants.last());
-                let used = task.variants.iter().filter(|variant| match rows {
-                    // What is for many rows alone is a matter of prompts.
-                    1 => Some(*variant) == first && first != last,
-                    _ => Some(*variant) == last || is_routed && Some(*variant) != first,
+                // Of outputs a prompt's step has one row, and what is for many rows alone is a matter of prompts.
+                let is_other = if rows > 1 { task.rows == RowAxis::Outputs } else { task.variants.len() == 1 };
+                // Of experts some have few rows of a prompt, but hardly one.
+                let is_of_few = |number: usize| rows > 1 && number == 0 && task.variants.len() > 1;
+                let used = task.variants.iter().enumerate().filter(|(number, _)| {
+                    let is_routed = matches!(task.rows, RowAxis::Routed(_));
+                    !is_other && runs_at(task, *number, rows) && !(is_routed && is_of_few(*number))
                 });
-                for kernel in used.map(|variant| variant.kernel) {
+                for kernel in used.map(|(_, variant)| variant.kernel) {
                     let Some(spec) = self.own.kernels.get(kernel.0 as usize) else { continue };
                     let Some(cut) = Cut::of(spec) else { continue };
                     let of =
@@ -167,7 +167,7 @@ impl<'m> Steps<'m> {
     pub(super) fn share(&mut self, spec: &KernelSpec, rows: u32) -> Result<Hot, Error> {
         let times = self.calibrated(rows)?;
         let time = self.time(rows, times.max(3))?;
-        let stages = Cut::of(spec).map_or(Vec::new(), |cut| stages_of(&self.own, kernel_of(&cut)));
+        let stages = Cut::of(spec).map_or(Vec::new(), |cut| stages_of(&self.own, kernel_of(&cut), rows));
         if stages.is_empty() {
             return Err(not_run(spec));
         }
@@ -182,14 +182,14 @@ impl<'m> Steps<'m> {
         (rows, rounds): (u32, u32),
     ) -> Result<(f64, Vec<Row>), Error> {
         let kernel = kernel_of(&search.cut);
-        let own = stages_of(&self.own, kernel);
+        let own = stages_of(&self.own, kernel, rows);
         if own.is_empty() {
             return Err(not_run(search.spec));
         }
         let mut others = Others(Vec::new());
         for each in tries {
             let (variant, plan) = self.variant(&[search.choice(each)])?;
-            others.0.push((variant, stages_of(&plan, kernel)));
+            others.0.push((variant, stages_of(&plan, kernel, rows)));
         }
         let (defaults, pairs) = self.rounds(&mut others, &own, (rows, rounds))?;
         // Of one weight and a row of activations.
@@ -290,7 +290,7 @@ fn kernel_of(cut: &Cut) -> Kernel {
 }
 
 /// The stages of a plan, with their tasks.
-fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[ixc_ir::plan::Task])> {
+fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[Task])> {
     let tasks = plan.steps.iter().filter_map(|step| match step {
         Step::Run { tasks, .. } => Some(&tasks[..]),
         _ => None,
@@ -298,11 +298,22 @@ fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[ixc_ir::plan:
     tasks.enumerate()
 }
 
-/// The stages in which a kernel can run.
-fn stages_of(plan: &Plan<KernelSpec>, kernel: Kernel) -> Vec<usize> {
+/// Whether a variant of a task runs in a step of so many rows.
+fn runs_at(task: &Task, number: usize, rows: u32) -> bool {
+    let rows = if task.rows == RowAxis::Outputs { 1 } else { rows };
+    let fits = task.variants.iter().position(|variant| rows <= variant.up_to_rows);
+    // Of experts each has some of the rows.
+    fits.is_some_and(|fits| number == fits || number < fits && matches!(task.rows, RowAxis::Routed(_)))
+}
+
+/// The stages in which a kernel runs in a step of so many rows.
+fn stages_of(plan: &Plan<KernelSpec>, kernel: Kernel, rows: u32) -> Vec<usize> {
     let is_it = |spec: &KernelSpec| Cut::of(spec).is_some_and(|cut| kernel_of(&cut) == kernel);
-    let runs_it = |tasks: &[ixc_ir::plan::Task]| {
-        let mut kernels = tasks.iter().flat_map(|task| &task.variants).flat_map(|variant| variant.kernels());
+    let runs_it = |tasks: &[Task]| {
+        let used = tasks
+            .iter()
+            .flat_map(|task| task.variants.iter().enumerate().filter(|(number, _)| runs_at(task, *number, rows)));
+        let mut kernels = used.flat_map(|(_, variant)| variant.kernels());
         kernels.any(|kernel| plan.kernels.get(kernel.0 as usize).is_some_and(is_it))
     };
     runs(plan).filter(|(_, tasks)| runs_it(tasks)).map(|(stage, _)| stage).collect()
