@@ -28,6 +28,7 @@ mod explain;
 mod facts;
 mod faults;
 mod foreign_files;
+mod going_on;
 mod golden;
 mod grammar;
 mod help;
