@@ -450,6 +450,10 @@ impl Scheduler {
             let mut accepted = 0;
             // Each token is drawn as it would be without guesses; what was guessed tells only whether the next one's logits are there already.
             let ended = loop {
+                // What an answer goes on with may be all that there was to say.
+                if active.job.grammar.as_ref().is_some_and(|grammar| grammar.is_ended()) {
+                    break Some(Event::Ended(End::Grammar));
+                }
                 let logits = self.session.engine.logits(output + accepted);
                 let sampled = session::choose(
                     &mut active.sampler,

@@ -5,7 +5,7 @@ mod tiny;
 
 use ixc_codegen::module::CodegenError;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, Step};
+use ixc_ir::plan::{KernelId, Output, Plan, Step};
 use ixc_runtime::engine::{BackendKind, Engine, Options, Softmax, StepError};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
@@ -390,4 +390,29 @@ fn what_does_not_fit_the_machine_or_the_model_is_an_error() {
     assert!(matches!(error, Err(LoadError::NoModelFile { path: found }) if found == path));
     std::fs::create_dir(&path).unwrap();
     assert!(matches!(load(&plan, Options::default()), Err(LoadError::ModelFile { .. })));
+}
+
+/// Another cut may have other kernels, so that others have other numbers.
+#[test]
+fn a_plan_of_the_same_model_takes_the_place_of_another() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let mut other = plan.clone();
+    let Output::Logits { softmax } = &mut other.output else { panic!("a model") };
+    other.kernels.push(plan.kernels[softmax.0 as usize].clone());
+    *softmax = KernelId(plan.kernels.len() as u32);
+    let tokens = prompt(9);
+    let mut engine = native(&folder, &plan, 2);
+    let expected = bits(&all_logits(&mut engine, &tokens, &[8, 1]));
+    let mut variant = engine.variant(&other).unwrap();
+    for _ in 0..2 {
+        engine.exchange(&mut variant).unwrap();
+        engine.truncate(0);
+        assert_eq!(bits(&all_logits(&mut engine, &tokens, &[8, 1])), expected);
+    }
+
+    let mut second = native(&folder, &plan, 2);
+    assert!(matches!(second.exchange(&mut variant), Err(LoadError::OtherPlan { streamed: false })));
+    other.architecture.push('2');
+    assert!(matches!(engine.variant(&other), Err(LoadError::OtherPlan { streamed: false })));
 }

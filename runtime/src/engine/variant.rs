@@ -13,8 +13,8 @@
 //!
 //! Loading a plan twice would take the memory of its weights twice, and pages that lie elsewhere are faster or slower by themselves.
 //!
-//! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the same order and places, and its arena and scratch memory
-//! are no larger than the engine's; only in steps, kernels and buffers is it another.
+//! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the same order and places; only in steps, kernels and buffers is it another.
+//! The engine's arena and scratch memory are as large as its largest variant's: they grow for one, beside any budget, and stay so.
 
 use std::sync::{Arc, Mutex};
 

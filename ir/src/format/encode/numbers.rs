@@ -127,7 +127,8 @@ impl Numbers {
 
     #[inline(always)]
     fn nearest_integer(&self, x: f32) -> f32 {
-        rounded(x.clamp(self.least, self.most))
+        // What is no number is the least, as in a table: its bits say nothing.
+        rounded(if x >= self.least { x.min(self.most) } else { self.least })
     }
 
     /// The scale with which the numbers are nearest to `x`, each difference's square times `w`.

@@ -145,7 +145,7 @@ fn columns_of_importance_are_nearer() {
 #[test]
 fn what_is_no_ordinary_block_is_made_all_the_same() {
     type Numbers = fn(usize) -> f32;
-    let special: [(&str, Numbers); 7] = [
+    let special: [(&str, Numbers); 8] = [
         ("zeros", |_| 0.0),
         ("equal", |_| 0.5),
         ("negative", |i| -1.0 - (i % 7) as f32),
@@ -153,6 +153,7 @@ fn what_is_no_ordinary_block_is_made_all_the_same() {
         ("tiny", |i| (i % 5) as f32 * 1e-38),
         ("huge", |i| (i as f32 - 100.0) * 1e36),
         ("no numbers", |i| if i % 3 == 0 { f32::NAN } else { f32::INFINITY }),
+        ("no numbers with bits of their own", |i| if i % 3 == 0 { f32::from_bits(0x7fc0_00ff) } else { 1.0 }),
     ];
     for format in made() {
         // Between 0 and the largest there is nothing where codes are three, and no 0 where they are two.

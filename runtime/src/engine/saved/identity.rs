@@ -58,14 +58,17 @@ pub(crate) struct Sample {
     bytes: u64,
 }
 
+/// Adds a part, by its length and bytes.
+fn add(hasher: &mut SipHasher13, bytes: Result<Vec<u8>, postcard::Error>) {
+    let bytes = bytes.unwrap_or_default();
+    hasher.write(&(bytes.len() as u64).to_le_bytes());
+    hasher.write(&bytes);
+}
+
 /// What a plan computes in a context of so many positions; where it does not encode, nothing that another one has.
 pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
     let mut hasher = SipHasher13::new();
-    let mut add = |bytes: Result<Vec<u8>, postcard::Error>| {
-        let bytes = bytes.unwrap_or_default();
-        hasher.write(&(bytes.len() as u64).to_le_bytes());
-        hasher.write(&bytes);
-    };
+    let mut add = |bytes| add(&mut hasher, bytes);
     let Plan { architecture, target, max_tokens, vocabulary, states, buffers, kernels, steps, .. } = plan;
     add(postcard::to_allocvec(&(architecture, target, max_tokens, vocabulary, states, buffers)));
     plan.ropes.iter().for_each(|table| add(postcard::to_allocvec(&table.within(context))));
@@ -79,11 +82,7 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
 /// same model, cut otherwise at most.
 pub(crate) fn of_memory(plan: &Plan<Kernel>) -> Digest {
     let mut hasher = SipHasher13::new();
-    let mut add = |bytes: Result<Vec<u8>, postcard::Error>| {
-        let bytes = bytes.unwrap_or_default();
-        hasher.write(&(bytes.len() as u64).to_le_bytes());
-        hasher.write(&bytes);
-    };
+    let mut add = |bytes| add(&mut hasher, bytes);
     let Plan { architecture, target, max_tokens, context_length, vocabulary, files, derived, states, .. } = plan;
     add(postcard::to_allocvec(&(architecture, target, max_tokens, context_length, vocabulary, files, states)));
     let Plan { own_weight_bytes, expert_groups, ropes, buckets, output, takes, gives, .. } = plan;
