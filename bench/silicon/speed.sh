@@ -122,7 +122,7 @@ streams() {
 tune() {
   for model in ${MODELS:-dense1b}; do
     echo "== tuning $model"
-    timeout "${TUNE_S:-300}" bin/ixc kernel tune "$model.gguf" -t "$T" -o "tuned-$model.json" > "$OUT/tune-$model.txt" 2>&1
+    timeout "${TUNE_S:-300}" bin/ixc kernel tune "$model.gguf" -t "$T" -r "${TUNE_R:-15}" -o "tuned-$model.json" > "$OUT/tune-$model.txt" 2>&1
     cat "$OUT/tune-$model.txt"
     [ -e "tuned-$model.json" ] || continue
     for round in 1 2 3 4 5; do

@@ -416,3 +416,23 @@ fn a_plan_of_the_same_model_takes_the_place_of_another() {
     other.architecture.push('2');
     assert!(matches!(engine.variant(&other), Err(LoadError::OtherPlan { streamed: false })));
 }
+
+/// Activations of another plan may take more memory.
+#[test]
+fn a_plan_that_takes_the_place_of_another_stays_in_the_budget() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let with = |memory| Options { memory: Some(memory), ..options(1, BackendKind::Native) };
+    let Err(LoadError::Larger { needed, .. }) = Engine::load(plan.clone(), &folder.0, &with(1)) else {
+        panic!("a byte is enough")
+    };
+    // What the process has beside the engine counts, too, and grows meanwhile.
+    let budget = needed + (1 << 30);
+    let mut engine = Engine::load(plan.clone(), &folder.0, &with(budget)).unwrap();
+    let mut other = plan.clone();
+    other.arena_bytes += 1 << 31;
+    let error = engine.variant(&other).unwrap_err();
+    assert!(matches!(error, LoadError::Larger { budget: found, needed } if found == budget && needed > budget));
+    other.arena_bytes = plan.arena_bytes + 4096;
+    engine.variant(&other).unwrap();
+}

@@ -48,7 +48,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     fields.refuse(UNSUPPORTED)?;
     let app = app.of(&fields).await?;
     let (constraint, tells) = anthropic_calls(&fields)?;
-    let conversation = conversation(&fields, tells)?;
+    let conversation = conversation(&fields, tells, Goal::Answer)?;
     let limit = fields.limit()?.flatten().filter(|limit| *limit >= 1);
     let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be 1 at least"))?;
     let streamed = fields.flag("stream")?.unwrap_or(false);
@@ -78,12 +78,20 @@ pub(crate) async fn count_tokens<M: Model>(
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
     let (constraint, tells) = anthropic_calls(&fields)?;
-    let prompt = app.prompt(conversation(&fields, tells)?, constraint).await?;
+    let prompt = app.prompt(conversation(&fields, tells, Goal::Count)?, constraint).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
+/// What a conversation is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    Answer,
+    /// It may end with calls, whose results are still to come.
+    Count,
+}
+
 /// The conversation of a request.
-fn conversation(fields: &Fields, tells: bool) -> Result<Conversation, HttpError> {
+fn conversation(fields: &Fields, tells: bool, goal: Goal) -> Result<Conversation, HttpError> {
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
     };
@@ -120,7 +128,9 @@ fn conversation(fields: &Fields, tells: bool) -> Result<Conversation, HttpError>
         Some(thinks) => vec![("enable_thinking".to_owned(), json_text(&json!(thinks))?)],
         None => Vec::new(),
     };
-    let (add_generation_prompt, continued) = going_on(fields, &messages)?;
+    let calls = messages.last().is_some_and(|last| !last.tool_calls.is_empty());
+    let (add_generation_prompt, continued) =
+        if goal == Goal::Count && calls { (false, None) } else { going_on(fields, &messages)? };
     let first = list.last().map(|last| &last["content"][0]["type"]);
     let has_thought = first.is_some_and(|kind| kind == "thinking" || kind == "redacted_thinking");
     if thinks == Some(true) && continued.is_some() && !has_thought {

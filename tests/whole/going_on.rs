@@ -187,4 +187,12 @@ fn calls_are_demanded_of_templates_without_any() {
     let (status, text) = server.ask("POST", "/v1/messages", "", &theirs.to_string());
     assert!(status == 200 && text.contains("\"tool_use\"") && !text.contains("text_delta"), "{text}");
     assert!(text.contains(&format!("\"input_tokens\":{counted}")), "{counted}: {text}");
+    // A history whose last calls have no results yet can be counted, and not be answered.
+    let call = json!({"type": "tool_use", "id": "a", "name": "look", "input": {}});
+    theirs["messages"].as_array_mut().unwrap().push(json!({"role": "assistant", "content": [call]}));
+    theirs["stream"] = false.into();
+    let (status, longer) = server.post("/v1/messages/count_tokens", &theirs);
+    assert!(status == 200 && longer["input_tokens"].as_u64().is_some_and(|longer| longer > counted), "{longer}");
+    let (status, refused) = server.post("/v1/messages", &theirs);
+    assert!(status == 400 && refused.to_string().contains("what they gave must follow"), "{refused}");
 }

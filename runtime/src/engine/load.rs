@@ -80,6 +80,8 @@ pub(crate) struct Loaded {
     pub(crate) tokenizer: Vec<u8>,
     /// What the memory is made for.
     pub(crate) memory_digest: Digest,
+    /// The budget, and what of it is taken, where all weights are in memory.
+    pub(crate) budget: Option<(u64, u64)>,
     /// Tells engines apart.
     pub(crate) owner: Arc<()>,
     /// What saved states are of: the plan, where to look at its weights, and what stands there, once somebody asked.
@@ -151,6 +153,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         None => None,
     };
     let for_experts = budget(options, &plan, fixed, layout.as_ref().map(|(layout, _)| layout))?;
+    let taken = options.memory.filter(|_| layout.is_none()).map(|budget| (budget, resident(&plan, fixed)));
     if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
         let begin = std::time::Instant::now();
         // What is streamed is checked as it arrives: reading it here would take as long as reading all of the model.
@@ -237,6 +240,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         target,
         tokenizer: plan.tokenizer,
         memory_digest,
+        budget: taken,
         owner: Arc::default(),
         plan_digest,
         samples,

@@ -14,7 +14,7 @@
 //! Loading a plan twice would take the memory of its weights twice, and pages that lie elsewhere are faster or slower by themselves.
 //!
 //! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the same order and places; only in steps, kernels and buffers is it another.
-//! The engine's arena and scratch memory are as large as its largest variant's: they grow for one, beside any budget, and stay so.
+//! The engine's arena and scratch memory are as large as its largest variant's: they grow for one, as far as the budget lets them, and stay so.
 
 use std::sync::{Arc, Mutex};
 
@@ -55,7 +55,7 @@ impl Engine {
     /// Checks a plan of the same model, and generates its code.
     ///
     /// # Errors
-    /// As [`Engine::load`], and [`LoadError::OtherPlan`] where it is not of the same weights, states and rows, or experts are streamed.
+    /// As [`Engine::load`], for the budget, too, and [`LoadError::OtherPlan`] where it is not of the same weights, states and rows, or experts are streamed.
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
         let program = checked(plan)?;
         let loaded = &self.loaded;
@@ -68,6 +68,18 @@ impl Engine {
         if streamed || identity::of_memory(plan) != loaded.memory_digest || inputs(&program) != inputs(&loaded.program)
         {
             return Err(LoadError::OtherPlan { streamed });
+        }
+        let store = &loaded.store;
+        let more = |memory: &Memory, bytes: u64| bytes.saturating_sub(memory.region().bytes());
+        let scratch = store.scratch.iter().map(|scratch| more(scratch, program.scratch_bytes));
+        let grows = scratch.fold(more(&store.arena, plan.arena_bytes), u64::saturating_add);
+        let parts = program.part_bytes.saturating_mul(loaded.additions.into());
+        let taken = loaded.budget.map(|(budget, taken)| (budget, taken.saturating_add(grows)));
+        if let Some((budget, taken)) = taken {
+            let needed = taken.saturating_add(parts);
+            if needed > budget {
+                return Err(LoadError::Larger { budget, needed });
+            }
         }
         let backend = load::backend(kind_of(&loaded.backend), plan.kernels.clone(), loaded.target)?;
         let parts = Parts::new(&program, loaded.additions)?;
@@ -82,6 +94,7 @@ impl Engine {
                 *scratch = Memory::zeroed("scratch memory", program.scratch_bytes, false)?;
             }
         }
+        self.loaded.budget = taken;
         let plan_digest = identity::of_plan(plan, self.loaded.context);
         Ok(Variant { program, backend, parts, clocks, plan_digest, owner: Arc::clone(&self.loaded.owner) })
     }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ixc_ir::kernel::products::Products;
@@ -59,7 +60,7 @@ pub struct Stats {
     pub reduced: u64,
     /// Time of the steps, as the caller saw it.
     pub wall: Duration,
-    /// Time at barriers until the last thread came, summed over threads: shares of the work that were not even.
+    /// Time at barriers, and at the end, until the last thread came, summed over threads: shares of the work that were not even.
     pub imbalance: Duration,
     /// Time at barriers from then on in which the last thread worked alone, summed over the others: small stages, and what one does for all.
     pub alone: Duration,
@@ -71,9 +72,20 @@ pub struct Stats {
     pub packing: Duration,
     /// Tasks in the plan's order; those with the same label are one.
     pub tasks: Vec<TaskTime>,
-    /// For each of the plan's steps the time in its kernels, and at the barrier behind it until the last thread came, summed over threads: so many times
+    /// For each of the plan's steps the time in its kernels, and behind it until the last thread came, summed over threads: so many times
     /// what it took.
     pub stages: Vec<Duration>,
+}
+
+/// The end of a pass for all threads that had a part in it: those that were done with its last stage have waited for the last one. There is no barrier.
+pub(crate) fn end<'c>(clocks: impl Iterator<Item = &'c Mutex<Clock>>, stage: usize) {
+    let mut clocks: Vec<_> = clocks.map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+    let last = clocks.iter().map(|clock| clock.left).max().unwrap_or_default();
+    for clock in &mut clocks {
+        let imbalance = last.saturating_sub(clock.left);
+        clock.waits.get_mut(stage).into_iter().for_each(|wait| *wait += imbalance);
+        clock.imbalance += imbalance;
+    }
 }
 
 /// One thread's times.
@@ -81,13 +93,15 @@ pub struct Stats {
 pub struct Clock {
     /// Of each task, counted over the whole plan.
     tasks: Vec<Work>,
-    /// At the barrier behind each stage, until the last thread came.
+    /// Behind each stage, until the last thread came.
     waits: Vec<Duration>,
     imbalance: Duration,
     alone: Duration,
     meeting: Duration,
     barriers: u64,
     packing: Duration,
+    /// When this thread had done its part of a pass, from the pass's begin.
+    left: Duration,
 }
 
 impl Clock {
@@ -112,6 +126,11 @@ impl Clock {
         self.alone += alone;
         self.meeting += meeting;
         self.barriers += 1;
+    }
+
+    /// Notes when this thread had done its part of a pass, from the pass's begin.
+    pub fn leave(&mut self, at: Duration) {
+        self.left = at;
     }
 
     /// Adds to the time of packing weights.
@@ -152,5 +171,22 @@ impl Clock {
         *self = Clock { tasks, waits, ..Clock::default() };
         self.tasks.fill(Work::default());
         self.waits.fill(Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_ends_first_waits_for_the_last_one() {
+        let ms = Duration::from_millis;
+        let clock = |left| Mutex::new(Clock { waits: vec![ms(1); 2], left: ms(left), ..Clock::default() });
+        // The last one had no part in it.
+        let clocks = [clock(5), clock(9), clock(3), clock(100)];
+        end(clocks.iter().take(3), 1);
+        let [waits, imbalance] = [|clock: &Clock| clock.waits[1], |clock: &Clock| clock.imbalance]
+            .map(|of| clocks.iter().map(|clock| of(&clock.lock().unwrap()).as_millis()).collect::<Vec<_>>());
+        assert_eq!((waits, imbalance), (vec![5, 1, 7, 1], vec![4, 0, 6, 0]));
     }
 }

@@ -116,7 +116,11 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
                 writeln!(out, "- {}: {} | {}", cell(what), cell(&said(a)), cell(&said(b)))?;
             }
             missing.iter().try_for_each(|row| writeln!(out, "- {}", cell(row)))?;
-            writeln!(out, "\n| {} | a | b | b / a | interval | verdict |", ROW.join(" | "))?;
+            // A list and a table are apart.
+            if !differences.is_empty() || !missing.is_empty() {
+                writeln!(out)?;
+            }
+            writeln!(out, "| {} | a | b | b / a | interval | verdict |", ROW.join(" | "))?;
             writeln!(out, "|{}", "---|".repeat(ROW.len() + 5))?;
             for row in &rows {
                 let (ratio, interval) = row.texts();

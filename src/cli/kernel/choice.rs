@@ -4,6 +4,7 @@ use ixc::compile::TargetName;
 use ixc::ir::kernel::Kernel;
 use ixc::kernels::choose::{self, Chosen};
 use ixc::kernels::run::{self, Case, Sizes};
+use ixc::select::Selection;
 
 use super::super::select::SelectChoice;
 
@@ -23,7 +24,12 @@ pub struct KernelChoice {
 impl KernelChoice {
     /// What was named, and whether ops or layers were, too.
     pub fn text(&self) -> (String, bool) {
-        (self.kernel.join(" "), !self.select.selection().is_all())
+        (self.kernel.join(" "), !self.selection().is_all())
+    }
+
+    /// Ops and layers.
+    pub fn selection(&self) -> Selection {
+        self.select.selection()
     }
 
     /// What code is generated for, and whether that was named.
@@ -34,7 +40,7 @@ impl KernelChoice {
     /// The kernel.
     pub fn choose(&self) -> anyhow::Result<Chosen> {
         // A spec may stand there without quotes.
-        Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.select.selection())?)
+        Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection())?)
     }
 }
 

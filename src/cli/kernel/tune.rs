@@ -160,7 +160,9 @@ impl Args {
         let target = self.kernel.target().target;
         let runs = target.missing().is_empty();
         let model = choose::model_of(&text);
-        let is_whole = model.is_some_and(|model| model.is_whole && !is_selected);
+        // One of those that are selected is searched by a target's model, and can be chosen.
+        let is_one = is_selected && (!runs || self.choose.is_some());
+        let is_whole = model.is_some_and(|model| model.is_whole && !is_one);
         // A plan is cut already, but its kernels have specs.
         let plan = model.and_then(|model| model.path).filter(|path| is_plan(path));
         if let (Some(path), true) = (plan, is_whole) {
@@ -329,6 +331,7 @@ impl Args {
             prompt: self.rows,
             least: self.least,
             kernel: spec,
+            selection: self.kernel.selection(),
         };
         said.line(&Args::said(setting));
         let found = tune_model(&model, &options, &mut |event| match event {

@@ -10,12 +10,13 @@ use ixc_targets::CoreCaches;
 use serde::Serialize;
 use std::sync::Arc;
 
-use super::steps::{Hot, Steps, changed};
+use super::steps::{self, Hot, Steps, changed};
 use super::{Compare, Found, PROMPT_ROWS, Row, Search};
 use crate::Error;
 use crate::compile::{self, specs};
 use crate::kernels::KernelError;
 use crate::model::Model;
+use crate::select::{self, Selection};
 use crate::session::{Session, SessionOptions};
 
 /// How a model is tuned.
@@ -33,6 +34,8 @@ pub struct Options {
     pub least: f64,
     /// The one kernel that is tuned, where it is one.
     pub kernel: Option<KernelSpec>,
+    /// Otherwise those that have to do with this are.
+    pub selection: Selection,
 }
 
 /// What is told while it goes on.
@@ -116,6 +119,13 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
         Ok(specs(model, &wanted)?.1)
     };
     let own = plan(&[])?;
+    let selected: Vec<KernelSpec> = match options.selection.is_all() {
+        true => own.kernels.clone(),
+        false => {
+            let chosen = select::kernels(&own, &KernelSpec::name, &options.selection)?;
+            chosen.into_iter().map(|(at, _)| own.kernels[at].clone()).collect()
+        }
+    };
     let mut steps = Steps::new(engine, own, Box::new(plan))?;
     let prompt = options.prompt.map_or(PROMPT_ROWS, |_| u32::MAX).min(steps.most_rows());
     let mut hot: Vec<(u32, Hot)> = Vec::new();
@@ -131,7 +141,10 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
         }
     }
     // Some that a plan runs are none that a weight of their shape is cut into by itself: of a model whose text says otherwise.
-    let is_tuned = |(_, hot): &(u32, Hot)| Search::new(&hot.spec, target, &caches).is_ok();
+    let is_tuned = |(_, hot): &(u32, Hot)| {
+        let is_selected = selected.iter().any(|spec| steps::is_same(spec, &hot.spec));
+        is_selected && Search::new(&hot.spec, target, &caches).is_ok()
+    };
     hot.retain(is_tuned);
     if hot.is_empty() {
         return Err(refused("no product of it takes a part of the time that is worth tuning"));
@@ -220,7 +233,15 @@ mod tests {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
         let run = engine::Options { threads: Some(2), built_in: Some(crate::demo::built_in()), ..Default::default() };
         let compile = compile::Options::default();
-        let options = Options { compile, run, rounds: 2, prompt: Some(32), least: 0.05, kernel: None };
+        let options = Options {
+            compile,
+            run,
+            rounds: 2,
+            prompt: Some(32),
+            least: 0.05,
+            kernel: None,
+            selection: Selection::default(),
+        };
         let mut begun = Vec::new();
         let found = tune_model(&model, &options, &mut |event| {
             if let Event::Kernel(kernel) = event {
@@ -246,7 +267,9 @@ mod tests {
         let run = engine::Options { threads: Some(1), built_in: Some(crate::demo::built_in()), ..Default::default() };
         let tuned = |text: &str| {
             let (compile, kernel) = (compile::Options::default(), Some(text.parse().unwrap()));
-            let options = Options { compile, run: run.clone(), rounds: 2, prompt: Some(32), least: 0.1, kernel };
+            let selection = Selection::default();
+            let options =
+                Options { compile, run: run.clone(), rounds: 2, prompt: Some(32), least: 0.1, kernel, selection };
             tune_model(&model, &options, &mut |_| ())
         };
         let found = tuned("linear format=q6_k_r16 k=256 tile=32 n=4096 shape=gemv").unwrap();
@@ -254,5 +277,23 @@ mod tests {
         assert_eq!(kernel.rows, 1);
         let error = tuned("linear format=q6_k_r16 k=256 tile=32 n=8192 shape=gemv").unwrap_err().to_string();
         assert!(error.contains("no step of the plan runs it"), "{error}");
+    }
+
+    #[test]
+    fn those_that_are_selected_are_tuned_alone() {
+        let model = Model::new(crate::demo::open().unwrap()).unwrap();
+        let run = engine::Options { threads: Some(1), built_in: Some(crate::demo::built_in()), ..Default::default() };
+        let tuned = |op: &str| {
+            let selection = Selection { op: Some(op.parse().unwrap()), layers: Vec::new() };
+            let compile = compile::Options::default();
+            let options =
+                Options { compile, run: run.clone(), rounds: 1, prompt: Some(32), least: 0.0, kernel: None, selection };
+            tune_model(&model, &options, &mut |_| ())
+        };
+        let found = tuned("ffn_gate_exps").unwrap();
+        assert!(!found.kernels.is_empty());
+        assert!(found.kernels.iter().all(|(kernel, _)| kernel.spec.contains("swiglu")), "{:?}", found.kernels);
+        let error = tuned("attn_norm").unwrap_err().to_string();
+        assert!(error.contains("worth tuning"), "{error}");
     }
 }

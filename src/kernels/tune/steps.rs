@@ -29,6 +29,8 @@ const MOST_STEPS: u32 = 256;
 const HALVED: u32 = 6;
 /// How many are left then.
 const LEFT: usize = 3;
+/// A candidate that was never more than so many times as fast as what the caches choose, in so many rounds, is left out of those that follow: most are slower by far.
+const HOPELESS: (f64, usize) = (0.9, 2);
 
 /// From choices to the plan that they make.
 type Compile<'m> = Box<dyn Fn(&[Choice]) -> Result<Plan<KernelSpec>, Error> + 'm>;
@@ -265,6 +267,11 @@ impl<'m> Steps<'m> {
             }
             defaults.push(default);
             found.into_iter().for_each(|(number, time)| pairs[number].push([default, time]));
+            let (most, times) = HOPELESS;
+            let is_close =
+                |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[own, other]| own > &(most * other));
+            // One by itself is measured for the last time: it is to have all rounds.
+            left.retain(|number| pairs.len() == 1 || is_close(&pairs[*number]));
             if rounds >= HALVED && round == rounds / 3 {
                 let ratio = |number: &usize| middle(pairs[*number].iter().map(|[own, other]| own / other).collect());
                 left.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
@@ -283,6 +290,12 @@ pub(super) fn changed(row: &Row) -> [bool; 2] {
 
 fn not_run(spec: &KernelSpec) -> Error {
     KernelError::NotTuned { spec: spec.to_string(), why: "no step of the plan runs it".to_owned() }.into()
+}
+
+/// Whether two specs are of the same product, which may differ in what they add.
+pub(super) fn is_same(a: &KernelSpec, b: &KernelSpec) -> bool {
+    let [a, b] = [a, b].map(|spec| Cut::of(spec).map(|cut| kernel_of(&cut)));
+    a.is_some() && a == b
 }
 
 fn kernel_of(cut: &Cut) -> Kernel {

@@ -67,6 +67,9 @@ impl Pass<'_> {
                 i += 1;
             }
         }
+        if let Some(clock) = clock.as_deref_mut() {
+            clock.leave(self.begun.elapsed());
+        }
         self.late.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
     }
 

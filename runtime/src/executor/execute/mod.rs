@@ -35,7 +35,7 @@ use crate::pack::Queue;
 use crate::page_cache_hints::Advice;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
-use crate::stats::Clock;
+use crate::stats::{self, Clock};
 use crate::trace::{Recorder, Work};
 use crate::weights::{self, Part, Weights};
 
@@ -185,6 +185,7 @@ pub(crate) fn run(
         failure: Mutex::new(None),
     };
     let result = pool.run_with(threads, &|thread| pass.walk(thread)).map_err(ExecuteError::from);
+    stats::end(clocks.iter().take(threads), pass.stages.end.saturating_sub(1));
     let failure = pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err);
     // A file that was written to while it was read may have given bytes of both: nothing else tells, blocks of a model file have no checksum.
     let unchanged = || store.experts.as_ref().map_or(Ok(()), |experts| Ok(experts.store().check_unchanged()?));
