@@ -175,6 +175,19 @@ pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
     compile_for(kernel, &*finish_isa(isa, VERIFY)?, false)
 }
 
+/// Compiles a verified kernel for an x86-64-v2, the code that [`compile`] makes on such a CPU, a Nehalem for one. Every x86-64 CPU of ours runs it.
+///
+/// # Errors
+/// See [`PortableError`].
+#[cfg(target_arch = "x86_64")]
+pub fn compile_for_v2(kernel: &Kernel) -> Result<Code, PortableError> {
+    let mut isa = cranelift_native::builder_with_options(false).map_err(machine)?;
+    for feature in ["has_cmpxchg16b", "has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"] {
+        isa.enable(feature).map_err(machine)?;
+    }
+    compile_for(kernel, &*finish_isa(isa, VERIFY)?, false)
+}
+
 /// As [`compile`], with the code's text.
 ///
 /// # Errors
