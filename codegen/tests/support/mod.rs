@@ -7,7 +7,8 @@ use std::path::Path;
 use iced_x86::{CpuidFeature, Decoder, DecoderOptions};
 use ixc_codegen::foreign::ForeignCode;
 use ixc_codegen::module::{Module, check_arguments};
-use ixc_codegen::{portable, x64};
+use ixc_codegen::portable::{self, PortableError};
+use ixc_codegen::x64;
 use ixc_emulator::Program;
 use ixc_emulator::memory::Slice;
 use ixc_ir::format::Format;
@@ -96,7 +97,7 @@ impl Group {
             let at = known.iter().position(|(other, _)| *other == kernel).unwrap_or_else(|| {
                 let run = Run::interpret(spec, &kernel, dims);
                 if target != Target::PORTABLE {
-                    run.compare(&mut self.codes, &kernel, Target::PORTABLE);
+                    run.compare_with_portable(&mut self.codes, &kernel);
                 }
                 known.push((kernel.clone(), run));
                 known.len() - 1
@@ -211,6 +212,17 @@ impl Run {
         Run { dims: dims.to_vec(), before, interpreted }
     }
 
+    /// Runs another target's kernel as `portable` lowers it and compares every bit with the interpreter's results.
+    fn compare_with_portable(&self, codes: &mut Codes, kernel: &Kernel) {
+        let fail = |e: String| -> ! { panic!("{} {:?}: portable: {e}", kernel.name, self.dims) };
+        let code = codes.get(kernel, "portable, plainly", || Code::plain(kernel)).unwrap_or_else(|e| fail(e));
+        let mut found = self.before.clone();
+        code.run(kernel, &self.dims, &mut found).unwrap_or_else(|e| fail(e));
+        if let Some(difference) = compare::first_difference(kernel, &self.interpreted, &found) {
+            panic!("{} {:?}: portable: {difference}", kernel.name, self.dims);
+        }
+    }
+
     /// Runs the kernel on a target and compares every bit with the interpreter's results. Says how it ran.
     fn compare(&self, codes: &mut Codes, kernel: &Kernel, target: Target) -> &'static str {
         let mut found = self.before.clone();
@@ -230,7 +242,8 @@ struct Codes(HashMap<(String, &'static str), Vec<(Kernel, Code)>>);
 /// What a kernel became.
 enum Code {
     Native(Module),
-    V2(ForeignCode),
+    /// Not in a module: for an older CPU, or made plainly.
+    Alone(ForeignCode),
     Emulated(Box<Program>),
 }
 
@@ -238,49 +251,67 @@ impl Codes {
     /// Runs the kernel on a target, emulated where this machine can't run it. Says how it ran.
     fn execute(&mut self, kernel: &Kernel, target: Target, dims: &[i64], buffers: &mut [Vec<u8>]) -> &'static str {
         let fail = |e: String| -> ! { panic!("{} {dims:?}: {}: {e}", kernel.name, target.name()) };
-        // What has the same name is the same kernel only if all of it is.
-        let known = self.0.entry((kernel.name.clone(), target.name())).or_default();
-        let at = known.iter().position(|(other, _)| other == kernel).unwrap_or_else(|| {
-            known.push((kernel.clone(), Code::of(kernel, target).unwrap_or_else(|e| fail(e))));
-            known.len() - 1
-        });
-        match &known[at].1 {
-            Code::Native(module) => {
-                module.run_checked(0, dims, buffers).unwrap_or_else(|e| fail(e.to_string()));
-                "native"
-            }
-            Code::V2(code) => {
-                check_arguments(
-                    &kernel.dims,
-                    &kernel.buffers,
-                    dims,
-                    &buffers.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-                )
-                .unwrap_or_else(|e| fail(e.to_string()));
-                // SAFETY: it was compiled from a verified kernel, whose arguments these are, for less than this CPU has.
-                unsafe { code.call(buffers, dims) }.unwrap_or_else(|e| fail(e.to_string()));
-                "native as x86-64-v2"
-            }
-            Code::Emulated(program) => {
-                let slices: Vec<Slice<'_>> = kernel
-                    .buffers
-                    .iter()
-                    .zip(buffers)
-                    .map(|(buffer, bytes)| match buffer.kind {
-                        BufferKind::Read | BufferKind::Index { .. } => Slice::read(&buffer.name, bytes),
-                        BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => {
-                            Slice::write(&buffer.name, bytes)
-                        }
-                    })
-                    .collect();
-                program.call(&slices, dims).unwrap_or_else(|e| fail(e.to_string()));
-                "emulated"
-            }
+        let code = self.get(kernel, target.name(), || Code::of(kernel, target)).unwrap_or_else(|e| fail(e));
+        code.run(kernel, dims, buffers).unwrap_or_else(|e| fail(e));
+        match code {
+            Code::Native(_) => "native",
+            Code::Alone(_) => "native as x86-64-v2",
+            Code::Emulated(_) => "emulated",
         }
+    }
+
+    /// The code that is made of a kernel in some way: what was made before, or made now. What has the same name is the same kernel only if all of it is.
+    fn get(
+        &mut self,
+        kernel: &Kernel,
+        way: &'static str,
+        make: impl FnOnce() -> Result<Code, String>,
+    ) -> Result<&Code, String> {
+        let known = self.0.entry((kernel.name.clone(), way)).or_default();
+        let at = match known.iter().position(|(other, _)| other == kernel) {
+            Some(at) => at,
+            None => {
+                known.push((kernel.clone(), make()?));
+                known.len() - 1
+            }
+        };
+        Ok(&known[at].1)
     }
 }
 
 impl Code {
+    fn run(&self, kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), String> {
+        match self {
+            Code::Native(module) => module.run_checked(0, dims, buffers).map_err(|e| e.to_string()),
+            Code::Alone(code) => {
+                let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
+                check_arguments(&kernel.dims, &kernel.buffers, dims, &views).map_err(|e| e.to_string())?;
+                // SAFETY: it was compiled from a verified kernel, whose arguments these are, for this CPU or an older one.
+                unsafe { code.call(buffers, dims) }.map_err(|e| e.to_string())
+            }
+            Code::Emulated(program) => {
+                let slices = kernel.buffers.iter().zip(buffers).map(|(buffer, bytes)| match buffer.kind {
+                    BufferKind::Read | BufferKind::Index { .. } => Slice::read(&buffer.name, bytes),
+                    BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => {
+                        Slice::write(&buffer.name, bytes)
+                    }
+                });
+                program.call(&slices.collect::<Vec<_>>(), dims).map(|_| ()).map_err(|e| e.to_string())
+            }
+        }
+    }
+
+    /// Another target's kernel as `portable` lowers it: code that runs once need not be fast.
+    fn plain(kernel: &Kernel) -> Result<Code, String> {
+        verify(kernel).map_err(|e| e.to_string())?;
+        let code = match portable::compile_plainly(kernel) {
+            Err(PortableError::TooLarge { .. }) => portable::compile(kernel),
+            made => made,
+        };
+        let code = code.map_err(|e| e.to_string())?;
+        Ok(Code::Alone(ForeignCode::new(&code.bytes).map_err(|e| e.to_string())?))
+    }
+
     fn of(kernel: &Kernel, target: Target) -> Result<Code, String> {
         if qemu::portable_is_v2() && target == Target::PORTABLE {
             verify(kernel).map_err(|e| e.to_string())?;
@@ -290,7 +321,7 @@ impl Code {
                 let own = portable::compile(kernel).map_err(|e| e.to_string())?;
                 assert_eq!(code, own, "{}: other code than this CPU's", kernel.name);
             }
-            return Ok(Code::V2(ForeignCode::new(&code.bytes).map_err(|e| e.to_string())?));
+            return Ok(Code::Alone(ForeignCode::new(&code.bytes).map_err(|e| e.to_string())?));
         }
         if target.missing().is_empty() {
             let module = Module::compile(std::slice::from_ref(kernel), target).map_err(|e| e.to_string())?;

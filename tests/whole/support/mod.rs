@@ -135,7 +135,8 @@ impl Golden {
 
     /// The logits that the interpreter gives, `[tokens, vocabulary]`: computed once, since they stand in for the model's own in many tests.
     pub fn interpreted(&self, folder: &Path) -> Arc<Vec<f32>> {
-        static KNOWN: Mutex<BTreeMap<PathBuf, Arc<OnceLock<Arc<Vec<f32>>>>>> = Mutex::new(BTreeMap::new());
+        type Known = BTreeMap<PathBuf, Arc<OnceLock<Arc<Vec<f32>>>>>;
+        static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
         // What one test fails to compute the next tries again.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let own = known.entry(self.model.clone()).or_default().clone();
