@@ -13,7 +13,7 @@
 //! table.check();
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,13 @@ impl Table {
     /// An empty table, to be compared with a file.
     pub fn new(path: &Path) -> Table {
         Table { path: path.to_owned(), found: BTreeMap::new() }
+    }
+
+    /// The names that need not be run: with `IXC_NEW` in the environment those that the file has, so that only what is new runs. None without.
+    pub fn not_run(&self) -> BTreeSet<String> {
+        let known =
+            std::env::var_os("IXC_NEW").and_then(|_| std::fs::read_to_string(&self.path).ok()).unwrap_or_default();
+        known.lines().filter_map(|line| line.split_once(' ')).map(|(_, name)| name.to_owned()).collect()
     }
 
     /// Adds a result: all its pieces, one after the other.

@@ -24,7 +24,7 @@ const TRUNCATED: [&str; 1] = ["models/gpt-oss-mxfp4.gguf"];
 /// The exact logits at the last positions.
 fn exact(model: &Golden, folder: &Path) -> Vec<f32> {
     match TRUNCATED.contains(&model.name()) {
-        true => model.last(&model.logits(folder, &["--engine", "interpreter"])).to_vec(),
+        true => model.last(&model.interpreted(folder)).to_vec(),
         false => model.exact.clone(),
     }
 }
@@ -36,7 +36,7 @@ fn the_interpreter_is_exact() {
     let models = Golden::all(&golden);
     assert!(models.len() >= MODELS);
     for model in models.into_iter().filter(|model| !TRUNCATED.contains(&model.name())) {
-        let logits = model.logits(&folder, &["--engine", "interpreter"]);
+        let logits = model.interpreted(&folder);
         let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number("interpreter_nmse_max"));
         println!("{nmse:.2e} <= {limit:.0e}  {}", model.name());
         assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
@@ -95,7 +95,7 @@ const FLIPPING: [Flipping; 2] = [
 
 /// What a quarter of the positions' errors are below.
 fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
-    let exact = model.logits(folder, &["--engine", "interpreter"]);
+    let exact = model.interpreted(folder);
     let width = logits.len() / model.tokens("prompt_tokens").len();
     let mut errors: Vec<f64> = logits.chunks(width).zip(exact.chunks(width)).map(|(a, b)| nmse(a, b)).collect();
     errors.sort_by(f64::total_cmp);
@@ -105,7 +105,7 @@ fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
 /// Error over all positions: llama.cpp's figures are over all, of which exact logits are at hand for the last eight, so the
 /// interpreter, which is exact to 1e-9, stands in for the others.
 fn error_over_all(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
-    nmse(logits, &model.logits(folder, &["--engine", "interpreter"]))
+    nmse(logits, &model.interpreted(folder))
 }
 
 /// The table of a target's checksums of logits.
@@ -321,7 +321,7 @@ fn the_demo_model_is_as_good_as_llama_cpp() {
         let vocabulary = logits.len() / model.tokens("prompt_tokens").len();
         let divergence = kl_divergence(model.last(&logits), &model.exact, vocabulary);
         // As in `error_over_all`.
-        let exact = model.logits(&folder, &["--engine", "interpreter"]);
+        let exact = model.interpreted(&folder);
         assert!(nmse(model.last(&exact), &model.exact) <= model.number("interpreter_nmse_max"));
         let all = kl_divergence(&logits, &exact, vocabulary);
         let limit = 1.25 * rival(&model, "kld");

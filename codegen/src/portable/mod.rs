@@ -172,7 +172,30 @@ struct Features {
 /// See [`PortableError`].
 pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
     let isa = cranelift_native::builder().map_err(machine)?;
-    compile_for(kernel, &*finish_isa(isa, VERIFY)?, false)
+    compile_for(kernel, &*finish_isa(isa, VERIFY, Effort::Usual)?, false)
+}
+
+/// As [`compile`], without cranelift's optimiser and with registers given in one pass: the same lowering as slow code, in a fraction of the time. For
+/// those who compare another lowering with this one and run it once.
+///
+/// # Errors
+/// See [`PortableError`]; frames are larger than those of [`compile`], so that more are too large.
+pub fn compile_plainly(kernel: &Kernel) -> Result<Code, PortableError> {
+    let isa = cranelift_native::builder().map_err(machine)?;
+    compile_for(kernel, &*finish_isa(isa, VERIFY, Effort::Least)?, false)
+}
+
+/// Compiles a verified kernel for an x86-64-v2, the code that [`compile`] makes on such a CPU, a Nehalem for one. Every x86-64 CPU of ours runs it.
+///
+/// # Errors
+/// See [`PortableError`].
+#[cfg(target_arch = "x86_64")]
+pub fn compile_for_v2(kernel: &Kernel) -> Result<Code, PortableError> {
+    let mut isa = cranelift_native::builder_with_options(false).map_err(machine)?;
+    for feature in ["has_cmpxchg16b", "has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt"] {
+        isa.enable(feature).map_err(machine)?;
+    }
+    compile_for(kernel, &*finish_isa(isa, VERIFY, Effort::Usual)?, false)
 }
 
 /// As [`compile`], with the code's text.
@@ -181,18 +204,30 @@ pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
 /// See [`PortableError`].
 pub fn compile_with_text(kernel: &Kernel) -> Result<Code, PortableError> {
     let isa = cranelift_native::builder().map_err(machine)?;
-    compile_for(kernel, &*finish_isa(isa, true)?, true)
+    compile_for(kernel, &*finish_isa(isa, true, Effort::Usual)?, true)
 }
 
 fn machine(reason: impl ToString) -> PortableError {
     PortableError::Machine { reason: reason.to_string() }
 }
 
+/// How much cranelift does for fast code.
+#[derive(Clone, Copy)]
+enum Effort {
+    Usual,
+    Least,
+}
+
 /// `verify`: with cranelift's verifier between its passes, which says what is wrong with the lowering.
-fn finish_isa(isa: Builder, verify: bool) -> Result<OwnedTargetIsa, PortableError> {
+fn finish_isa(isa: Builder, verify: bool, effort: Effort) -> Result<OwnedTargetIsa, PortableError> {
     let mut flags = settings::builder();
+    let (opt_level, regalloc) = match effort {
+        Effort::Usual => ("speed", "backtracking"),
+        Effort::Least => ("none", "single_pass"),
+    };
     let set = [
-        ("opt_level", "speed"),
+        ("opt_level", opt_level),
+        ("regalloc_algorithm", regalloc),
         ("enable_verifier", if verify { "true" } else { "false" }),
         ("is_pic", "true"),
         ("enable_probestack", "true"),

@@ -1,14 +1,18 @@
 //! Runs kernel rows on the interpreter and on every target, and compares.
 
 use ixc_kernels::{KernelSpec, generate};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use ixc_codegen::module::Module;
+use iced_x86::{CpuidFeature, Decoder, DecoderOptions};
+use ixc_codegen::foreign::ForeignCode;
+use ixc_codegen::module::{Module, check_arguments};
+use ixc_codegen::portable::{self, PortableError};
 use ixc_codegen::x64;
 use ixc_emulator::Program;
 use ixc_emulator::memory::Slice;
 use ixc_ir::format::Format;
+use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_kernels::catalogue::{compare, inputs};
 use ixc_kernels::reference;
@@ -26,11 +30,19 @@ pub struct Group {
     ran: BTreeMap<(usize, &'static str), u32>,
     /// By the names of targets and weight formats: a format that is new changes no other's bits.
     results: BTreeMap<String, Vec<u8>>,
+    codes: Codes,
+    table: bits::Table,
+    /// Names of results that need not be there.
+    not_run: BTreeSet<String>,
 }
 
 impl Group {
     pub fn new(name: &'static str) -> Group {
-        Group { name, rows: 0, ran: BTreeMap::new(), results: BTreeMap::new() }
+        // At run time: a kit for another machine has the tables, too.
+        let package = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
+        let table = bits::Table::new(&Path::new(&package).join(format!("tests/bits/{name}.txt")));
+        let not_run = table.not_run();
+        Group { name, rows: 0, ran: BTreeMap::new(), results: BTreeMap::new(), codes: Codes::default(), table, not_run }
     }
 
     /// A kernel without dims.
@@ -48,7 +60,8 @@ impl Group {
     /// Generates the kernel for every target that has one. Kernels that differ in their names alone are interpreted, compared with
     /// the reference and run on `portable` once.
     ///
-    /// Under QEMU only what this CPU can run runs, and by its recorded checksums alone: interpreter and emulator are the same there.
+    /// Under QEMU and as an x86-64-v2 only what that CPU can run runs, and by its recorded checksums alone: interpreter and emulator are the
+    /// same there.
     fn run(&mut self, spec: &KernelSpec, dims: &[i64]) {
         self.rows += 1;
         let wide = needs_16_lanes(spec);
@@ -56,21 +69,27 @@ impl Group {
         let mut known: Vec<(Kernel, Run)> = Vec::new();
         for (i, name) in TARGETS.into_iter().enumerate() {
             let target = Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"));
+            let too_wide = wide && target.isa().vector_bytes < 64;
+            if let Some(left_out) = left_out(target)
+                && !too_wide
+            {
+                *self.ran.entry((i, left_out)).or_default() += 1;
+                continue;
+            }
+            if self.not_run.contains(&format!("{name}{of_format}")) {
+                *self.ran.entry((i, "LEFT OUT as not new")).or_default() += 1;
+                continue;
+            }
             let generated = generate(spec, target);
-            if wide && target.isa().vector_bytes < 64 {
+            if too_wide {
                 assert!(generated.is_err(), "{}: {name}: needs 16 lanes", spec.name());
                 continue;
             }
             let mut kernel = generated.unwrap_or_else(|e| panic!("{}: {name}: {e}", spec.name()));
-            if qemu::executes_this() {
-                let how = if target.missing().is_empty() {
-                    let mut buffers = fill(spec, &kernel, dims);
-                    let how = execute(&kernel, target, dims, &mut buffers);
-                    self.add(format!("{name}{of_format}"), &kernel, &buffers);
-                    how
-                } else {
-                    "LEFT OUT under QEMU"
-                };
+            if by_checksums() {
+                let mut buffers = fill(spec, &kernel, dims);
+                let how = self.codes.execute(&kernel, target, dims, &mut buffers);
+                self.add(format!("{name}{of_format}"), &kernel, &buffers);
                 *self.ran.entry((i, how)).or_default() += 1;
                 continue;
             }
@@ -78,7 +97,7 @@ impl Group {
             let at = known.iter().position(|(other, _)| *other == kernel).unwrap_or_else(|| {
                 let run = Run::interpret(spec, &kernel, dims);
                 if target != Target::PORTABLE {
-                    run.compare(&kernel, Target::PORTABLE);
+                    run.compare_with_portable(&mut self.codes, &kernel);
                 }
                 known.push((kernel.clone(), run));
                 known.len() - 1
@@ -86,7 +105,7 @@ impl Group {
             kernel.name = full_name;
             let run = &known[at].1;
             self.add(format!("{name}{of_format}"), &kernel, &run.interpreted);
-            let how = run.compare(&kernel, target);
+            let how = run.compare(&mut self.codes, &kernel, target);
             *self.ran.entry((i, how)).or_default() += 1;
         }
     }
@@ -102,12 +121,14 @@ impl Group {
         let ran: Vec<String> =
             self.ran.iter().map(|((target, how), rows)| format!("{} {how} ({rows})", TARGETS[*target])).collect();
         println!("kernels: {:<14} {:>4} rows: {}", self.name, self.rows, ran.join(", "));
-        // At run time: a kit for another machine has the tables, too.
-        let package = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
-        let file = Path::new(&package).join(format!("tests/bits/{}.txt", self.name));
-        let mut table = bits::Table::new(&file);
+        let mut table = self.table;
         self.results.iter().for_each(|(name, results)| table.add(name, [&results[..]]));
-        if qemu::executes_this() { table.check_part() } else { table.check() }
+        match (by_checksums(), self.not_run.is_empty()) {
+            (true, _) => table.check_part(),
+            (false, true) => table.check(),
+            // All that ran has no checksum yet.
+            (false, false) => {}
+        }
     }
 }
 
@@ -122,17 +143,30 @@ pub fn run_changed(
     let dims = spec.dims_of_rows(rows);
     for name in TARGETS {
         let target = Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"));
-        if qemu::executes_this() && !target.missing().is_empty() {
-            println!("{}: {name}: LEFT OUT under QEMU", spec.name());
+        if let Some(left_out) = left_out(target) {
+            println!("{}: {name}: {left_out}", spec.name());
             continue;
         }
         let kernel = generate(&spec, target).unwrap_or_else(|e| panic!("{}: {name}: {e}", spec.name()));
         let mut before = fill(&spec, &kernel, &dims);
         change(&kernel, &mut before);
         let run = Run::of(&spec, &kernel, &dims, before);
-        run.compare(&kernel, target);
+        run.compare(&mut Codes::default(), &kernel, target);
         look(&kernel, &run.before, &run.interpreted);
     }
+}
+
+/// Whether results are held against recorded checksums alone.
+fn by_checksums() -> bool {
+    qemu::executes_this() || qemu::portable_is_v2()
+}
+
+/// Why a target's kernels do not run on the CPU that this is a test of.
+fn left_out(target: Target) -> Option<&'static str> {
+    if qemu::portable_is_v2() && target != Target::PORTABLE {
+        return Some("LEFT OUT as x86-64-v2");
+    }
+    (qemu::executes_this() && !target.missing().is_empty()).then_some("LEFT OUT under QEMU")
 }
 
 /// Whether a kernel makes bf16.
@@ -178,10 +212,21 @@ impl Run {
         Run { dims: dims.to_vec(), before, interpreted }
     }
 
-    /// Runs the kernel on a target and compares every bit with the interpreter's results. Says how it ran.
-    fn compare(&self, kernel: &Kernel, target: Target) -> &'static str {
+    /// Runs another target's kernel as `portable` lowers it and compares every bit with the interpreter's results.
+    fn compare_with_portable(&self, codes: &mut Codes, kernel: &Kernel) {
+        let fail = |e: String| -> ! { panic!("{} {:?}: portable: {e}", kernel.name, self.dims) };
+        let code = codes.get(kernel, "portable, plainly", || Code::plain(kernel)).unwrap_or_else(|e| fail(e));
         let mut found = self.before.clone();
-        let how = execute(kernel, target, &self.dims, &mut found);
+        code.run(kernel, &self.dims, &mut found).unwrap_or_else(|e| fail(e));
+        if let Some(difference) = compare::first_difference(kernel, &self.interpreted, &found) {
+            panic!("{} {:?}: portable: {difference}", kernel.name, self.dims);
+        }
+    }
+
+    /// Runs the kernel on a target and compares every bit with the interpreter's results. Says how it ran.
+    fn compare(&self, codes: &mut Codes, kernel: &Kernel, target: Target) -> &'static str {
+        let mut found = self.before.clone();
+        let how = codes.execute(kernel, target, &self.dims, &mut found);
         if let Some(difference) = compare::first_difference(kernel, &self.interpreted, &found) {
             panic!("{} {:?}: {}: {difference}", kernel.name, self.dims, target.name());
         }
@@ -189,26 +234,134 @@ impl Run {
     }
 }
 
-/// Runs the kernel on a target, emulated where this machine can't run it. Says how it ran.
-fn execute(kernel: &Kernel, target: Target, dims: &[i64], buffers: &mut [Vec<u8>]) -> &'static str {
-    let fail = |e: String| -> ! { panic!("{} {dims:?}: {}: {e}", kernel.name, target.name()) };
-    if target.missing().is_empty() {
-        let module = Module::compile(std::slice::from_ref(kernel), target).unwrap_or_else(|e| fail(e.to_string()));
-        module.run_checked(0, dims, buffers).unwrap_or_else(|e| fail(e.to_string()));
-        return "native";
-    }
-    let compiled = x64::compile(kernel, target).unwrap_or_else(|e| fail(e.to_string()));
-    let program = Program::new(&[compiled.code, compiled.constants].concat(), compiled.code_bytes, target.features());
-    let program = program.unwrap_or_else(|e| fail(e.to_string()));
-    let slices: Vec<Slice<'_>> = kernel
-        .buffers
-        .iter()
-        .zip(buffers)
-        .map(|(buffer, bytes)| match buffer.kind {
-            BufferKind::Read | BufferKind::Index { .. } => Slice::read(&buffer.name, bytes),
-            BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => Slice::write(&buffer.name, bytes),
-        })
-        .collect();
-    program.call(&slices, dims).unwrap_or_else(|e| fail(e.to_string()));
-    "emulated"
+/// The code of kernels for targets. Rows of a group that differ in how many rows an item has, and so in dims alone, have the same kernel: it is
+/// compiled once, which is what tests of kernels spend most of their time on.
+#[derive(Default)]
+struct Codes(HashMap<(String, &'static str), Vec<(Kernel, Code)>>);
+
+/// What a kernel became.
+enum Code {
+    Native(Module),
+    /// Not in a module: for an older CPU, or made plainly.
+    Alone(ForeignCode),
+    Emulated(Box<Program>),
 }
+
+impl Codes {
+    /// Runs the kernel on a target, emulated where this machine can't run it. Says how it ran.
+    fn execute(&mut self, kernel: &Kernel, target: Target, dims: &[i64], buffers: &mut [Vec<u8>]) -> &'static str {
+        let fail = |e: String| -> ! { panic!("{} {dims:?}: {}: {e}", kernel.name, target.name()) };
+        let code = self.get(kernel, target.name(), || Code::of(kernel, target)).unwrap_or_else(|e| fail(e));
+        code.run(kernel, dims, buffers).unwrap_or_else(|e| fail(e));
+        match code {
+            Code::Native(_) => "native",
+            Code::Alone(_) => "native as x86-64-v2",
+            Code::Emulated(_) => "emulated",
+        }
+    }
+
+    /// The code that is made of a kernel in some way: what was made before, or made now. What has the same name is the same kernel only if all of it is.
+    fn get(
+        &mut self,
+        kernel: &Kernel,
+        way: &'static str,
+        make: impl FnOnce() -> Result<Code, String>,
+    ) -> Result<&Code, String> {
+        let known = self.0.entry((kernel.name.clone(), way)).or_default();
+        let at = match known.iter().position(|(other, _)| other == kernel) {
+            Some(at) => at,
+            None => {
+                known.push((kernel.clone(), make()?));
+                known.len() - 1
+            }
+        };
+        Ok(&known[at].1)
+    }
+}
+
+impl Code {
+    fn run(&self, kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), String> {
+        match self {
+            Code::Native(module) => module.run_checked(0, dims, buffers).map_err(|e| e.to_string()),
+            Code::Alone(code) => {
+                let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
+                check_arguments(&kernel.dims, &kernel.buffers, dims, &views).map_err(|e| e.to_string())?;
+                // SAFETY: it was compiled from a verified kernel, whose arguments these are, for this CPU or an older one.
+                unsafe { code.call(buffers, dims) }.map_err(|e| e.to_string())
+            }
+            Code::Emulated(program) => {
+                let slices = kernel.buffers.iter().zip(buffers).map(|(buffer, bytes)| match buffer.kind {
+                    BufferKind::Read | BufferKind::Index { .. } => Slice::read(&buffer.name, bytes),
+                    BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => {
+                        Slice::write(&buffer.name, bytes)
+                    }
+                });
+                program.call(&slices.collect::<Vec<_>>(), dims).map(|_| ()).map_err(|e| e.to_string())
+            }
+        }
+    }
+
+    /// Another target's kernel as `portable` lowers it: code that runs once need not be fast.
+    fn plain(kernel: &Kernel) -> Result<Code, String> {
+        verify(kernel).map_err(|e| e.to_string())?;
+        let code = match portable::compile_plainly(kernel) {
+            Err(PortableError::TooLarge { .. }) => portable::compile(kernel),
+            made => made,
+        };
+        let code = code.map_err(|e| e.to_string())?;
+        Ok(Code::Alone(ForeignCode::new(&code.bytes).map_err(|e| e.to_string())?))
+    }
+
+    fn of(kernel: &Kernel, target: Target) -> Result<Code, String> {
+        if qemu::portable_is_v2() && target == Target::PORTABLE {
+            verify(kernel).map_err(|e| e.to_string())?;
+            let code = portable::compile_for_v2(kernel).map_err(|e| e.to_string())?;
+            only_v2(&code.bytes[..code.code_bytes])?;
+            if qemu::executes_this() {
+                let own = portable::compile(kernel).map_err(|e| e.to_string())?;
+                assert_eq!(code, own, "{}: other code than this CPU's", kernel.name);
+            }
+            return Ok(Code::Alone(ForeignCode::new(&code.bytes).map_err(|e| e.to_string())?));
+        }
+        if target.missing().is_empty() {
+            let module = Module::compile(std::slice::from_ref(kernel), target).map_err(|e| e.to_string())?;
+            return Ok(Code::Native(module));
+        }
+        let compiled = x64::compile(kernel, target).map_err(|e| e.to_string())?;
+        let program =
+            Program::new(&[compiled.code, compiled.constants].concat(), compiled.code_bytes, target.features());
+        Ok(Code::Emulated(Box::new(program.map_err(|e| e.to_string())?)))
+    }
+}
+
+/// Finds instructions that an x86-64-v2 does not have.
+fn only_v2(code: &[u8]) -> Result<(), String> {
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        let lacks = |feature: &&CpuidFeature| !V2.contains(feature);
+        if instruction.is_invalid() {
+            return Err(format!("no instruction at {:#x}", instruction.ip()));
+        }
+        if let Some(feature) = instruction.cpuid_features().iter().find(lacks) {
+            return Err(format!("{instruction} at {:#x} needs {feature:?}", instruction.ip()));
+        }
+    }
+    Ok(())
+}
+
+/// What an x86-64-v2 has, as far as kernels use it.
+const V2: [CpuidFeature; 12] = [
+    CpuidFeature::INTEL8086,
+    CpuidFeature::INTEL186,
+    CpuidFeature::INTEL386,
+    CpuidFeature::X64,
+    CpuidFeature::CMOV,
+    CpuidFeature::SSE,
+    CpuidFeature::SSE2,
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+    CpuidFeature::SSE4_1,
+    CpuidFeature::SSE4_2,
+    CpuidFeature::POPCNT,
+];

@@ -12,11 +12,13 @@ pub mod steps;
 pub mod terminal;
 pub mod timeline;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value as Json;
 
@@ -129,6 +131,17 @@ impl Golden {
     /// The name, for messages.
     pub fn name(&self) -> &str {
         self.expect["model"].as_str().unwrap()
+    }
+
+    /// The logits that the interpreter gives, `[tokens, vocabulary]`: computed once, since they stand in for the model's own in many tests.
+    pub fn interpreted(&self, folder: &Path) -> Arc<Vec<f32>> {
+        type Known = BTreeMap<PathBuf, Arc<OnceLock<Arc<Vec<f32>>>>>;
+        static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
+        // What one test fails to compute the next tries again.
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = known.entry(self.model.clone()).or_default().clone();
+        drop(known);
+        own.get_or_init(|| Arc::new(self.logits(folder, &["--engine", "interpreter"]))).clone()
     }
 
     /// The logits that `ixc logits` gives with more arguments, `[tokens, vocabulary]`.

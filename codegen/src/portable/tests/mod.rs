@@ -12,7 +12,7 @@ use ixc_kernels::{KernelSpec, generate};
 
 use ixc_targets::Target;
 
-use super::{Code, PortableError, Text, compile, compile_for, compile_with_text, finish_isa};
+use super::{Code, Effort, PortableError, Text, compile, compile_for, compile_with_text, finish_isa};
 
 /// Bytes on each side of a buffer that a kernel must leave alone.
 const CANARY_BYTES: usize = 128;
@@ -31,7 +31,7 @@ const MACHINES: [Machine; 2] = [Machine::Native, Machine::Baseline];
 
 fn isa(machine: Machine) -> OwnedTargetIsa {
     let builder = cranelift_native::builder_with_options(machine == Machine::Native).unwrap();
-    finish_isa(builder, true).unwrap()
+    finish_isa(builder, true, Effort::Usual).unwrap()
 }
 
 /// Runs compiled code; the kernel is known to stay inside buffers of these sizes.
