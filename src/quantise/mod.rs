@@ -15,8 +15,11 @@
 pub mod importance;
 pub mod mix;
 
+use std::collections::VecDeque;
 use std::io;
-use std::thread;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Scope};
 
 use ixc_files::{Output, OutputError};
 use ixc_frontend::gguf::write::GgufWriter;
@@ -27,8 +30,10 @@ use ixc_passes::options::matches;
 use importance::{Importance, ImportanceError};
 use mix::{Mix, Part, Place, for_rows, is_quantised, needs_importance};
 
-/// Numbers that are in memory as f32 at once.
-const NUMBERS: usize = 2 << 20;
+/// Numbers of a part, which one thread makes: some milliseconds' work.
+const NUMBERS: usize = 1 << 19;
+/// Parts that are made before they are written, of each thread: the one that it makes and the next.
+const AHEAD: usize = 2;
 /// `general.quantization_version` of what blocks mean.
 const QUANTISATION_VERSION: u32 = 2;
 
@@ -265,83 +270,194 @@ impl Plan<'_> {
         }
         let (total, mut done) = (self.bytes(), 0);
         let written = output.write(|out| {
-            writer.write_with(out, |index, out| {
-                let planned = &self.tensors[index];
-                let mut part = |bytes: &[u8]| {
-                    told(Progress { tensor: planned.tensor.name(), done, total });
-                    done += bytes.len() as u64;
-                    out.write_all(bytes)
-                };
-                self.tensor(planned, threads, &mut part)
+            thread::scope(|scope| {
+                let mut works = Works::new(self, scope, threads)?;
+                writer.write_with(out, |index, out| {
+                    let planned = &self.tensors[index];
+                    let mut part = |bytes: &[u8]| {
+                        told(Progress { tensor: planned.tensor.name(), done, total });
+                        done += bytes.len() as u64;
+                        out.write_all(bytes)
+                    };
+                    match planned.to {
+                        Some(_) => works.tensor(index, &mut part),
+                        None => self.copy(planned.tensor, &mut part),
+                    }
+                })
             })
         })?;
         Ok(written)
     }
 
-    /// Gives a tensor's bytes to `out`, part by part.
-    fn tensor(
-        &self,
-        planned: &Planned<'_>,
-        threads: usize,
-        out: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let Some(to) = planned.to else {
-            let most = (NUMBERS as u64).next_multiple_of(planned.tensor.tensor_type().block_bytes.into());
-            let mut at = 0;
-            while at < planned.tensor.bytes() {
-                let count = most.min(planned.tensor.bytes() - at);
-                out(&self.source.tensor_part(planned.tensor, at, count))?;
-                at += count;
-            }
-            return Ok(());
-        };
-        let invalid = |error: GgufError| io::Error::new(io::ErrorKind::InvalidData, error);
-        let from = self.source.require_format(planned.tensor).map_err(invalid)?;
-        let [columns, rows, matrices] = planned.shape();
-        let importance = match self.importance {
-            Some(importance) => importance.of(planned.tensor.name(), columns, matrices).map_err(io::Error::other)?,
-            None => None,
-        };
-        let columns = columns as usize;
-        // Both fit: the tensor's bytes are in memory, and the shape was checked.
-        let bytes = |format: Format| format.row_bytes(columns as u64).unwrap_or(0) as usize;
-        let (from_bytes, to_bytes) = (bytes(from), bytes(to));
-        let most = (NUMBERS / columns).max(1);
-        // A part is written while the next one is made.
-        let (mut made, mut before) = (Vec::new(), Vec::new());
-        let whole = planned.tensor.bytes();
-        for first in (0..).step_by(most) {
-            let at = (first * from_bytes) as u64;
-            if at >= whole {
-                break;
-            }
-            let part = &*self.source.tensor_part(planned.tensor, at, (whole - at).min((most * from_bytes) as u64));
-            let count = part.len() / from_bytes;
-            made.resize(count * to_bytes, 0);
-            let each = count.div_ceil(threads.max(1));
-            thread::scope(|scope| -> io::Result<()> {
-                let parts = part.chunks(each * from_bytes).zip(made.chunks_mut(each * to_bytes));
-                for (index, (part, made)) in parts.enumerate() {
-                    let work = move || {
-                        let mut numbers = vec![0.0; columns];
-                        let rows_of = part.chunks_exact(from_bytes).zip(made.chunks_exact_mut(to_bytes));
-                        for (row, (part, made)) in rows_of.enumerate() {
-                            let matrix = (first + index * each + row) / (rows as usize).max(1);
-                            // One row for all matrices, or one for each.
-                            let importance = importance.map(|all| {
-                                let at = if all.len() == columns { 0 } else { matrix * columns };
-                                &all[at..][..columns]
-                            });
-                            from.dequantise(part, &mut numbers);
-                            to.encode_row(&numbers, importance, made);
-                        }
-                    };
-                    thread::Builder::new().spawn_scoped(scope, work)?;
-                }
-                if before.is_empty() { Ok(()) } else { out(&before) }
-            })?;
-            std::mem::swap(&mut made, &mut before);
+    /// Gives a tensor's bytes to `out` as they are, part by part.
+    fn copy(&self, tensor: &Tensor, out: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let most = (NUMBERS as u64).next_multiple_of(tensor.tensor_type().block_bytes.into());
+        let mut at = 0;
+        while at < tensor.bytes() {
+            let count = most.min(tensor.bytes() - at);
+            out(&self.source.tensor_part(tensor, at, count))?;
+            at += count;
         }
-        out(&before)
+        Ok(())
+    }
+
+    /// The parts of all tensors that change, in their order.
+    fn parts(&self) -> io::Result<Vec<TensorParts<'_>>> {
+        let invalid = |error: GgufError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut all = Vec::new();
+        for (index, planned) in self.tensors.iter().enumerate() {
+            let Some(to) = planned.to else { continue };
+            let from = self.source.require_format(planned.tensor).map_err(invalid)?;
+            let [columns, rows, matrices] = planned.shape();
+            let importance = match self.importance {
+                Some(importance) => {
+                    importance.of(planned.tensor.name(), columns, matrices).map_err(io::Error::other)?
+                }
+                None => None,
+            };
+            // Both fit: the tensor's bytes are in memory, and the shape was checked.
+            let bytes = |format: Format| format.row_bytes(columns).unwrap_or(0) as usize;
+            let most = (NUMBERS / columns as usize).max(1);
+            all.push(TensorParts {
+                index,
+                tensor: planned.tensor,
+                from,
+                to,
+                columns: columns as usize,
+                rows: (rows as usize).max(1),
+                from_bytes: bytes(from),
+                to_bytes: bytes(to),
+                most,
+                importance,
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// A tensor that changes, in parts of whole rows.
+struct TensorParts<'p> {
+    /// Which of the plan's.
+    index: usize,
+    tensor: &'p Tensor,
+    from: Format,
+    to: Format,
+    columns: usize,
+    /// Of a matrix.
+    rows: usize,
+    /// Bytes of a row, before and then.
+    from_bytes: usize,
+    to_bytes: usize,
+    /// The most rows of a part.
+    most: usize,
+    /// Of each column: one row for all matrices, or one for each.
+    importance: Option<&'p [f32]>,
+}
+
+impl TensorParts<'_> {
+    /// How many parts there are.
+    fn count(&self) -> usize {
+        self.tensor.bytes().div_ceil((self.most * self.from_bytes) as u64) as usize
+    }
+
+    /// Makes a part, `numbers` being room for a row's.
+    fn make(&self, source: &Gguf, part: usize, numbers: &mut Vec<f32>, made: &mut Vec<u8>) {
+        let first = part * self.most;
+        let at = (first * self.from_bytes) as u64;
+        let count = (self.tensor.bytes() - at).min((self.most * self.from_bytes) as u64);
+        let bytes = source.tensor_part(self.tensor, at, count);
+        numbers.resize(self.columns, 0.0);
+        made.resize(bytes.len() / self.from_bytes * self.to_bytes, 0);
+        let rows = bytes.chunks_exact(self.from_bytes).zip(made.chunks_exact_mut(self.to_bytes));
+        for (row, (bytes, made)) in rows.enumerate() {
+            let importance = self.importance.map(|all| {
+                let matrix = if all.len() == self.columns { 0 } else { (first + row) / self.rows };
+                &all[matrix * self.columns..][..self.columns]
+            });
+            self.from.dequantise(bytes, numbers);
+            self.to.encode_row(numbers, importance, made);
+        }
+    }
+}
+
+/// A part that a thread makes: where it is, room for its bytes, and who gets these.
+struct Work {
+    tensor: usize,
+    part: usize,
+    made: Vec<u8>,
+    done: SyncSender<Vec<u8>>,
+}
+
+/// Threads that make parts of all tensors, ahead of who writes them in their order.
+struct Works<'p> {
+    tensors: Arc<Vec<TensorParts<'p>>>,
+    /// The next part that nobody makes yet: of which tensor.
+    next: (usize, usize),
+    /// Parts that are made or will be, in their order.
+    ahead: VecDeque<Receiver<Vec<u8>>>,
+    most_ahead: usize,
+    /// Room that was written.
+    free: Vec<Vec<u8>>,
+    /// Threads end with it.
+    works: Sender<Work>,
+}
+
+impl<'p> Works<'p> {
+    fn new<'s>(plan: &'p Plan<'p>, scope: &'s Scope<'s, 'p>, threads: usize) -> io::Result<Works<'p>> {
+        let tensors = Arc::new(plan.parts()?);
+        let (works, taken) = mpsc::channel::<Work>();
+        let taken = Arc::new(Mutex::new(taken));
+        let threads = threads.max(1);
+        for _ in 0..threads {
+            let (tensors, taken) = (Arc::clone(&tensors), Arc::clone(&taken));
+            let source = plan.source;
+            let work = move || {
+                let mut numbers = Vec::new();
+                loop {
+                    // Who panicked did so with a part, not with the queue.
+                    let next = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(Work { tensor, part, mut made, done }) = next else { break };
+                    tensors[tensor].make(source, part, &mut numbers, &mut made);
+                    // Nobody waits for it where the output failed.
+                    let _ = done.send(made);
+                }
+            };
+            thread::Builder::new().spawn_scoped(scope, work)?;
+        }
+        let most_ahead = threads * AHEAD;
+        Ok(Works { tensors, next: (0, 0), ahead: VecDeque::new(), most_ahead, free: Vec::new(), works })
+    }
+
+    /// Has parts made as far ahead as there is room for.
+    fn fill(&mut self) {
+        while self.ahead.len() < self.most_ahead {
+            let (tensor, part) = self.next;
+            let Some(parts) = self.tensors.get(tensor) else { break };
+            if part == parts.count() {
+                self.next = (tensor + 1, 0);
+                continue;
+            }
+            self.next = (tensor, part + 1);
+            let (done, receiver) = mpsc::sync_channel(1);
+            let work = Work { tensor, part, made: self.free.pop().unwrap_or_default(), done };
+            // Where all threads ended, nobody sends the part either, and that is an error.
+            let _ = self.works.send(work);
+            self.ahead.push_back(receiver);
+        }
+    }
+
+    /// Gives the bytes of a tensor to `out`, part by part. Tensors are asked for in their order.
+    fn tensor(&mut self, index: usize, out: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let count = self.tensors.iter().find(|parts| parts.index == index).map_or(0, TensorParts::count);
+        for _ in 0..count {
+            self.fill();
+            let part = self.ahead.pop_front().and_then(|part| part.recv().ok());
+            let Some(part) = part else { return Err(io::Error::other("a thread that encodes ended before its time")) };
+            // The next ones are made while this one is written.
+            self.fill();
+            out(&part)?;
+            self.free.push(part);
+        }
+        Ok(())
     }
 }

@@ -41,13 +41,28 @@ impl Digits {
     pub const fn power(n: usize) -> u8 {
         BASE.pow(n as u32)
     }
+}
 
-    /// The byte that has these digits, the first highest.
-    pub fn byte(digits: &[u8]) -> u8 {
-        const DIGITS: usize = 5;
-        let all = digits.iter().copied().chain(std::iter::repeat(0)).take(DIGITS);
-        let value = all.fold(0u16, |value, digit| value * u16::from(BASE) + u16::from(digit));
-        (value * 256).div_ceil(u16::from(Digits::power(DIGITS))) as u8
+/// Digits of a byte.
+const DIGITS: usize = 5;
+
+/// Writes the bytes of a run, whose digits these are: the first ones of all bytes, then the second ones.
+pub(super) fn put(digits: &[u8], out: &mut [u8]) {
+    const RUN: usize = 16;
+    let run = out.len();
+    for (first, out) in (0..).step_by(RUN).zip(out.chunks_mut(RUN)) {
+        let mut values = [0u16; RUN];
+        let mut value = |digits: &[u8]| {
+            for (value, digit) in values.iter_mut().zip(digits) {
+                *value = *value * u16::from(BASE) + u16::from(*digit);
+            }
+        };
+        let of_run = digits.chunks_exact(run);
+        let missing = DIGITS - of_run.len();
+        of_run.for_each(|digits| value(&digits[first..][..out.len()]));
+        (0..missing).for_each(|_| value(&[0; RUN]));
+        let all = u16::from(Digits::power(DIGITS));
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = (value * 256).div_ceil(all) as u8);
     }
 }
 
@@ -67,7 +82,8 @@ mod tests {
         static ONE: [Digits; 1] = [Digits { field: "", at: 0, run: 1, each: 5 }];
         for value in 0..243u16 {
             let digits: Vec<u8> = (0..5).rev().map(|n| (value / 3u16.pow(n) % 3) as u8).collect();
-            let byte = [Digits::byte(&digits)];
+            let mut byte = [0];
+            put(&digits, &mut byte);
             let found: Vec<u8> = (0..5).map(|i| code(&ONE, |_| &byte, i)).collect();
             assert_eq!(found, digits);
         }

@@ -15,7 +15,6 @@ use std::sync::OnceLock;
 
 use super::super::grids::{Grid, TABLES};
 use super::super::packed::SUB;
-use super::Fit;
 use super::numbers::Numbers;
 
 /// The most places that an element of a grid has.
@@ -35,6 +34,15 @@ const TRIED: usize = 7;
 const ROUNDS: usize = 3;
 /// Elements whose sign is tried the other way, of those whose signs are even.
 const FLIPPED: usize = 3;
+
+/// What is nearest to the numbers of a group.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Fit {
+    pub scale: f32,
+    /// The sum of the squares of its codes' numbers, each times its weight: with these codes, what another scale adds to the error is the square of
+    /// its distance times this.
+    pub squares: f32,
+}
 
 /// Entries of a grid by their halves.
 struct Lattice {
@@ -292,7 +300,7 @@ impl<'g> Group<'g> {
         }
         // Scales are not negative.
         let gained = if with_x > 0.0 { with_x * with_x / squares } else { 0.0 };
-        (Fit { scale: with_x / squares, minimum: 0.0, squares }, gained)
+        (Fit { scale: with_x / squares, squares }, gained)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The nearest number that a code stands for, where each element has a code of its own, and the scale with which these are nearest.
 //!
-//! Everything here is done to [`LANES`] numbers side by side, of which the compiler makes instructions on vectors.
+//! Scales are searched for several groups side by side ([`Lanes`]).
 
 use super::super::codec::{Quants, Values};
+use super::lanes::{Any, Lanes, POSITIONS, Vector, positions, total};
 
 /// Steps that are tried below and above the scale that fits.
 const STEPS: i32 = 9;
@@ -12,38 +13,57 @@ const STEPS_WITH_MINIMUM: std::ops::RangeInclusive<i32> = -5..=15;
 const STEP: f32 = 0.1;
 /// Codes of which no scale is tried but the one that fits, and those that follow from its codes: between so many there is next to nothing to gain.
 const BYTES: usize = 256;
-
-/// Numbers side by side: elements of groups, which have a multiple of as many, or scales that are tried.
-pub(super) const LANES: usize = 8;
-
-/// The sum of what was added up lane by lane.
-#[inline(always)]
-pub(super) fn total([a, b, c, d, e, f, g, h]: [f32; LANES]) -> f32 {
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
-}
-
-/// Numbers, [`LANES`] after [`LANES`].
-#[inline(always)]
-pub(super) fn lanes(x: &[f32]) -> &[[f32; LANES]] {
-    let (lanes, rest) = x.as_chunks();
-    debug_assert!(rest.is_empty(), "groups have multiples of {LANES} elements");
-    lanes
-}
+/// Of what is as good, it is the first of those whose numbers are so far apart.
+const APART: usize = 8;
+/// Scales that are tried at once: as many as there are registers for.
+const TOGETHER: usize = 2;
 
 /// The numbers that codes stand for.
 pub(super) struct Numbers {
     /// Of each code.
     pub of: Vec<f32>,
-    least: f32,
-    most: f32,
+    /// The least and the largest.
+    integers: Integers,
     /// Where they are no sequence of integers.
     table: Option<Table>,
-    /// The numbers that the extreme one of a group may get: of each, a scale is tried.
+    /// The numbers that the extreme one of a group may get: of each, a scale is tried. In their order the first counts of what is as good.
     tried: Vec<f32>,
+    /// With a minimum, the numbers that the largest may get, likewise.
+    tried_with_minimum: Vec<f32>,
+}
+
+/// In the order of the first [`APART`]s, then the second ones, and a multiple of [`TOGETHER`]; what is tried twice changes nothing.
+fn in_order(tried: &[f32]) -> Vec<f32> {
+    let first = |first: usize| tried.iter().skip(first).step_by(APART).copied();
+    let mut all: Vec<f32> = (0..APART).flat_map(first).collect();
+    all.resize(all.len().next_multiple_of(TOGETHER), all.last().copied().unwrap_or(0.0));
+    all
+}
+
+/// What makes numbers the nearest that codes stand for.
+trait Nearest {
+    fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V>;
+}
+
+/// All integers between two.
+struct Integers {
+    least: f32,
+    most: f32,
+}
+
+impl Nearest for Integers {
+    #[inline(always)]
+    fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
+        let (least, most) = (Lanes::of(self.least), Lanes::of(self.most));
+        // What is no number is the least, as in a table: its bits say nothing.
+        let behind_the_point = Lanes::of(BEHIND_THE_POINT);
+        x.greatest(least).least(most) + behind_the_point - behind_the_point
+    }
 }
 
 /// Numbers of a codebook.
 struct Table {
+    least: f32,
     /// What is half-way from each number to the next, and how far that is.
     steps: Vec<(f32, f32)>,
     /// The code of each number, by the integer that it is, from -128 on.
@@ -61,19 +81,19 @@ impl Table {
         for (code, number) in numbers.iter().enumerate().rev() {
             codes[(number + 128.0) as usize] = code as u8;
         }
-        Table { steps, codes }
+        Table { least: sorted[0], steps, codes }
     }
+}
 
-    /// Makes numbers the nearest ones; of two as near the lesser.
+impl Nearest for Table {
+    /// Of two as near the lesser.
     #[inline(always)]
-    fn near(&self, least: f32, x: &mut [f32; LANES]) {
-        let mut numbers = [least; LANES];
+    fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
+        let mut numbers = Lanes::of(self.least);
         for &(middle, step) in &self.steps {
-            for lane in 0..LANES {
-                numbers[lane] += if x[lane] > middle { step } else { 0.0 };
-            }
+            numbers = numbers + x.greater_or_zero(Lanes::of(middle), Lanes::of(step));
         }
-        *x = numbers;
+        numbers
     }
 }
 
@@ -97,176 +117,189 @@ impl Numbers {
             let bound = *bound;
             (-STEPS..=STEPS).map(move |step| bound + step as f32 * STEP * distance)
         };
-        let tried = if of.len() == BYTES { Vec::new() } else { bounds.iter().flat_map(around).collect() };
-        Numbers { of, least, most, table, tried }
+        let mut tried: Vec<f32> = if of.len() == BYTES { Vec::new() } else { bounds.iter().flat_map(around).collect() };
+        // A scale that makes them all what is nearest to 0.
+        let nothing = table.as_ref().map_or(0.0, |table| table.near(Lanes::<Any<1>>::zero()).all()[0]);
+        if nothing != 0.0 && !tried.len().is_multiple_of(APART) {
+            tried.push(0.0);
+        }
+        let with_minimum: Vec<f32> = STEPS_WITH_MINIMUM.map(|step| most + step as f32 * STEP).collect();
+        Numbers {
+            of,
+            integers: Integers { least, most },
+            table,
+            tried: in_order(&tried),
+            tried_with_minimum: in_order(&with_minimum),
+        }
     }
 
     /// The codes of numbers that there are.
     #[inline(always)]
     pub fn codes(&self, numbers: &[f32], out: &mut [u8]) {
+        let least = self.integers.least;
         let pairs = out.iter_mut().zip(numbers);
         match &self.table {
             // The first code is the least number's, of bytes in two's complement too.
-            None if self.of[0] == self.least => pairs.for_each(|(code, x)| *code = low_byte(x - self.least)),
+            None if self.of[0] == least => pairs.for_each(|(code, x)| *code = low_byte(x - least)),
             None => pairs.for_each(|(code, x)| *code = low_byte(*x)),
             Some(table) => pairs.for_each(|(code, x)| *code = table.codes[usize::from(low_byte(x + 128.0))]),
         }
     }
 
-    /// The numbers nearest to `x` less an addend, times the inverse of a scale.
+    /// The numbers nearest to `x` less an addend, times the inverse of a scale; whole vectors of them.
     #[inline(always)]
-    pub fn near(&self, x: &[f32], addend: f32, inverse: f32, out: &mut [f32]) {
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = (x - addend) * inverse;
-        }
-        match &self.table {
-            None => out.iter_mut().for_each(|x| *x = self.nearest_integer(*x)),
-            Some(table) => out.as_chunks_mut().0.iter_mut().for_each(|x| table.near(self.least, x)),
+    pub fn near<V: Vector>(&self, x: &[f32], addend: f32, inverse: f32, out: &mut [f32]) {
+        let (addend, inverse) = (Lanes::<V>::of(addend), Lanes::of(inverse));
+        for (out, x) in out.chunks_exact_mut(V::COUNT).zip(x.chunks_exact(V::COUNT)) {
+            self.near_lanes(Lanes::load(x), addend, inverse).store(out);
         }
     }
 
+    /// The same of several.
     #[inline(always)]
-    fn nearest_integer(&self, x: f32) -> f32 {
-        // What is no number is the least, as in a table: its bits say nothing.
-        rounded(if x >= self.least { x.min(self.most) } else { self.least })
+    pub fn near_lanes<V: Vector>(&self, x: Lanes<V>, addend: Lanes<V>, inverse: Lanes<V>) -> Lanes<V> {
+        let scaled = (x - addend) * inverse;
+        match &self.table {
+            None => self.integers.near(scaled),
+            Some(table) => table.near(scaled),
+        }
     }
 
     /// The scale with which the numbers are nearest to `x`, each difference's square times `w`.
     #[inline(always)]
-    pub fn fit(&self, x: &[f32], w: &[f32]) -> f32 {
+    pub fn fit<V: Vector>(&self, x: &[Lanes<V>], w: &[Lanes<V>]) -> Lanes<V> {
+        let Integers { least, most } = self.integers;
         let extreme = extreme(x);
-        if extreme == 0.0 || !extreme.is_finite() {
-            return 0.0;
-        }
-        let fits = extreme / if self.least == -self.most { self.most } else { self.least };
-        let (mut best, mut most_gained) = ([fits; LANES], [f32::NEG_INFINITY; LANES]);
-        for tried in self.tried.chunks(LANES) {
-            let mut inverses = [0f32; LANES];
-            inverses.iter_mut().zip(tried).for_each(|(inverse, number)| *inverse = number / extreme);
-            let Sums { squares, with_x, .. } = self.sums(x, w, 0.0, inverses);
-            for lane in 0..LANES {
+        // The scale is the quotient of these.
+        let (mut above, mut below) = (extreme, Lanes::of(if least == -most { most } else { least }));
+        let mut most_gained = Lanes::of(f32::NEG_INFINITY);
+        for tried in self.tried.as_chunks::<TOGETHER>().0 {
+            let inverses = tried.map(|number| Lanes::of(number) / extreme);
+            for Sums { squares, with_x, .. } in self.sums::<V, false>(x, w, Lanes::zero(), inverses) {
                 // The sum of squares of the differences, with the best scale for these codes, is that of x less this.
-                let gained = with_x[lane] * with_x[lane] / squares[lane];
-                let more = gained > most_gained[lane];
-                best[lane] = if more { with_x[lane] / squares[lane] } else { best[lane] };
-                most_gained[lane] = if more { gained } else { most_gained[lane] };
+                let gained = with_x * with_x / squares;
+                above = gained.greater(most_gained, with_x, above);
+                below = gained.greater(most_gained, squares, below);
+                most_gained = gained.greater(most_gained, gained, most_gained);
             }
         }
-        let most = (0..LANES).fold(0, |most, lane| if most_gained[lane] > most_gained[most] { lane } else { most });
-        best[most]
+        let zero = Lanes::zero();
+        extreme.size().greater_or_zero(zero, extreme.finite(above / below, zero))
     }
 
     /// The same with something that is added; `negative` if that is at most 0.
     #[inline(always)]
-    pub fn fit_with_minimum(&self, x: &[f32], w: &[f32], negative: bool) -> (f32, f32) {
-        let least = x.iter().copied().fold(if negative { 0.0 } else { f32::INFINITY }, f32::min);
-        let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        if !(most > least && (most - least).is_finite()) {
-            return (0.0, if least.is_finite() { least } else { 0.0 });
+    pub fn fit_with_minimum<V: Vector>(&self, x: &[Lanes<V>], w: &[Lanes<V>], negative: bool) -> (Lanes<V>, Lanes<V>) {
+        let zero = Lanes::<V>::zero();
+        let mut least = Lanes::of(if negative { 0.0 } else { f32::INFINITY });
+        let mut most = Lanes::of(f32::NEG_INFINITY);
+        for &x in x {
+            (least, most) = (x.least(least), x.greatest(most));
         }
+        let range = most - least;
         // Of w, of w times x, and its square.
-        let (mut sw, mut sx, mut sxx) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
-        for (x, w) in lanes(x).iter().zip(lanes(w)) {
-            for lane in 0..LANES {
-                let with_x = w[lane] * x[lane];
-                sw[lane] += w[lane];
-                sx[lane] += with_x;
-                sxx[lane] += with_x * x[lane];
+        let [mut sw, mut sx, mut sxx] = [[zero; POSITIONS]; 3];
+        for (x, w) in positions(x).iter().zip(positions(w)) {
+            for (position, (&x, &w)) in x.iter().zip(w).enumerate() {
+                let with_x = w * x;
+                sw[position] = sw[position] + w;
+                sx[position] = sx[position] + with_x;
+                sxx[position] = sxx[position] + with_x * x;
             }
         }
         let (sw, sx, sxx) = (total(sw), total(sx), total(sxx));
-        let first = ((most - least) / self.most, least);
-        let (mut scales, mut minimums, mut least_lost) = ([first.0; LANES], [first.1; LANES], [f32::INFINITY; LANES]);
-        let mut steps = STEPS_WITH_MINIMUM;
-        while !steps.is_empty() {
-            let mut inverses = [0f32; LANES];
-            for (inverse, step) in inverses.iter_mut().zip(&mut steps) {
-                *inverse = (self.most + step as f32 * STEP) / (most - least);
-            }
-            let Sums { numbers, squares, with_x } = self.sums(x, w, least, inverses);
-            for lane in 0..LANES {
-                let (sq, sqq, sxq) = (numbers[lane], squares[lane], with_x[lane]);
+        let mut scale = range / Lanes::of(self.integers.most);
+        let (mut minimum, mut least_lost) = (least, Lanes::of(f32::INFINITY));
+        for tried in self.tried_with_minimum.as_chunks::<TOGETHER>().0 {
+            let inverses = tried.map(|number| Lanes::of(number) / range);
+            for Sums { numbers: sq, squares: sqq, with_x: sxq } in self.sums::<V, true>(x, w, least, inverses) {
                 let determinant = sw * sqq - sq * sq;
-                let scale = (sw * sxq - sx * sq) / determinant;
-                let minimum = (sqq * sx - sq * sxq) / determinant;
-                let none = negative && minimum > 0.0;
-                let (scale, minimum) = (if none { sxq / sqq } else { scale }, if none { 0.0 } else { minimum });
-                let lost = sxx + scale * scale * sqq + minimum * minimum * sw
-                    - 2.0 * (scale * sxq + minimum * sx - scale * minimum * sq);
-                let less = determinant > 0.0 && lost < least_lost[lane];
-                scales[lane] = if less { scale } else { scales[lane] };
-                minimums[lane] = if less { minimum } else { minimums[lane] };
-                least_lost[lane] = if less { lost } else { least_lost[lane] };
+                let mut tried = (sw * sxq - sx * sq) / determinant;
+                let mut low = (sqq * sx - sq * sxq) / determinant;
+                if negative {
+                    tried = low.greater(zero, sxq / sqq, tried);
+                    low = low.greater(zero, zero, low);
+                }
+                let lost = sxx + tried * tried * sqq + low * low * sw
+                    - Lanes::of(2.0) * (tried * sxq + low * sx - tried * low * sq);
+                let lost = determinant.greater(zero, lost, Lanes::of(f32::INFINITY));
+                scale = least_lost.greater(lost, tried, scale);
+                minimum = least_lost.greater(lost, low, minimum);
+                least_lost = least_lost.greater(lost, lost, least_lost);
             }
         }
-        let least = (0..LANES).fold(0, |least, lane| if least_lost[lane] < least_lost[least] { lane } else { least });
-        (scales[least], minimums[least])
+        // Equal numbers, and such as are none, have no scale.
+        let of_least = least.finite(least, zero);
+        let (some, low) = (range.finite(scale, zero), range.finite(minimum, of_least));
+        (most.greater(least, some, zero), most.greater(least, low, of_least))
     }
 
     /// The sums with each of some scales, of which the inverses are given: of the numbers nearest to `x` less `least`.
     #[inline(always)]
-    fn sums(&self, x: &[f32], w: &[f32], least: f32, inverses: [f32; LANES]) -> Sums {
+    fn sums<V: Vector, const MINIMUM: bool>(
+        &self,
+        x: &[Lanes<V>],
+        w: &[Lanes<V>],
+        least: Lanes<V>,
+        inverses: [Lanes<V>; TOGETHER],
+    ) -> [Sums<V>; TOGETHER] {
         match &self.table {
-            None => sums(x, w, least, inverses, |x| {
-                for x in x {
-                    *x = self.nearest_integer(*x);
-                }
-            }),
-            Some(table) => sums(x, w, least, inverses, |x| table.near(self.least, x)),
+            None => sums::<V, MINIMUM>(x, w, least, inverses, &self.integers),
+            Some(table) => sums::<V, MINIMUM>(x, w, least, inverses, table),
         }
     }
 }
 
-/// Sums of each scale.
-struct Sums {
-    /// Of w times the number.
-    numbers: [f32; LANES],
+/// Sums of a scale.
+#[derive(Clone, Copy)]
+struct Sums<V: Vector> {
+    /// Of w times the number, with a minimum.
+    numbers: Lanes<V>,
     /// Of w times its square.
-    squares: [f32; LANES],
+    squares: Lanes<V>,
     /// Of w times x and the number.
-    with_x: [f32; LANES],
+    with_x: Lanes<V>,
 }
 
 #[inline(always)]
-fn sums(x: &[f32], w: &[f32], least: f32, inverses: [f32; LANES], near: impl Fn(&mut [f32; LANES])) -> Sums {
-    let [mut of_numbers, mut squares, mut of_x] = [[0f32; LANES]; 3];
+fn sums<V: Vector, const MINIMUM: bool>(
+    x: &[Lanes<V>],
+    w: &[Lanes<V>],
+    least: Lanes<V>,
+    inverses: [Lanes<V>; TOGETHER],
+    nearest: &impl Nearest,
+) -> [Sums<V>; TOGETHER] {
+    let mut all = [Sums { numbers: Lanes::zero(), squares: Lanes::zero(), with_x: Lanes::zero() }; TOGETHER];
     for (&x, &w) in x.iter().zip(w) {
-        let (from_least, with_w) = (x - least, w * x);
-        let mut numbers = [0f32; LANES];
-        for lane in 0..LANES {
-            numbers[lane] = from_least * inverses[lane];
-        }
-        near(&mut numbers);
-        for lane in 0..LANES {
-            of_numbers[lane] += w * numbers[lane];
-            squares[lane] += w * numbers[lane] * numbers[lane];
-            of_x[lane] += with_w * numbers[lane];
+        let (from_least, with_w) = (if MINIMUM { x - least } else { x }, w * x);
+        for (sums, inverse) in all.iter_mut().zip(inverses) {
+            let number = nearest.near(from_least * inverse);
+            let with_number = w * number;
+            if MINIMUM {
+                sums.numbers = sums.numbers + with_number;
+            }
+            sums.squares = sums.squares + with_number * number;
+            sums.with_x = sums.with_x + with_w * number;
         }
     }
-    Sums { numbers: of_numbers, squares, with_x: of_x }
+    all
 }
 
-/// The number farthest from 0, the first of those; 0 where there is none. By bits, of which several are compared at once.
+/// The number farthest from 0, the first of those; 0 where there is none.
 #[inline(always)]
-fn extreme(x: &[f32]) -> f32 {
-    const INFINITY: i32 = f32::INFINITY.to_bits() as i32;
-    let size = |x: f32| {
-        let bits = x.abs().to_bits() as i32;
-        if bits > INFINITY { 0 } else { bits }
-    };
-    let most = x.iter().fold(0, |most, &x| most.max(size(x)));
-    x.iter().copied().find(|&x| size(x) == most && most > 0).unwrap_or(0.0)
+fn extreme<V: Vector>(x: &[Lanes<V>]) -> Lanes<V> {
+    let (mut extreme, mut most) = (Lanes::zero(), Lanes::zero());
+    for &x in x {
+        let size = x.size();
+        extreme = size.greater(most, x, extreme);
+        most = size.greater(most, size, most);
+    }
+    extreme
 }
 
-/// A number to which this is added is rounded to an integer, which the low bits are then.
+/// A number to which this is added is rounded to the nearest integer, of two as near to the even one, which the low bits are then; if it is below 2^22.
+/// An instruction of its own is not on every x86-64, and a call for each number took most of the time.
 const BEHIND_THE_POINT: f32 = 12_582_912.0;
-
-/// The nearest integer, of two as near the even one, of numbers below 2^22: an instruction of its own is not on every x86-64, and a call for each number
-/// took most of the time.
-#[inline(always)]
-fn rounded(x: f32) -> f32 {
-    x + BEHIND_THE_POINT - BEHIND_THE_POINT
-}
 
 /// The low byte of an integer, which saturates nowhere: that would be done one by one.
 #[inline(always)]

@@ -1,3 +1,4 @@
+use super::super::codec::{Codes, Number};
 use super::*;
 use crate::random::Random;
 
@@ -68,7 +69,7 @@ fn the_nearest_number_is_taken() {
         let most = numbers.of.iter().fold(0f32, |a, b| a.max(b.abs()));
         let x: Vec<f32> = (0..4096).map(|_| 1.1 * most * random.signed()).collect();
         let (mut near, mut codes) = (vec![0.0; x.len()], vec![0; x.len()]);
-        numbers.near(&x, 0.0, 1.0, &mut near);
+        numbers.near::<Any<8>>(&x, 0.0, 1.0, &mut near);
         numbers.codes(&near, &mut codes);
         for ((x, near), code) in x.iter().zip(&near).zip(&codes) {
             assert_eq!(numbers.of[usize::from(*code)], *near, "{format}");
@@ -85,9 +86,12 @@ fn the_nearest_number_is_taken() {
 #[cfg(target_arch = "x86_64")]
 fn bytes_are_the_same_whatever_the_width_of_vectors() {
     let mut random = Random::new(9);
-    let mut x = normal(&mut random, 2048);
+    let mut x = normal(&mut random, 11 * 256);
     x[300..310].fill(0.0);
+    x[310..330].fill(-0.0);
     x[700] = f32::NAN;
+    x[1000] = f32::NEG_INFINITY;
+    x[1280..1536].iter_mut().for_each(|x| *x = x.abs() * 1e-40);
     let importance: Vec<f32> = (0..x.len()).map(|_| 1.01 + random.signed()).collect();
     let (avx2, avx512) = (is_x86_feature_detected!("avx2"), is_x86_feature_detected!("avx512bw"));
     println!("{}: encoders with AVX2", if avx2 { "native" } else { "NOT RUN" });
@@ -98,7 +102,9 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
         for importance in [None, Some(&importance[..])] {
             let mut narrow = vec![0xa5; format.row_bytes(x.len() as u64).unwrap() as usize];
             let mut wide = narrow.clone();
-            encoder.row(&x, importance, &mut narrow);
+            encoder.row::<Any<8>>(&x, importance, &mut narrow);
+            encoder.row::<Any<16>>(&x, importance, &mut wide);
+            assert_eq!(narrow, wide, "{format}, 16 side by side");
             if avx2 {
                 // SAFETY: the processor has it.
                 unsafe { encoder.row_by_avx2(&x, importance, &mut wide) };
@@ -108,6 +114,55 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
                 // SAFETY: the processor has them: there is none with the second alone.
                 unsafe { encoder.row_by_avx512(&x, importance, &mut wide) };
                 assert_eq!(narrow, wide, "{format} with AVX-512");
+            }
+        }
+    }
+}
+
+/// Parts of a row are searched side by side, and know nothing of each other.
+#[test]
+fn a_block_is_the_same_in_every_row() {
+    let mut random = Random::new(10);
+    for format in made().filter(|format| format.is_quantised()) {
+        let (length, bytes) = (format.block_len(), format.block_bytes());
+        // Grids take long.
+        let most = if grid(format) { 3 } else { 19 };
+        let mut x = normal(&mut random, most * length);
+        // One that is no numbers has others beside it.
+        x[length..][..3].fill(f32::NAN);
+        let importance: Vec<f32> = (0..x.len()).map(|_| 1.01 + random.signed()).collect();
+        for importance in [None, Some(&importance[..])] {
+            let of = |blocks: std::ops::Range<usize>| {
+                let own = blocks.start * length..blocks.end * length;
+                encoded(format, &x[own.clone()], importance.map(|all| &all[own]))
+            };
+            let all = of(0..most);
+            for count in 1..=most {
+                assert_eq!(of(most - count..most), all[(most - count) * bytes..], "{format}: the last {count} blocks");
+            }
+        }
+    }
+}
+
+/// Words of codes against the place that the codec says of each.
+#[test]
+fn codes_are_where_their_planes_have_them() {
+    let mut random = Random::new(11);
+    for format in made() {
+        let Some(quants) = format.quants().filter(|quants| quants.codes == Codes::Planes) else { continue };
+        let encoder = Encoder::new(format, quants);
+        let mask = (quants.count() - 1) as u8;
+        let codes: Vec<u8> = (0..format.block_len()).map(|_| random.bits() as u8 & mask).collect();
+        let mut block = vec![0; format.block_bytes()];
+        encoder.layout.put_codes(&codes, &mut block);
+        for (i, code) in codes.iter().enumerate() {
+            let mut below = 0;
+            for plane in std::iter::once(&quants.low).chain(&quants.high) {
+                let (byte, shift) = plane.place(i);
+                let bits = ((1u16 << plane.bits) - 1) as u8;
+                let own = block[format.field(plane.field) + byte] >> shift & bits;
+                assert_eq!(own, code >> below & bits, "{format}: {} of code {i}", plane.field);
+                below += plane.bits;
             }
         }
     }

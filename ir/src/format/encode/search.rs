@@ -1,0 +1,481 @@
+//! The search for scales: of parts of a row side by side, which have a `d` each.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::super::codec::{Minimum, Number};
+use super::entries::{Entries, Fit};
+use super::lanes::{Lanes, MOST_LANES, POSITIONS, Vector, flat, positions, total};
+use super::{Encoder, MOST, MOST_GROUPS, ScaleRange};
+
+/// Rounds of fitting `d` and `dmin` to codes, and codes to these.
+const ROUNDS: usize = 2;
+
+/// Parts of a row side by side, and what is found of them.
+pub(super) struct Parts<V: Vector> {
+    /// Their elements, and how much each matters.
+    x: Vec<Lanes<V>>,
+    w: Vec<Lanes<V>>,
+    /// Scales and minimums of groups: integers, where `d` and `minimum` are their units, or as many ones.
+    pub scales: [Lanes<V>; MOST_GROUPS],
+    pub minimums: [Lanes<V>; MOST_GROUPS],
+    pub units: Units<V>,
+    /// Where codes are those of a grid.
+    pub grid: Option<GridParts<V>>,
+}
+
+/// What scales and minimums are multiplied with.
+#[derive(Clone, Copy)]
+pub(super) struct Units<V: Vector> {
+    pub d: Lanes<V>,
+    /// Of minimums; where there are no integers, what is added.
+    pub minimum: Lanes<V>,
+}
+
+/// Parts whose codes are those of a grid: entries are looked for in one after the other.
+pub(super) struct GridParts<V: Vector> {
+    /// How many there are.
+    count: usize,
+    /// Elements, and how much each matters, part after part.
+    x: Vec<f32>,
+    w: Vec<f32>,
+    /// The numbers that are nearest with units that are tried, and their codes.
+    numbers: Vec<Lanes<V>>,
+    codes: Vec<u8>,
+    /// The nearest with the best units so far.
+    best: Vec<u8>,
+}
+
+/// Scale, minimum and so on of a group.
+#[derive(Clone, Copy)]
+struct Group<V: Vector> {
+    scale: Lanes<V>,
+    inverse: Lanes<V>,
+    addend: Lanes<V>,
+    /// The integers, of which x is nearly `d * a - minimum * b`: `a` is `unit` times the number.
+    unit: Lanes<V>,
+    b: Lanes<V>,
+}
+
+/// What is lost with some codes, and the sums of which the best scale for them follows: x is nearly `d * a - minimum * b`.
+struct Passed<V: Vector> {
+    lost: Lanes<V>,
+    aa: Lanes<V>,
+    ab: Lanes<V>,
+    bb: Lanes<V>,
+    xa: Lanes<V>,
+    xb: Lanes<V>,
+}
+
+/// Numbers as halves, and these as numbers again.
+#[inline(always)]
+fn halved<V: Vector>(x: Lanes<V>) -> Lanes<V> {
+    let (mut all, mut halves) = (x.all(), [f16::ZERO; MOST_LANES]);
+    halves.convert_from_f32_slice(&all);
+    halves.convert_to_f32_slice(&mut all);
+    Lanes::load(&all)
+}
+
+/// The inverse of a scale; of one below the normal numbers there may be none.
+#[inline(always)]
+fn inverse(scale: f32) -> f32 {
+    let inverse = scale.recip();
+    if inverse.is_finite() { inverse } else { 0.0 }
+}
+
+impl<V: Vector> Parts<V> {
+    /// Room for parts of a format.
+    pub fn new(encoder: &Encoder) -> Parts<V> {
+        let none = vec![Lanes::zero(); encoder.columns];
+        let grid = encoder.entries.as_ref().map(|_| GridParts {
+            count: 0,
+            x: vec![0.0; V::COUNT * encoder.columns],
+            w: vec![0.0; V::COUNT * encoder.columns],
+            numbers: none.clone(),
+            codes: vec![0; V::COUNT * encoder.columns],
+            best: vec![0; V::COUNT * encoder.columns],
+        });
+        Parts {
+            x: none.clone(),
+            w: none,
+            scales: [Lanes::of(1.0); MOST_GROUPS],
+            minimums: [Lanes::of(1.0); MOST_GROUPS],
+            units: Units { d: Lanes::zero(), minimum: Lanes::zero() },
+            grid,
+        }
+    }
+
+    /// Takes elements of parts, at most as many as there are lanes, and how much each matters. What was in others before stays there, and nobody looks at it.
+    #[inline(always)]
+    fn take(&mut self, x: &[f32], importance: Option<&[f32]>) {
+        let columns = self.x.len();
+        transpose(x, &mut self.x);
+        let mut squares = [Lanes::zero(); POSITIONS];
+        for x in positions(&self.x) {
+            for (sum, &x) in squares.iter_mut().zip(x) {
+                *sum = *sum + x * x;
+            }
+        }
+        let mean = total(squares) / Lanes::of(columns as f32);
+        let least = Lanes::of(2.0) * mean;
+        if let Some(importance) = importance {
+            transpose(importance, &mut self.w);
+        }
+        let (zero, one) = (Lanes::zero(), Lanes::of(1.0));
+        let mut matter = zero;
+        for (w, &x) in self.w.iter_mut().zip(&self.x) {
+            let size = (least + x * x).sqrt();
+            *w = if importance.is_some() { *w * size } else { size };
+            // What is no number matters.
+            matter = w.nothing(matter, one);
+        }
+        // A column that nothing was ever multiplied with matters to nobody, but a block has a scale all the same.
+        if matter.all()[..V::COUNT].contains(&0.0) {
+            self.w.iter_mut().for_each(|w| *w = matter.greater(zero, *w, one));
+        }
+        if let Some(grid) = &mut self.grid {
+            grid.count = x.len() / columns;
+            grid.x[..x.len()].copy_from_slice(x);
+            for (l, own) in grid.w.chunks_exact_mut(columns).take(grid.count).enumerate() {
+                own.iter_mut().zip(&self.w).for_each(|(own, w)| *own = w.of_lane(l));
+            }
+        }
+    }
+}
+
+/// Parts, one after the other, side by side.
+#[inline(always)]
+fn transpose<V: Vector>(x: &[f32], out: &mut [Lanes<V>]) {
+    let columns = out.len();
+    let out = flat(out);
+    for (l, x) in x.chunks_exact(columns).enumerate() {
+        out[l..].iter_mut().step_by(V::COUNT).zip(x).for_each(|(out, x)| *out = *x);
+    }
+}
+
+impl<V: Vector> GridParts<V> {
+    /// Looks for the entries nearest with these scales.
+    #[inline(always)]
+    fn look(&mut self, encoder: &Encoder, entries: &Entries, groups: &[Group<V>]) {
+        let (columns, group) = (encoder.columns, encoder.group);
+        for l in 0..self.count {
+            for (index, of_group) in groups.iter().enumerate() {
+                let first = index * group;
+                let own = l * columns + first..l * columns + first + group;
+                let codes = entries.codes(of_group.scale.of_lane(l), &self.x[own.clone()], &self.w[own.clone()]);
+                self.codes[own].copy_from_slice(&codes);
+                let of = self.numbers[first..][..group].iter_mut().zip(&codes);
+                of.for_each(|(number, code)| *number = number.with(l, encoder.numbers.of[usize::from(*code)]));
+            }
+        }
+    }
+}
+
+impl Encoder {
+    /// Finds scales and minimums of parts of a row, `x`, and how much they matter follows from `importance`.
+    #[inline(always)]
+    pub(super) fn search<V: Vector>(&self, x: &[f32], importance: Option<&[f32]>, parts: &mut Parts<V>) {
+        parts.take(x, importance);
+        self.fit(parts);
+        // Of powers the two that are near are tried, and none follows from the codes.
+        let fits_more = self.quants.d != Number::HalfOfPower;
+        let minimum = halved(parts.units.minimum);
+        let near = self.near(parts.units.d);
+        let above = if fits_more { None } else { Some(near * Lanes::of(2.0)) };
+        let mut least_lost: Option<Lanes<V>> = None;
+        for d in std::iter::once(near).chain(above) {
+            let mut units = Units { d, minimum };
+            for round in 0..=ROUNDS {
+                let more = round < ROUNDS && fits_more;
+                let passed = match (more, self.quants.minimum) {
+                    (false, _) => self.passed::<V, false, false>(parts, &units),
+                    (true, Minimum::None) => self.passed::<V, true, false>(parts, &units),
+                    (true, Minimum::Half | Minimum::Scaled) => self.passed::<V, true, true>(parts, &units),
+                };
+                self.keep(parts, &units, &passed, &mut least_lost);
+                if !more {
+                    break;
+                }
+                let next = self.fitted(&passed, &units);
+                // What changes nothing stays, and loses no less.
+                if next.d.all() == units.d.all() && next.minimum.all() == units.minimum.all() {
+                    break;
+                }
+                units = next;
+            }
+        }
+    }
+
+    /// Keeps units that lose less than those before. What is no number is lost whatever is kept.
+    #[inline(always)]
+    fn keep<V: Vector>(
+        &self,
+        parts: &mut Parts<V>,
+        units: &Units<V>,
+        passed: &Passed<V>,
+        least_lost: &mut Option<Lanes<V>>,
+    ) {
+        let lost = passed.lost;
+        if let Some(grid) = &mut parts.grid {
+            for l in 0..grid.count {
+                if least_lost.is_none_or(|least| lost.of_lane(l) < least.of_lane(l)) {
+                    let own = l * self.columns..(l + 1) * self.columns;
+                    grid.best[own.clone()].copy_from_slice(&grid.codes[own]);
+                }
+            }
+        }
+        match least_lost {
+            None => (parts.units, *least_lost) = (*units, Some(lost)),
+            Some(least) => {
+                let kept = &mut parts.units;
+                kept.d = least.greater(lost, units.d, kept.d);
+                kept.minimum = least.greater(lost, units.minimum, kept.minimum);
+                *least = least.greater(lost, lost, *least);
+            }
+        }
+    }
+
+    /// Numbers near these that `d` can be.
+    #[inline(always)]
+    fn near<V: Vector>(&self, d: Lanes<V>) -> Lanes<V> {
+        match self.quants.d {
+            Number::Half => halved(d),
+            Number::PartOfHalf { .. }
+            | Number::TopsOfWords { .. }
+            | Number::HalfOfPower
+            | Number::HalfOfE4m3
+            | Number::Single => d.map(|d| self.quants.d.near(d)),
+        }
+    }
+
+    /// Scales and minimums of groups, with their units: as each group alone has them, and then integers where they are such.
+    #[inline(always)]
+    fn fit<V: Vector>(&self, parts: &mut Parts<V>) {
+        let groups = self.columns / self.group;
+        let [mut scales, mut minimums] = [[Lanes::<V>::zero(); MOST_GROUPS]; 2];
+        match (&self.entries, &parts.grid) {
+            (Some(entries), Some(grid)) => self.fit_entries(entries, grid, &mut parts.scales, &mut parts.units.d),
+            (_, _) => {
+                let each = parts.x.chunks_exact(self.group).zip(parts.w.chunks_exact(self.group)).enumerate();
+                for (index, (x, w)) in each {
+                    (scales[index], minimums[index]) = match self.quants.minimum {
+                        Minimum::None => (self.numbers.fit(x, w), Lanes::zero()),
+                        Minimum::Half => self.numbers.fit_with_minimum(x, w, false),
+                        Minimum::Scaled => self.numbers.fit_with_minimum(x, w, true),
+                    };
+                }
+                let Some(range) = self.range else {
+                    parts.units = Units { d: scales[0], minimum: minimums[0] };
+                    return;
+                };
+                let (mut extreme, mut lowest) = (Lanes::zero(), Lanes::zero());
+                for (&scale, &minimum) in scales[..groups].iter().zip(&minimums) {
+                    extreme = scale.size().greater(extreme.size(), scale, extreme);
+                    lowest = minimum.least(lowest);
+                }
+                // The extreme gets the integer that has no counterpart, where there is one.
+                let d = extreme / Lanes::of(range.of_extreme());
+                let minimum = lowest.negative() / Lanes::of(range.most);
+                let of_minimums = ScaleRange::of(0.0, range.most);
+                for index in 0..groups {
+                    parts.scales[index] = range.nearest(scales[index], d);
+                    parts.minimums[index] = of_minimums.nearest(minimums[index].negative(), minimum);
+                }
+                parts.units = Units { d, minimum };
+            }
+        }
+    }
+
+    /// The same of parts whose codes are those of a grid, one after the other.
+    fn fit_entries<V: Vector>(
+        &self,
+        entries: &Entries,
+        grid: &GridParts<V>,
+        scales: &mut [Lanes<V>],
+        d: &mut Lanes<V>,
+    ) {
+        let all = grid.x.chunks_exact(self.columns).zip(grid.w.chunks_exact(self.columns));
+        for (l, (x, w)) in all.take(grid.count).enumerate() {
+            let mut fits = [Fit::default(); MOST_GROUPS];
+            let groups = x.chunks_exact(self.group).zip(w.chunks_exact(self.group));
+            fits.iter_mut().zip(groups).for_each(|(fit, (x, w))| *fit = entries.fit(x, w));
+            let fits = &fits[..self.columns / self.group];
+            let Some(range) = self.range else {
+                *d = d.with(l, fits[0].scale);
+                continue;
+            };
+            let extreme = fits.iter().fold(0f32, |a, b| if b.scale.abs() > a.abs() { b.scale } else { a });
+            let own = unit(fits, range, extreme / range.of_extreme());
+            *d = d.with(l, own);
+            for (fit, scale) in fits.iter().zip(&mut *scales) {
+                *scale = scale.with(l, range.near_in(fit.scale, own));
+            }
+        }
+    }
+
+    /// What groups have with these units.
+    #[inline(always)]
+    fn group<V: Vector>(&self, parts: &Parts<V>, units: &Units<V>, index: usize) -> Group<V> {
+        let (unit, minimum) = (parts.scales[index], parts.minimums[index]);
+        let (addend, b) = match self.quants.minimum {
+            Minimum::None => (Lanes::zero(), Lanes::zero()),
+            Minimum::Half => (units.minimum, Lanes::of(-1.0)),
+            Minimum::Scaled => (units.minimum.negative() * minimum, minimum),
+        };
+        let scale = units.d * unit;
+        let inverse = Lanes::of(1.0) / scale;
+        Group { scale, inverse: inverse.finite(inverse, Lanes::zero()), addend, unit, b }
+    }
+
+    /// What is lost with the nearest numbers, and with `FIT` the sums that the best scale follows from, with `MINIMUM` those of the minimum, too.
+    #[inline(always)]
+    fn passed<V: Vector, const FIT: bool, const MINIMUM: bool>(
+        &self,
+        parts: &mut Parts<V>,
+        units: &Units<V>,
+    ) -> Passed<V> {
+        let zero = Lanes::<V>::zero();
+        let count = self.columns / self.group;
+        let mut groups = [Group { scale: zero, inverse: zero, addend: zero, unit: zero, b: zero }; MOST_GROUPS];
+        let groups = &mut groups[..count];
+        for (index, group) in groups.iter_mut().enumerate() {
+            *group = self.group(parts, units, index);
+        }
+        if let (Some(grid), Some(entries)) = (&mut parts.grid, &self.entries) {
+            grid.look(self, entries, groups);
+        }
+        let numbers = parts.grid.as_ref().map(|grid| &grid.numbers[..]);
+        let [mut lost, mut aa, mut ab, mut bb, mut xa, mut xb] = [[zero; POSITIONS]; 6];
+        for position in 0..POSITIONS {
+            let [mut of_lost, mut of_aa, mut of_ab, mut of_bb, mut of_xa, mut of_xb] = [zero; 6];
+            for (index, group) in groups.iter().enumerate() {
+                let own = index * self.group..(index + 1) * self.group;
+                let numbers = numbers.map(|numbers| positions(&numbers[own.clone()]));
+                let all = positions(&parts.x[own.clone()]).iter().zip(positions(&parts.w[own]));
+                for (i, (x, w)) in all.enumerate() {
+                    let (x, w) = (x[position], w[position]);
+                    let number = match numbers {
+                        None => self.numbers.near_lanes(x, group.addend, group.inverse),
+                        Some(numbers) => numbers[i][position],
+                    };
+                    let difference = group.scale * number + group.addend - x;
+                    of_lost = of_lost + w * difference * difference;
+                    if FIT {
+                        let (a, b) = (group.unit * number, group.b);
+                        of_aa = of_aa + w * a * a;
+                        of_xa = of_xa + w * x * a;
+                        if MINIMUM {
+                            of_ab = of_ab + w * a * b;
+                            of_bb = of_bb + w * b * b;
+                            of_xb = of_xb + w * x * b;
+                        }
+                    }
+                }
+            }
+            (lost[position], aa[position], ab[position]) = (of_lost, of_aa, of_ab);
+            (bb[position], xa[position], xb[position]) = (of_bb, of_xa, of_xb);
+        }
+        let [lost, aa, ab, bb, xa, xb] = [total(lost), total(aa), total(ab), total(bb), total(xa), total(xb)];
+        Passed { lost, aa, ab, bb, xa, xb }
+    }
+
+    /// The best units for the codes that these are the sums of; the same where any are as good, or none can be fitted.
+    #[inline(always)]
+    fn fitted<V: Vector>(&self, sums: &Passed<V>, units: &Units<V>) -> Units<V> {
+        let &Passed { aa, ab, bb, xa, xb, .. } = sums;
+        let determinant = aa * bb - ab * ab;
+        let mut minimum = (xa * ab - xb * aa) / determinant;
+        if self.quants.minimum == Minimum::Scaled {
+            minimum = minimum.greatest(Lanes::zero());
+        }
+        let (zero, least) = (Lanes::zero(), Lanes::of(1e-6) * aa * bb);
+        // Whether both follow, and each is a number, as masks of bits are: 1 or 0.
+        let one = Lanes::of(1.0);
+        let both = bb.greater_or_zero(zero, determinant.greater_or_zero(least, one));
+        let d = both.greater(zero, (xa + minimum * ab) / aa, xa / aa);
+        let minimum = both.greater(zero, minimum, units.minimum);
+        let found = d.finite(minimum.finite(one, zero), zero);
+        let (near_d, near_minimum) = (self.near(d), halved(minimum));
+        Units { d: found.greater(zero, near_d, units.d), minimum: found.greater(zero, near_minimum, units.minimum) }
+    }
+
+    /// Codes and numbers of the part `l`, of which `x` are the elements, with what was found.
+    #[inline(always)]
+    pub(super) fn codes<V: Vector>(
+        &self,
+        parts: &Parts<V>,
+        l: usize,
+        x: &[f32],
+        numbers: &mut [f32; MOST],
+        codes: &mut [u8],
+    ) {
+        let numbers = &mut numbers[..x.len()];
+        if let Some(grid) = &parts.grid {
+            codes.copy_from_slice(&grid.best[l * self.columns..][..self.columns]);
+            let of = numbers.iter_mut().zip(codes);
+            of.for_each(|(number, code)| *number = self.numbers.of[usize::from(*code)]);
+            return;
+        }
+        let own = x.chunks_exact(self.group).zip(numbers.chunks_exact_mut(self.group)).enumerate();
+        for (index, (x, numbers)) in own {
+            let addend = match self.quants.minimum {
+                Minimum::None => 0.0,
+                Minimum::Half => parts.units.minimum.of_lane(l),
+                Minimum::Scaled => -parts.units.minimum.of_lane(l) * parts.minimums[index].of_lane(l),
+            };
+            self.numbers.near::<V>(
+                x,
+                addend,
+                inverse(parts.units.d.of_lane(l) * parts.scales[index].of_lane(l)),
+                numbers,
+            );
+        }
+        self.numbers.codes(numbers, codes);
+    }
+}
+
+impl ScaleRange {
+    /// The integer that the extreme scale gets.
+    fn of_extreme(&self) -> f32 {
+        if self.least < 0.0 { self.least } else { self.most }
+    }
+
+    /// The integer nearest to a value in units.
+    #[inline(always)]
+    fn near_in(&self, value: f32, unit: f32) -> f32 {
+        if unit == 0.0 { self.near(0.0) } else { self.near(value / unit) }
+    }
+
+    /// The same of several.
+    #[inline(always)]
+    fn nearest<V: Vector>(&self, values: Lanes<V>, units: Lanes<V>) -> Lanes<V> {
+        let (mut all, units) = (values.all(), units.all());
+        all[..V::COUNT].iter_mut().zip(units).for_each(|(value, unit)| *value = self.near_in(*value, unit));
+        Lanes::load(&all)
+    }
+}
+
+/// The unit of scales with which these are least far from what they are rounded to: the largest gets any of the upper half of the integers.
+fn unit(fits: &[Fit], range: ScaleRange, first: f32) -> f32 {
+    let (mut best, mut least_lost) = (first, f32::INFINITY);
+    let largest = fits.iter().fold(0f32, |a, b| a.max(b.scale));
+    let mut top = range.most + range.step;
+    while 2.0 * top > range.most {
+        let tried = largest / top;
+        // The best unit for the integers that follow from the one that is tried.
+        let (mut with_scale, mut squares) = (0f32, 0f32);
+        for fit in fits {
+            let integer = range.near(fit.scale / tried);
+            with_scale += fit.squares * integer * fit.scale;
+            squares += fit.squares * integer * integer;
+        }
+        let found = with_scale / squares;
+        let lost = fits.iter().map(|fit| fit.squares * (range.near(fit.scale / found) * found - fit.scale).powi(2));
+        let lost = lost.sum::<f32>();
+        if lost < least_lost {
+            (best, least_lost) = (found, lost);
+        }
+        top -= range.step / 2.0;
+    }
+    best
+}

@@ -1,0 +1,226 @@
+//! Writing: codes and scales to where a format's blocks have them.
+
+use super::super::Format;
+use super::super::codec::{Codes, Minimum, Number, Plane, Quants, ScaleBits, Scales};
+use super::super::digits::{self, Digits};
+use super::lanes::Vector;
+use super::search::Parts;
+use super::{Encoder, MOST_GROUPS};
+
+/// Where a block's parts are: fields by their bytes, which nobody looks for again.
+pub(super) struct Layout {
+    d: usize,
+    /// What is added, and its unit.
+    minimum: Option<usize>,
+    /// The sum of the numbers.
+    sum: Option<usize>,
+    /// Bytes of integer scales.
+    scales: Option<usize>,
+    planes: Vec<Bits>,
+    /// The bits of each scale that is a code: its lowest first.
+    scale_codes: Vec<Vec<ScaleCode>>,
+    digits: Vec<DigitRun>,
+}
+
+/// A plane's bits of a block's codes.
+struct Bits {
+    at: usize,
+    plane: Plane,
+    /// Bits of a code that planes before this one have.
+    below: usize,
+}
+
+/// Bits of a scale's code: a byte of the block, and which of its bits, that may go on in the next byte.
+struct ScaleCode {
+    at: usize,
+    shift: usize,
+    width: usize,
+}
+
+/// Bytes that have digits.
+struct DigitRun {
+    at: usize,
+    digits: &'static Digits,
+}
+
+impl Layout {
+    pub fn of(format: Format, quants: &'static Quants) -> Layout {
+        let field = |name: &str| format.field(name);
+        let bits = |plane: &Plane, below| Bits { at: field(plane.field), plane: *plane, below };
+        let (planes, digits) = match quants.codes {
+            Codes::Planes => {
+                let high = quants.high.as_ref().map(|high| bits(high, quants.low.bits));
+                (std::iter::once(bits(&quants.low, 0)).chain(high).collect(), Vec::new())
+            }
+            Codes::Digits(all) => {
+                let runs = all.iter().map(|digits| DigitRun { at: field(digits.field) + digits.at, digits });
+                (Vec::new(), runs.collect())
+            }
+            Codes::Grid(_) => (Vec::new(), Vec::new()),
+        };
+        let scale_codes = |bits: &ScaleBits, columns: usize| {
+            let parts = |i: usize| {
+                let part = |(name, byte, shift, width)| ScaleCode { at: field(name) + byte, shift, width };
+                bits.parts(i).into_iter().map(part).collect()
+            };
+            (0..format.block_len() / columns).map(parts).collect()
+        };
+        Layout {
+            d: field("d"),
+            minimum: match quants.minimum {
+                Minimum::None => None,
+                Minimum::Half => Some(field("m")),
+                Minimum::Scaled => Some(field("dmin")),
+            },
+            sum: format.has_field("s").then(|| field("s")),
+            scales: match quants.scales {
+                Scales::SixBits | Scales::Nibbles16 | Scales::Signed16 => Some(field("scales")),
+                Scales::None | Scales::Coded(_) | Scales::Row | Scales::Multiples { .. } => None,
+            },
+            planes,
+            scale_codes: match &quants.scales {
+                Scales::Coded(codes) => scale_codes(&codes.bits, codes.columns),
+                Scales::None
+                | Scales::SixBits
+                | Scales::Nibbles16
+                | Scales::Signed16
+                | Scales::Row
+                | Scales::Multiples { .. } => Vec::new(),
+            },
+            digits,
+        }
+    }
+}
+
+impl Layout {
+    /// Puts the bits of codes in planes, which are zero.
+    #[inline(always)]
+    pub fn put_codes(&self, codes: &[u8], block: &mut [u8]) {
+        for bits in &self.planes {
+            bits.put(codes, block);
+        }
+    }
+}
+
+/// Codes in a word: it is shifted as a whole, and the mask takes what other codes left.
+const WORD: usize = 8;
+/// The lowest bit of each.
+const EACH: u64 = 0x0101_0101_0101_0101;
+
+impl Bits {
+    /// Puts bits of all codes in their bytes, which are zero.
+    #[inline(always)]
+    fn put(&self, codes: &[u8], block: &mut [u8]) {
+        let Plane { bits, run, .. } = self.plane;
+        let out = &mut block[self.at..];
+        let mask = EACH * ((1 << bits) - 1);
+        let word = |codes: &[u8; WORD]| u64::from_le_bytes(*codes) >> self.below & mask;
+        let (words, _) = codes.as_chunks();
+        if run == 1 {
+            // Neighbours share a byte: twice as many at each step, whose distance is twice that before.
+            for (codes, out) in words.iter().zip(out.chunks_exact_mut(bits)) {
+                let (mut word, mut width, mut apart) = (word(codes), bits, 8);
+                while width < 8 {
+                    word |= word >> (apart - width);
+                    (width, apart) = (2 * width, 2 * apart);
+                }
+                out.iter_mut().enumerate().for_each(|(i, out)| *out = (word >> (i * apart)) as u8);
+            }
+            return;
+        }
+        let run = run / WORD;
+        let (out, _) = out.as_chunks_mut::<WORD>();
+        for (codes, out) in words.chunks_exact(run * 8 / bits).zip(out.chunks_exact_mut(run)) {
+            for (i, out) in out.iter_mut().enumerate() {
+                let places = codes[i..].iter().step_by(run).enumerate();
+                *out = places.fold(0, |all, (place, codes)| all | word(codes) << (place * bits)).to_le_bytes();
+            }
+        }
+    }
+}
+
+impl Encoder {
+    /// Writes a block that is zeros: its codes, and scales of the parts from `first` on. `numbers` are those that codes of the last part are.
+    #[inline(always)]
+    pub(super) fn write<V: Vector>(
+        &self,
+        parts: &Parts<V>,
+        first: usize,
+        codes: &[u8],
+        numbers: &[f32],
+        out: &mut [u8],
+    ) {
+        let layout = &self.layout;
+        layout.put_codes(codes, out);
+        if let Some(entries) = &self.entries {
+            entries.write(codes, |field, byte, bits| out[self.format.field(field) + byte] |= bits);
+        }
+        if self.range.is_some() {
+            self.write_scales(parts, first, out);
+        }
+        let mut rest = codes;
+        for DigitRun { at, digits } in &layout.digits {
+            let (own, others) = rest.split_at(digits.run * digits.each);
+            digits::put(own, &mut out[*at..][..digits.run]);
+            rest = others;
+        }
+        let units = &parts.units;
+        if let Some(at) = layout.sum {
+            // Of integers, whatever their order.
+            let sum: f32 = numbers.iter().sum();
+            Number::Half.put(units.d.of_lane(first) * sum, &mut out[at..]);
+        }
+        for (i, d) in units.d.all()[first..].iter().take(codes.len() / self.columns).enumerate() {
+            self.quants.d.put(*d, &mut out[layout.d + i * self.quants.d.bytes()..]);
+        }
+        if let Some(at) = layout.minimum {
+            Number::Half.put(units.minimum.of_lane(first), &mut out[at..]);
+        }
+    }
+
+    /// Integer scales and minimums of a block's groups.
+    fn write_scales<V: Vector>(&self, parts: &Parts<V>, l: usize, out: &mut [u8]) {
+        let groups = self.columns / self.group;
+        let [mut scales, mut minimums] = [[0f32; MOST_GROUPS]; 2];
+        for i in 0..groups {
+            (scales[i], minimums[i]) = (parts.scales[i].of_lane(l), parts.minimums[i].of_lane(l));
+        }
+        let both = scales[..groups].iter().zip(&minimums).enumerate();
+        let at = self.layout.scales.unwrap_or(0);
+        match &self.quants.scales {
+            Scales::None | Scales::Row | Scales::Multiples { .. } => {}
+            Scales::Coded(all) => {
+                for (scale, codes) in scales.iter().zip(&self.layout.scale_codes) {
+                    let mut code = all.code(*scale);
+                    for ScaleCode { at, shift, width } in codes {
+                        let bits = (code & ((1 << width) - 1)) << shift;
+                        let own = out[*at..].iter_mut().zip(bits.to_le_bytes());
+                        own.for_each(|(byte, bits)| *byte |= bits);
+                        code >>= width;
+                    }
+                }
+            }
+            Scales::SixBits => {
+                for (i, (scale, minimum)) in both {
+                    put_six_bits(&mut out[at..], i, *scale as u8, *minimum as u8);
+                }
+            }
+            Scales::Nibbles16 => {
+                both.for_each(|(i, (scale, minimum))| out[at + i] = *scale as u8 | ((*minimum as u8) << 4));
+            }
+            Scales::Signed16 => both.for_each(|(i, (scale, _))| out[at + i] = *scale as i8 as u8),
+        }
+    }
+}
+
+/// As [`six_bits`](super::super::codec::six_bits) reads them.
+fn put_six_bits(scales: &mut [u8], s: usize, scale: u8, minimum: u8) {
+    if s < 4 {
+        scales[s] |= scale;
+        scales[s + 4] |= minimum;
+    } else {
+        scales[s + 4] = (scale & 15) | (minimum << 4);
+        scales[s - 4] |= (scale >> 4) << 6;
+        scales[s] |= (minimum >> 4) << 6;
+    }
+}
