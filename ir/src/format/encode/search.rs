@@ -42,6 +42,8 @@ pub(super) struct GridParts<V: Vector> {
     /// The numbers that are nearest with units that are tried, and their codes.
     numbers: Vec<Lanes<V>>,
     codes: Vec<u8>,
+    /// The scales of groups that these are nearest with; no number where none was tried.
+    scales: [Lanes<V>; MOST_GROUPS],
     /// The nearest with the best units so far.
     best: Vec<u8>,
 }
@@ -93,6 +95,7 @@ impl<V: Vector> Parts<V> {
             w: vec![0.0; V::COUNT * encoder.columns],
             numbers: none.clone(),
             codes: vec![0; V::COUNT * encoder.columns],
+            scales: [Lanes::of(f32::NAN); MOST_GROUPS],
             best: vec![0; V::COUNT * encoder.columns],
         });
         Parts {
@@ -135,6 +138,7 @@ impl<V: Vector> Parts<V> {
         }
         if let Some(grid) = &mut self.grid {
             grid.count = x.len() / columns;
+            grid.scales.fill(Lanes::of(f32::NAN));
             grid.x[..x.len()].copy_from_slice(x);
             for (l, own) in grid.w.chunks_exact_mut(columns).take(grid.count).enumerate() {
                 own.iter_mut().zip(&self.w).for_each(|(own, w)| *own = w.of_lane(l));
@@ -160,14 +164,21 @@ impl<V: Vector> GridParts<V> {
         let (columns, group) = (encoder.columns, encoder.group);
         for l in 0..self.count {
             for (index, of_group) in groups.iter().enumerate() {
+                // Of parts whose units change no more there is nothing to look for, while others' do.
+                let scale = of_group.scale.of_lane(l);
+                if self.scales[index].of_lane(l) == scale {
+                    continue;
+                }
                 let first = index * group;
                 let own = l * columns + first..l * columns + first + group;
-                let codes = entries.codes(of_group.scale.of_lane(l), &self.x[own.clone()], &self.w[own.clone()]);
+                let codes = entries.codes(scale, &self.x[own.clone()], &self.w[own.clone()]);
                 self.codes[own].copy_from_slice(&codes);
-                let of = self.numbers[first..][..group].iter_mut().zip(&codes);
-                of.for_each(|(number, code)| *number = number.with(l, encoder.numbers.of[usize::from(*code)]));
+                for (number, code) in self.numbers[first..][..group].iter_mut().zip(&codes) {
+                    *number = number.with(l, encoder.numbers.of[usize::from(*code)]);
+                }
             }
         }
+        self.scales[..groups.len()].iter_mut().zip(groups).for_each(|(looked, group)| *looked = group.scale);
     }
 }
 
@@ -287,6 +298,7 @@ impl Encoder {
     }
 
     /// The same of parts whose codes are those of a grid, one after the other.
+    #[inline(always)]
     fn fit_entries<V: Vector>(
         &self,
         entries: &Entries,
@@ -298,7 +310,10 @@ impl Encoder {
         for (l, (x, w)) in all.take(grid.count).enumerate() {
             let mut fits = [Fit::default(); MOST_GROUPS];
             let groups = x.chunks_exact(self.group).zip(w.chunks_exact(self.group));
-            fits.iter_mut().zip(groups).for_each(|(fit, (x, w))| *fit = entries.fit(x, w));
+            // No closure: what a function calls that is not inlined has no vectors.
+            for (fit, (x, w)) in fits.iter_mut().zip(groups) {
+                *fit = entries.fit(x, w);
+            }
             let fits = &fits[..self.columns / self.group];
             let Some(range) = self.range else {
                 *d = d.with(l, fits[0].scale);
