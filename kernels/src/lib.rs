@@ -29,7 +29,6 @@
 mod add_bias;
 mod append_places;
 mod attention;
-mod attention_chosen;
 mod attention_combine;
 mod attention_entries;
 mod attention_part;
@@ -51,6 +50,8 @@ mod gated;
 mod gather;
 mod generate;
 mod heads_sum;
+mod index_choose;
+mod index_scores;
 mod index_top_k;
 pub mod limits;
 mod linear;
@@ -142,7 +143,8 @@ registry! {
     compress::Compress,
     append_places::AppendPlaces,
     attention_entries::AttentionEntries,
-    attention_chosen::AttentionChosen,
     index_top_k::IndexTopK,
+    index_scores::IndexScores,
+    index_choose::IndexChoose,
     heads_sum::HeadsSum,
 }

@@ -395,8 +395,16 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                     let alone = [None, Some(KernelId(random.index(kernels + 1) as u32))][random.index(2)];
                     let up_to_rows = [1, 1, 2, u32::MAX][random.index(4)];
                     let variant = &mut task.variants[variant];
-                    (variant.split, variant.up_to_rows) =
-                        (Some(Split { argument: arg as u32, division: Division::THREADS, combine, alone }), up_to_rows);
+                    (variant.split, variant.up_to_rows) = (
+                        Some(Split {
+                            argument: arg as u32,
+                            division: Division::THREADS,
+                            leaves: Leaves::Result,
+                            combine,
+                            alone,
+                        }),
+                        up_to_rows,
+                    );
                 }
                 10 => task.variants[variant].up_to_rows = random.number(5) as u32,
                 _ => {
