@@ -54,7 +54,7 @@ impl Definition for IndexScores {
             .write("part", Holds::Bytes)
             .optional_scratch("scores")
             .dim("first", DimRule::FirstBlock)
-            .dim("blocks", DimRule::PartBlocks(self.every.unwrap_or(1)))
+            .dim("places", DimRule::PartBlocks(self.every.unwrap_or(1)))
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
@@ -65,7 +65,7 @@ impl Definition for IndexScores {
         check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
         let mut b = KernelBuilder::new(name);
         let most = i64::from(positions.div_ceil(every.unwrap_or(1)).div_ceil(ATTENTION_BLOCK));
-        let (first, blocks) = (b.dim("first", 0, most), b.dim("blocks", 0, most));
+        let (first, blocks) = (b.dim("first", 0, most), b.dim("places", 0, most));
         let (heads, d) = (i64::from(heads), i64::from(d));
         let (q, w) = (b.read("q", heads * d * 4), b.read("w", heads * 4));
         let own = b.read(if every.is_some() { "whole" } else { "position" }, 4);

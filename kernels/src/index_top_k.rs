@@ -403,7 +403,7 @@ impl Scored {
         b.op(Op::ReduceAdd, Type::i32(1), &[counts[0]])
     }
 
-    /// The lowest score that is chosen: that of the lowest position there can be where fewer than `top_k` are there.
+    /// The lowest score that is chosen: where fewer than `top_k` positions are there, the lowest that a position can have.
     fn least(&self, b: &mut KernelBuilder, top_k: ValueId) -> ValueId {
         let all = b.index(self.blocks.clone() * BLOCK);
         let most_below = b.same(Op::ISub, &[all, top_k]);

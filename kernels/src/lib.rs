@@ -10,6 +10,7 @@
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`stream_weights`], [`stream_input`], [`stream_mix`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them |
+//! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |

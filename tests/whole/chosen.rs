@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use crate::support::engines::{bits, load, logits};
 use crate::support::Golden;
+use crate::support::engines::{bits, load, logits};
 use ixc::compile::{Options, compile};
 use ixc::model::Model;
 use ixc::targets::Target;
@@ -33,7 +33,8 @@ fn choosing(name: &str, top_k: u32) -> Model {
 
 fn tokens(name: &str) -> Vec<u32> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let golden = Golden::all(&own).into_iter().find(|golden| golden.name().ends_with(&format!("/{name}.gguf"))).unwrap();
+    let golden =
+        Golden::all(&own).into_iter().find(|golden| golden.name().ends_with(&format!("/{name}.gguf"))).unwrap();
     let prompt = golden.tokens("prompt_tokens");
     (0..TOKENS as usize).map(|i| prompt[(i * i + i / 7) % prompt.len()]).collect()
 }
@@ -57,7 +58,7 @@ fn what_is_left_out_changes_what_is_behind_alone() {
             return;
         }
         let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
-        let mut engine = |model: &Model| load(compile(model, &options).unwrap().plan, target, 0).unwrap();
+        let engine = |model: &Model| load(compile(model, &options).unwrap().plan, target, 0).unwrap();
         let (mut few, mut all) = (engine(&few), engine(&all));
         let beyond = beyond(name, top_k);
         let mut by_rows = Vec::new();
