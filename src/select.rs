@@ -313,6 +313,10 @@ impl<'p, K> Works<'p, K> {
                 Source::State { state, .. } => {
                     names.extend(self.plan.states.get(state as usize).map(|state| state.name.clone()));
                 }
+                Source::Chosen { state, marks, .. } => {
+                    buffers.push(marks.0);
+                    names.extend(self.plan.states.get(state as usize).map(|state| state.name.clone()));
+                }
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => {}
             }
         }

@@ -13,9 +13,9 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    Activation, AddBias, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
-    AttentionWindow, Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks,
-    Elementwise, Embed, Gated, Gather, HeadsSum, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, RmsNorm,
+    Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
+    Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated,
+    Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, RmsNorm,
     RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
     SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
 };
@@ -906,16 +906,15 @@ fn indices() {
     group.done();
 }
 
-/// Of rows together, of one, and of parts.
+/// As [`indices`] and [`indices_of_entries`], in two: scores of a part, and the choice by scores of all.
 #[test]
-fn attention_over_chosen_positions() {
-    let mut group = Group::new("attention_over_chosen_positions");
-    let scale = Bits::of(0.125);
-    for n in ODD {
-        for (heads, rows, blocks) in [(1, 4, 1), (1, 4, 2), (2, 3, 5), (1, 1, 3)] {
-            let spec = AttentionChosen { group: 3, d: n, dv: n, scale, heads, rows, words: 14, part: false };
-            group.rows(spec, blocks);
-            group.rows(AttentionChosen { group: n, d: 40, dv: 24, heads: 1, rows: 1, part: true, ..spec }, blocks);
+fn indices_in_parts() {
+    let mut group = Group::new("indices_in_parts");
+    for (n, every) in ODD.into_iter().zip([None, Some(2), Some(4), None, Some(128)].into_iter().cycle()) {
+        for (blocks, chosen) in [(1, 5), (2, 64), (3, 1), (5, n), (33, 500)] {
+            group.rows(IndexScores { heads: 4, d: n, positions: 32 * 64 * every.unwrap_or(1), every }, blocks);
+            group.rows(IndexScores { heads: n, d: 34 - n, positions: 32 * 64 * every.unwrap_or(1), every }, blocks);
+            group.rows(IndexChoose { chosen, positions: 32 * 40 }, blocks);
         }
     }
     group.done();
@@ -930,7 +929,7 @@ fn attention_over_chosen_entries() {
         for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
             let (group_of, dv) = (group_of as u32 + 1, 34 - n);
             group.rows(
-                AttentionEntries { group: group_of, d: n, dv, scale, sinks, window, every, chosen: true },
+                AttentionEntries { group: group_of, d: n, dv, scale, sinks, window, every, chosen: Some(9) },
                 blocks,
             );
         }
@@ -976,7 +975,7 @@ fn compressed() {
     for (group_of, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
         for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
             let scale = Bits::of(0.125);
-            let spec = AttentionEntries { group: group_of, d, dv, scale, sinks, window, every, chosen: false };
+            let spec = AttentionEntries { group: group_of, d, dv, scale, sinks, window, every, chosen: None };
             group.rows(spec, blocks);
         }
     }

@@ -27,8 +27,8 @@ pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts
         DimRule::RunRest(n) => runs(n).rest.cast_signed(),
         DimRule::RunLead(n) => runs(n).lead.cast_signed(),
         DimRule::HeadRuns(n) => runs(n).head.cast_signed(),
-        // No state of a program shares places.
-        DimRule::WholeBlocks(_) => 0,
+        // No state of a program shares places, and no index chooses any.
+        DimRule::WholeBlocks(_) | DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => 0,
         DimRule::Parts => parts.map_or(1, |(positions, count)| i64::from((position / positions.max(1) + 1).min(count))),
         DimRule::CacheBlocks => i64::from((positions / KEY_LANES).max(1)),
         DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,

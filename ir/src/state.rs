@@ -57,6 +57,8 @@ pub struct FieldRow {
     pub formats: &'static [Format],
     /// Whether its second dimension counts positions: `[columns, S, width]`. Otherwise all its dimensions are numbers.
     pub positions: bool,
+    /// Whether positions lie side by side in it, [`crate::plan::KEY_LANES`] of them: `[columns, S / 16, width, 16]`, in f16.
+    pub lanes: bool,
     /// Whether what a dropped position left must be zero: where kernels multiply it with a weight of 0, an infinity would be a NaN. In
     /// formats with blocks nothing is infinite.
     pub cleared: bool,
@@ -98,7 +100,7 @@ pub struct StateRow {
 }
 
 macro_rules! state_kinds {
-    ($($kind:ident $name:literal { $($field:ident: $($format:ident)|+ positions $positions:literal cleared $cleared:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
+    ($($kind:ident $name:literal { $($field:ident: $($format:ident)|+ positions $positions:literal lanes $lanes:literal cleared $cleared:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
         /// A kind of state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum StateKind { $(#[doc = $doc] $kind),* }
@@ -106,16 +108,16 @@ macro_rules! state_kinds {
         /// The table of kinds, in the order of [`StateKind`].
         pub static STATES: &[StateRow] = &[$(StateRow {
             kind: StateKind::$kind, name: $name,
-            fields: &[$(FieldRow { name: stringify!($field), formats: &[$(Format::$format),+], positions: $positions, cleared: $cleared }),*],
+            fields: &[$(FieldRow { name: stringify!($field), formats: &[$(Format::$format),+], positions: $positions, lanes: $lanes, cleared: $cleared }),*],
             rollbacks: &[$(Rollback::$rollback),*], windowed: $windowed, shared: $shared, doc: $doc,
         }),*];
     };
 }
 
 state_kinds! {
-    Paged "paged" { keys: F16 | Q8_0 | Q4_0 positions true cleared false, values: F16 | Q8_0 | Q4_0 positions true cleared true } rollback [Cut] windowed true shared true,
+    Paged "paged" { keys: F16 | Q8_0 | Q4_0 positions true lanes true cleared false, values: F16 | Q8_0 | Q4_0 positions true lanes false cleared true } rollback [Cut] windowed true shared true,
         "Keys and values of every position: what attention reads.";
-    Recurrent "recurrent" { value: F32 positions false cleared false } rollback [Snapshot, None] windowed false shared false,
+    Recurrent "recurrent" { value: F32 positions false lanes false cleared false } rollback [Snapshot, None] windowed false shared false,
         "One value of fixed size that every token changes.";
 }
 

@@ -1,8 +1,8 @@
 //! Attention of a row over the last positions and, in the same softmax, over entries: places that several positions share, of which a row sees those
-//! that are whole, or those of them that an index chose ([`crate::IndexTopK`]); see [`crate::online_softmax`] for how.
+//! that are whole, or as many as an index chose of them ([`crate::IndexTopK`]), which lie as if there were no others; see [`crate::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::{Choice, DimRule};
 
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -32,8 +32,8 @@ spec! {
         pub window: u32,
         /// Positions of an entry.
         pub every: u32,
-        /// Whether a row sees those entries alone that have a bit.
-        pub chosen: bool,
+        /// Entries that a row sees at most, where an index chose them.
+        pub chosen: Option<u32>,
     }
 }
 
@@ -41,13 +41,25 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_entries", 6, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4"),
-    row("attention_entries_chosen", 16, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4 chosen"),
+    row("attention_entries_chosen", 16, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4 chosen=512"),
 ];
+
+impl AttentionEntries {
+    /// Blocks of entries that a row sees.
+    fn entries(&self) -> DimRule {
+        let AttentionEntries { every, chosen, .. } = *self;
+        match chosen {
+            Some(top_k) => DimRule::ChosenBlocks(Choice { top_k, every, entries: true }),
+            None => DimRule::WholeBlocks(every),
+        }
+    }
+}
 
 impl Definition for AttentionEntries {
     fn name(&self) -> String {
         let AttentionEntries { group, d, dv, scale, sinks, window, every, chosen } = *self;
-        let (sinks, chosen) = (if sinks { "_sinks" } else { "" }, if chosen { "_chosen" } else { "" });
+        let chosen = chosen.map_or(String::new(), |chosen| format!("_chosen{chosen}"));
+        let sinks = if sinks { "_sinks" } else { "" };
         format!("attention_entries{every}_w{window}g{group}d{d}v{dv}_s{:x}{sinks}{chosen}", scale.0)
     }
 
@@ -61,26 +73,25 @@ impl Definition for AttentionEntries {
             .read("entry_keys", Holds::Halves)
             .read("entry_values", Holds::Halves)
             .read_if(self.sinks, "sinks", Holds::Floats)
-            .read_if(self.chosen, "chosen", Holds::Bytes)
             .write("y", Holds::Floats)
             .scratch("scratch")
             .dim("full", DimRule::FullBlocks)
             .dim("masked", DimRule::MaskedBlocks)
             .dim("first", DimRule::FirstBlock)
-            .dim("entries", DimRule::WholeBlocks(self.every))
+            .dim("entries", self.entries())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionEntries { group, d, dv, scale, sinks, window, every, chosen } = *self;
+        let AttentionEntries { group, d, dv, scale, sinks, window, every, chosen: _ } = *self;
         for (what, n) in [("a window of positions", window), ("positions of an entry", every)] {
             check(&name, what, n.into(), n > 0 && i32::try_from(n).is_ok(), "at least 1")?;
         }
         let of = Heads { group, d, dv, cache: Cache::default() };
-        kernel_with_entries(name, vectors.lanes, of, &Scores { scale, cap: None, sinks }, (window, chosen))
+        kernel_with_entries(name, vectors.lanes, of, &Scores { scale, cap: None, sinks }, window)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionEntries { group, d, dv, scale, sinks, window, chosen, .. } = *self;
+        let AttentionEntries { group, d, dv, scale, sinks, window, .. } = *self;
         let scores = Scores { scale, cap: None, sinks };
         let (input, output) = (run.input(), run.output());
         let (d, dv) = (d as usize, dv as usize);
@@ -88,9 +99,7 @@ impl Definition for AttentionEntries {
         let first = 32 * run.dim("first") as usize;
         let (own, whole) = (input.id("position")?, input.id("whole")?);
         let whole = whole.min(32 * run.dim("entries") as usize);
-        let words = if chosen { Some(input.ints("chosen")?) } else { None };
-        let sees = |p: usize| p < whole && words.as_ref().is_none_or(|words| words[p / 32] >> (p % 32) & 1 == 1);
-        let seen: Vec<usize> = (0..whole).filter(|&p| sees(p)).collect();
+        let seen: Vec<usize> = (0..whole).collect();
         for h in 0..group as usize {
             let q = &q[h * d..][..d];
             let from = (own + 1).saturating_sub(window as usize).max(first);

@@ -10,6 +10,9 @@
 //! scores are not below, so that each bit costs a count over the scores, and nothing depends on them but what is counted. How far the ones that equal it are
 //! chosen is found in the same way. Counts are one operation for a vector of positions; the scores are `heads * d` of them.
 //!
+//! One row alone is scored in parts by several threads ([`crate::IndexScores`]), whose scores are chosen among as one ([`crate::IndexChoose`]): what is chosen
+//! is the same.
+//!
 //! **Runs.** Where so many positions share a key (GLM-5.3-Flash), whole runs of them are scored and chosen in place of positions; a row sees the positions of the
 //! chosen ones, and those behind the last whole run. Of a word of bits each run has some side by side.
 //!
@@ -118,11 +121,13 @@ impl Definition for IndexTopK {
         let behind = every.map_or_else(Affine::default, |every| of_positions(BLOCK / i64::from(every) * 4));
         let scores = b.buffer("scores", BufferKind::Scratch, scored(BLOCK * 4) + behind);
         let blocks = entries.map_or_else(|| Affine::from(full) + masked, Affine::from);
-        let index = Index { lanes: vectors.lanes, heads, d, q, w, keys, scores, blocks };
+        let scored = Scored { lanes: vectors.lanes, scores, blocks };
+        let index = Index { scored, heads, d, q, w, keys, first: Affine::default() };
         let words = Affine::from(full) + masked;
         let own = b.load(Type::i32(1), position, 0);
         let Some((every, phase)) = every.zip(phase) else {
-            index.choose(&mut b, chosen, (top_k, own), positions);
+            index.scores(&mut b, own);
+            index.choose(&mut b, chosen, top_k, positions);
             return Ok(b.finish());
         };
         let phase = b.load_index("phase", phase, 0);
@@ -140,7 +145,7 @@ impl Definition for IndexTopK {
         index.scores(&mut b, last);
         let top_k = b.splat_int(Type::i32(1), (top_k / every).into());
         let least = index.least(&mut b, top_k);
-        let end = index.end(&mut b, (top_k, least, last), positions.div_ceil(every));
+        let end = index.end(&mut b, (top_k, least), positions.div_ceil(every));
         index.mark_runs(&mut b, (chosen, words), (least, end), ([whole, behind], every.into()));
         Ok(b.finish())
     }
@@ -224,34 +229,56 @@ fn of_entries(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, every: u32) ->
     let (whole, keys) = (b.read("whole", 4), b.read("keys", blocks * (BLOCK * d * 2)));
     let chosen = b.write("chosen", blocks * 4);
     let scores = b.buffer("scores", BufferKind::Scratch, blocks * (BLOCK * 4));
-    let index = Index { lanes, heads, d, q, w, keys, scores, blocks: blocks.into() };
-    let (whole, one) = (b.load(Type::i32(1), whole, 0), b.splat_int(Type::i32(1), 1));
-    let last = b.same(Op::ISub, &[whole, one]);
-    index.choose(&mut b, chosen, (spec.chosen, last), entries);
+    let scored = Scored { lanes, scores, blocks: blocks.into() };
+    let index = Index { scored, heads, d, q, w, keys, first: Affine::default() };
+    let last = last_entry(&mut b, whole);
+    index.scores(&mut b, last);
+    index.choose(&mut b, chosen, spec.chosen, entries);
     b.finish()
 }
 
-/// Buffers and sizes.
-struct Index {
-    lanes: u16,
-    heads: i64,
-    d: i64,
-    q: BufferId,
-    w: BufferId,
-    keys: BufferId,
-    /// Of each position, as integers of the same order.
-    scores: BufferId,
-    /// Blocks of positions that have scores, or of runs.
-    blocks: Affine,
+/// The number of the last entry that is whole: one less than how many are.
+pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
+    let (whole, one) = (b.load(Type::i32(1), whole, 0), b.splat_int(Type::i32(1), 1));
+    b.same(Op::ISub, &[whole, one])
 }
 
-impl Index {
-    /// A bit for each of the `top_k` best positions, of at most so many, up to the row's own.
-    fn choose(&self, b: &mut KernelBuilder, chosen: BufferId, (top_k, own): (u32, ValueId), positions: u32) {
-        self.scores(b, own);
+/// Scores in memory.
+pub(crate) struct Scored {
+    pub lanes: u16,
+    /// Of each position, as integers of the same order; the lowest one is no position's.
+    pub scores: BufferId,
+    /// Blocks of positions that have scores, or of runs.
+    pub blocks: Affine,
+}
+
+/// What scores are made of.
+pub(crate) struct Index {
+    /// Where they go.
+    pub scored: Scored,
+    pub heads: i64,
+    pub d: i64,
+    pub q: BufferId,
+    pub w: BufferId,
+    pub keys: BufferId,
+    /// The number of the first block.
+    pub first: Affine,
+}
+
+impl std::ops::Deref for Index {
+    type Target = Scored;
+
+    fn deref(&self) -> &Scored {
+        &self.scored
+    }
+}
+
+impl Scored {
+    /// A bit for each of the `top_k` best positions, of at most so many.
+    pub fn choose(&self, b: &mut KernelBuilder, chosen: BufferId, top_k: u32, positions: u32) {
         let top_k = b.splat_int(Type::i32(1), top_k.into());
         let least = self.least(b, top_k);
-        let end = self.end(b, (top_k, least, own), positions);
+        let end = self.end(b, (top_k, least), positions);
         self.mark(b, chosen, least, end);
     }
 
@@ -275,9 +302,11 @@ impl Index {
         let lanes = b.op(Op::Iota, Type::i32(self.lanes), &[]);
         b.iadd(first, lanes)
     }
+}
 
+impl Index {
     /// Scores of all positions; those behind the row's own have the lowest.
-    fn scores(&self, b: &mut KernelBuilder, own: ValueId) {
+    pub fn scores(&self, b: &mut KernelBuilder, own: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let ty = Type::f32(lanes);
         // Strips of keys whole, and as many heads as make sums enough to hide the latency of a product.
@@ -304,6 +333,8 @@ impl Index {
                 });
                 let own = self.wide(b, own);
                 let (lowest, all) = (self.number(b, i32::MIN.into()), self.number(b, i32::MAX.into()));
+                // The lowest is a NaN's otherwise.
+                let above = self.number(b, i64::from(i32::MIN) + 1);
                 for (v, score) in scores.into_iter().enumerate() {
                     // Of a negative number's bits all but the sign are turned.
                     let bits = b.bitcast(Type::i32(lanes), score);
@@ -311,7 +342,8 @@ impl Index {
                     let turn = b.same(Op::And, &[sign, all]);
                     let order = b.same(Op::Xor, &[bits, turn]);
                     let first = block * BLOCK + part * (vectors * width) + v as i64 * width;
-                    let position = self.positions(b, first.clone());
+                    let order = b.same(Op::IMax, &[order, above]);
+                    let position = self.positions(b, self.first.clone() * BLOCK + first.clone());
                     let after = b.same(Op::CmpGt, &[position, own]);
                     let order = b.op(Op::Select, Type::i32(lanes), &[after, lowest, order]);
                     b.store(self.scores, first * 4, order);
@@ -346,7 +378,9 @@ impl Index {
             next
         })
     }
+}
 
+impl Scored {
     /// How many positions are so: `mask` gives all ones for those, of scores and the first position of a vector.
     fn count(
         &self,
@@ -369,7 +403,7 @@ impl Index {
         b.op(Op::ReduceAdd, Type::i32(1), &[counts[0]])
     }
 
-    /// The lowest score that is chosen: no score's where fewer than `top_k` positions are there.
+    /// The lowest score that is chosen: where fewer than `top_k` positions are there, the lowest that a position can have.
     fn least(&self, b: &mut KernelBuilder, top_k: ValueId) -> ValueId {
         let all = b.index(self.blocks.clone() * BLOCK);
         let most_below = b.same(Op::ISub, &[all, top_k]);
@@ -384,11 +418,13 @@ impl Index {
             let least = b.op(Op::Select, Type::i32(1), &[too_high, least, next]);
             vec![least, b.shift(Op::ShrU, step, 1)]
         });
-        found[0]
+        let one = b.splat_int(Type::i32(1), 1);
+        let above = b.iadd(lowest, one);
+        b.same(Op::IMax, &[found[0], above])
     }
 
     /// The position up to which those are chosen that score no more than the lowest.
-    fn end(&self, b: &mut KernelBuilder, (top_k, least, own): (ValueId, ValueId, ValueId), positions: u32) -> ValueId {
+    fn end(&self, b: &mut KernelBuilder, (top_k, least): (ValueId, ValueId), positions: u32) -> ValueId {
         let wide = self.wide(b, least);
         let above = self.count(b, |b, score, _| b.same(Op::CmpGt, &[score, wide]));
         let left = b.same(Op::ISub, &[top_k, above]);
@@ -408,9 +444,7 @@ impl Index {
             let end = b.op(Op::Select, Type::i32(1), &[too_many, end, next]);
             vec![end, b.shift(Op::ShrU, step, 1)]
         });
-        let one = b.splat_int(Type::i32(1), 1);
-        let behind = b.iadd(own, one);
-        b.same(Op::IMin, &[found[0], behind])
+        found[0]
     }
 
     /// A word of bits for each block.
@@ -437,9 +471,7 @@ impl Index {
             b.store(chosen, block * 4, word);
         });
     }
-}
 
-impl Index {
     /// A word of bits for each block of positions: those of the chosen runs, and those from the last whole run up to the row's own.
     fn mark_runs(
         &self,

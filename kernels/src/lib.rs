@@ -10,6 +10,7 @@
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`stream_weights`], [`stream_input`], [`stream_mix`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them |
+//! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -29,7 +30,6 @@
 mod add_bias;
 mod append_places;
 mod attention;
-mod attention_chosen;
 mod attention_combine;
 mod attention_entries;
 mod attention_part;
@@ -51,6 +51,8 @@ mod gated;
 mod gather;
 mod generate;
 mod heads_sum;
+mod index_choose;
+mod index_scores;
 mod index_top_k;
 pub mod limits;
 mod linear;
@@ -142,7 +144,8 @@ registry! {
     compress::Compress,
     append_places::AppendPlaces,
     attention_entries::AttentionEntries,
-    attention_chosen::AttentionChosen,
     index_top_k::IndexTopK,
+    index_scores::IndexScores,
+    index_choose::IndexChoose,
     heads_sum::HeadsSum,
 }

@@ -42,7 +42,6 @@ use crate::cache::{Blocks, Elements, Field};
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
 use crate::quantise::Scale;
-use crate::text::Bits;
 use crate::vectors::for_vectors;
 pub use heads::{Heads, Scores, Window, check_cap};
 pub use reference::{attended, attended_in};
@@ -84,9 +83,6 @@ struct Scratch {
     buffer: BufferId,
     /// Scores, then weights: a block for each query.
     p: i64,
-    /// Where positions are chosen: the word of a block for each query, and the bit of each position of a block.
-    marks: i64,
-    bits: i64,
     /// Queries times the factor on scores; for keys in blocks rounded, with [`ROUNDED`] bytes beside each block's codes.
     q: i64,
     /// Sums of weighted values: a value for each query.
@@ -124,8 +120,6 @@ struct Places {
     window: Option<Window>,
     /// Where of a query's stats the last place that it sees stands.
     last: i64,
-    /// Which of them a row sees, where not all: a word of bits for each block, and the bytes of a row of them.
-    chosen: Option<(BufferId, i64)>,
 }
 
 /// Keys and values of places that several positions share.
@@ -168,55 +162,26 @@ pub fn kernel(
     part: bool,
     window: Option<Window>,
 ) -> Result<Kernel, GenerateError> {
-    generated(name, lanes, sizes, scores, [heads, rows], part, Seen { window, ..Seen::ALL })
+    generated(name, lanes, sizes, scores, [heads, rows], part, Seen { window, entries: false })
 }
 
-/// Attention of one row over a window and over entries, places that several positions share and that are whole: all of them, or those that are `chosen`.
+/// Attention of one row over a window and over entries, places that several positions share and that are whole.
 pub fn kernel_with_entries(
     name: String,
     lanes: u16,
     sizes: Heads,
     scores: &Scores,
-    (window, chosen): (u32, bool),
+    window: u32,
 ) -> Result<Kernel, GenerateError> {
     let window = Some(Window { positions: window, chunked: false });
-    let entries = Some(if chosen { Choice::Marked } else { Choice::All });
-    generated(name, lanes, sizes, scores, [1, 1], false, Seen { window, entries, ..Seen::ALL })
-}
-
-/// Attention over chosen positions: rows have so many words of bits, one for each block.
-pub fn chosen_kernel(
-    name: String,
-    lanes: u16,
-    sizes: Heads,
-    scale: Bits,
-    rows: [u32; 2],
-    part: bool,
-    words: u32,
-) -> Result<Kernel, GenerateError> {
-    let scores = Scores { scale, cap: None, sinks: false };
-    generated(name, lanes, sizes, &scores, rows, part, Seen { words: Some(words), ..Seen::ALL })
+    generated(name, lanes, sizes, scores, [1, 1], false, Seen { window, entries: true })
 }
 
 /// What a row sees of the positions up to its own, where not all, and besides.
 struct Seen {
     window: Option<Window>,
-    entries: Option<Choice>,
-    words: Option<u32>,
-}
-
-/// Which entries a row sees.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Choice {
-    /// Those that are whole.
-    All,
-    /// Those of them with a bit.
-    Marked,
-}
-
-impl Seen {
-    /// All of them, and nothing besides.
-    const ALL: Seen = Seen { window: None, entries: None, words: None };
+    /// Whether it sees entries, too.
+    entries: bool,
 }
 
 fn generated(
@@ -226,7 +191,7 @@ fn generated(
     scores: &Scores,
     [heads, rows]: [u32; 2],
     part: bool,
-    Seen { window, entries, words }: Seen,
+    Seen { window, entries }: Seen,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     check_cap(&name, scores.cap)?;
@@ -240,7 +205,7 @@ fn generated(
     let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
     let first = (part || window.is_some()).then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
-    let blocks = entries.map(|_| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
+    let blocks = entries.then(|| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
     // Whole rows but for what stands before and after this head in the first and last.
     let extent = |elements: i64| -> Affine {
         match several {
@@ -259,33 +224,22 @@ fn generated(
     };
     let held = |field: Field| full * field.block_bytes() + masked * field.block_bytes();
     let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
-    let mut places = Places { keys, values, of_keys, of_values, first, window, last: OWN, chosen: None };
-    let marked = entries == Some(Choice::Marked);
-    let mut entries = blocks.map(|blocks| {
+    let places = Places { keys, values, of_keys, of_values, first, window, last: OWN };
+    let entries = blocks.map(|blocks| {
         let whole = b.read("whole", 4);
         let [keys, values] = [("entry_keys", of_keys), ("entry_values", of_values)]
             .map(|(name, of)| b.read(name, blocks * of.block_bytes()));
         let (first, window) = (None, None);
-        let places = Places { keys, values, of_keys, of_values, first, window, last: LAST_ENTRY, chosen: None };
+        let places = Places { keys, values, of_keys, of_values, first, window, last: LAST_ENTRY };
         Entries { places, whole, blocks }
     });
     let sinks = scores.sinks.then(|| b.read("sinks", group * 4));
-    places.chosen = words.map(|words| {
-        let row = i64::from(words) * 4;
-        let before = first.map_or(Affine::constant(0), |first| first * 4);
-        let rows = several.map_or(Affine::constant(0), |(groups, rest)| groups * (rows * row) + rest * row + -row);
-        (b.read("chosen", before + full * 4 + masked * 4 + rows), row)
-    });
-    if let Some(entries) = entries.as_mut().filter(|_| marked) {
-        // An item is a row.
-        entries.places.chosen = Some((b.read("chosen", entries.blocks * 4), 0));
-    }
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
     let stats = if entries.is_some() { STATS_WITH_ENTRIES } else { STATS };
-    let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values], stats, words.is_some() || marked);
+    let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values], stats);
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
@@ -304,9 +258,6 @@ fn generated(
         full,
         masked,
     };
-    if words.is_some() || marked {
-        attend.bits(&mut b);
-    }
     match several {
         None => attend.rows(&mut b, 1, Affine::constant(0)),
         Some((groups, rest)) => {
@@ -317,14 +268,7 @@ fn generated(
     Ok(b.finish())
 }
 
-fn scratch(
-    b: &mut KernelBuilder,
-    lanes: u16,
-    queries: i64,
-    [keys, values]: [Field; 2],
-    stats_bytes: i64,
-    chosen: bool,
-) -> Scratch {
+fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [keys, values]: [Field; 2], stats_bytes: i64) -> Scratch {
     let mut end = 0;
     let mut place = |bytes: i64| {
         let at = end;
@@ -335,14 +279,9 @@ fn scratch(
     let (p, q) = (place(queries * BLOCK * 4), place(queries * query_bytes(&keys)));
     let acc = place(queries * values.width * 4);
     let (sums, stats) = (place(queries * i64::from(lanes) * 4), place(queries * stats_bytes));
-    let marks = place(queries * i64::from(chosen) * 4);
     let scaled = place(values.codes().map_or(0, |blocks| most_panels(&blocks, lanes) * BLOCK * 4));
-    let bits = end;
-    if chosen {
-        end += BLOCK * 4;
-    }
     let buffer = b.buffer("scratch", BufferKind::Scratch, end);
-    Scratch { buffer, p, marks, bits, q, acc, sums, stats, stats_bytes, scaled }
+    Scratch { buffer, p, q, acc, sums, stats, stats_bytes, scaled }
 }
 
 /// Bytes of a query in scratch memory.
@@ -398,20 +337,17 @@ impl Attend {
     fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
-        // What a window or a choice leaves out may lie in any of them.
-        let begins = self.places.window.is_some() || self.places.chosen.is_some();
+        // What a window leaves out may lie in any of them.
+        let begins = self.places.window.is_some();
         b.for_each("block", self.full, |b, block| {
-            self.marks(b, &self.places, (rows, &row), &block.into());
             self.block(b, &self.places, queries, block.into(), begins);
         });
         b.for_each("block", self.masked, |b, block| {
             let block = Affine::from(block) + self.full;
-            self.marks(b, &self.places, (rows, &row), &block);
             self.block(b, &self.places, queries, block, true);
         });
         if let Some(entries) = &self.entries {
             b.for_each("block", entries.blocks, |b, block| {
-                self.marks(b, &entries.places, (rows, &row), &block.into());
                 self.block(b, &entries.places, queries, block.into(), true);
             });
         }
@@ -506,25 +442,6 @@ impl Attend {
         });
     }
 
-    /// The bit of each position of a block in its word.
-    fn bits(&self, b: &mut KernelBuilder) {
-        let width = i64::from(self.lanes);
-        for v in 0..BLOCK / width {
-            let bits = crate::index_top_k::bits(b, self.lanes, v * width);
-            b.store(self.scratch.buffer, Affine::constant(self.scratch.bits + v * width * 4), bits);
-        }
-    }
-
-    /// Each query's word of a block, where places are chosen.
-    fn marks(&self, b: &mut KernelBuilder, places: &Places, (rows, row): (i64, &Affine), block: &Affine) {
-        let Some((chosen, row_bytes)) = places.chosen else { return };
-        let block = places.first.map_or(block.clone(), |first| block.clone() + first);
-        self.queries(b, rows, |b, r, _, query| {
-            let word = b.load(Type::i32(1), chosen, (row.clone() + r) * row_bytes + block * 4);
-            b.store(self.scratch.buffer, query * 4 + self.scratch.marks, word);
-        });
-    }
-
     /// The first maximum and the first sum of weights of a head with a sink. Of parts of the positions the first has it.
     fn sink(&self, b: &mut KernelBuilder, sink: ValueId, lowest: ValueId) -> (ValueId, ValueId) {
         let one = b.splat_f32(1, 1.0);
@@ -576,12 +493,7 @@ impl Attend {
         let s = &self.scratch;
         self.queries(b, rows, |b, r, h, query| {
             let one = b.splat_f32(1, 1.0);
-            let mut sum = self.sum(b, &query);
-            if self.places.chosen.is_some() {
-                // Of no positions the mean is 0. Of others the sum has a weight of 1.
-                let one = b.splat_f32(1, 1.0);
-                sum = b.same(Op::Max, &[sum, one]);
-            }
+            let sum = self.sum(b, &query);
             let inverse = b.same(Op::Div, &[one, sum]);
             for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
                 let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };

@@ -370,7 +370,16 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         modulus: random.number(7) as u32,
                         offset: random.number(7) as u32,
                     };
+                    let numbers = [0, 1, 2, 4, 40, u32::MAX];
+                    let (top_k, every) = (numbers[random.index(6)], numbers[random.index(6)]);
+                    let choice = Choice { top_k, every, entries: random.index(2) == 1 };
+                    let (state, field) = (random.index(2) as u32, random.index(3) as u32);
+                    let marks = BufferId(random.index(buffers + 1) as u32);
                     let sources = [
+                        Source::Chosen { state, field, marks, choice },
+                        Source::Chosen { state, field, marks, choice: Choice { every: 1, entries: false, ..choice } },
+                        Source::Input(Input::Chosen(choice)),
+                        Source::Input(Input::LastChosen(choice)),
                         Source::Input(Input::Ngram(Ngram { state: random.index(3) as u32, hash })),
                         Source::Arena(BufferId(random.index(buffers + 1) as u32)),
                         Source::Weight(random.index(weights + 1) as u32),
@@ -395,8 +404,16 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                     let alone = [None, Some(KernelId(random.index(kernels + 1) as u32))][random.index(2)];
                     let up_to_rows = [1, 1, 2, u32::MAX][random.index(4)];
                     let variant = &mut task.variants[variant];
-                    (variant.split, variant.up_to_rows) =
-                        (Some(Split { argument: arg as u32, division: Division::THREADS, combine, alone }), up_to_rows);
+                    (variant.split, variant.up_to_rows) = (
+                        Some(Split {
+                            argument: arg as u32,
+                            division: Division::THREADS,
+                            leaves: [Leaves::Result, Leaves::Words][random.index(2)],
+                            combine,
+                            alone,
+                        }),
+                        up_to_rows,
+                    );
                 }
                 10 => task.variants[variant].up_to_rows = random.number(5) as u32,
                 _ => {
@@ -408,6 +425,12 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         DimRule::MaskedBlocks,
                         DimRule::FirstBlock,
                         DimRule::CacheBlocks,
+                        DimRule::PartBlocks(random.number(3) as u32),
+                        DimRule::ChosenBlocks(Choice {
+                            top_k: random.number(40) as u32,
+                            every: random.number(3) as u32,
+                            entries: random.index(2) == 1,
+                        }),
                         DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
                         DimRule::Band,
                         DimRule::FullRuns(random.number(6) as u32),

@@ -162,6 +162,8 @@ pub fn dim(rule: DimRule, rows: u32) -> Option<i64> {
         | DimRule::MaskedBlocks
         | DimRule::FirstBlock
         | DimRule::WholeBlocks(_)
+        | DimRule::PartBlocks(_)
+        | DimRule::ChosenBlocks(_)
         | DimRule::Parts
         | DimRule::CacheBlocks
         | DimRule::FullRuns(_)
@@ -239,7 +241,7 @@ fn task(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> T
 
 /// Arena buffers that a task touches.
 fn arena(task: &Task) -> impl Iterator<Item = u32> {
-    task.args.iter().filter_map(|arg| if let Source::Arena(buffer) = arg.source { Some(buffer.0) } else { None })
+    task.args.iter().filter_map(|arg| Some(arg.source.arena()?.0))
 }
 
 /// Weights that a task reads.

@@ -11,6 +11,7 @@ mod book;
 mod budget;
 mod cached;
 mod checkpoints;
+mod chosen;
 mod commands;
 mod comparison;
 mod converse;

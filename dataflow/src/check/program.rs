@@ -235,6 +235,7 @@ pub(crate) fn depends_on_position(rule: DimRule) -> bool {
         DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts => true,
         DimRule::FullRuns(_) | DimRule::MaskedRuns(_) | DimRule::RunRest(_) => true,
         DimRule::RunLead(_) | DimRule::HeadRuns(_) | DimRule::WholeBlocks(_) => true,
+        DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => true,
         DimRule::Rows | DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } => false,
         DimRule::RowPartial(_) | DimRule::CacheBlocks | DimRule::All(_) | DimRule::Band => false,
     }

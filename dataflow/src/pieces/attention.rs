@@ -1,7 +1,7 @@
 //! Rotation head by head, keys and values without a table beside them, and attention in parts.
 
 use ixc_ir::format::Format;
-use ixc_ir::plan::{Arg, RopeTable, Source};
+use ixc_ir::plan::{Arg, Leaves, RopeTable, Source};
 use ixc_kernels::{AttentionCombine, AttentionPart, KernelSpec, RopeAppend, RopeHeads};
 use ixc_passes::draft::{What, fit, row_bytes};
 use ixc_passes::error::ScheduleError;
@@ -102,7 +102,8 @@ impl Cutting<'_> {
             let group = fit("query heads of a key head", together)?;
             let combine = AttentionCombine { group, dv, parts: division.parts };
             let spec = AttentionPart { group, d, dv, scale, cap, sinks, cache };
-            let parts = Some(Parts { part: "part", result: "y", division, combine: combine.into() });
+            let parts =
+                Some(Parts { part: "part", result: "y", division, leaves: Leaves::Result, combine: combine.into() });
             let choice = KernelChoice { parts, ..KernelChoice::by_chunks(1, spec) };
             let label = match first {
                 0 => whole.task.label.clone(),

@@ -203,7 +203,9 @@ impl<'a> Cutting<'a> {
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::ColumnSquares(_) => refused("column.squares"),
             KernelSpec::SsmScan(_) => refused("ssm_scan"),
-            KernelSpec::IndexTopK(_) | KernelSpec::AttentionChosen(_) => refused("index.top_k"),
+            KernelSpec::IndexTopK(_) | KernelSpec::IndexScores(_) | KernelSpec::IndexChoose(_) => {
+                refused("index.top_k")
+            }
             KernelSpec::Compress(_) => refused("compress"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
@@ -296,6 +298,7 @@ impl<'a> Cutting<'a> {
                 Some(table) => Source::Rope(self.rope(table)?),
                 None => return wrong(format!("a rotary table {table} that is not there")),
             },
+            Source::Chosen { .. } => return wrong("places that an index chose, which no PE gathers".into()),
             other @ (Source::Weight(_) | Source::State { .. } | Source::Scratch | Source::Input(_)) => other,
         };
         Ok(Arg { source, ..arg.clone() })

@@ -392,6 +392,7 @@ impl<'a> Making<'a> {
             }
             Source::State { state, field } if field == StateKind::Paged.field("keys") => Port::Keys(state),
             Source::State { state, .. } => Port::Values(state),
+            Source::Chosen { .. } => return wrong(label, "places that an index chose, which no PE gathers"),
             Source::Scratch => Port::Scratch { bytes },
             Source::Input(Input::Positions) => Port::Position,
             Source::Input(Input::PositionBlock) => Port::PositionBlock,
@@ -401,6 +402,8 @@ impl<'a> Making<'a> {
                 Input::Tokens
                 | Input::Phase(_)
                 | Input::Whole(_)
+                | Input::Chosen(_)
+                | Input::LastChosen(_)
                 | Input::Ngram(_)
                 | Input::OutputRows
                 | Input::RoutedToken(_),
@@ -500,6 +503,7 @@ impl<'a> Making<'a> {
                 }
                 DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::MaskedRuns(_) => 0,
                 DimRule::RunLead(_) | DimRule::HeadRuns(_) | DimRule::WholeBlocks(_) => 0,
+                DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => 0,
                 DimRule::RunRest(run) => parts.map_or(0, |parts| i64::from(parts.positions / ATTENTION_BLOCK) % n(run)),
                 DimRule::Parts => i64::from(count),
                 DimRule::CacheBlocks => parts.map_or(1, |parts| i64::from(parts.positions / KEY_LANES)),

@@ -12,7 +12,8 @@
 //!
 //! Invariant: a plan names kernels' buffers only by [`Source`]; the runtime checks every item's slices against the
 //! kernel's declared sizes, so that a wrong plan is an error and never a stray access.
-//! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked.
+//! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked. What an index chose of a state is no index of a
+//! kernel's, either: the runtime puts the chosen places one behind the other ([`Source::Chosen`]), and kernels read them as if there were no others.
 
 mod hex;
 pub mod print;
@@ -508,6 +509,74 @@ pub struct Ngram {
     pub hash: crate::ngram::Hash,
 }
 
+/// How many places an index chooses for a row. It follows from the row's position alone, and so do the blocks and parts of what is chosen.
+///
+/// ```
+/// use ixc_ir::plan::Choice;
+///
+/// // 2048 positions of those up to the row's own.
+/// let choice = Choice { top_k: 2048, every: 1, entries: false };
+/// assert_eq!([0, 2047, 2048, 100_000].map(|position| choice.count(position)), [1, 2048, 2048, 2048]);
+/// assert_eq!([2047, 2048].map(|position| choice.is_all(position)), [true, false]);
+/// // Whole runs of 4, and the positions behind the last whole one.
+/// let choice = Choice { top_k: 16, every: 4, entries: false };
+/// assert_eq!([14, 15, 16, 18, 19, 22].map(|position| choice.count(position)), [15, 16, 17, 19, 16, 19]);
+/// // Entries of 4 positions, as far as they are whole.
+/// let choice = Choice { top_k: 16, every: 4, entries: true };
+/// assert_eq!([2, 3, 62, 63, 1000].map(|position| choice.count(position)), [0, 1, 15, 16, 16]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Choice {
+    /// Places that are chosen at most, of those that are scored.
+    pub top_k: u32,
+    /// Positions that are scored together: 1, or those of a run or an entry.
+    pub every: u32,
+    /// Whether a place is such an entry. Otherwise it is a position, and those behind the last whole run are chosen, too.
+    pub entries: bool,
+}
+
+impl Choice {
+    /// Places that the row at a position could see.
+    pub fn seen(self, position: u32) -> u32 {
+        let positions = position.saturating_add(1);
+        if self.entries { positions / self.every.max(1) } else { positions }
+    }
+
+    /// Those of them that it sees.
+    pub fn count(self, position: u32) -> u32 {
+        let (seen, every) = (self.seen(position), self.every.max(1));
+        if self.entries { seen.min(self.top_k) } else { (seen / every).min(self.top_k / every) * every + seen % every }
+    }
+
+    /// Whether it sees all of them: then they are read where they lie, and rows are taken together as without an index. It is so up to some position,
+    /// and behind it no more.
+    pub fn is_all(self, position: u32) -> bool {
+        self.count(position) == self.seen(position)
+    }
+
+    /// The first position at which it is not so.
+    ///
+    /// ```
+    /// use ixc_ir::plan::Choice;
+    ///
+    /// for (top_k, every, entries) in [(5, 1, false), (1, 1, false), (8, 4, false), (5, 4, true)] {
+    ///     let choice = Choice { top_k, every, entries };
+    ///     assert!((0..100).all(|position| choice.is_all(position) == (position < choice.beyond())));
+    /// }
+    /// ```
+    pub fn beyond(self) -> u32 {
+        let every = self.every.max(1);
+        let scored = if self.entries { self.top_k } else { self.top_k / every };
+        scored.saturating_add(1).saturating_mul(every) - 1
+    }
+
+    /// Places that the row at any position sees at most.
+    pub fn most(self) -> u64 {
+        u64::from(self.top_k) + if self.entries { 0 } else { u64::from(self.every.max(1)) - 1 }
+    }
+}
+
 /// Values that the runtime provides and has checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Input {
@@ -523,6 +592,10 @@ pub enum Input {
     Phase(u32),
     /// How many times so many positions are whole at each row, its own included, as data (i32).
     Whole(u32),
+    /// How many places are chosen for each row, as data (i32).
+    Chosen(Choice),
+    /// The number of the last of those, as data (i32).
+    LastChosen(Choice),
     /// Row of a table that each row's token and those before it name together.
     Ngram(Ngram),
     /// Row of each wanted output.
@@ -549,10 +622,32 @@ pub enum Source {
         /// Position in its fields.
         field: u32,
     },
+    /// Of such a field the places that an index chose for the item's row, in their order and one behind the other, from the first place of the item's
+    /// part on. Where they are all that the row could see, it is the field itself.
+    Chosen {
+        /// Position in [`Plan::states`].
+        state: u32,
+        /// Position in its fields.
+        field: u32,
+        /// Where the index left a bit for each place, rows of tokens.
+        marks: BufferId,
+        /// How many of them it chose.
+        choice: Choice,
+    },
     /// The thread's scratch memory.
     Scratch,
     /// A checked input.
     Input(Input),
+}
+
+impl Source {
+    /// The arena buffer that it is, or that says which places of a state it is.
+    pub fn arena(self) -> Option<BufferId> {
+        match self {
+            Source::Arena(buffer) | Source::Chosen { marks: buffer, .. } => Some(buffer),
+            Source::Weight(_) | Source::Rope(_) | Source::State { .. } | Source::Scratch | Source::Input(_) => None,
+        }
+    }
 }
 
 /// Where one of a kernel's buffers lies for an item: `source + offset + row * row_stride + column * column_stride +
@@ -598,6 +693,10 @@ pub enum DimRule {
     FirstBlock,
     /// Blocks of [`ATTENTION_BLOCK`] places, each of n positions, of which all that are whole at the item's last row lie in.
     WholeBlocks(u32),
+    /// Those of them that lie in the item's part.
+    PartBlocks(u32),
+    /// Blocks of [`ATTENTION_BLOCK`] places that are chosen at the item's last row.
+    ChosenBlocks(Choice),
     /// Parts of the positions up to the item's row: what is combined.
     Parts,
     /// Capacity of the KV cache in blocks of [`KEY_LANES`] positions.
@@ -719,6 +818,20 @@ impl Variant {
     }
 }
 
+/// What the parts of an item leave for the kernel that combines them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Leaves {
+    /// Each part as much as every other.
+    Result,
+    /// A word of 32 bits for each place of its blocks: together they are those of all places.
+    Words,
+}
+
+impl Leaves {
+    /// Bytes that a block of places leaves as words.
+    pub const WORDS_OF_BLOCK: u64 = ATTENTION_BLOCK as u64 * 4;
+}
+
 /// Items that are divided by the positions before them: each part is an item of its own, of one row, whose kernel writes
 /// memory of the runtime's in place of one of the task's arguments. Whoever finishes the last part of a row and column
 /// combines them, in the order of the positions.
@@ -726,10 +839,12 @@ impl Variant {
 pub struct Split {
     /// The task's argument that `combine` writes.
     pub argument: u32,
-    /// How positions are divided.
+    /// How positions are divided, or places, where the kernel's dims have [`DimRule::PartBlocks`].
     pub division: Division,
-    /// The kernel that combines the parts to the result: `attention_combine`. Its buffers are the parts, one behind the other, that argument and
-    /// scratch; its dim is the number of parts.
+    /// What a part leaves.
+    pub leaves: Leaves,
+    /// The kernel that combines the parts to the result, such as `attention_combine`. Its buffers are the parts, one behind the other, that argument and
+    /// scratch; its dim is the number of parts, or of blocks.
     pub combine: KernelId,
     /// In plans for grids of processing elements: the kernel that combines one slice of the parts to that slice of the result, with the bits of
     /// `combine`. It has the buffers and dims of `combine`, in smaller sizes. Engines check the number of its dims and its access to each buffer,

@@ -11,8 +11,8 @@
 use std::fmt::Write;
 
 use super::{
-    Division, ExpertLayer, HiddenRows, Input, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step,
-    Task, Temperature, WeightFile,
+    Choice, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount,
+    Source, State, Step, Task, Temperature, WeightFile,
 };
 
 /// The plan's text. `name` gives a kernel's.
@@ -197,6 +197,9 @@ fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: 
             if split.division != Division::THREADS {
                 write!(out, " of {} blocks", split.division.blocks)?;
             }
+            if split.leaves == Leaves::Words {
+                write!(out, ", a word for each place,")?;
+            }
             write!(out, " for {}", kernel(plan, split.combine.0, name))?;
             if let Some(alone) = split.alone {
                 write!(out, " or {}", kernel(plan, alone.0, name))?;
@@ -249,8 +252,17 @@ fn count(rows: RowCount) -> String {
     }
 }
 
-fn source<K>(plan: &Plan<K>, source: Source) -> String {
-    match source {
+/// What an index chooses.
+fn chosen(Choice { top_k, every, entries }: Choice) -> String {
+    match (every, entries) {
+        (1, false) => format!("{top_k} chosen"),
+        (every, false) => format!("{top_k} chosen in runs of {every}"),
+        (every, true) => format!("{top_k} chosen entries of {every}"),
+    }
+}
+
+fn source<K>(plan: &Plan<K>, of: Source) -> String {
+    match of {
         Source::Arena(id) => format!("arena {}", buffer(plan, id.0)),
         Source::Weight(i) => {
             let name = plan.weights.get(i as usize).map_or("that there is not", |weight| weight.name.as_str());
@@ -264,6 +276,10 @@ fn source<K>(plan: &Plan<K>, source: Source) -> String {
             },
             None => format!("state {state}, which there is not"),
         },
+        Source::Chosen { state, field, marks, choice } => {
+            let field = source(plan, Source::State { state, field });
+            format!("{field}, {} by {}", chosen(choice), buffer(plan, marks.0))
+        }
         Source::Scratch => "scratch".to_string(),
         Source::Input(input) => match input {
             Input::Tokens => "input tokens".to_string(),
@@ -272,6 +288,8 @@ fn source<K>(plan: &Plan<K>, source: Source) -> String {
             Input::PositionLane => "input position lanes".to_string(),
             Input::Phase(every) => format!("input positions among {every}"),
             Input::Whole(every) => format!("input whole {every} positions"),
+            Input::Chosen(choice) => format!("input count of {}", chosen(choice)),
+            Input::LastChosen(choice) => format!("input last of {}", chosen(choice)),
             Input::Ngram(Ngram { state, hash }) => {
                 let name = plan.states.get(state as usize).map_or("that there is not", |state| state.name.as_str());
                 format!("input rows below {} by {name}", hash.rows())

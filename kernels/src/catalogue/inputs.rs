@@ -243,7 +243,9 @@ impl Content {
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();
                 let rows = (size / 4) as i64;
                 let blocks = |name: &str| 32 * dim(name).unwrap_or(0);
-                let start = blocks("first") + blocks("run_lead") + 4 * blocks("head_runs") + blocks("full");
+                // A part's own are in its last block.
+                let before = (blocks("places") - 32).max(0);
+                let start = blocks("first") + blocks("run_lead") + 4 * blocks("head_runs") + blocks("full") + before;
                 let own = match (dim("full_runs"), dim("masked_runs"), dim("run_rest")) {
                     // The first row sees all full runs whole, and the last one ends in the last block.
                     (Some(full), Some(masked), Some(rest)) => {
@@ -262,8 +264,10 @@ impl Content {
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }
             Content::Whole => {
-                let blocks = kernel.dims.iter().position(|dim| dim.name == "entries").and_then(|i| dims.get(i));
-                let most = 32 * blocks.copied().unwrap_or(0);
+                let dim = |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i));
+                // Those of a part are behind those of the parts before.
+                let part = dim("places").map(|places| dim("first").copied().unwrap_or(0) + places);
+                let most = 32 * dim("entries").copied().or(part).unwrap_or(0);
                 let whole = |random: &mut Random| (most - (random.bits() % 32) as i64).max(0) as i32;
                 (0..size / 4).flat_map(|_| whole(random).to_le_bytes()).collect()
             }

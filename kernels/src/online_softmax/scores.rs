@@ -114,14 +114,6 @@ impl Attend {
                         };
                         score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
                     }
-                    if places.chosen.is_some() {
-                        let at = at.clone() * 4 + (v * width * 4 + s.bits);
-                        let bit = b.load(Type::i32(lanes), s.buffer, at);
-                        let word = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * 4 + s.marks);
-                        let (own, none) = (b.same(Op::And, &[word, bit]), b.splat_int(Type::i32(lanes), 0));
-                        let unseen = b.same(Op::CmpEq, &[own, none]);
-                        score = b.op(Op::Select, Type::f32(lanes), &[unseen, lowest, score]);
-                    }
                 }
                 b.store(s.buffer, query_at * (BLOCK * 4) + at.clone() * 4 + (v * width * 4 + s.p), score);
             }

@@ -103,10 +103,7 @@ impl Effort {
 
 /// The arena buffers of a task.
 fn arena<'p>(plan: &'p Plan<KernelSpec>, task: &'p Task) -> impl Iterator<Item = &'p ArenaBuffer> {
-    task.args.iter().filter_map(|arg| match arg.source {
-        Source::Arena(buffer) => plan.buffers.get(buffer.0 as usize),
-        Source::Weight(_) | Source::Rope(_) | Source::State { .. } | Source::Scratch | Source::Input(_) => None,
-    })
+    task.args.iter().filter_map(|arg| plan.buffers.get(arg.source.arena()?.0 as usize))
 }
 
 /// What of an argument is touched; `None` where that has no bound.
@@ -157,6 +154,8 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
                 }
             }
         }
+        // What stands at positions before.
+        Source::Chosen { .. } => return None,
         Source::Scratch | Source::Input(_) => Touched::Row(0),
     })
 }

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use ixc_ir::plan::{Arg, Bands, DimRule, Division, Input, KernelId, RowAxis, Source, Split, Task, Variant};
+use ixc_ir::plan::{Arg, Bands, DimRule, Division, Input, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{BindError, Role, Signature};
 use ixc_kernels::tiling::Use;
@@ -82,6 +82,8 @@ pub struct Parts {
     pub result: &'static str,
     /// How positions are divided.
     pub division: Division,
+    /// What a part leaves.
+    pub leaves: Leaves,
     /// Makes the result of the parts.
     pub combine: KernelSpec,
 }
@@ -188,6 +190,10 @@ impl Tasks {
                     Some(&group) => Resource::Group(group),
                     None => continue,
                 },
+                Source::Chosen { state, marks, .. } => {
+                    reads.extend([Resource::State(state), Resource::Buffer(marks.0)]);
+                    continue;
+                }
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
             };
             match signature.buffer(name).map(|buffer| buffer.role) {
@@ -254,7 +260,7 @@ impl Tasks {
     }
 
     fn divided(&mut self, parts: &Parts, args: &[Named], kernel: &str) -> Result<Split, ScheduleError> {
-        let Parts { result, division, combine, .. } = parts;
+        let Parts { result, division, leaves, combine, .. } = parts;
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
         let argument = args.iter().position(|(name, _)| name == result).ok_or_else(missing)?;
         // As the runtime calls it.
@@ -262,6 +268,7 @@ impl Tasks {
         Ok(Split {
             argument: fit("arguments of a task", argument as u64)?,
             division: *division,
+            leaves: *leaves,
             combine: self.kernel(combine.clone())?,
             alone: None,
         })

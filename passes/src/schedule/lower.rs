@@ -38,8 +38,8 @@ use ixc_ir::graph::{
 };
 use ixc_ir::names::Label;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, DimRule, HiddenRows, Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis,
-    RowCount, Source, State, StateField, WeightFile,
+    ArenaBuffer, Arg, BucketId, BufferId, Choice, DimRule, HiddenRows, Ngram, Output, Plan, PlanWeight, RopeTable,
+    RowAxis, RowCount, Source, State, StateField, WeightFile,
 };
 use ixc_ir::units::counted;
 use ixc_kernels::tiling::{Tiling, TilingError};
@@ -239,10 +239,10 @@ enum Binding {
     ArenaRows(ArenaRows),
     /// Some of a route's slots, which only experts take.
     Chosen(Slots),
-    /// What an index chose, as a bit for each position, or for each place that so many of them share, which only attention takes.
+    /// What an index chose, as a bit for each position, or for each entry, which only attention takes.
     Marks {
         bits: ArenaRows,
-        every: u32,
+        choice: Choice,
     },
     Ids,
     /// Rows of a table, by tokens and those before them, which only its look-up takes.

@@ -253,6 +253,13 @@ impl States {
         columns.column(column)?.part(skipped, columns.column_bytes.checked_sub(skipped)?)
     }
 
+    /// Bytes of a place of a field with positions, and whether places lie side by side in it ([`FieldRow::lanes`](ixc_ir::state::FieldRow::lanes)).
+    pub fn place(&self, state: u32, field: u32) -> Option<(u64, bool)> {
+        let row_bytes = self.fields.get(state as usize)?.get(field as usize)?.row_bytes;
+        let row = self.states.get(state as usize)?.kind.row().fields.get(field as usize)?;
+        Some((row_bytes, row.lanes))
+    }
+
     /// Whether all states can be cut wherever one likes.
     pub fn cut_anywhere(&self) -> bool {
         self.states.iter().all(|state| state.rollback == Rollback::Cut && state.window.is_none())

@@ -7,8 +7,9 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::ngram;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, HiddenRows, Input, KernelId, Ngram, Output,
-    Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, State, StateField, Step, Task, Variant, WeightFile,
+    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, Choice, DimRule, HiddenRows, Input, KernelId, Leaves,
+    Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, Split, State, StateField, Step, Task,
+    Variant, WeightFile,
 };
 use ixc_ir::state::FieldRow;
 
@@ -119,6 +120,14 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
     }
 }
 
+/// A choice is of some places, in whole runs.
+fn check_choice(Choice { top_k, every, entries }: Choice) -> Result<(), Problem> {
+    range("chosen places", top_k, 1, MAX_CONTEXT)?;
+    range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
+    let ok = entries || top_k.is_multiple_of(every);
+    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs" }) }
+}
+
 /// A rotary table has pairs, as many in both its lists, and steps of positions.
 pub(super) fn rope(table: &RopeTable) -> Result<(), Problem> {
     let pairs = table.frequencies.len();
@@ -193,6 +202,8 @@ fn counted(rule: DimRule) -> Counted {
         | DimRule::RunRest(_)
         | DimRule::RunLead(_)
         | DimRule::HeadRuns(_)
+        | DimRule::PartBlocks(_)
+        | DimRule::ChosenBlocks(_)
         | DimRule::WholeBlocks(_) => Counted::Positions,
         DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } | DimRule::RowPartial(_) => {
             Counted::RowsTogether
@@ -211,12 +222,37 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let shares = |state: &u32| plan.states.get(*state as usize).is_some_and(|state| state.every > 1);
     let Some(sliding) = states.clone().find(slides).or_else(|| states.clone().find(shares)) else { return Ok(None) };
     let alone = states.clone().all(|state| state == sliding || (slides(&sliding) && shares(&state)));
-    if !alone || task.rows != RowAxis::Tokens || task.variants.iter().any(|variant| variant.split.is_some()) {
+    // Parts of places begin with the sequence's first.
+    let of_places = |split: Split| split.leaves == Leaves::Words && !slides(&sliding);
+    let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
+    if !alone || task.rows != RowAxis::Tokens || in_parts {
         return Err(Problem::Shape {
             expected: "for tokens, not in parts, of one state, where that has a window, or beside places that positions share",
         });
     }
     Ok(Some(sliding))
+}
+
+/// What an index chose of the positions that a task's rows see, where it chose any.
+fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
+    let chosen = |arg: &Arg| match arg.source {
+        Source::Chosen { choice, .. } => Some(choice),
+        _ => None,
+    };
+    let mut choices = task.args.iter().filter_map(chosen);
+    let Some(choice) = choices.next() else { return Ok(None) };
+    if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
+        return Err(Problem::Shape { expected: "for tokens, of one choice, where places are chosen" });
+    }
+    // Entries are chosen beside positions.
+    if choice.entries {
+        let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
+        return if alone { Ok(None) } else { Err(Problem::Shape { expected: "one row at a time, of chosen entries" }) };
+    }
+    if task.args.iter().any(|arg| matches!(arg.source, Source::State { .. })) {
+        return Err(Problem::Shape { expected: "of no other states, where positions are chosen" });
+    }
+    Ok(Some(choice))
 }
 
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
@@ -300,16 +336,18 @@ impl Checker<'_> {
                     let mut next = PartPlace::default();
                     let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
                     let mut aparts = Vec::with_capacity(tasks.len());
+                    let mut lists = Vec::with_capacity(tasks.len());
                     for task in tasks {
                         let place = format!("step {i}, task {:?}", shortened(&task.label));
                         at(&place, self.task(task, &filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                         slides.push(at(&place, sliding(self.plan, task))?);
+                        lists.push(at(&place, listed(task))?);
                         aparts.push(self.apart(task));
                     }
-                    let (alone, tasks, sliding, apart) = (*alone, tasks.clone(), slides, aparts);
+                    let (alone, tasks, sliding, listed, apart) = (*alone, tasks.clone(), slides, lists, aparts);
                     let count = tasks.len();
-                    stages.push(Stage { tasks, sliding, apart, first_task, parts, alone, ..Stage::default() });
+                    stages.push(Stage { tasks, sliding, listed, apart, first_task, parts, alone, ..Stage::default() });
                     first_task += count;
                 }
                 Step::Bucket { bucket, .. } => {
@@ -360,7 +398,7 @@ impl Checker<'_> {
         if task.args.iter().enumerate().any(changes) {
             return Apart::Sequence;
         }
-        let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. }));
+        let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. } | Source::Chosen { .. }));
         let rules = || task.variants.iter().flat_map(|variant| &variant.dims);
         let divided = task.variants.iter().any(|variant| variant.split.is_some());
         if of_state || divided || rules().any(|&rule| counted(rule) == Counted::Positions) {
@@ -469,6 +507,8 @@ impl Checker<'_> {
     /// Where the task's parts are, behind those of the tasks before it.
     fn parts(&self, task: &Task, next: &mut PartPlace) -> Result<PartPlace, Problem> {
         let (mut bytes, mut rows, mut parts) = (None, 0, 0);
+        // More blocks of places than of positions there are not.
+        let most_blocks = self.plan.context_length.div_ceil(ATTENTION_BLOCK);
         for variant in &task.variants {
             let Some(split) = variant.split else { continue };
             if task.rows != RowAxis::Tokens || variant.row_chunk != 1 {
@@ -477,17 +517,24 @@ impl Checker<'_> {
             range("parts", split.division.parts, 1, MAX_PARTS)?;
             range("blocks of a part", split.division.blocks, 1, MAX_PARTS)?;
             rows = rows.max(variant.up_to_rows.min(self.plan.max_tokens).into());
-            parts = parts.max(split.division.parts);
+            parts = parts.max(match split.leaves {
+                Leaves::Result => split.division.parts,
+                Leaves::Words => most_blocks,
+            });
             let argument = split.argument as usize;
             id("argument", split.argument, &task.args)?;
             let kernel = id("kernel", variant.kernel.0, self.kernels)?;
-            let part = match kernel.buffers.get(argument) {
-                Some(Parameter { size, access: Access::Write, .. }) => size.at(&[]),
+            let of_places = variant.dims.iter().any(|rule| matches!(rule, DimRule::PartBlocks(_)));
+            let part = match (kernel.buffers.get(argument), split.leaves) {
+                (Some(Parameter { size, access: Access::Write, .. }), Leaves::Result) => size.at(&[]),
+                (Some(Parameter { access: Access::Write, .. }), Leaves::Words) if of_places => {
+                    Some(Leaves::WORDS_OF_BLOCK)
+                }
                 _ => None,
             };
             let Some(part) = part.filter(|part| bytes.is_none_or(|bytes| bytes == *part)) else {
                 return Err(Problem::Shape {
-                    expected: "a task whose kernels write parts of one size, whatever the dims",
+                    expected: "a task whose kernels write parts of one size, whatever the dims, or words of a part's blocks",
                 });
             };
             bytes = Some(part);
@@ -560,6 +607,8 @@ impl Checker<'_> {
             Source::Input(Input::Phase(0) | Input::Whole(0)) => {
                 Err(Problem::Shape { expected: "with inputs of at least one position" })
             }
+            Source::Chosen { state, field, marks, choice } => self.chosen(state, field, marks, choice),
+            Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => check_choice(choice),
             Source::Scratch
             | Source::Input(
                 Input::Phase(_)
@@ -571,6 +620,40 @@ impl Checker<'_> {
                 | Input::OutputRows,
             ) => Ok(()),
         }
+    }
+
+    /// That an index chooses among the places of a state, with a bit for each that the context has room for.
+    fn chosen(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
+        check_choice(choice)?;
+        let state = id("state", state, &self.plan.states)?;
+        let held = id("field of a state", field, &state.fields)?;
+        let every = if choice.entries { choice.every } else { 1 };
+        if !held.positions || held.format != Format::F16 || state.window.is_some() || state.every != every {
+            return Err(Problem::Shape {
+                expected: "of places in f16 that a state has all of, as many as were chosen among",
+            });
+        }
+        let marks = id("buffer", marks.0, &self.plan.buffers)?;
+        let words = self.plan.context_length.div_ceil(every).div_ceil(ATTENTION_BLOCK);
+        let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
+        if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < u64::from(words) * 4 {
+            return Err(Problem::Shape { expected: "with an aligned bit of each token for each place of the context" });
+        }
+        Ok(())
+    }
+
+    /// Bytes of the places that are put one behind the other for an item of a task, at most.
+    pub(super) fn chosen_bytes(&self, task: &Task) -> u64 {
+        let bytes = |arg: &Arg| match arg.source {
+            Source::Chosen { state, field, choice, .. } => {
+                let field = self.plan.states.get(state as usize)?.fields.get(field as usize)?;
+                let places =
+                    choice.most().min(self.plan.context_length.into()).next_multiple_of(ATTENTION_BLOCK.into());
+                Some(field.row_bytes()?.checked_mul(places)?.next_multiple_of(LINE_BYTES))
+            }
+            _ => Some(0),
+        };
+        task.args.iter().map(bytes).fold(0, |sum, bytes| sum.saturating_add(bytes.unwrap_or(u64::MAX)))
     }
 
     fn rule(&self, rule: DimRule, rows: RowAxis) -> Result<(), Problem> {
@@ -585,11 +668,14 @@ impl Checker<'_> {
             | DimRule::RunRest(0)
             | DimRule::RunLead(0)
             | DimRule::WholeBlocks(0)
+            | DimRule::PartBlocks(0)
             | DimRule::HeadRuns(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
             DimRule::FullBlocks
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
             | DimRule::WholeBlocks(_)
+            | DimRule::PartBlocks(_)
+            | DimRule::ChosenBlocks(_)
             | DimRule::Parts
             | DimRule::FullRuns(_)
             | DimRule::MaskedRuns(_)
@@ -601,6 +687,7 @@ impl Checker<'_> {
                 Err(Problem::Rule { rule, expected: "needs rows that are tokens" })
             }
             DimRule::All(rows) => check_rows(rows),
+            DimRule::ChosenBlocks(choice) => check_choice(choice),
             DimRule::Rows
             | DimRule::RowGroups(_)
             | DimRule::RowRest(_)
@@ -610,6 +697,7 @@ impl Checker<'_> {
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
             | DimRule::WholeBlocks(_)
+            | DimRule::PartBlocks(_)
             | DimRule::Parts
             | DimRule::FullRuns(_)
             | DimRule::MaskedRuns(_)
@@ -643,6 +731,12 @@ impl Checker<'_> {
 
     fn may_overlap(&self, a: Source, b: Source) -> bool {
         match (a, b) {
+            (Source::Chosen { state: a, field: own, .. }, Source::State { state: b, field })
+            | (Source::State { state: b, field }, Source::Chosen { state: a, field: own, .. }) => {
+                (a, own) == (b, field)
+            }
+            (Source::Chosen { marks, .. }, other @ Source::Arena(_)) => self.may_overlap(Source::Arena(marks), other),
+            (other @ Source::Arena(_), Source::Chosen { marks, .. }) => self.may_overlap(Source::Arena(marks), other),
             (Source::Arena(a), Source::Arena(b)) => {
                 let (a, b) = (self.extent(a), self.extent(b));
                 a.start < b.end && b.start < a.end
@@ -725,6 +819,7 @@ fn feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
         Source::Weight(_) => ("a weight", false),
         Source::Rope(_) => ("a rotary table", false),
         Source::State { .. } => ("a state", true),
+        Source::Chosen { .. } => ("chosen places of a state", false),
         Source::Scratch => ("scratch memory", false),
         Source::Input(_) => ("an input", false),
     };

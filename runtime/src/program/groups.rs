@@ -272,7 +272,7 @@ fn buffers(checker: &Checker<'_>, task: &Task, written: bool) -> Result<Vec<Buff
             let kernel = id("kernel", kernel.0, checker.kernels)?;
             for (arg, parameter) in task.args.iter().zip(&kernel.buffers) {
                 let written = !written || matches!(parameter.access, Access::Write);
-                if let (Source::Arena(buffer), true) = (arg.source, written) {
+                if let (Some(buffer), true) = (arg.source.arena(), written) {
                     found.push(buffer);
                 }
             }

@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, HiddenRows, Input, Ngram, Output, Plan, Source, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Choice, HiddenRows, Input, Ngram, Output, Plan, Source, Task};
 
 use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
@@ -229,6 +229,8 @@ pub struct Stage {
     pub tasks: Vec<Task>,
     /// For each task the state with a window that it touches, if it does: its positions are counted in that state's memory.
     pub sliding: Vec<Option<u32>>,
+    /// For each task what an index chose of the positions that its rows see, if it did: its positions are counted among those.
+    pub listed: Vec<Option<Choice>>,
     /// For each task whether its items are of one sequence, or addition, each.
     pub apart: Vec<Apart>,
     /// Tasks of all stages before.
@@ -385,8 +387,12 @@ pub struct Program {
     pub part_bytes: u64,
     /// Rows' columns that have parts, in a stage.
     pub part_lines: usize,
+    /// Memory that each thread needs for places that an index chose, in bytes.
+    pub chosen_bytes: u64,
     /// By how many positions inputs count.
     pub shared: Vec<u32>,
+    /// What indices choose, as inputs count it.
+    pub choices: Vec<Choice>,
     /// Rows that tokens name together with those before them, each with a state of its own.
     pub ngrams: Vec<Ngram>,
     /// Most tokens of a step.
@@ -479,6 +485,16 @@ impl Program {
             })
             .collect();
         at(&"plan", range("kinds of places that positions share", shared.len() as u64, 0, MAX_SHARED))?;
+        let choices: BTreeSet<Choice> = inputs()
+            .filter_map(|arg| match arg.source {
+                Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => Some(choice),
+                _ => None,
+            })
+            .collect();
+        at(&"plan", range("kinds of choices of places", choices.len() as u64, 0, MAX_SHARED))?;
+        let chosen_bytes = stages.iter().flat_map(|stage| &stage.tasks).map(|task| checker.chosen_bytes(task)).max();
+        let chosen_bytes = chosen_bytes.unwrap_or(0);
+        at(&"plan", range("bytes of chosen places", chosen_bytes, 0, MAX_PARTS))?;
         let ngrams: BTreeSet<Ngram> = inputs()
             .filter_map(|arg| match arg.source {
                 Source::Input(Input::Ngram(ngram)) => Some(ngram),
@@ -492,7 +508,9 @@ impl Program {
             Problem::Shape { expected: "with a state of its own for each of the rows that tokens name together" };
         at(&"plan", if states.len() == ngrams.len() { Ok(()) } else { Err(alone) })?;
         Ok(Program {
+            chosen_bytes,
             shared: shared.into_iter().collect(),
+            choices: choices.into_iter().collect(),
             ngrams: ngrams.into_iter().collect(),
             part_bytes,
             part_lines: part_lines as usize,

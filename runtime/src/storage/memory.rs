@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 
 use ixc_ir::ngram;
-use ixc_ir::plan::{KEY_LANES, Ngram, RopeTable};
+use ixc_ir::plan::{Choice, KEY_LANES, Ngram, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::identity::Identity;
@@ -292,6 +292,8 @@ pub struct Inputs {
     pub position_lanes: Region,
     /// By how many positions: each position's place among them, and how many times they are whole.
     pub shared: Vec<(u32, Region, Region)>,
+    /// By what an index chooses: how many places those are, and the number of the last of them.
+    pub chosen: Vec<(Choice, Region, Region)>,
     /// Rows of tables that tokens name together with those before them.
     pub ngrams: Vec<(Ngram, Region)>,
     /// Rows whose logits are wanted.
@@ -301,16 +303,23 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// For steps of `max_tokens`, routings with `top_k` slots each, so many positions that share something, and rows that tokens name together.
+    /// For steps of `max_tokens`, routings with `top_k` slots each, so many positions that share something, what indices choose, and rows that tokens
+    /// name together.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(max_tokens: u32, top_k: &[u32], shared: &[u32], ngrams: &[Ngram]) -> Result<Inputs, MemoryError> {
+    pub fn new(
+        max_tokens: u32,
+        top_k: &[u32],
+        (shared, choices): (&[u32], &[Choice]),
+        ngrams: &[Ngram],
+    ) -> Result<Inputs, MemoryError> {
         let what = "the inputs";
         let rows = u64::from(max_tokens) * INDEX_BYTES;
         let mut layout = Layout::default();
         let plain = [(); 5].map(|()| layout.add(rows));
         let shared: Vec<_> = shared.iter().map(|&every| (every, layout.add(rows), layout.add(rows))).collect();
+        let chosen: Vec<_> = choices.iter().map(|&choice| (choice, layout.add(rows), layout.add(rows))).collect();
         let ngrams: Vec<_> = ngrams.iter().map(|&ngram| (ngram, layout.add(rows))).collect();
         let routed: Vec<_> = top_k
             .iter()
@@ -331,6 +340,10 @@ impl Inputs {
             shared: shared
                 .into_iter()
                 .map(|(every, phase, whole)| Ok((every, at(phase, rows)?, at(whole, rows)?)))
+                .collect::<Result<_, MemoryError>>()?,
+            chosen: chosen
+                .into_iter()
+                .map(|(choice, count, last)| Ok((choice, at(count, rows)?, at(last, rows)?)))
                 .collect::<Result<_, MemoryError>>()?,
             ngrams: ngrams
                 .into_iter()
@@ -358,6 +371,10 @@ impl Inputs {
         for &(every, phase, whole) in &self.shared {
             self.write(phase, &mut positions().map(|p| p % every.max(1)));
             self.write(whole, &mut positions().map(|p| p.saturating_add(1) / every.max(1)));
+        }
+        for &(choice, count, last) in &self.chosen {
+            self.write(count, &mut positions().map(|p| choice.count(p)));
+            self.write(last, &mut positions().map(|p| choice.count(p).saturating_sub(1)));
         }
     }
 

@@ -310,7 +310,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         row_chunk: 1,
         kernel: m.kernel(AttentionPart { group, d, dv, scale, cap: None, sinks: false, cache: Cache::default() }),
         dims: vec![full, masked, DimRule::FirstBlock],
-        split: Some(Split { argument: 4, division: Division::THREADS, combine, alone: None }),
+        split: Some(Split { argument: 4, division: Division::THREADS, leaves: Leaves::Result, combine, alone: None }),
         bands: None,
     };
     attention.variants.insert(0, one);

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
-//! index.top_k %q, %w, %kv, %pos    index_top_k: tokens; a bit for each position, or entry, that the context has room for
+//! index.top_k %q, %w, %kv, %pos    index_top_k: tokens, one of them in parts; a bit for each position, or entry, that the context has room for
 //! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, if it has no
-//!                                  window, many by tiles
+//!                                  window, many by tiles; of chosen positions as if there were no others
 //! ```
 
 use ixc_ir::format::Format;
@@ -12,10 +12,12 @@ use ixc_ir::graph::attrs::{self, RopeAttrs, TemperatureAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId, WeightId};
-use ixc_ir::plan::{ATTENTION_BLOCK, Division, Input, LongFrequencies, RopeStyle, RopeTable, Source, Temperature};
+use ixc_ir::plan::{
+    ATTENTION_BLOCK, Choice, Division, Input, Leaves, LongFrequencies, RopeStyle, RopeTable, Source, Temperature,
+};
 use ixc_kernels::{
-    self as kernels, AppendPlaces, Attention, AttentionChosen, AttentionCombine, AttentionEntries, AttentionPart,
-    AttentionTiles, AttentionWindow, Bits, IndexTopK, KernelSpec, MAX_POSITIONS, RopeAppend, RopeHeads,
+    self as kernels, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles,
+    AttentionWindow, Bits, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend, RopeHeads,
 };
 
 use super::super::bind::NamedBands;
@@ -26,6 +28,8 @@ use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 const QUERIES: u32 = 16;
 /// Query heads of a band, where a key head's are divided.
 const BAND: u64 = 8;
+/// Why one token has a kernel of its own.
+const PARTS: &str = "one token has few items, and threads take parts of its positions";
 /// Most rows that tile products do not pay for, as with those of weights: below, threads would lack items.
 const FEW_ROWS: u32 = 15;
 /// Queries of an item of attention by tiles, at most.
@@ -233,17 +237,29 @@ impl Lowering<'_> {
         let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
         let heads = fit("heads of an index", w.width)?;
         let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every, entries };
-        self.by_rows(label, q.rows, 1, (spec, &[]), args)?;
-        Ok(Binding::Marks { bits: marks, every: of_bit })
+        let mut choices = vec![KernelChoice::by_chunks(1, spec)];
+        // What is behind the last whole run is no part's.
+        if every.is_none() || entries {
+            let combine = IndexChoose { chosen: top_k, positions: positions.div_ceil(of_bit) }.into();
+            let spec = IndexScores { heads, d: cache.key, positions, every }.into();
+            let (division, leaves) = (Division::THREADS, Leaves::Words);
+            let parts = Some(Parts { part: "part", result: "chosen", division, leaves, combine });
+            choices.insert(0, KernelChoice { up_to_rows: 1, row_chunk: 1, spec, parts, bands: None });
+        }
+        self.tell_by_rows(&label, &choices, &[PARTS], &[]);
+        self.tasks.task(label, (q.rows.axis(), 1), choices, &[], args)?;
+        let choice = Choice { top_k, every: every.unwrap_or(1), entries };
+        Ok(Binding::Marks { bits: marks, choice })
     }
 
     /// What an index chose, where a row does not see all: positions, or places that so many of them share.
-    fn marks(&self, op: &Op, every: u32) -> Result<Option<ArenaRows>, ScheduleError> {
+    fn marks(&self, op: &Op, every: u32) -> Result<Option<(ArenaRows, Choice)>, ScheduleError> {
         let name = op.kind.row().mnemonic;
         match op.operand("chosen") {
             Operand::Value(chosen) => match self.meaning(name, chosen)? {
-                Binding::Marks { bits, every: own } if own == every => Ok(Some(bits)),
-                Binding::Marks { every: own, .. } => {
+                Binding::Marks { bits, choice } if of_bit(choice) == every => Ok(Some((bits, choice))),
+                Binding::Marks { choice, .. } => {
+                    let own = of_bit(choice);
                     let places =
                         |every: u32| if every == 1 { "positions".into() } else { format!("places of {every}") };
                     unsupported(name, format!("a choice among {}; it takes one among {}", places(own), places(every)))
@@ -251,6 +267,16 @@ impl Lowering<'_> {
                 _ => unsupported(name, "chosen positions that no index.top_k gave"),
             },
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
+        }
+    }
+
+    /// A field of a state, or those of its places that an index chose.
+    fn places(&self, state: StateId, name: &str, marks: Option<(ArenaRows, Choice)>) -> Source {
+        match (self.field(state, name), marks) {
+            (Source::State { state, field }, Some((marks, choice))) => {
+                Source::Chosen { state, field, marks: marks.buffer, choice }
+            }
+            (field, _) => field,
         }
     }
 
@@ -268,21 +294,20 @@ impl Lowering<'_> {
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let sinks = self.opt_weight(op, "sinks");
+        let marks = self.marks(op, 1)?;
+        // A row's position among those that it sees.
+        let position = marks.map_or(Input::Positions, |(_, choice)| Input::LastChosen(choice));
         let mut args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
-            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
-            ("keys", whole(self.field(state, "keys"))),
-            ("values", whole(self.field(state, "values"))),
+            ("position", by_row(Source::Input(position), INDEX_BYTES)),
+            ("keys", whole(self.places(state, "keys", marks))),
+            ("values", whole(self.places(state, "values", marks))),
         ];
         if let Some(sinks) = sinks {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
         }
         let sinks = sinks.is_some();
-        let marks = self.marks(op, 1)?;
-        if let Some(marks) = marks {
-            args.push(("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)));
-        }
         args.extend([
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
@@ -292,13 +317,9 @@ impl Lowering<'_> {
         let (group, heads, cache) = (fit("query heads of a key head", group)?, cache.heads, cache.formats);
         let State { window, chunked, .. } = self.module.states[state.index()];
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
-        let words = marks.map(|marks| fit("words of positions", marks.width)).transpose()?;
-        let mut choices = match (window, words) {
+        let mut choices = match (window, marks) {
             (Some(_), Some(_)) => return unsupported(name, "a choice of a window's positions"),
             (_, Some(_)) if cache != kernels::Cache::default() => return unsupported(name, IN_BLOCKS),
-            (_, Some(_)) if sinks || cap.is_some() => {
-                return unsupported(name, "chosen positions beside sinks, or scores within a cap");
-            }
             // A window is short: one item of each key head goes through it.
             (Some(window), None) => {
                 let rows = (QUERIES / group).max(2);
@@ -307,18 +328,10 @@ impl Lowering<'_> {
                     AttentionWindow { group, d, dv, scale, cap, sinks, heads, rows, window, chunked, cache },
                 )]
             }
-            (None, words) => {
+            (None, _) => {
                 let rows = (QUERIES / group).max(1);
-                let (part, together) = match words {
-                    Some(words) => {
-                        let of_rows = AttentionChosen { group, d, dv, scale, heads, rows, words, part: false };
-                        (AttentionChosen { rows: 1, part: true, ..of_rows }.into(), of_rows.into())
-                    }
-                    None => {
-                        let together = Attention { group, d, dv, scale, cap, sinks, heads, rows, cache };
-                        (AttentionPart { group, d, dv, scale, cap, sinks, cache }.into(), KernelSpec::from(together))
-                    }
-                };
+                let together = Attention { group, d, dv, scale, cap, sinks, heads, rows, cache };
+                let part = AttentionPart { group, d, dv, scale, cap, sinks, cache }.into();
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
                 let division = Division::THREADS;
                 let combine = AttentionCombine { group, dv, parts: division.parts }.into();
@@ -326,13 +339,12 @@ impl Lowering<'_> {
                     up_to_rows: 1,
                     row_chunk: 1,
                     spec: part,
-                    parts: Some(Parts { part: "part", result: "y", division, combine }),
+                    parts: Some(Parts { part: "part", result: "y", division, leaves: Leaves::Result, combine }),
                     bands: None,
                 };
                 vec![one, KernelChoice::by_chunks(rows, together)]
             }
         };
-        const PARTS: &str = "one token has few items, and threads take parts of its positions";
         const FEW: &str = "tiles do not pay for so few rows: threads would lack items";
         const SHORT: &str = "16 threads have an item each of half as many queries";
         let mut why = if choices.len() > 1 { vec![PARTS] } else { Vec::new() };
@@ -382,15 +394,17 @@ impl Lowering<'_> {
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let sinks = self.opt_weight(op, "sinks");
+        let marks = self.marks(op, every)?;
+        let count = marks.map_or(Input::Whole(every), |(_, choice)| Input::Chosen(choice));
         let of_heads = |heads: u64, elements: u64| row_bytes(Format::F32, heads.saturating_mul(elements));
         let mut args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, of_heads(group, d)?)),
             ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
             ("keys", whole(self.field(state, "keys"))),
             ("values", whole(self.field(state, "values"))),
-            ("whole", by_row(Source::Input(Input::Whole(every)), INDEX_BYTES)),
-            ("entry_keys", whole(self.field(entries, "keys"))),
-            ("entry_values", whole(self.field(entries, "values"))),
+            ("whole", by_row(Source::Input(count), INDEX_BYTES)),
+            ("entry_keys", whole(self.places(entries, "keys", marks))),
+            ("entry_values", whole(self.places(entries, "values", marks))),
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, of_heads(group, dv)?)),
             ("scratch", scratch_arg()),
         ];
@@ -398,14 +412,11 @@ impl Lowering<'_> {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
         }
-        let marks = self.marks(op, every)?;
-        if let Some(marks) = marks {
-            args.push(("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)));
-        }
         let scale = Bits::of(op.attr("scale").float());
         let spec = |group: u64| -> Result<AttentionEntries, ScheduleError> {
             let group = fit("query heads of a key head", group)?;
-            let (d, dv, sinks, chosen) = (cache.key, cache.value, sinks.is_some(), marks.is_some());
+            let (d, dv, sinks) = (cache.key, cache.value, sinks.is_some());
+            let chosen = marks.map(|(_, choice)| choice.top_k);
             Ok(AttentionEntries { group, d, dv, scale, sinks, window, every, chosen })
         };
         let mut choice = KernelChoice::by_chunks(1, spec(group)?);
@@ -491,6 +502,11 @@ impl Lowering<'_> {
         weight.format.dequantise(&bytes, &mut floats);
         Ok(floats)
     }
+}
+
+/// Positions that share a bit of what was chosen.
+fn of_bit(choice: Choice) -> u32 {
+    if choice.entries { choice.every } else { 1 }
 }
 
 /// Rows of an item of attention by tiles. Over all positions before them these are as many as may be. Rows of a window share conversions, too, but

@@ -60,7 +60,7 @@ impl Run {
 /// Bytes that a run takes besides what the process has already, experts' blocks and mapped files.
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &Run) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
-    let scratch = program.scratch_bytes.saturating_mul(run.threads as u64);
+    let scratch = program.scratch_bytes.saturating_add(program.chosen_bytes).saturating_mul(run.threads as u64);
     let states = States::bytes(&plan.states, run.capacity, plan.max_tokens);
     let parts = program.part_bytes.saturating_mul(run.additions().into());
     let each = states.saturating_mul(run.sequences.into()).saturating_add(parts);

@@ -65,9 +65,14 @@ impl Pass<'_> {
             | DimRule::RunRest(_)
             | DimRule::RunLead(_)
             | DimRule::HeadRuns(_) => item.span.dim(rule, self.row_positions(item)).unwrap_or(0),
-            DimRule::WholeBlocks(every) => {
-                let last = u64::from(self.piece(item.piece).position) + self.line(item).row + item.rows;
-                (last / u64::from(every.max(1))).div_ceil(u64::from(ATTENTION_BLOCK))
+            DimRule::WholeBlocks(every) => blocks_of(self.last_position(item), every),
+            DimRule::PartBlocks(every) => {
+                let first = item.span.first();
+                let end = blocks_of(self.last_position(item), every).min(first.saturating_add(item.span.each.into()));
+                end.saturating_sub(first)
+            }
+            DimRule::ChosenBlocks(choice) => {
+                u64::from(choice.count(self.last_position(item))).div_ceil(u64::from(ATTENTION_BLOCK))
             }
             DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
             DimRule::All(rows) => self.counts.of(rows),
@@ -75,8 +80,21 @@ impl Pass<'_> {
         }
     }
 
+    /// The position of an item's last row, which is a token, in its sequence.
+    pub(super) fn last_position(&self, item: &Item) -> u32 {
+        // Below the positions that there are, as the pass says.
+        let last = (self.line(item).row + item.rows).saturating_sub(1);
+        self.piece(item.piece).position.saturating_add(u32::try_from(last).unwrap_or(u32::MAX))
+    }
+
     /// Where an item's rows are, which are tokens, as the program's check says.
     fn row_positions(&self, item: &Item) -> RowPositions {
+        if let Some(choice) = item.listed {
+            // Several rows are taken together where they see all positions: then each is where it is among those, too.
+            let last = u64::from(choice.count(self.last_position(item)).saturating_sub(1));
+            let first = last.saturating_sub(item.rows.saturating_sub(1));
+            return RowPositions { first, last, ..RowPositions::default() };
+        }
         let (piece, sliding) = (self.piece(item.piece), self.sliding(item));
         let base = sliding.map_or(0, Sliding::base);
         // Rows are at most a step's tokens.
@@ -180,6 +198,8 @@ impl Pass<'_> {
                 let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
                 (region.unwrap_or_else(empty), 0)
             }
+            // They are put where they are read from, item by item.
+            Source::Chosen { .. } => (empty(), 0),
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
             Source::Input(Input::Positions) => {
@@ -203,6 +223,14 @@ impl Pass<'_> {
                 let whole = store.inputs.shared.iter().find(|(of, ..)| *of == every).map(|(.., whole)| *whole);
                 let most = u64::from(store.capacity / every.max(1)) + 1;
                 (whole.map_or_else(empty, |whole| words(whole, tokens)), most)
+            }
+            Source::Input(Input::Chosen(choice)) => {
+                let count = store.inputs.chosen.iter().find(|(of, ..)| *of == choice).map(|(_, count, _)| *count);
+                (count.map_or_else(empty, |count| words(count, tokens)), choice.most().saturating_add(1))
+            }
+            Source::Input(Input::LastChosen(choice)) => {
+                let last = store.inputs.chosen.iter().find(|(of, ..)| *of == choice).map(|(.., last)| *last);
+                (last.map_or_else(empty, |last| words(last, tokens)), choice.most())
             }
             Source::Input(Input::Ngram(ngram)) => {
                 let rows = store.inputs.ngrams.iter().find(|(of, _)| *of == ngram).map(|(_, rows)| *rows);
@@ -229,8 +257,19 @@ impl Pass<'_> {
     }
 }
 
+/// Blocks of the places, each of so many positions, that are whole at a position.
+pub(super) fn blocks_of(position: u32, every: u32) -> u64 {
+    (u64::from(position) + 1).div_euclid(u64::from(every.max(1))).div_ceil(u64::from(ATTENTION_BLOCK))
+}
+
 /// The slice of a region that a kernel touches, if it lies inside.
-fn part(region: Region, offset: u64, bytes: u64, parameter: &Parameter, item: &Item) -> Result<Region, Problem> {
+pub(super) fn part(
+    region: Region,
+    offset: u64,
+    bytes: u64,
+    parameter: &Parameter,
+    item: &Item,
+) -> Result<Region, Problem> {
     region.part(offset, bytes).ok_or_else(|| Problem::Slice {
         buffer: parameter.name.clone(),
         offset,

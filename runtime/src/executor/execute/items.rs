@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use ixc_ir::plan::{Arg, Bands, DimRule, KernelId, RowAxis, Source, Split, Task, Variant};
+use ixc_ir::plan::{Arg, Bands, Choice, DimRule, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
 
 use super::Pass;
-use super::buffers::{SCRATCH, in_range};
+use super::buffers::{SCRATCH, blocks_of, in_range};
 use super::parts::Span;
 use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
@@ -56,6 +56,8 @@ pub(super) struct Item {
     pub(super) span: Span,
     /// The state with a window in whose memory positions are counted.
     pub(super) sliding: Option<u32>,
+    /// What an index chose of the positions that its rows see, where those are counted.
+    pub(super) listed: Option<Choice>,
 }
 
 /// The kernel of some items, and what it is given.
@@ -166,18 +168,35 @@ impl Pass<'_> {
                 let fits = task.variants.iter().position(|variant| rows.rows <= variant.up_to_rows);
                 let (Some(variant), true) = (fits, rows.rows > 0 && task.columns > 0) else { return };
                 let chosen = &task.variants[variant];
+                let listed = stage.listed.get(number).copied().flatten();
+                // Rows that see what an index chose are one at a time, each with places of its own.
+                let together = listed.map_or(rows.rows, |choice| {
+                    let Piece { position, row, .. } = self.piece(piece);
+                    let first = position.saturating_add(rows.first.saturating_sub(row));
+                    rows.rows.min(choice.beyond().saturating_sub(first))
+                });
                 // Rows that are divided are one at a time, as the program's check says: each has parts of its own.
-                let each = if chosen.split.is_some() { 1 } else { rows.rows };
-                for first in (0..rows.rows).step_by(each as usize) {
-                    let count = u64::from(each);
-                    let chunk_rows = chunk_rows(chosen, count);
+                let each = |rows: u32| if chosen.split.is_some() { 1 } else { rows.max(1) };
+                let (before, behind) = ((0..together), (together..rows.rows));
+                let stretches = before.step_by(each(together) as usize).map(|first| (first, each(together), u64::MAX));
+                let alone = behind.map(|first| (first, 1, 1));
+                for (first, count, most_rows) in stretches.chain(alone) {
+                    let count = u64::from(count);
+                    let chunk_rows = chunk_rows(chosen, count).min(most_rows);
                     let chunks = count.div_ceil(chunk_rows);
                     let first_row = u64::from(rows.first) + u64::from(first);
                     let span = match chosen.split {
                         // Rows are tokens, as the check says, too.
                         Some(split) => {
                             let Piece { position, row, .. } = self.piece(piece);
-                            Span::divided(u64::from(position) + first_row.saturating_sub(row.into()), split.division)
+                            // Below the positions that there are, as the pass says.
+                            let position = position.saturating_add(first_row.saturating_sub(row.into()) as u32);
+                            let every = chosen.dims.iter().find_map(|rule| match rule {
+                                DimRule::PartBlocks(every) => Some(*every),
+                                _ => None,
+                            });
+                            let position = listed.map_or(position, |choice| choice.count(position).saturating_sub(1));
+                            Span::divided(blocks_of(position, every.unwrap_or(1)), split.division)
                         }
                         None => Span::WHOLE,
                     };
@@ -315,6 +334,7 @@ impl Pass<'_> {
                 block,
                 span: Span { part, start, ..group.span },
                 sliding,
+                listed: stage.listed.get(group.task).copied().flatten(),
             };
             let failed = |kernel: &Signature, problem| {
                 let (task, kernel) = (shortened(&task.label), kernel.name.clone());
@@ -329,7 +349,7 @@ impl Pass<'_> {
                 && self.store.parts.finished(place, self.line(&item), item.span.parts)
             {
                 let combine = &self.program.kernels[split.combine.0 as usize];
-                let combined = self.combine(thread, (task, place), split, combine, &item);
+                let combined = self.combine(thread, (task, place), (split, &variant.dims), combine, &item);
                 combined.map_err(|problem| failed(combine, problem))?;
             }
         }
@@ -351,10 +371,19 @@ impl Pass<'_> {
         }
         let dims = &dims[..kernel.dims.len()];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
+        // Of the thread's memory for chosen places.
+        let mut taken = 0;
         for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
             let region = match split {
                 Some(split) if split.argument as usize == i => {
-                    self.parts(place, &kernel.buffers[i], item, (item.span.part, 1), dims)?
+                    let own = match split.leaves {
+                        Leaves::Result => (item.span.part, 1),
+                        Leaves::Words => (item.span.first() as u32, self.part_blocks(call.dims, item)),
+                    };
+                    self.parts(place, &kernel.buffers[i], item, own, dims)?
+                }
+                _ if matches!(arg.source, Source::Chosen { .. }) => {
+                    self.chosen((thread, &mut taken), &kernel.buffers[i], arg, item, dims)?
                 }
                 _ => {
                     let band = call.strides.get(i).copied().unwrap_or(0);
@@ -379,16 +408,26 @@ impl Pass<'_> {
         }))
     }
 
+    /// Blocks of places of an item's part.
+    fn part_blocks(&self, rules: &[DimRule], item: &Item) -> u32 {
+        let rule = rules.iter().find(|rule| matches!(rule, DimRule::PartBlocks(_)));
+        // There is one, as the program's check says.
+        rule.map_or(0, |rule| u32::try_from(self.dim(*rule, item)).unwrap_or(u32::MAX))
+    }
+
     /// Makes the result of an item's parts, all of which are done.
     fn combine(
         &self,
         thread: usize,
         (task, place): (&Task, &PartPlace),
-        split: &Split,
+        (split, rules): (&Split, &[DimRule]),
         kernel: &Signature,
         item: &Item,
     ) -> Result<(), Problem> {
-        let parts = item.span.parts;
+        let parts = match split.leaves {
+            Leaves::Result => item.span.parts,
+            Leaves::Words => self.part_blocks(rules, &Item { span: Span::WHOLE, ..*item }),
+        };
         let dims = [kernel.dims.first().map_or(Ok(0), |dim| in_range(u64::from(parts), dim))?];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
         let argument = &task.args[split.argument as usize];
@@ -424,6 +463,8 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
         | DimRule::Parts
         | DimRule::CacheBlocks
         | DimRule::WholeBlocks(_)
+        | DimRule::PartBlocks(_)
+        | DimRule::ChosenBlocks(_)
         | DimRule::All(_)
         | DimRule::Band
         | DimRule::FullRuns(_)
@@ -441,7 +482,9 @@ fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
         let buffers = kernel.buffers.iter().zip(args).zip(sizes);
         buffers.filter(|((buffer, arg), _)| of(buffer, arg)).map(|(_, size)| *size).sum()
     };
-    let lasts = |_: &Parameter, arg: &Arg| matches!(arg.source, Source::Weight(_) | Source::State { .. });
+    let lasts = |_: &Parameter, arg: &Arg| {
+        matches!(arg.source, Source::Weight(_) | Source::State { .. } | Source::Chosen { .. })
+    };
     let is_arena = |arg: &Arg| matches!(arg.source, Source::Arena(_));
     let writes = |buffer: &Parameter| matches!(buffer.access, Access::Write);
     // Where an index says the row, a buffer is all rows: what is no table is what is moved.
@@ -458,7 +501,7 @@ fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
 /// times as long as from the first. Vectors stream from there nearly as fast as from the second, and reading a weight again from memory for each
 /// chunk of rows made prompts 2 to 6 % slower (Zen 5, 2 threads). A state's columns are larger than any rows.
 fn rows_are_larger(args: &[Arg], chunk_rows: u64) -> bool {
-    let of_state = args.iter().any(|arg| matches!(arg.source, Source::State { .. }));
+    let of_state = args.iter().any(|arg| matches!(arg.source, Source::State { .. } | Source::Chosen { .. }));
     let is_weight = |arg: &&Arg| matches!(arg.source, Source::Weight(_));
     let column: u64 = args.iter().filter(is_weight).map(|arg| arg.column_stride).fold(0, u64::saturating_add);
     let rows = args.iter().filter(|arg| matches!(arg.source, Source::Arena(_)) && arg.column_stride == 0);

@@ -15,6 +15,7 @@
 mod backend;
 mod barrier;
 mod buffers;
+mod chosen;
 mod items;
 mod parts;
 mod shares;
@@ -72,6 +73,8 @@ pub(crate) struct EngineMemory {
     pub inputs: Inputs,
     /// Scratch of each thread.
     pub scratch: Vec<Memory>,
+    /// Where each thread puts places that an index chose.
+    pub chosen: Vec<Memory>,
     /// Rows of each routing, sorted.
     pub buckets: Vec<RwLock<Bucket>>,
     /// Working memory for sorting one.

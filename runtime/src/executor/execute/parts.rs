@@ -108,9 +108,9 @@ impl Span {
     /// All positions.
     pub const WHOLE: Span = Span { part: 0, parts: 1, each: u32::MAX, start: 0 };
 
-    /// Parts of what stands before and with a position: how many, and the blocks of each.
-    pub fn divided(position: u64, division: Division) -> Span {
-        let blocks = u32::try_from(position / u64::from(ATTENTION_BLOCK) + 1).unwrap_or(u32::MAX);
+    /// Parts of so many blocks: how many, and the blocks of each.
+    pub fn divided(blocks: u64, division: Division) -> Span {
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
         let (parts, each) = division.of(blocks);
         Span { part: 0, parts, each, start: 0 }
     }
@@ -149,6 +149,8 @@ impl Span {
             | DimRule::RowPartial(_)
             | DimRule::CacheBlocks
             | DimRule::WholeBlocks(_)
+            | DimRule::PartBlocks(_)
+            | DimRule::ChosenBlocks(_)
             | DimRule::All(_)
             | DimRule::Band => None,
         }
@@ -243,7 +245,7 @@ mod tests {
         // The second has parts enough for each to have two blocks, wherever the row is.
         let divisions = [Division::THREADS, Division { parts: 1 << 20, blocks: 2 }];
         for (position, division) in (0..20_000).chain([1 << 24]).flat_map(|p| divisions.map(|division| (p, division))) {
-            let divided = Span::divided(position, division);
+            let divided = Span::divided(position / 32 + 1, division);
             let mut next = 0;
             for part in 0..divided.parts {
                 let [full, masked, first] = dims(Span { part, ..divided }, position, position);

@@ -1,0 +1,126 @@
+//! The scores by which a row's positions are chosen ([`crate::index_top_k`]), of a part of them: one row alone has few items of other kinds, so threads take
+//! parts. [`crate::IndexChoose`] chooses among the scores of all parts.
+
+use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimRule};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
+use crate::index_top_k::{Index, Scored, last_entry};
+use crate::reference::{Mismatch, Run, UNIT, close};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::work::{Arithmetic, Call, Work};
+
+const BLOCK: i64 = ATTENTION_BLOCK as i64;
+
+spec! {
+    /// Of each position of a part an integer in the order of the scores, above the lowest one, which those behind the row's own have.
+    pub struct IndexScores "index_scores" {
+        /// Query heads of the index.
+        pub heads: u32,
+        /// Elements of a query or key.
+        pub d: u32,
+        /// Most positions.
+        pub positions: u32,
+        /// Positions of an entry, where those are scored.
+        pub every: Option<u32>,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("index_scores", 128, "index_scores heads=64 d=128 positions=163840"),
+    row("index_scores_entries", 128, "index_scores heads=64 d=128 positions=1048576 every=4"),
+];
+
+impl Definition for IndexScores {
+    fn name(&self) -> String {
+        let IndexScores { heads, d, positions, every } = *self;
+        let every = every.map_or(String::new(), |every| format!("e{every}"));
+        format!("index_scores_h{heads}d{d}p{positions}{every}")
+    }
+
+    fn signature(&self) -> Signature {
+        let signature = Signature::new().read("q", Holds::Floats).read("w", Holds::Floats);
+        let signature = match self.every {
+            Some(_) => signature.read("whole", Holds::Whole),
+            None => signature.read("position", Holds::Positions),
+        };
+        signature
+            .read("keys", Holds::Halves)
+            .write("part", Holds::Bytes)
+            .optional_scratch("scores")
+            .dim("first", DimRule::FirstBlock)
+            .dim("places", DimRule::PartBlocks(self.every.unwrap_or(1)))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let IndexScores { heads, d, positions, every } = *self;
+        let sizes = [("heads", heads), ("elements of a key", d), ("positions of an entry", every.unwrap_or(1))];
+        sizes.into_iter().try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
+        let limit = format!("1 to {MAX_POSITIONS}");
+        check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
+        let mut b = KernelBuilder::new(name);
+        let most = i64::from(positions.div_ceil(every.unwrap_or(1)).div_ceil(ATTENTION_BLOCK));
+        let (first, blocks) = (b.dim("first", 0, most), b.dim("places", 0, most));
+        let (heads, d) = (i64::from(heads), i64::from(d));
+        let (q, w) = (b.read("q", heads * d * 4), b.read("w", heads * 4));
+        let own = b.read(if every.is_some() { "whole" } else { "position" }, 4);
+        let keys = b.read("keys", blocks * (BLOCK * d * 2));
+        let scores = b.write("part", blocks * (BLOCK * 4));
+        let last = match every {
+            Some(_) => last_entry(&mut b, own),
+            None => b.load(Type::i32(1), own, 0),
+        };
+        let scored = Scored { lanes: vectors.lanes, scores, blocks: blocks.into() };
+        Index { scored, heads, d, q, w, keys, first: first.into() }.scores(&mut b, last);
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let (heads, d) = (self.heads as usize, self.d as usize);
+        let input = run.input();
+        let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
+        let first = 32 * run.dim("first") as usize;
+        let end = match self.every {
+            Some(_) => input.id("whole")?,
+            None => input.id("position")? + 1,
+        };
+        let found = run.output().ints("part")?;
+        for (p, found) in found.into_iter().enumerate() {
+            if first + p >= end {
+                close(format_args!("what place {p} has for a score"), found.into(), i32::MIN.into(), 0.0)?;
+                continue;
+            }
+            let key = |e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
+            let head = |h: usize| {
+                let products = (0..d).map(|e| q[h * d + e] * key(e));
+                (w[h] * products.clone().sum::<f64>().max(0.0), w[h].abs() * products.map(f64::abs).sum::<f64>())
+            };
+            let (score, size) = (0..heads).map(head).fold((0.0, 0.0), |(s, m), (x, own)| (s + x, m + own));
+            // The order is undone as it is made.
+            let bits = if found < 0 { found ^ i32::MAX } else { found };
+            let found = f64::from(f32::from_bits(bits as u32));
+            close(format_args!("the score of place {p}"), found, score, size * (d + heads + 2) as f64 * UNIT)?;
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        // Not the first part.
+        vec![8, rows.into()]
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let blocks = call.dims.last().copied().unwrap_or(0).max(0).unsigned_abs();
+        let multiply_adds = u64::from(self.heads) * u64::from(self.d) * 32 * blocks;
+        Work { bytes: call.bytes("keys"), multiply_adds, arithmetic: Arithmetic::F32 }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

@@ -1,0 +1,244 @@
+//! Places of a state that an index chose for a row, put one behind the other, so that kernels read those alone and as if there were no others.
+//!
+//! Addresses in kernels come from no data, so what a bit says is read here: an item has the places that it goes through copied into its thread's memory,
+//! in their order, and laid out as the state lays them out. That is a copy of some KiB for each position, beside products of it with all heads that share
+//! its key. Where a row sees all places ([`Choice::is_all`]), nothing is copied, and the item reads the state.
+//!
+//! ```text
+//! chosen   ..1. .11. 1...          bits of 12 places, of which 4 are chosen
+//! keys     2, 5, 6, 8              as places 0 to 3 of a state with 4 places
+//! ```
+//!
+//! Invariant: what is copied lies in the state and goes to the thread's own memory, whatever the bits are. What a block has behind the last chosen place is
+//! zeros: its weight is 0, and what another item left might be no number.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, Choice, KEY_LANES, Source};
+
+use super::buffers::part;
+use super::{Item, Pass, Problem};
+use crate::memory::Region;
+use crate::program::Parameter;
+
+/// Bytes of an element of what is chosen: f16, as the program's check says.
+const ELEMENT: usize = 2;
+/// Places that lie side by side, where those of a state do.
+const LANES: usize = KEY_LANES as usize;
+/// The memory of an argument begins with a line.
+const LINE: u64 = 64;
+
+impl Pass<'_> {
+    /// The memory of a kernel's buffer of chosen places. Of the thread's memory for those, `taken` bytes are another argument's.
+    pub(super) fn chosen(
+        &self,
+        (thread, taken): (usize, &mut u64),
+        parameter: &Parameter,
+        arg: &Arg,
+        item: &Item,
+        dims: &[i64],
+    ) -> Result<Region, Problem> {
+        let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
+        let Source::Chosen { state, field, marks, choice } = arg.source else { return Err(size_error()) };
+        let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
+        let states = self.states(item.piece).ok_or_else(size_error)?;
+        let position = self.last_position(item);
+        // Entries are beside positions, and in no parts.
+        let first = if choice.entries { 0 } else { item.span.first() };
+        let from = |block: u64| states.region(state, field, item.column, block).ok_or_else(size_error);
+        if choice.is_all(position) {
+            return part(from(first)?, 0, bytes, parameter, item);
+        }
+        let (row_bytes, lanes) = states.place(state, field).ok_or_else(size_error)?;
+        let block = row_bytes.saturating_mul(ATTENTION_BLOCK.into());
+        // What has rows of its own is one row.
+        if block == 0 || item.rows != 1 || !bytes.is_multiple_of(block) {
+            return Err(size_error());
+        }
+        let to = part(self.store.chosen[thread].region(), *taken, bytes, parameter, item)?;
+        *taken = taken.saturating_add(bytes).next_multiple_of(LINE);
+        // All that the row could see is there.
+        let seen = choice.seen(position);
+        let held = u64::from(seen).next_multiple_of(ATTENTION_BLOCK.into()).saturating_mul(row_bytes);
+        let from = part(from(0)?, 0, held, parameter, item)?;
+        let words = u64::from(seen.div_ceil(ATTENTION_BLOCK)) * 4;
+        let row = self.program.buffers[marks.0 as usize].row_bytes.saturating_mul(item.row);
+        let marks = part(self.arena(marks.0 as usize), row, words, parameter, item)?;
+        // SAFETY: the region has as many words, and the check of the program found the buffer and its rows aligned for them. If the plan is wrong and
+        // another thread writes there meanwhile, atomic reads find one word or another.
+        let words = unsafe { std::slice::from_raw_parts(marks.base().cast::<AtomicU32>(), words as usize / 4) };
+        let width = row_bytes as usize / ELEMENT;
+        let mut places = Places::new(words, choice, position, first.saturating_mul(ATTENTION_BLOCK.into()));
+        for at in (0..bytes).step_by(block as usize) {
+            let mut of_block = [0u32; ATTENTION_BLOCK as usize];
+            let count = places.fill(&mut of_block);
+            let chosen = &of_block[..count];
+            // SAFETY: a block of memory that is this thread's alone begins there, inside `to`; and each place is below `seen`, whose blocks lie in
+            // `from`, which nothing changes as long as the plan is right: those who append are before or behind this stage.
+            unsafe {
+                let to = to.base().add(at as usize);
+                to.write_bytes(0, block as usize * usize::from(count < of_block.len()));
+                match lanes {
+                    true => side_by_side(from.base(), to, width, chosen),
+                    false => one_by_one(from.base(), to, width, chosen),
+                }
+            }
+        }
+        Ok(to)
+    }
+}
+
+/// Chosen places of a row, in order.
+struct Places<'w> {
+    words: &'w [AtomicU32],
+    /// The word that is read next.
+    next: usize,
+    /// Bits of the word before that, which are left.
+    bits: u32,
+    /// Places that there are.
+    seen: u32,
+    /// How many of those that are chosen are left.
+    left: u64,
+}
+
+impl<'w> Places<'w> {
+    /// From the `skipped`-th chosen place on.
+    fn new(words: &'w [AtomicU32], choice: Choice, position: u32, mut skipped: u64) -> Places<'w> {
+        let left = u64::from(choice.count(position)).saturating_sub(skipped);
+        let mut places = Places { words, next: 0, bits: 0, seen: choice.seen(position), left };
+        while skipped > 0 && places.next_word() {
+            let count = u64::from(places.bits.count_ones());
+            if count > skipped {
+                (0..skipped).for_each(|_| places.bits &= places.bits.wrapping_sub(1));
+            } else {
+                places.bits = 0;
+            }
+            skipped -= count.min(skipped);
+        }
+        places
+    }
+
+    /// Goes to the next word; whether there is one.
+    fn next_word(&mut self) -> bool {
+        let Some(word) = self.words.get(self.next) else { return false };
+        let before = self.next as u32 * ATTENTION_BLOCK;
+        let there = match self.seen.saturating_sub(before) {
+            there @ 0..ATTENTION_BLOCK => (1 << there) - 1,
+            _ => u32::MAX,
+        };
+        (self.bits, self.next) = (word.load(Ordering::Relaxed) & there, self.next + 1);
+        true
+    }
+
+    /// The next places, as many as there are and have room.
+    fn fill(&mut self, places: &mut [u32]) -> usize {
+        let mut count = 0;
+        while count < places.len() && self.left > 0 {
+            if self.bits == 0 {
+                if self.next_word() {
+                    continue;
+                }
+                break;
+            }
+            places[count] = (self.next as u32 - 1) * ATTENTION_BLOCK + self.bits.trailing_zeros();
+            self.bits &= self.bits - 1;
+            (count, self.left) = (count + 1, self.left - 1);
+        }
+        count
+    }
+}
+
+/// Copies places that are rows of `width` elements.
+///
+/// # Safety
+/// Each place is one of `from`, and `to` has room for all of them, apart from those.
+unsafe fn one_by_one(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
+    let row = width * ELEMENT;
+    for (i, &place) in places.iter().enumerate() {
+        // SAFETY: as the caller says.
+        unsafe { from.add(place as usize * row).copy_to_nonoverlapping(to.add(i * row), row) };
+    }
+}
+
+/// Copies places that lie side by side.
+///
+/// # Safety
+/// As [`one_by_one`], with room for whole strips of places.
+unsafe fn side_by_side(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
+    let strip = width * LANES * ELEMENT;
+    for (i, places) in places.chunks(LANES).enumerate() {
+        // SAFETY: strips of `from` and `to`, as the caller says.
+        let to = unsafe { to.add(i * strip) }.cast::<[u16; LANES]>();
+        let mut lanes = [from.cast::<u16>(); LANES];
+        for (lane, &place) in lanes.iter_mut().zip(places) {
+            // SAFETY: the strip of a place, and the place in it.
+            *lane = unsafe { from.add(place as usize / LANES * strip).cast::<u16>().add(place as usize % LANES) };
+        }
+        for e in 0..width {
+            let mut elements = [0; LANES];
+            for (element, lane) in elements.iter_mut().zip(&lanes[..places.len()]) {
+                // SAFETY: an element of a place of `from`; no alignment is asked for.
+                *element = unsafe { lane.add(e * LANES).read_unaligned() };
+            }
+            // SAFETY: the elements of a strip of `to`.
+            unsafe { to.add(e).write_unaligned(elements) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(bits: &[u32]) -> Vec<AtomicU32> {
+        bits.iter().map(|&word| AtomicU32::new(word)).collect()
+    }
+
+    fn all(mut places: Places<'_>, room: usize) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut block = vec![0; room];
+        while let count @ 1.. = places.fill(&mut block) {
+            found.extend(&block[..count]);
+        }
+        found
+    }
+
+    #[test]
+    fn places_come_in_order_from_any_on_and_none_behind_the_rows_own() {
+        let bits = [0x8000_0001, 0, 0xffff_0000, 0xffff_ffff];
+        let choice = Choice { top_k: 23, every: 1, entries: false };
+        let expected: Vec<u32> = [0, 31].into_iter().chain(80..96).chain(96..101).collect();
+        let words = words(&bits);
+        for (skipped, room) in (0..=23).flat_map(|skipped| [1, 5, 32].map(|room| (skipped, room))) {
+            assert_eq!(all(Places::new(&words, choice, 100, skipped), room), expected[skipped as usize..], "{skipped}");
+        }
+        // Bits that no index left, more of them or fewer, are no places that there are not.
+        assert_eq!(all(Places::new(&words, choice, 30, 0), 32), [0]);
+        assert_eq!(all(Places::new(&words[..2], choice, 100, 0), 32), [0, 31]);
+        assert_eq!(all(Places::new(&words, Choice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);
+        assert!(all(Places::new(&words, choice, 100, 1 << 40), 32).is_empty());
+    }
+
+    #[test]
+    fn places_are_laid_out_as_they_were() {
+        let (width, held) = (5usize, 64usize);
+        let element = |place: usize, e: usize| (place * width + e) as u16;
+        let chosen = [3, 15, 16, 17, 18, 20, 21, 30, 31, 32, 40, 41, 47, 48, 50, 60, 63];
+        let (mut rows, mut strips) = (vec![0u16; held * width], vec![0u16; held * width]);
+        for (place, e) in (0..held).flat_map(|place| (0..width).map(move |e| (place, e))) {
+            rows[place * width + e] = element(place, e);
+            strips[(place / LANES * width + e) * LANES + place % LANES] = element(place, e);
+        }
+        let (mut of_rows, mut of_strips) = (vec![0u16; 32 * width], vec![0u16; 32 * width]);
+        // SAFETY: all places are below `held`, and there is room for 32.
+        unsafe {
+            one_by_one(rows.as_ptr().cast(), of_rows.as_mut_ptr().cast(), width, &chosen);
+            side_by_side(strips.as_ptr().cast(), of_strips.as_mut_ptr().cast(), width, &chosen);
+        }
+        for (i, e) in (0..32).flat_map(|i| (0..width).map(move |e| (i, e))) {
+            let expected = chosen.get(i).map_or(0, |&place| element(place as usize, e));
+            assert_eq!(of_rows[i * width + e], expected);
+            assert_eq!(of_strips[(i / LANES * width + e) * LANES + i % LANES], expected);
+        }
+    }
+}

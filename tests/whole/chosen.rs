@@ -1,0 +1,107 @@
+//! Attention to what an index chose, in golden models whose files are told to choose another number: what is left out changes nothing before it, and what is
+//! put one behind the other is the same in steps of any rows, by any number of threads, and in parts.
+
+use std::path::Path;
+
+use crate::support::Golden;
+use crate::support::engines::{bits, load, logits};
+use ixc::compile::{Options, compile};
+use ixc::model::Model;
+use ixc::targets::Target;
+use ixc_testing::nmse::nmse;
+
+const TOKENS: u32 = 450;
+
+/// Golden models, and how many places they are told to choose: more than a part of attention has positions; runs of 4; entries of 4 positions, of which fewer are there.
+const MODELS: [(&str, u32); 4] = [("deepseek32", 300), ("glm-dsa", 290), ("glm5-next", 300), ("deepseek4-chosen", 40)];
+/// More than there are.
+const ALL: u32 = 512;
+
+/// A golden model whose index chooses so many.
+fn choosing(name: &str, top_k: u32) -> Model {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/models/{name}.gguf"));
+    let mut file = std::fs::read(golden).unwrap();
+    let key = b"attention.indexer.top_k";
+    // Behind the key its type, a u32, and its value.
+    let at = file.windows(key.len()).position(|bytes| bytes == key).unwrap() + key.len();
+    assert_eq!(file[at..at + 4], 4u32.to_le_bytes());
+    file[at + 4..at + 8].copy_from_slice(&top_k.to_le_bytes());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chosen_{name}_{top_k}.gguf"));
+    std::fs::write(&path, file).unwrap();
+    Model::open(&path).unwrap()
+}
+
+fn tokens(name: &str) -> Vec<u32> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let golden =
+        Golden::all(&own).into_iter().find(|golden| golden.name().ends_with(&format!("/{name}.gguf"))).unwrap();
+    let prompt = golden.tokens("prompt_tokens");
+    (0..TOKENS as usize).map(|i| prompt[(i * i + i / 7) % prompt.len()]).collect()
+}
+
+/// The first position at which something is left out: positions are in runs, or entries.
+fn beyond(name: &str, top_k: u32) -> usize {
+    match name {
+        "glm5-next" => top_k as usize + 3,
+        "deepseek4-chosen" => (top_k as usize + 1) * 4 - 1,
+        _ => top_k as usize,
+    }
+}
+
+#[test]
+fn what_is_left_out_changes_what_is_behind_alone() {
+    for (name, top_k) in MODELS {
+        let (few, all, tokens) = (choosing(name, top_k), choosing(name, ALL), tokens(name));
+        let target = Target::AVX2;
+        if !target.missing().is_empty() {
+            println!("not on this machine: it would be emulated for long");
+            return;
+        }
+        let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
+        let engine = |model: &Model| load(compile(model, &options).unwrap().plan, target, 0).unwrap();
+        let (mut few, mut all) = (engine(&few), engine(&all));
+        let beyond = beyond(name, top_k);
+        let mut by_rows = Vec::new();
+        for step in [64, 37, 1] {
+            let (found, right) = (logits(&mut few, &tokens, step), logits(&mut all, &tokens, step));
+            let width = found.len() / tokens.len();
+            let differs = found.chunks(width).zip(right.chunks(width)).position(|(a, b)| bits(a) != bits(b));
+            // Of positions with small weights the first may be missed by no bit.
+            let differs = differs.unwrap_or(tokens.len());
+            println!("{name}, {step} rows: other bits from {differs} on, something is left out from {beyond} on");
+            assert!((beyond..beyond + 20).contains(&differs), "{name}, {step} rows: {differs}, {beyond}");
+            by_rows.push(found);
+        }
+        // Products of floats add otherwise for few rows, and so do parts; where that makes an index choose otherwise, a position differs by more.
+        let many = &by_rows[0];
+        let width = many.len() / tokens.len();
+        for (found, how) in by_rows[1..].iter().zip(["in other steps", "one by one"]) {
+            let mut errors: Vec<f64> = many.chunks(width).zip(found.chunks(width)).map(|(a, b)| nmse(b, a)).collect();
+            errors.sort_by(f64::total_cmp);
+            let (usual, most) = (errors[errors.len() * 9 / 10], errors[errors.len() - 1]);
+            println!("{name}: {how} {usual:.1e} from 64 together, {most:.1e} at the most");
+            assert!(usual < 1e-8 && most < 1e-2, "{name}, {how}: {usual:e}, {most:e}");
+        }
+    }
+}
+
+/// All targets choose the same, and are as near to each other as elsewhere.
+#[test]
+fn targets_agree_on_chosen_places() {
+    for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7)] {
+        let (model, tokens) = (choosing(name, top_k), &tokens(name)[..70]);
+        let found = |target: Target, step: usize| {
+            let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
+            logits(&mut load(compile(&model, &options).unwrap().plan, target, 0).unwrap(), tokens, step)
+        };
+        for step in [64, 1] {
+            let right = found(Target::PORTABLE, step);
+            assert!(bits(&found(Target::AVX2, step)) == bits(&right), "{name}, {step} rows");
+            for target in [Target::AVX512, Target::AMX] {
+                let error = nmse(&found(target, step), &right);
+                println!("{name}, {step} rows: {} {error:.1e} from portable", target.name());
+                assert!(error < 1e-4, "{name}, {step} rows: {error:e}");
+            }
+        }
+    }
+}
