@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::output::{Bytes, Printable, counted, note};
 
-/// An op is worth a line from this part of the time on.
+/// An op is worth a line from this part of the time on, and the longest is in any case: beside other work threads may do little but wait.
 const LEAST: f64 = 0.01;
 
 /// Says where the time of a part of a text went. Rates are of the time in which threads worked on the op, as if all of them did.
@@ -157,10 +157,12 @@ fn others(stats: &Stats) -> [(&'static str, &'static str, f64); 4] {
 fn lines(stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
     let total = stats.wall.as_secs_f64() * stats.threads as f64;
     let each = |op: &Op| (op.seconds, format!("{:<24}{}", Printable(&op.op).to_string(), op.rates()));
-    let mut lines: Vec<(f64, String)> = ops(stats, limits).iter().map(each).collect();
+    let ops = ops(stats, limits);
+    let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(LEAST * total);
+    let mut lines: Vec<(f64, String)> = ops.iter().map(each).collect();
     lines.extend(others(stats).map(|(what, _, seconds)| (seconds, what.to_owned())));
     lines.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let long = lines.into_iter().filter(|(time, _)| *time > 0.0 && *time >= LEAST * total);
+    let long = lines.into_iter().filter(|(time, _)| *time > 0.0 && *time >= least);
     long.map(|(time, line)| format!("{:5.1} % {}", 100.0 * time / total, line.trim_end())).collect()
 }
 
@@ -228,6 +230,10 @@ mod tests {
             ]
         );
         assert_eq!(lines(&stats, None)[2], "  1.0 % rms_norm                     4 KiB,    0.0 GB/s");
+        // Beside other work each is short, and the longest is said.
+        let crowded = Stats { wall: Duration::from_secs(1000), ..stats.clone() };
+        let short = lines(&crowded, None);
+        assert!(short.len() == 1 && short[0].starts_with("  0.0 % linear "), "{short:?}");
         let phase = Phase { tokens: 8, seconds: 2.0, ..Phase::default() };
         let facts = facts(&phase, &stats, Some(&limits));
         assert_eq!((&facts["tokens_per_second"], facts["ops"].as_array().unwrap().len()), (&4.0.into(), 3));
