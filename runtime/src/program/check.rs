@@ -628,7 +628,9 @@ impl Checker<'_> {
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;
         let every = if choice.entries { choice.every } else { 1 };
-        if !held.positions || held.format != Format::F16 || state.window.is_some() || state.every != every {
+        // They are copied as numbers of two bytes.
+        let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
+        if !held.positions || !halves || state.window.is_some() || state.every != every {
             return Err(Problem::Shape {
                 expected: "of places in f16 that a state has all of, as many as were chosen among",
             });
