@@ -4,7 +4,8 @@
 //! score(j) = sum over heads of w[h] * max(q[h] . k[j], 0)      // j up to the row's own position
 //! ```
 //!
-//! The `top_k` highest are chosen, of equal ones the first. What is left is a bit for each position, 32 of them to a word, which attention takes as a mask.
+//! The `top_k` highest are chosen, of equal ones the first. What is left is a bit for each position, 32 of them to a word, by which the runtime puts what attention reads
+//! one behind the other.
 //!
 //! A score becomes an integer of the same order. The lowest that is chosen is found bit by bit, from the highest: it is the largest number that at least `top_k`
 //! scores are not below, so that each bit costs a count over the scores, and nothing depends on them but what is counted. How far the ones that equal it are

@@ -255,6 +255,30 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
     tasks(plan).into_iter().find(|task| task.label == label).unwrap()
 }
 
+/// Attention to places that an index chose, whose bits nobody writes.
+fn choose(plan: &mut Plan<Kernel>) -> Choice {
+    let choice = Choice { top_k: 5, every: 1, entries: false };
+    let row_bytes = u64::from(plan.context_length.div_ceil(32)) * 4;
+    let (marks, offset) = (BufferId(plan.buffers.len() as u32), plan.arena_bytes.next_multiple_of(64));
+    plan.buffers.push(ArenaBuffer { name: "marks".into(), row_bytes, rows: RowCount::Tokens, offset });
+    plan.arena_bytes = offset + row_bytes * u64::from(plan.max_tokens);
+    for arg in &mut task(plan, "attention").args {
+        arg.source = match arg.source {
+            Source::State { state, field } => Source::Chosen { state, field, marks, choice },
+            Source::Input(Input::Positions) => Source::Input(Input::LastChosen(choice)),
+            other => other,
+        };
+    }
+    choice
+}
+
+/// The argument of attention that is what an index chose.
+fn chosen_argument(plan: &mut Plan<Kernel>) -> &mut Arg {
+    choose(plan);
+    let chosen = |arg: &&mut Arg| matches!(arg.source, Source::Chosen { .. });
+    task(plan, "attention").args.iter_mut().find(chosen).unwrap()
+}
+
 /// How attention of one token is divided.
 fn split(plan: &mut Plan<Kernel>) -> &mut Split {
     task(plan, "attention").variants[0].split.as_mut().unwrap()
@@ -463,6 +487,9 @@ fn plans_with_wrong_numbers_do_no_harm() {
     for round in 0..2000 {
         let folder = &folders[round % 2];
         let mut wrong = plans[round % 2].clone();
+        if round % 4 > 1 {
+            choose(&mut wrong);
+        }
         for _ in 0..=random.index(3) {
             mutate(&mut wrong, &mut random);
         }
@@ -567,11 +594,40 @@ fn errors_say_what_is_wrong() {
             bands(p).dims[1] = DimRule::Band;
         }),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
+        ("of all chosen places, from the first on", |p| chosen_argument(p).offset = 2),
+        ("of all chosen places, from the first on", |p| chosen_argument(p).column_stride = 64),
+        ("of no other states, where positions are chosen", |p| {
+            chosen_argument(p).source = Source::State { state: 0, field: 0 };
+        }),
+        ("of one choice, where places are chosen", |p| {
+            let arg = chosen_argument(p);
+            let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
+            arg.source = Source::Chosen { state, field, marks, choice: Choice { top_k: 6, ..choice } };
+        }),
+        ("with an aligned bit of each token for each place", |p| {
+            choose(p);
+            p.buffers.last_mut().unwrap().row_bytes -= 4;
+        }),
+        ("chosen places is 0, must be in 1..=", |p| {
+            let arg = chosen_argument(p);
+            let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
+            arg.source = Source::Chosen { state, field, marks, choice: Choice { top_k: 0, ..choice } };
+        }),
+        ("behind the step that writes what places are chosen of", |p| {
+            choose(p);
+            let own = task(p, "attention").clone();
+            let is_append = |step: &&mut Step| matches!(step, Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == "append"));
+            if let Some(Step::Run { tasks, .. }) = p.steps.iter_mut().find(is_append) {
+                tasks.push(own);
+            }
+        }),
         ("state 0, \"kv.0\": has 1 fields, must have 2", |p| p.states[0].fields.truncate(1)),
         ("fields of the formats and with the positions that its kind has", |p| p.states[0].fields[0].positions = false),
         ("a state that goes back as its kind can", |p| p.states[0].rollback = Rollback::Snapshot),
         ("state 0, \"kv.0\": a state's window is 0, must be in 1..=", |p| p.states[0].window = Some(0)),
-        ("for tokens, not in parts, of one state, where that has a window", |p| p.states[0].window = Some(8)),
+        ("for tokens, not in parts of positions, of one state, where that has a window", |p| {
+            p.states[0].window = Some(8)
+        }),
         ("field of a state", |p| {
             let state = |arg: &&mut Arg| matches!(arg.source, Source::State { .. });
             let arg = task(p, "append").args.iter_mut().find(state).unwrap();
@@ -616,6 +672,9 @@ fn errors_say_what_is_wrong() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     Program::new(&plan).unwrap();
+    let mut chooses = plan.clone();
+    choose(&mut chooses);
+    survive(&folder, chooses).unwrap();
     for (expected, change) in refused {
         let mut wrong = plan.clone();
         change(&mut wrong);

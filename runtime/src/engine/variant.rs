@@ -14,7 +14,7 @@
 //! Loading a plan twice would take the memory of its weights twice, and pages that lie elsewhere are faster or slower by themselves.
 //!
 //! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the same order and places; only in steps, kernels and buffers is it another.
-//! The engine's arena and scratch memory are as large as its largest variant's: they grow for one, as far as the budget lets them, and stay so.
+//! The engine's arena, scratch memory and that for chosen places are as large as its largest variant's: they grow for one, as far as the budget lets them, and stay so.
 
 use std::sync::{Arc, Mutex};
 
@@ -60,8 +60,9 @@ impl Engine {
         let program = checked(plan)?;
         let loaded = &self.loaded;
         let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.given);
-        let inputs = |program: &Program| -> (Vec<_>, Vec<_>, Vec<_>) {
-            (program.routings.iter().map(routing).collect(), program.shared.clone(), program.ngrams.clone())
+        let inputs = |program: &Program| {
+            let routings: Vec<_> = program.routings.iter().map(routing).collect();
+            (routings, program.shared.clone(), program.choices.clone(), program.ngrams.clone())
         };
         // Experts of blocks are requested by the numbers of windows, which a store was made for.
         let streamed = loaded.store.experts.is_some() || loaded.store.advice.is_some();
@@ -72,7 +73,8 @@ impl Engine {
         let store = &loaded.store;
         let more = |memory: &Memory, bytes: u64| bytes.saturating_sub(memory.region().bytes());
         let scratch = store.scratch.iter().map(|scratch| more(scratch, program.scratch_bytes));
-        let grows = scratch.fold(more(&store.arena, plan.arena_bytes), u64::saturating_add);
+        let chosen = store.chosen.iter().map(|chosen| more(chosen, program.chosen_bytes));
+        let grows = scratch.chain(chosen).fold(more(&store.arena, plan.arena_bytes), u64::saturating_add);
         let parts = program.part_bytes.saturating_mul(loaded.additions.into());
         let taken = loaded.budget.map(|(budget, taken)| (budget, taken.saturating_add(grows)));
         if let Some((budget, taken)) = taken {
@@ -92,6 +94,11 @@ impl Engine {
         for scratch in &mut self.loaded.store.scratch {
             if scratch.region().bytes() < program.scratch_bytes {
                 *scratch = Memory::zeroed("scratch memory", program.scratch_bytes, false)?;
+            }
+        }
+        for chosen in &mut self.loaded.store.chosen {
+            if chosen.region().bytes() < program.chosen_bytes {
+                *chosen = Memory::zeroed("chosen places", program.chosen_bytes, false)?;
             }
         }
         self.loaded.budget = taken;

@@ -227,7 +227,7 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
     if !alone || task.rows != RowAxis::Tokens || in_parts {
         return Err(Problem::Shape {
-            expected: "for tokens, not in parts, of one state, where that has a window, or beside places that positions share",
+            expected: "for tokens, not in parts of positions, of one state, where that has a window, or beside places that positions share",
         });
     }
     Ok(Some(sliding))
@@ -345,6 +345,7 @@ impl Checker<'_> {
                         lists.push(at(&place, listed(task))?);
                         aparts.push(self.apart(task));
                     }
+                    at(&format!("step {i}"), self.chosen_of_others(tasks))?;
                     let (alone, tasks, sliding, listed, apart) = (*alone, tasks.clone(), slides, lists, aparts);
                     let count = tasks.len();
                     stages.push(Stage { tasks, sliding, listed, apart, first_task, parts, alone, ..Stage::default() });
@@ -447,6 +448,12 @@ impl Checker<'_> {
         range("arguments", task.args.len() as u64, 0, MAX_BUFFERS as u64)?;
         for arg in &task.args {
             self.source(arg.source, filled)?;
+            let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
+            if matches!(arg.source, Source::Chosen { .. })
+                && [offset, row_stride, column_stride, expert_stride] != [0; 4]
+            {
+                return Err(Problem::Shape { expected: "of all chosen places, from the first on" });
+            }
         }
         let ascending = task.variants.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
         if !ascending || task.variants.last().is_none_or(|last| last.up_to_rows != u32::MAX) {
@@ -493,7 +500,10 @@ impl Checker<'_> {
             range("bands of a column, of those that its kernel can tell apart,", *count, 2, most)?;
             is_numbered = true;
         }
-        for (buffer, stride) in kernel.buffers.iter().zip(strides) {
+        for ((buffer, arg), stride) in kernel.buffers.iter().zip(&task.args).zip(strides) {
+            if matches!(arg.source, Source::Chosen { .. }) && *stride != 0 {
+                return Err(Problem::Shape { expected: "in bands that have the same chosen places" });
+            }
             if matches!(buffer.access, Access::Write) && *stride == 0 && !is_numbered {
                 return Err(Problem::Shape { expected: "in bands of which each writes another place" });
             }
@@ -507,8 +517,6 @@ impl Checker<'_> {
     /// Where the task's parts are, behind those of the tasks before it.
     fn parts(&self, task: &Task, next: &mut PartPlace) -> Result<PartPlace, Problem> {
         let (mut bytes, mut rows, mut parts) = (None, 0, 0);
-        // More blocks of places than of positions there are not.
-        let most_blocks = self.plan.context_length.div_ceil(ATTENTION_BLOCK);
         for variant in &task.variants {
             let Some(split) = variant.split else { continue };
             if task.rows != RowAxis::Tokens || variant.row_chunk != 1 {
@@ -517,17 +525,21 @@ impl Checker<'_> {
             range("parts", split.division.parts, 1, MAX_PARTS)?;
             range("blocks of a part", split.division.blocks, 1, MAX_PARTS)?;
             rows = rows.max(variant.up_to_rows.min(self.plan.max_tokens).into());
+            let every = variant.dims.iter().find_map(|rule| match rule {
+                DimRule::PartBlocks(every) => Some(*every),
+                _ => None,
+            });
             parts = parts.max(match split.leaves {
                 Leaves::Result => split.division.parts,
-                Leaves::Words => most_blocks,
+                // Those of all places of the context.
+                Leaves::Words => self.plan.context_length.div_ceil(every.unwrap_or(1).max(1)).div_ceil(ATTENTION_BLOCK),
             });
             let argument = split.argument as usize;
             id("argument", split.argument, &task.args)?;
             let kernel = id("kernel", variant.kernel.0, self.kernels)?;
-            let of_places = variant.dims.iter().any(|rule| matches!(rule, DimRule::PartBlocks(_)));
             let part = match (kernel.buffers.get(argument), split.leaves) {
                 (Some(Parameter { size, access: Access::Write, .. }), Leaves::Result) => size.at(&[]),
-                (Some(Parameter { access: Access::Write, .. }), Leaves::Words) if of_places => {
+                (Some(Parameter { access: Access::Write, .. }), Leaves::Words) if every.is_some() => {
                     Some(Leaves::WORDS_OF_BLOCK)
                 }
                 _ => None,
@@ -640,6 +652,30 @@ impl Checker<'_> {
         let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
         if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < u64::from(words) * 4 {
             return Err(Problem::Shape { expected: "with an aligned bit of each token for each place of the context" });
+        }
+        Ok(())
+    }
+
+    /// That no task writes what another one of the same step has chosen places of: those are copied by the runtime, not by kernels.
+    fn chosen_of_others(&self, tasks: &[Task]) -> Result<(), Problem> {
+        let chosen = |arg: &Arg| match arg.source {
+            Source::Chosen { state, field, .. } => Some((state, field)),
+            _ => None,
+        };
+        let chosen: Vec<(u32, u32)> = tasks.iter().flat_map(|task| &task.args).filter_map(chosen).collect();
+        for task in tasks.iter().filter(|_| !chosen.is_empty()) {
+            for kernel in task.variants.iter().flat_map(Variant::kernels) {
+                let kernel = id("kernel", kernel.0, self.kernels)?;
+                let writes = |(buffer, arg): (&Parameter, &Arg)| match arg.source {
+                    Source::State { state, field } => {
+                        matches!(buffer.access, Access::Write) && chosen.contains(&(state, field))
+                    }
+                    _ => false,
+                };
+                if kernel.buffers.iter().zip(&task.args).any(writes) {
+                    return Err(Problem::Shape { expected: "behind the step that writes what places are chosen of" });
+                }
+            }
         }
         Ok(())
     }

@@ -61,8 +61,8 @@ const MAX_SHARED: u64 = 16;
 const MAX_NGRAMS: u64 = 64;
 /// Most bands of a column.
 pub const MAX_BANDS: u32 = 1 << 10;
-/// Bytes that a row's column is taken to need for its parts at least: there is a counter for each.
-const LINE_BYTES: u64 = 64;
+/// Bytes of a line of caches, with which chosen places begin, and which a row's column is taken to need for its parts at least: there is a counter for each.
+pub const LINE_BYTES: u64 = 64;
 /// Most pairs that rotary tables turn, all together.
 pub const MAX_PAIRS: usize = 1 << 16;
 

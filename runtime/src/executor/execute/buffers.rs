@@ -1,7 +1,7 @@
 //! The memory of an item's buffers: where it begins, and how many bytes a kernel may touch, for the dims of its call.
 //!
-//! A buffer is a slice of what its argument names (the arena, a weight, a state, inputs, scratch memory) or the parts that an
-//! item leaves for `combine`.
+//! A buffer is a slice of what its argument names (the arena, a weight, a state, inputs, scratch memory), the parts that an
+//! item leaves for `combine`, or what an index chose of a state (`chosen.rs`).
 //!
 //! Invariant: a region given here lies inside the memory of its source, and the values of an index buffer are below what the
 //! kernel allows. Anything else is a [`Problem`], whatever the plan says.

@@ -19,14 +19,12 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Arg, Choice, KEY_LANES, Source};
 use super::buffers::part;
 use super::{Item, Pass, Problem};
 use crate::memory::Region;
-use crate::program::Parameter;
+use crate::program::{LINE_BYTES, Parameter};
 
 /// Bytes of an element of what is chosen: f16, as the program's check says.
 const ELEMENT: usize = 2;
 /// Places that lie side by side, where those of a state do.
 const LANES: usize = KEY_LANES as usize;
-/// The memory of an argument begins with a line.
-const LINE: u64 = 64;
 
 impl Pass<'_> {
     /// The memory of a kernel's buffer of chosen places. Of the thread's memory for those, `taken` bytes are another argument's.
@@ -56,7 +54,7 @@ impl Pass<'_> {
             return Err(size_error());
         }
         let to = part(self.store.chosen[thread].region(), *taken, bytes, parameter, item)?;
-        *taken = taken.saturating_add(bytes).next_multiple_of(LINE);
+        *taken = taken.saturating_add(bytes).next_multiple_of(LINE_BYTES);
         // All that the row could see is there.
         let seen = choice.seen(position);
         let held = u64::from(seen).next_multiple_of(ATTENTION_BLOCK.into()).saturating_mul(row_bytes);
@@ -74,7 +72,7 @@ impl Pass<'_> {
             let count = places.fill(&mut of_block);
             let chosen = &of_block[..count];
             // SAFETY: a block of memory that is this thread's alone begins there, inside `to`; and each place is below `seen`, whose blocks lie in
-            // `from`, which nothing changes as long as the plan is right: those who append are before or behind this stage.
+            // `from`, which nothing changes meanwhile: the program's check says that nobody writes to it in this step.
             unsafe {
                 let to = to.base().add(at as usize);
                 to.write_bytes(0, block as usize * usize::from(count < of_block.len()));

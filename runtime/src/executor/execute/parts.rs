@@ -1,6 +1,6 @@
 //! Positions before an item, and items that are divided by them.
 //!
-//! With one token there are few items of attention, each with a long way to go through the cache; so the positions are divided
+//! With one token there are few items of attention, or of an index's scores, each with a long way to go through the cache; so the positions are divided
 //! ([`Division`], by the context alone), and each part is an item that leaves what it has in memory here. A counter for
 //! each column tells who finished last, and that thread combines the parts, in their order: which thread it is changes no bit,
 //! and no barrier stands between.
@@ -45,7 +45,7 @@ impl Parts {
     /// When the system refuses.
     pub fn new(program: &Program, pieces: u32) -> Result<Parts, MemoryError> {
         let (bytes, lines) = (program.part_bytes, program.part_lines);
-        let memory = Memory::zeroed("parts of attention", bytes.saturating_mul(pieces.into()), false)?;
+        let memory = Memory::zeroed("parts of items", bytes.saturating_mul(pieces.into()), false)?;
         let counters = lines.saturating_mul(pieces as usize);
         Ok(Parts { memory, done: (0..counters).map(|_| AtomicU32::new(0)).collect(), bytes, lines })
     }
