@@ -15,6 +15,7 @@
 //! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked. What an index chose of a state is no index of a
 //! kernel's, either: the runtime puts the chosen places one behind the other ([`Source::Chosen`]), and kernels read them as if there were no others.
 
+mod choice;
 mod hex;
 pub mod print;
 
@@ -25,6 +26,8 @@ use serde::{Deserialize, Serialize};
 use crate::derived::Derived;
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
+
+pub use choice::Choice;
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
@@ -507,74 +510,6 @@ pub struct Ngram {
     pub state: u32,
     /// How ids name a row.
     pub hash: crate::ngram::Hash,
-}
-
-/// How many places an index chooses for a row. It follows from the row's position alone, and so do the blocks and parts of what is chosen.
-///
-/// ```
-/// use ixc_ir::plan::Choice;
-///
-/// // 2048 positions of those up to the row's own.
-/// let choice = Choice { top_k: 2048, every: 1, entries: false };
-/// assert_eq!([0, 2047, 2048, 100_000].map(|position| choice.count(position)), [1, 2048, 2048, 2048]);
-/// assert_eq!([2047, 2048].map(|position| choice.is_all(position)), [true, false]);
-/// // Whole runs of 4, and the positions behind the last whole one.
-/// let choice = Choice { top_k: 16, every: 4, entries: false };
-/// assert_eq!([14, 15, 16, 18, 19, 22].map(|position| choice.count(position)), [15, 16, 17, 19, 16, 19]);
-/// // Entries of 4 positions, as far as they are whole.
-/// let choice = Choice { top_k: 16, every: 4, entries: true };
-/// assert_eq!([2, 3, 62, 63, 1000].map(|position| choice.count(position)), [0, 1, 15, 16, 16]);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Choice {
-    /// Places that are chosen at most, of those that are scored.
-    pub top_k: u32,
-    /// Positions that are scored together: 1, or those of a run or an entry.
-    pub every: u32,
-    /// Whether a place is such an entry. Otherwise it is a position, and those behind the last whole run are chosen, too.
-    pub entries: bool,
-}
-
-impl Choice {
-    /// Places that the row at a position could see.
-    pub fn seen(self, position: u32) -> u32 {
-        let positions = position.saturating_add(1);
-        if self.entries { positions / self.every.max(1) } else { positions }
-    }
-
-    /// Those of them that it sees.
-    pub fn count(self, position: u32) -> u32 {
-        let (seen, every) = (self.seen(position), self.every.max(1));
-        if self.entries { seen.min(self.top_k) } else { (seen / every).min(self.top_k / every) * every + seen % every }
-    }
-
-    /// Whether it sees all of them: then they are read where they lie, and rows are taken together as without an index. It is so up to some position,
-    /// and behind it no more.
-    pub fn is_all(self, position: u32) -> bool {
-        self.count(position) == self.seen(position)
-    }
-
-    /// The first position at which it is not so.
-    ///
-    /// ```
-    /// use ixc_ir::plan::Choice;
-    ///
-    /// for (top_k, every, entries) in [(5, 1, false), (1, 1, false), (8, 4, false), (5, 4, true)] {
-    ///     let choice = Choice { top_k, every, entries };
-    ///     assert!((0..100).all(|position| choice.is_all(position) == (position < choice.beyond())));
-    /// }
-    /// ```
-    pub fn beyond(self) -> u32 {
-        let every = self.every.max(1);
-        let scored = if self.entries { self.top_k } else { self.top_k / every };
-        scored.saturating_add(1).saturating_mul(every) - 1
-    }
-
-    /// Places that the row at any position sees at most.
-    pub fn most(self) -> u64 {
-        u64::from(self.top_k) + if self.entries { 0 } else { u64::from(self.every.max(1)) - 1 }
-    }
 }
 
 /// Values that the runtime provides and has checked.

@@ -1,4 +1,6 @@
-//! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax.
+//! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax; of what an index chose in a file of its own.
+
+mod chosen;
 
 use std::ops::Range;
 
@@ -7,9 +9,9 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::ngram;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, Choice, DimRule, HiddenRows, Input, KernelId, Leaves,
-    Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, Split, State, StateField, Step, Task,
-    Variant, WeightFile,
+    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, HiddenRows, Input, KernelId, Leaves, Ngram,
+    Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, Split, State, StateField, Step, Task, Variant,
+    WeightFile,
 };
 use ixc_ir::state::FieldRow;
 
@@ -120,14 +122,6 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
     }
 }
 
-/// A choice is of some places, in whole runs.
-fn check_choice(Choice { top_k, every, entries }: Choice) -> Result<(), Problem> {
-    range("chosen places", top_k, 1, MAX_CONTEXT)?;
-    range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
-    let ok = entries || top_k.is_multiple_of(every);
-    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs" }) }
-}
-
 /// A rotary table has pairs, as many in both its lists, and steps of positions.
 pub(super) fn rope(table: &RopeTable) -> Result<(), Problem> {
     let pairs = table.frequencies.len();
@@ -233,28 +227,6 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     Ok(Some(sliding))
 }
 
-/// What an index chose of the positions that a task's rows see, where it chose any.
-fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
-    let chosen = |arg: &Arg| match arg.source {
-        Source::Chosen { choice, .. } => Some(choice),
-        _ => None,
-    };
-    let mut choices = task.args.iter().filter_map(chosen);
-    let Some(choice) = choices.next() else { return Ok(None) };
-    if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
-        return Err(Problem::Shape { expected: "for tokens, of one choice, where places are chosen" });
-    }
-    // Entries are chosen beside positions.
-    if choice.entries {
-        let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
-        return if alone { Ok(None) } else { Err(Problem::Shape { expected: "one row at a time, of chosen entries" }) };
-    }
-    if task.args.iter().any(|arg| matches!(arg.source, Source::State { .. })) {
-        return Err(Problem::Shape { expected: "of no other states, where positions are chosen" });
-    }
-    Ok(Some(choice))
-}
-
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
     check_rows(buffer.rows)?;
     let bytes = buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens));
@@ -342,7 +314,7 @@ impl Checker<'_> {
                         at(&place, self.task(task, &filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                         slides.push(at(&place, sliding(self.plan, task))?);
-                        lists.push(at(&place, listed(task))?);
+                        lists.push(at(&place, chosen::listed(task))?);
                         aparts.push(self.apart(task));
                     }
                     at(&format!("step {i}"), self.chosen_of_others(tasks))?;
@@ -448,12 +420,7 @@ impl Checker<'_> {
         range("arguments", task.args.len() as u64, 0, MAX_BUFFERS as u64)?;
         for arg in &task.args {
             self.source(arg.source, filled)?;
-            let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
-            if matches!(arg.source, Source::Chosen { .. })
-                && [offset, row_stride, column_stride, expert_stride] != [0; 4]
-            {
-                return Err(Problem::Shape { expected: "of all chosen places, from the first on" });
-            }
+            chosen::unshifted(arg)?;
         }
         let ascending = task.variants.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
         if !ascending || task.variants.last().is_none_or(|last| last.up_to_rows != u32::MAX) {
@@ -620,7 +587,7 @@ impl Checker<'_> {
                 Err(Problem::Shape { expected: "with inputs of at least one position" })
             }
             Source::Chosen { state, field, marks, choice } => self.chosen(state, field, marks, choice),
-            Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => check_choice(choice),
+            Source::Input(Input::Chosen(choice) | Input::LastChosen(choice)) => chosen::check(choice),
             Source::Scratch
             | Source::Input(
                 Input::Phase(_)
@@ -632,66 +599,6 @@ impl Checker<'_> {
                 | Input::OutputRows,
             ) => Ok(()),
         }
-    }
-
-    /// That an index chooses among the places of a state, with a bit for each that the context has room for.
-    fn chosen(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
-        check_choice(choice)?;
-        let state = id("state", state, &self.plan.states)?;
-        let held = id("field of a state", field, &state.fields)?;
-        let every = if choice.entries { choice.every } else { 1 };
-        // They are copied as numbers of two bytes.
-        let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
-        if !held.positions || !halves || state.window.is_some() || state.every != every {
-            return Err(Problem::Shape {
-                expected: "of places in f16 that a state has all of, as many as were chosen among",
-            });
-        }
-        let marks = id("buffer", marks.0, &self.plan.buffers)?;
-        let words = self.plan.context_length.div_ceil(every).div_ceil(ATTENTION_BLOCK);
-        let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
-        if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < u64::from(words) * 4 {
-            return Err(Problem::Shape { expected: "with an aligned bit of each token for each place of the context" });
-        }
-        Ok(())
-    }
-
-    /// That no task writes what another one of the same step has chosen places of: those are copied by the runtime, not by kernels.
-    fn chosen_of_others(&self, tasks: &[Task]) -> Result<(), Problem> {
-        let chosen = |arg: &Arg| match arg.source {
-            Source::Chosen { state, field, .. } => Some((state, field)),
-            _ => None,
-        };
-        let chosen: Vec<(u32, u32)> = tasks.iter().flat_map(|task| &task.args).filter_map(chosen).collect();
-        for task in tasks.iter().filter(|_| !chosen.is_empty()) {
-            for kernel in task.variants.iter().flat_map(Variant::kernels) {
-                let kernel = id("kernel", kernel.0, self.kernels)?;
-                let writes = |(buffer, arg): (&Parameter, &Arg)| match arg.source {
-                    Source::State { state, field } => {
-                        matches!(buffer.access, Access::Write) && chosen.contains(&(state, field))
-                    }
-                    _ => false,
-                };
-                if kernel.buffers.iter().zip(&task.args).any(writes) {
-                    return Err(Problem::Shape { expected: "behind the step that writes what places are chosen of" });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Bytes of the places that are put one behind the other for an item of a task, at most.
-    pub(super) fn chosen_bytes(&self, task: &Task) -> u64 {
-        let bytes = |arg: &Arg| match arg.source {
-            Source::Chosen { state, field, choice, .. } => {
-                let field = self.plan.states.get(state as usize)?.fields.get(field as usize)?;
-                let places =
-                    choice.most().min(self.plan.context_length.into()).next_multiple_of(ATTENTION_BLOCK.into());
-                Some(field.row_bytes()?.checked_mul(places)?.next_multiple_of(LINE_BYTES))
-            }
-            _ => Some(0),
-        };
-        task.args.iter().map(bytes).fold(0, |sum, bytes| sum.saturating_add(bytes.unwrap_or(u64::MAX)))
     }
 
     fn rule(&self, rule: DimRule, rows: RowAxis) -> Result<(), Problem> {
@@ -725,7 +632,7 @@ impl Checker<'_> {
                 Err(Problem::Rule { rule, expected: "needs rows that are tokens" })
             }
             DimRule::All(rows) => check_rows(rows),
-            DimRule::ChosenBlocks(choice) => check_choice(choice),
+            DimRule::ChosenBlocks(choice) => chosen::check(choice),
             DimRule::Rows
             | DimRule::RowGroups(_)
             | DimRule::RowRest(_)

@@ -9,7 +9,7 @@
 //! keys     2, 5, 6, 8              as places 0 to 3 of a state with 4 places
 //! ```
 //!
-//! Invariant: what is copied lies in the state and goes to the thread's own memory, whatever the bits are. What a block has behind the last chosen place is
+//! Invariant: what is copied lies in the state and goes to the thread's own memory, whatever the bits are, and no task of the same step writes it. What a block has behind the last chosen place is
 //! zeros: its weight is 0, and what another item left might be no number.
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,0 +1,108 @@
+//! Places of a state that an index chose: what a plan may say of them.
+
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, RowAxis, RowCount, Source, Task, Variant};
+
+use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, range};
+use super::Checker;
+
+/// A choice is of some places, in whole runs.
+pub fn check(Choice { top_k, every, entries }: Choice) -> Result<(), Problem> {
+    range("chosen places", top_k, 1, MAX_CONTEXT)?;
+    range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
+    let ok = entries || top_k.is_multiple_of(every);
+    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs" }) }
+}
+
+/// That an argument of chosen places is all of them: there is no other way to read them.
+pub fn unshifted(arg: &Arg) -> Result<(), Problem> {
+    let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
+    let shifted = [offset, row_stride, column_stride, expert_stride] != [0; 4];
+    match matches!(arg.source, Source::Chosen { .. }) && shifted {
+        true => Err(Problem::Shape { expected: "of all chosen places, from the first on" }),
+        false => Ok(()),
+    }
+}
+
+/// What an index chose of the positions that a task's rows see, where it chose any.
+pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
+    let chosen = |arg: &Arg| match arg.source {
+        Source::Chosen { choice, .. } => Some(choice),
+        _ => None,
+    };
+    let mut choices = task.args.iter().filter_map(chosen);
+    let Some(choice) = choices.next() else { return Ok(None) };
+    if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
+        return Err(Problem::Shape { expected: "for tokens, of one choice, where places are chosen" });
+    }
+    // Entries are chosen beside positions.
+    if choice.entries {
+        let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
+        return if alone { Ok(None) } else { Err(Problem::Shape { expected: "one row at a time, of chosen entries" }) };
+    }
+    if task.args.iter().any(|arg| matches!(arg.source, Source::State { .. })) {
+        return Err(Problem::Shape { expected: "of no other states, where positions are chosen" });
+    }
+    Ok(Some(choice))
+}
+
+impl Checker<'_> {
+    /// That an index chooses among the places of a state, with a bit for each that the context has room for.
+    pub(super) fn chosen(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
+        check(choice)?;
+        let state = id("state", state, &self.plan.states)?;
+        let held = id("field of a state", field, &state.fields)?;
+        let every = if choice.entries { choice.every } else { 1 };
+        // They are copied as numbers of two bytes.
+        let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
+        if !held.positions || !halves || state.window.is_some() || state.every != every {
+            return Err(Problem::Shape {
+                expected: "of places in f16 that a state has all of, as many as were chosen among",
+            });
+        }
+        let marks = id("buffer", marks.0, &self.plan.buffers)?;
+        let words = self.plan.context_length.div_ceil(every).div_ceil(ATTENTION_BLOCK);
+        let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
+        if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < u64::from(words) * 4 {
+            return Err(Problem::Shape { expected: "with an aligned bit of each token for each place of the context" });
+        }
+        Ok(())
+    }
+
+    /// That no task writes what another one of the same step has chosen places of: those are copied by the runtime, not by kernels.
+    pub(super) fn chosen_of_others(&self, tasks: &[Task]) -> Result<(), Problem> {
+        let chosen = |arg: &Arg| match arg.source {
+            Source::Chosen { state, field, .. } => Some((state, field)),
+            _ => None,
+        };
+        let chosen: Vec<(u32, u32)> = tasks.iter().flat_map(|task| &task.args).filter_map(chosen).collect();
+        for task in tasks.iter().filter(|_| !chosen.is_empty()) {
+            for kernel in task.variants.iter().flat_map(Variant::kernels) {
+                let kernel = id("kernel", kernel.0, self.kernels)?;
+                let writes = |(buffer, arg): (&Parameter, &Arg)| match arg.source {
+                    Source::State { state, field } => {
+                        matches!(buffer.access, Access::Write) && chosen.contains(&(state, field))
+                    }
+                    _ => false,
+                };
+                if kernel.buffers.iter().zip(&task.args).any(writes) {
+                    return Err(Problem::Shape { expected: "behind the step that writes what places are chosen of" });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the places that are put one behind the other for an item of a task, at most.
+    pub(in crate::program) fn chosen_bytes(&self, task: &Task) -> u64 {
+        let bytes = |arg: &Arg| match arg.source {
+            Source::Chosen { state, field, choice, .. } => {
+                let field = self.plan.states.get(state as usize)?.fields.get(field as usize)?;
+                let places =
+                    choice.most().min(self.plan.context_length.into()).next_multiple_of(ATTENTION_BLOCK.into());
+                Some(field.row_bytes()?.checked_mul(places)?.next_multiple_of(LINE_BYTES))
+            }
+            _ => Some(0),
+        };
+        task.args.iter().map(bytes).fold(0, |sum, bytes| sum.saturating_add(bytes.unwrap_or(u64::MAX)))
+    }
+}
