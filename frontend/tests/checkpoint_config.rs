@@ -222,6 +222,9 @@ fn keys_and_tensors_are_the_converters() {
     ];
     // What the converter keeps in f32, and golden files that it did not write have in f16; and what graphs make f32 of, as it is written.
     const SINGLE: [&str; 3] = ["ffn_gate_inp.weight", "indexer.proj.weight", "ple_conv1d.weight"];
+    // Norms whose weights are a number of the configuration, which converters write as often as a head is long.
+    const CONSTANT: [(&str, &str); 2] =
+        [("muse-glimmer", "attn_q_norm.weight"), ("muse-glimmer", "attn_k_norm.weight")];
     // What says that there is none.
     const NONE: [(&str, &str); 4] = [
         ("rope.scaling.type", "\"none\""),
@@ -274,7 +277,8 @@ fn keys_and_tensors_are_the_converters() {
             all.sort();
             all
         };
-        let (found, right) = (tensors(&ours), tensors(&theirs));
+        let (found, mut right) = (tensors(&ours), tensors(&theirs));
+        right.retain(|(tensor, ..)| !CONSTANT.iter().any(|(of, end)| *of == name && tensor.ends_with(end)));
         let differs = found
             .iter()
             .filter(|tensor| !right.contains(tensor))
@@ -312,7 +316,7 @@ fn keys_and_tensors_are_the_converters() {
         count += 1;
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(count, 50);
+    assert!(count >= 62);
 }
 
 /// MiMo-V2 of two layers, the second with a window and twice as many key heads: sizes of all rows of queries, keys and values of both.

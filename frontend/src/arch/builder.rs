@@ -282,6 +282,19 @@ impl<'a> Builder<'a> {
         self.typed(x)
     }
 
+    /// Rows of the table `name`, which has one for each position of the context, for the step's positions.
+    pub fn position_rows(&mut self, name: &str) -> Result<ValueId, ArchError> {
+        const BLOCK: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
+        let rows = self.hyper.context_length;
+        if !rows.is_multiple_of(BLOCK) {
+            let limit = format!("a multiple of {BLOCK}, as there is a row of {name} for each position of whole blocks");
+            return Err(self.refused("context_length", rows, &limit));
+        }
+        let table = self.weight(name, &[rows, self.hyper.embedding_length])?;
+        let x = self.graph.embed(self.step.pos, table);
+        self.typed(x)
+    }
+
     /// `x` times a factor.
     pub fn scale(&mut self, x: ValueId, factor: f64) -> Result<ValueId, ArchError> {
         if factor == 1.0 {

@@ -19,6 +19,8 @@ pub(super) enum HeadNorm {
     Heads,
     /// Of every head, before RoPE, in files that have the weights.
     Optional,
+    /// Of every head, before RoPE, with a weight in files that have one.
+    OrPlain,
     /// Of every head, behind RoPE.
     AfterRope,
     /// Of all heads of a row as one, before RoPE.
@@ -95,6 +97,8 @@ pub(super) struct Style {
     pub ffn_norm: &'static str,
     /// Norms of what attention and the feed-forward network give, before it is added.
     pub post_norms: Option<[&'static str; 2]>,
+    /// What these add to the mean square, where it is not what other norms do.
+    pub post_eps: Option<f64>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
     pub fused_gate: bool,
     /// How gates weight.
@@ -103,6 +107,10 @@ pub(super) struct Style {
     pub ungated: Option<Unary>,
     /// Whether embeddings are multiplied by the root of their length.
     pub root_embedding: bool,
+    /// Whether they go through an RMS norm without a weight.
+    pub normed_embedding: bool,
+    /// Whether each position has a row of a table (`position_embd`), which is added to them.
+    pub learned_positions: bool,
     /// Whether a number of each token weights its shared expert.
     pub gated_shared: bool,
     /// Whether routed and shared experts count half each.
@@ -125,10 +133,13 @@ impl Style {
         parallel: false,
         ffn_norm: "ffn_norm",
         post_norms: None,
+        post_eps: None,
         fused_gate: false,
         gate: GateAttrs::plain(Activation::Silu),
         ungated: None,
         root_embedding: false,
+        normed_embedding: false,
+        learned_positions: false,
         gated_shared: false,
         halved: false,
     };
@@ -141,6 +152,13 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     let mut x = b.embed()?;
     if style.root_embedding {
         x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
+    }
+    if style.normed_embedding {
+        x = b.plain_norm(x)?;
+    }
+    if style.learned_positions {
+        let rows = b.position_rows("position_embd.weight")?;
+        x = b.add(rows, x)?;
     }
     for layer in b.layers() {
         if style.parallel && !b.has(&format!("blk.{layer}.{}.weight", style.ffn_norm)) {
@@ -165,7 +183,7 @@ fn beside(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Resul
 pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.attn_norm.weight"))? } else { x };
     let y = attention_of(b, layer, h, style)?;
-    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm))
+    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm), style)
 }
 
 /// Whether a layer rotates queries and keys.
@@ -215,6 +233,11 @@ pub(super) fn attention_to(
         let before = match style.head_norm {
             HeadNorm::Heads => true,
             HeadNorm::Optional => b.has(&norm),
+            HeadNorm::OrPlain if b.has(&norm) => true,
+            HeadNorm::OrPlain => {
+                x = b.plain_norm(x)?;
+                false
+            }
             HeadNorm::Each if b.has(&norm) => {
                 x = b.norm_of_each(x, &norm, [heads, facts.key_length])?;
                 false
@@ -286,9 +309,11 @@ pub(super) fn add(
     x: ValueId,
     mut y: ValueId,
     norm: Option<&str>,
+    style: &Style,
 ) -> Result<ValueId, ArchError> {
     if let Some(norm) = norm {
-        y = b.rms_norm(y, &format!("blk.{layer}.{norm}.weight"), b.hyper.embedding_length)?;
+        let eps = style.post_eps.unwrap_or(b.hyper.norm_eps);
+        y = b.rms_norm_of(y, &format!("blk.{layer}.{norm}.weight"), b.hyper.embedding_length, eps)?;
     }
     b.add(y, x)
 }
@@ -358,14 +383,14 @@ fn feed_forward_of(
                 ((routed, Some(with_shared)), None) => b.add(routed, with_shared),
                 ((routed, Some(shared)), Some(_)) => {
                     let y = b.add(routed, shared)?;
-                    add(b, layer, x, y, norm)
+                    add(b, layer, x, y, norm, style)
                 }
-                ((routed, None), _) => add(b, layer, x, routed, norm),
+                ((routed, None), _) => add(b, layer, x, routed, norm, style),
             }
         }
         None => {
             let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style)?;
-            add(b, layer, x, y, norm)
+            add(b, layer, x, y, norm, style)
         }
     }
 }

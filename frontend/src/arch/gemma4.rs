@@ -73,7 +73,7 @@ fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId
         let routed = b.rms_norm(routed, &name("post_ffw_norm_2"), width)?;
         y = b.add(y, routed)?;
     }
-    add(b, layer, x, y, STYLE.post_norms.map(|[_, norm]| norm))
+    add(b, layer, x, y, STYLE.post_norms.map(|[_, norm]| norm), &STYLE)
 }
 
 /// What the experts of the stream `x` make of it; they are chosen by the stream itself, normalised.
@@ -119,5 +119,5 @@ fn layer_input(
     let gate = b.linear(x, &name("inp_gate"), width, length, Bias::Optional)?;
     let y = b.gated(gate, own, &GELU)?;
     let y = b.linear(y, &name("proj"), length, width, Bias::Optional)?;
-    add(b, layer, x, y, Some("post_norm"))
+    add(b, layer, x, y, Some("post_norm"), &STYLE)
 }

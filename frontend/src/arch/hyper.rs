@@ -387,6 +387,19 @@ pub(super) enum Parts {
     /// A layer is one part alone: a network where it has the width of one (`feed_forward_length`), else attention where it has key heads, else
     /// it has a recurrent state.
     One,
+    /// A layer without heads (`attention.head_count`) has no attention; with heads and without key heads it has a matrix in its place. Without a width it
+    /// has no network.
+    Fewer,
+}
+
+impl Parts {
+    /// Whether layers may have neither heads nor a network.
+    fn lack_both(self) -> bool {
+        match self {
+            Parts::All | Parts::Keyless => false,
+            Parts::One | Parts::Fewer => true,
+        }
+    }
 }
 
 /// Whether layers have RoPE. Where they have none, its keys say nothing, and are not read.
@@ -810,7 +823,7 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
     // Models without any attention have no heads.
-    let least = u64::from(keys.defaults.parts != Parts::One);
+    let least = u64::from(!keys.defaults.parts.lack_both());
     let heads = keys.per_layer("attention.head_count", count, least, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
     let least = u64::from(keys.defaults.parts == Parts::All);
@@ -827,7 +840,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
     let scale = keys.float("attention.scale", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let scale = if scale == 0.0 { keys.defaults.attention_scale } else { scale };
     let experts = experts(keys, count)?;
-    let least = u64::from(experts.is_none() && keys.defaults.parts != Parts::One);
+    let least = u64::from(experts.is_none() && !keys.defaults.parts.lack_both());
     let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
@@ -853,7 +866,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
             recurrent: match keys.defaults.parts {
-                Parts::All => false,
+                Parts::All | Parts::Fewer => false,
                 Parts::Keyless => kv_heads == 0,
                 Parts::One => kv_heads == 0 && feed_forward == 0,
             },

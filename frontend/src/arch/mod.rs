@@ -29,6 +29,7 @@
 mod absorbed;
 mod afmoe;
 mod arcee;
+mod bailingmoe;
 mod bailingmoe2;
 mod bailingmoe3;
 mod builder;
@@ -36,6 +37,7 @@ mod chatglm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
+mod deci;
 mod decoder;
 mod deepseek;
 mod deepseek2;
@@ -46,6 +48,7 @@ mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
+mod exaone;
 mod exaone4;
 mod exaone_moe;
 mod falcon_h1;
@@ -57,6 +60,7 @@ mod glm4;
 mod glm4moe;
 mod glm5_next;
 mod glm_dsa;
+mod gpt2;
 mod gpt_oss;
 mod granite;
 mod granitehybrid;
@@ -66,6 +70,7 @@ mod hunyuan_moe;
 mod hy_v3;
 mod hyper;
 mod internlm2;
+mod jais2;
 mod kda;
 mod kimi_linear;
 mod laguna;
@@ -73,6 +78,7 @@ mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod maincoder;
 mod mamba2;
 mod mimo2;
 mod minicpm;
@@ -81,16 +87,20 @@ mod minimax_m3;
 mod mistral3;
 mod mistral4;
 mod mla;
+mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
 mod olmo2;
 mod olmoe;
+mod orion;
+mod pangu_embed;
 mod phi2;
 mod phi3;
 mod phimoe;
 mod qwen2;
 mod qwen2moe;
+mod qwen2vl;
 mod qwen3;
 mod qwen35;
 mod qwen35moe;
@@ -103,10 +113,12 @@ mod seed_oss;
 mod smollm3;
 mod ssm;
 mod stablelm;
+mod starcoder;
 mod starcoder2;
 mod step35;
 mod streams;
 mod weights;
+mod xverse;
 
 use ixc_ir::graph::{Module, ValueId};
 use ixc_ir::plan::Pooling;
@@ -205,6 +217,18 @@ pub static ARCHITECTURES: &[Architecture] = &[
     glm5_next::ARCHITECTURE,
     bailingmoe3::ARCHITECTURE,
     qwen4exp::ARCHITECTURE,
+    qwen2vl::ARCHITECTURE,
+    muse_glimmer::ARCHITECTURE,
+    exaone::ARCHITECTURE,
+    pangu_embed::ARCHITECTURE,
+    xverse::ARCHITECTURE,
+    orion::ARCHITECTURE,
+    jais2::ARCHITECTURE,
+    maincoder::ARCHITECTURE,
+    bailingmoe::ARCHITECTURE,
+    deci::ARCHITECTURE,
+    gpt2::ARCHITECTURE,
+    starcoder::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -18,10 +18,10 @@ const COUNTS: [(&str, &[&str]); 10] = [
         "context_length",
         &["max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "seq_length"],
     ),
-    ("embedding_length", &["hidden_size"]),
+    ("embedding_length", &WIDTH),
     ("feed_forward_length", &["intermediate_size"]),
-    ("attention.head_count", &["num_attention_heads"]),
-    ("attention.head_count_kv", &["num_key_value_heads", "num_attention_heads"]),
+    ("attention.head_count", &HEADS),
+    ("attention.head_count_kv", &["num_key_value_heads", HEADS[0], HEADS[1]]),
     ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
     ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
     ("expert_group_count", &["n_group"]),
@@ -29,6 +29,9 @@ const COUNTS: [(&str, &[&str]); 10] = [
 ];
 /// What configurations call their number of layers.
 const LAYERS: [&str; 3] = ["num_hidden_layers", "n_layer", "num_layers"];
+/// And the width of their residual stream, and their query heads.
+const WIDTH: [&str; 2] = ["hidden_size", "n_embd"];
+const HEADS: [&str; 2] = ["num_attention_heads", "n_head"];
 /// Most layers, of each of which some keys have an element.
 const MAX_LAYERS: u32 = 1 << 16;
 /// Longest head whose frequencies are divided.
@@ -443,8 +446,8 @@ fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
     if let Some(length) = config.count(&["head_dim"])? {
         return Ok(length.into());
     }
-    let heads = config.require(&["num_attention_heads"])?;
-    let width = config.require(&["hidden_size"])?;
+    let heads = config.require(&HEADS)?;
+    let width = config.require(&WIDTH)?;
     Ok(u64::from(width.checked_div(heads).unwrap_or(0)))
 }
 
@@ -452,7 +455,7 @@ fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
 fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     let config = keys.config;
     let count = |keys: &[&str]| Ok::<_, CheckpointError>(u64::from(config.count(keys)?.unwrap_or(0)));
-    let heads = count(&["num_attention_heads"])?;
+    let heads = count(&HEADS)?;
     Ok(Sizes {
         layers: keys.number_of("block_count").unwrap_or(0),
         layer_kv_heads: 0,
@@ -462,7 +465,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         head_dim: head_dim(config)?,
         still: count(&["qk_nope_head_dim"])?,
         value: count(&["v_head_dim"])?,
-        width: count(&["hidden_size"])?,
+        width: count(&WIDTH)?,
         expert_width: keys.number_of("expert_feed_forward_length").unwrap_or(0),
         key_heads: count(&["linear_num_key_heads"])?,
         value_heads: count(&["linear_num_value_heads"])?,

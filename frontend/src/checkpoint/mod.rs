@@ -64,7 +64,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 24] = [
+const OTHER_PARTS: [&str; 26] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -74,6 +74,8 @@ const OTHER_PARTS: [&str; 24] = [
     "model.multi_modal_projector.",
     "audio_tower.",
     "model.audio_tower.",
+    "model.vision_adapter.",
+    "model.vision_projection.",
     "model.embed_vision.",
     "model.embed_audio.",
     "mtp.",

@@ -138,6 +138,11 @@ pub(super) fn key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(neighbours(x, s.kv_heads)?)
 }
 
+/// Keys of a layer with heads of its own number.
+pub(super) fn key_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(neighbours(x, s.layer_kv_heads)?)
+}
+
 /// A matrix of gates, then up, or one for each expert: dimension `-2` in halves.
 pub(super) fn gate_up(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let dim = x.rank().checked_sub(2)?;
@@ -205,6 +210,17 @@ pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let behind = q.checked_add(k)?;
     let part = |from, len| x.clone().slice(0, from, len);
     parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
+}
+
+/// The same of models whose pairs of RoPE lie half a head apart, and side by side in GGUF files.
+pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
+    let part = |from, len| x.clone().slice(0, from, len);
+    parts([
+        ("q", part(0, q).and_then(|x| neighbours(x, s.heads))),
+        ("k", part(q, k).and_then(|x| neighbours(x, s.kv_heads))),
+        ("v", part(q.checked_add(k)?, k)),
+    ])
 }
 
 /// The same, where values are of another length and layers differ in key heads; or an equal part of each.

@@ -32,6 +32,8 @@ from models import temperature_length, with_llama4_lengths, without_windows
 TOKENS = 48
 # Matrices that the converter keeps in f32, and some golden files that it did not write have in f16.
 SINGLE = ["ffn_gate_inp", "indexer.proj"]
+# Folders as the hub has them, of which the converter makes no files that can be compared: it lacks a key that llama.cpp wants, or asks for a class of theirs.
+LACKING = ["exaone", "pangu-embedded", "orion", "maincoder"]
 # Of the interpreter's logits, which are those of the file but for the order of sums.
 NEAR = 1e-9
 
@@ -82,7 +84,7 @@ def compare(name, arguments, scratch):
         describe(folder, arguments.describe / f"{name}.json")
     gguf = scratch / f"{name}.gguf"
     llama_cpp, rewritten = arguments.llama_cpp.resolve(), golden.MODELS[name][3]
-    if isinstance(rewritten, golden.ByHand) and name not in HUB:
+    if isinstance(rewritten, golden.ByHand) and (name not in HUB or name in LACKING):
         as_converted = dataclasses.replace(rewritten, single=[*rewritten.single, *SINGLE])
         golden.write_by_hand(llama_cpp, gguf, name, as_converted, model.float(), model.config)
     else:

@@ -179,4 +179,101 @@ def glm5_next(config, tensors):
     return own, made
 
 
-HUB = {"step35": step35, "glm5-next": glm5_next, "deepseek": deepseek, "minicpm": minicpm, "internlm2": internlm2, "chatglm": chatglm}
+EXAONE = {
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    **{f"self_attn.{part}_proj": f"attn.attention.{part}_proj" for part in "qkv"},
+    "self_attn.o_proj": "attn.attention.out_proj",
+    "mlp.gate_proj": "mlp.c_fc_0",
+    "mlp.up_proj": "mlp.c_fc_1",
+    "mlp.down_proj": "mlp.c_proj",
+}
+
+
+def exaone(config, tensors):
+    """EXAONE 3 and 3.5."""
+    config |= {"model_type": "exaone", "architectures": ["ExaoneForCausalLM"], "activation_function": config.pop("hidden_act")}
+    config |= {"num_layers": config.pop("num_hidden_layers"), "layer_norm_epsilon": config.pop("rms_norm_eps")}
+    made = {
+        "transformer.wte.weight": tensors["model.embed_tokens.weight"],
+        "transformer.ln_f.weight": tensors["model.norm.weight"],
+        "lm_head.weight": tensors["lm_head.weight"],
+    }
+    for layer in range(config["num_layers"]):
+        for part, own in EXAONE.items():
+            made[f"transformer.h.{layer}.{own}.weight"] = tensors[f"model.layers.{layer}.{part}.weight"]
+    return config, made
+
+
+def nemotron_nas(config, tensors):
+    """Nemotrons of which parts were taken away: what each layer has left."""
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    blocks = []
+    for attention, network in config.pop("parts"):
+        whole = attention == "attention"
+        blocks.append(
+            {
+                "attention": {"n_heads_in_group": heads // kv_heads if whole else None, "no_op": attention == "none", "replace_with_linear": attention == "linear"},
+                # Of which the code makes the width: two thirds, whole 256s.
+                "ffn": {"ffn_mult": 1.5 * config["intermediate_size"] / config["hidden_size"] if network else None, "no_op": not network, "replace_with_linear": False},
+            }
+        )
+    for key in ["intermediate_size", "num_key_value_heads"]:
+        config[key] = None
+    linear = {f"model.layers.{layer}.self_attn.o_proj" for layer, block in enumerate(blocks) if block["attention"]["replace_with_linear"]}
+    names = {name: name.replace("o_proj", "linear_attn") if name.removesuffix(".weight") in linear else name for name in tensors}
+    config |= {"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"], "block_configs": blocks}
+    return config, {names[name]: tensor for name, tensor in tensors.items()}
+
+
+def ling(config, tensors):
+    """Ling 1: one matrix of queries, keys and values."""
+    config |= {"model_type": "bailing_moe", "architectures": ["BailingMoeForCausalLM"], "norm_head": False}
+    config |= {"num_experts": config.pop("n_routed_experts"), "num_shared_experts": config.pop("n_shared_experts")}
+    del config["scoring_func"]
+    made = {}
+    for name, tensor in tensors.items():
+        stem, attention, part = name.partition("self_attn.")
+        if name == "model.embed_tokens.weight":
+            made["model.word_embeddings.weight"] = tensor
+        elif part == "q_proj.weight":
+            parts = [tensors[f"{stem}self_attn.{part}_proj.weight"] for part in "qkv"]
+            made[f"{stem}attention.query_key_value.weight"] = torch.cat(parts)
+        elif part == "o_proj.weight":
+            made[f"{stem}attention.dense.weight"] = tensor
+        elif not attention:
+            made[name] = tensor
+    return config, made
+
+
+def typed(model_type):
+    """A folder whose tensors have the names that transformers' class gives them."""
+    return lambda config, tensors: (config | {"model_type": model_type}, tensors)
+
+
+def maincoder(config, tensors):
+    """Maincoder: pairs of RoPE lie side by side."""
+
+    def turned(name, tensor):
+        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"], "query_layernorm": 1, "key_layernorm": 1}.get(name.split(".")[-2])
+        return tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape) if heads else tensor
+
+    names = {name: name.replace("query_layernorm", "q_norm").replace("key_layernorm", "k_norm") for name in tensors}
+    return config | {"model_type": "maincoder"}, {names[name]: turned(name, tensor) for name, tensor in tensors.items()}
+
+
+HUB = {
+    "pangu-embedded": typed("PanguEmbedded"),
+    "xverse": typed("xverse"),
+    "orion": typed("orion"),
+    "maincoder": maincoder,
+    "exaone": exaone,
+    "deci": nemotron_nas,
+    "bailingmoe": ling,
+    "step35": step35,
+    "glm5-next": glm5_next,
+    "deepseek": deepseek,
+    "minicpm": minicpm,
+    "internlm2": internlm2,
+    "chatglm": chatglm,
+}

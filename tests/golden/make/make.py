@@ -89,6 +89,8 @@ def as_converter_knows(parameters):
     """Changes a configuration to what the converter knows."""
     for key, words in OLD_WORDS.get(parameters["model_type"], {}).items():
         parameters[key] = [words.get(word, word) for word in parameters[key]]
+    if parameters["model_type"] == "gpt2":
+        parameters["n_ctx"] = parameters["n_positions"]
     if parameters["model_type"] == "cohere2":
         parameters["rotary_pct"] = 1.0
     if parameters["model_type"] == "nemotron_h":

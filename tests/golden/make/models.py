@@ -55,6 +55,9 @@ from transformers import Ministral3Config, Ministral3ForCausalLM, Mistral4Config
 from transformers import NemotronConfig, NemotronForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM
 from transformers import PhiConfig, PhiForCausalLM, PhimoeConfig, PhimoeForCausalLM
 from transformers import StableLmConfig, StableLmForCausalLM, Starcoder2Config, Starcoder2ForCausalLM
+from transformers import Jais2Config, Jais2ForCausalLM, MuseGlimmerConfig, MuseGlimmerForConditionalGeneration
+from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTBigCodeForCausalLM
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from transformers import DeepseekV32Config, DeepseekV32ForCausalLM, GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
@@ -238,7 +241,12 @@ KDA_NAMES = [
     (r"self_attn\.g_([ab])_proj\b", r"ssm_g_\1"),
     (r"self_attn\.forget_gate\.dt_bias", "ssm_dt.bias"),
 ]
-ENDS = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+ENDS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "model.norm.bias": "output_norm.bias",
+    "lm_head.weight": "output.weight",
+}
 
 
 def by_names(parameters, config, names, parts):
@@ -475,12 +483,15 @@ class DeepseekExperts(torch.nn.Module):
             return network(type(config)(**config.to_dict() | {"intermediate_size": width}))
 
         self.used = config.num_experts_per_tok
+        self.normalised = getattr(config, "norm_topk_prob", False)
         self.gate = torch.nn.Linear(config.hidden_size, config.n_routed_experts, bias=False)
         self.experts = torch.nn.ModuleList(of(config.moe_intermediate_size) for _ in range(config.n_routed_experts))
         self.shared_experts = of(config.moe_intermediate_size * config.n_shared_experts)
 
     def forward(self, x):
         weights, ids = self.gate(x).softmax(-1).topk(self.used)
+        if self.normalised:
+            weights = weights / weights.sum(-1, keepdim=True)
         weights = torch.zeros_like(self.gate(x)).scatter(-1, ids, weights)
         routed = sum(expert(x) * weights[..., i : i + 1] for i, expert in enumerate(self.experts))
         return routed + self.shared_experts(x)
@@ -493,6 +504,101 @@ class DeepseekForCausalLM(LlamaForCausalLM):
         super().__init__(config)
         for layer in self.model.layers[config.first_k_dense_replace :]:
             layer.mlp = DeepseekExperts(config, layer)
+
+
+class LayerNormed(LlamaForCausalLM):
+    """Llama with layer norms (Orion, which transformers has not)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        norm = lambda: torch.nn.LayerNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.model.norm = norm()
+        for layer in self.model.layers:
+            layer.input_layernorm, layer.post_attention_layernorm = norm(), norm()
+
+
+class InPlaceOfAttention(torch.nn.Module):
+    """A matrix where a layer has no attention, or nothing."""
+
+    def __init__(self, config, kind):
+        super().__init__()
+        self.o_proj = torch.nn.Linear(config.hidden_size, config.hidden_size, bias=False) if kind == "linear" else None
+
+    def forward(self, hidden_states, **_):
+        return (self.o_proj(hidden_states) if self.o_proj else torch.zeros_like(hidden_states)), None
+
+
+class WithoutNetwork(torch.nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x)
+
+
+class FewerParts(LlamaForCausalLM):
+    """Llama of which layers lack parts (Nemotron's of 51 billion parameters and more, which transformers has not): `parts` says which each has."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer, (attention, network) in zip(self.model.layers, config.parts):
+            if attention != "attention":
+                layer.self_attn = InPlaceOfAttention(config, attention)
+            if attention == "none":
+                layer.input_layernorm = torch.nn.Identity()
+            if not network:
+                layer.mlp, layer.post_attention_layernorm = WithoutNetwork(), torch.nn.Identity()
+
+
+def plain_keys(config):
+    """Keys of decoders without experts."""
+    return {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.dimension_count": config.head_dim,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+    }
+
+
+def plain_tensors(parameters, config):
+    return by_names(parameters, config, NAMES, {})
+
+
+def neighbours(data, heads):
+    """Rows of heads, whose pairs lie half a head apart, so that they lie side by side."""
+    return data.reshape(heads, 2, -1, *data.shape[1:]).swapaxes(1, 2).reshape(data.shape)
+
+
+def orion_keys(config):
+    keys = plain_keys(config)
+    return keys | {"attention.layer_norm_epsilon": keys.pop("attention.layer_norm_rms_epsilon")}
+
+
+def maincoder_tensors(parameters, config):
+    names = [*NAMES, (r"self_attn\.query_layernorm\b", "attn_q_norm"), (r"self_attn\.key_layernorm\b", "attn_k_norm")]
+    tensors = by_names(parameters, config, names, {})
+    heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads, "attn_q_norm.weight": 1, "attn_k_norm.weight": 1}
+    return {name: neighbours(data, heads[name.split(".", 2)[-1]]) if name.split(".", 2)[-1] in heads else data for name, data in tensors.items()}
+
+
+def deci_keys(config):
+    heads = [0 if attention == "none" else config.num_attention_heads for attention, _ in config.parts]
+    return plain_keys(config) | {
+        "attention.head_count": heads,
+        "attention.head_count_kv": [config.num_key_value_heads if attention == "attention" else 0 for attention, _ in config.parts],
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "feed_forward_length": [config.intermediate_size if network else 0 for _, network in config.parts],
+    }
+
+
+def deci_tensors(parameters, config):
+    heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
+    turned = lambda name, data: neighbours(data, heads[name.split(".", 2)[-1]]) if name.split(".", 2)[-1] in heads else data
+    return {name: turned(name, data) for name, data in plain_tensors(parameters, config).items()}
 
 
 # What most have: two layers, two query heads for one of keys, no token of special meaning.
@@ -758,6 +864,18 @@ QWEN4EXP = dict(
     rope_parameters=SECTIONS | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
     bos_token_id=None,
     eos_token_id=5,
+    pad_token_id=None,
+)
+
+GPT2 = dict(
+    vocab_size=64,
+    n_positions=160,
+    n_embd=64,
+    n_layer=2,
+    n_head=4,
+    n_inner=256,
+    bos_token_id=None,
+    eos_token_id=None,
     pad_token_id=None,
 )
 
@@ -1631,4 +1749,85 @@ MODELS = {
     # All positions are chosen; then most are behind those that are, by fours.
     "qwen4exp": (Qwen4ExpTextConfig(**QWEN4EXP), Qwen4ExpForCausalLM, ROUNDED, None),
     "qwen4exp-chosen": (Qwen4ExpTextConfig(**QWEN4EXP | {"indexer_budget": 32}), Qwen4ExpForCausalLM, CHOSEN, None),
+    "qwen2vl": (
+        Qwen2_5_VLConfig(
+            text_config=SMALL | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}},
+            vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64},
+            tie_word_embeddings=False,
+        ),
+        Qwen2_5_VLForConditionalGeneration,
+        ROUNDED,
+        None,
+    ),
+    # Norms behind blocks add less to the mean square than others.
+    "muse-glimmer": (
+        MuseGlimmerConfig(
+            text_config=WINDOWED
+            | {
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+                "layer_rope_theta": None,
+                "rms_norm_eps": 1e-2,
+                "post_norm_eps": 1e-8,
+                "qk_scale_factor": 1.25,
+                "output_multiplier": 0.25,
+                "final_logit_softcapping": 3.0,
+            },
+            vision_config={"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2},
+        ),
+        MuseGlimmerForConditionalGeneration,
+        # Queries are multiplied, so scores are larger than elsewhere, and so is what rounds keys.
+        1e-6,
+        None,
+    ),
+    "exaone": (LlamaConfig(**SMALL), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, plain_tensors)),
+    # What attention gives has a bias, as queries, keys and values have.
+    "pangu-embedded": (LlamaConfig(**SMALL, attention_bias=True), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, plain_tensors, architecture="pangu-embedded")),
+    "xverse": (LlamaConfig(**SMALL), LlamaForCausalLM, ROUNDED, renamed("xverse")),
+    "orion": (LlamaConfig(**SMALL), LayerNormed, ROUNDED, ByHand(orion_keys, plain_tensors)),
+    "jais2": (Jais2Config(**SMALL), Jais2ForCausalLM, ROUNDED, None),
+    "maincoder": (HunYuanDenseV1Config(**SMALL, head_dim=16), HunYuanDenseV1ForCausalLM, ROUNDED, ByHand(plain_keys, maincoder_tensors)),
+    # As deepseek, with weights that are normalised.
+    "bailingmoe": (
+        LlamaConfig(
+            **SMALL
+            | {
+                "intermediate_size": 48,
+                "moe_intermediate_size": 16,
+                "n_shared_experts": 2,
+                "n_routed_experts": 6,
+                "num_experts_per_tok": 3,
+                "first_k_dense_replace": 0,
+                "scoring_func": "softmax",
+                "norm_topk_prob": True,
+            }
+        ),
+        DeepseekForCausalLM,
+        ROUNDED,
+        renamed("bailingmoe", expert_weights_norm=True, expert_gating_func=None),
+    ),
+    # A layer whole, one with a matrix for attention, one without attention, one without a network, and one of nothing.
+    "deci": (
+        LlamaConfig(
+            **SMALL
+            | {
+                "hidden_size": 32,
+                "num_hidden_layers": 6,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 1,
+                # The least that the model's code makes.
+                "intermediate_size": 256,
+                "parts": [["attention", True], ["linear", True], ["none", True], ["attention", False], ["none", False], ["attention", True]],
+            }
+        ),
+        FewerParts,
+        ROUNDED,
+        ByHand(deci_keys, deci_tensors),
+    ),
+    "gpt2": (GPT2Config(**GPT2, tie_word_embeddings=False), GPT2LMHeadModel, ROUNDED, None),
+    "starcoder": (
+        GPTBigCodeConfig(**GPT2, tie_word_embeddings=True, activation_function="gelu_pytorch_tanh", multi_query=True),
+        GPTBigCodeForCausalLM,
+        ROUNDED,
+        None,
+    ),
 }

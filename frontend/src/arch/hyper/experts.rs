@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::RouteScore;
 
 use super::keys::Keys;
-use super::{Experts, MAX_COUNT, MAX_WIDTH, Parts};
+use super::{Experts, MAX_COUNT, MAX_WIDTH};
 use crate::gguf::GgufError;
 
 /// The keys about experts, before they are given to layers.
@@ -49,7 +49,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         };
     }
     // Layers without experts may have zeros.
-    let least = u64::from(keys.defaults.parts != Parts::One);
+    let least = u64::from(!keys.defaults.parts.lack_both());
     let used = keys.per_layer("expert_used_count", layers, least, count)?;
     let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
     let feed_forward = keys.per_layer("expert_feed_forward_length", layers, least, MAX_WIDTH)?;

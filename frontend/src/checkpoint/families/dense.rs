@@ -2,7 +2,7 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, plain, plus_one, query_key_value, row, rule, skip};
+use super::super::names::{Rule, TURNED, plain, plus_one, query_key_value, row, rule, skip, transposed};
 use super::{Family, USUAL, base_by_alpha};
 
 pub(super) static ROWS: &[Family] = &[
@@ -67,6 +67,65 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[NEMOTRON],
         activations: &["relu2"],
         defaults: r#"{"max_position_embeddings": 4096, "norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gpt2"],
+        architecture: "gpt2",
+        keys: gpt_2,
+        tensors: &[TRANSPOSED, GPT_2],
+        single: &["position_embd.weight"],
+        defaults: r#"{"n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "layer_norm_epsilon": 1e-5,
+            "activation_function": "gelu_new", "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gpt_bigcode"],
+        architecture: "starcoder",
+        keys: |keys| {
+            gpt_2(keys)?;
+            keys.refuse("multi_query", |value| value.as_bool() != Some(true), "true")?;
+            keys.put("attention.head_count_kv", 1u32);
+            Ok(())
+        },
+        tensors: &[GPT_2],
+        single: &["position_embd.weight"],
+        defaults: r#"{"n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "layer_norm_epsilon": 1e-5,
+            "activation_function": "gelu_pytorch_tanh", "multi_query": true, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["PanguEmbedded"],
+        architecture: "pangu-embedded",
+        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["xverse"],
+        architecture: "xverse",
+        tensors: &[TURNED],
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["orion"],
+        architecture: "orion",
+        // Its norms are layer norms, whatever the key is called.
+        keys: |keys| keys.number("attention.layer_norm_epsilon", &["rms_norm_eps"]),
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["maincoder"],
+        architecture: "maincoder",
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["jais2"],
+        architecture: "jais2",
+        activations: &["relu2"],
+        defaults: r#"{"max_position_embeddings": 8192, "layer_norm_eps": 1e-5}"#,
         ..USUAL
     },
     Family {
@@ -199,6 +258,41 @@ static PHI_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
+
+/// GPT-2, and SantaCoder and StarCoder after it.
+static GPT_2: &[Rule] = &[
+    rule("model.wte", "token_embd", plain),
+    rule("model.wpe", "position_embd", plain),
+    rule("model.ln_f", "output_norm", plain),
+    rule("model.h.{L}.ln_1", "blk.{L}.attn_norm", plain),
+    rule("model.h.{L}.ln_2", "blk.{L}.ffn_norm", plain),
+    rule("model.h.{L}.attn.c_attn", "blk.{L}.attn_qkv", plain),
+    rule("model.h.{L}.attn.c_proj", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.mlp.c_fc", "blk.{L}.ffn_up", plain),
+    rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
+    rule("model.h.{L}.attn.bias", "", skip),
+    rule("model.h.{L}.attn.masked_bias", "", skip),
+];
+
+/// Its matrices, which are transposed.
+static TRANSPOSED: &[Rule] = &[
+    rule("model.h.{L}.attn.c_attn.weight", "blk.{L}.attn_qkv.weight", transposed),
+    rule("model.h.{L}.attn.c_proj.weight", "blk.{L}.attn_output.weight", transposed),
+    rule("model.h.{L}.mlp.c_fc.weight", "blk.{L}.ffn_up.weight", transposed),
+    rule("model.h.{L}.mlp.c_proj.weight", "blk.{L}.ffn_down.weight", transposed),
+];
+
+fn gpt_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let width = keys.config.require(&["n_embd"])?;
+    keys.put("feed_forward_length", keys.config.count(&["n_inner"])?.unwrap_or(width.saturating_mul(4)));
+    let known = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
+    let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !known.contains(&name));
+    keys.refuse("activation_function", other, &known.join(" or "))?;
+    for key in ["scale_attn_by_inverse_layer_idx", "add_cross_attention"] {
+        keys.refuse(key, |value| value.as_bool() == Some(true), "false")?;
+    }
+    keys.refuse("scale_attn_weights", |value| value.as_bool() == Some(false), "true")
+}
 
 fn chatglm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;

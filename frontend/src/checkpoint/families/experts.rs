@@ -5,7 +5,7 @@ use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
     POST_ATTENTION, Rule, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one,
-    query_key_value_of_layer, rule, transposed,
+    query_key_value_of_layer, rule, transposed, turned_query_key_value,
 };
 use super::dense::ERNIE;
 use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
@@ -85,6 +85,20 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "rope_theta": 5e5,
             "tie_word_embeddings": true, "moe_intermediate_size": 1536, "moe_num_experts": 64, "moe_k": 6, "moe_layer_interval": 1,
             "moe_layer_start_index": 1, "moe_num_shared_experts": 2}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["bailing_moe"],
+        architecture: "bailingmoe",
+        keys: |keys| {
+            keys.refuse("norm_head", |value| value.as_bool() == Some(true), "false")?;
+            keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            keys.count("expert_shared_count", &["num_shared_experts"])?;
+            keys.normalise(&["norm_topk_prob"])?;
+            keys.rotated_part(1.0)
+        },
+        tensors: &[LING],
         ..USUAL
     },
     Family {
@@ -289,6 +303,13 @@ static GPT_OSS: &[Rule] = &[
         Ok(ixc_ir::derived::Element::Mxfp4) => plain(s, x),
         _ => transposed(s, x),
     }),
+];
+
+/// Ling 1.
+static LING: &[Rule] = &[
+    rule("model.word_embeddings", "token_embd", plain),
+    rule("model.layers.{L}.attention.query_key_value.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value),
+    rule("model.layers.{L}.attention.dense", "blk.{L}.attn_output", plain),
 ];
 
 /// Ling 2.

@@ -2,7 +2,9 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::{Keys, Yarn, yarn_magnitude};
-use super::super::names::{POST_ATTENTION, Rule, TURNED, grouped, plain, rule, transposed, transposed_gate_up};
+use super::super::names::{
+    POST_ATTENTION, Rule, TURNED, grouped, key_of_layer, plain, plus_one, rule, skip, transposed, transposed_gate_up,
+};
 use super::{Family, USUAL};
 
 pub(super) static ROWS: &[Family] = &[
@@ -101,6 +103,36 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["muse_glimmer_text", "muse_glimmer"],
+        architecture: "muse-glimmer",
+        keys: muse_glimmer,
+        tensors: &[MUSE_GLIMMER, TURNED],
+        defaults: r#"{"hidden_size": 6656, "intermediate_size": 19968, "num_hidden_layers": 52, "num_attention_heads": 32,
+            "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 2048,
+            "final_logit_softcapping": 20.0, "qk_scale_factor": 3.87, "output_multiplier": 0.19611613513818404, "post_norm_eps": 1e-8}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["exaone"],
+        architecture: "exaone",
+        keys: |keys| {
+            keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
+            keys.refuse("activation_function", |value| value.as_str() != Some("silu"), "silu")?;
+            keys.rotated_part(1.0)
+        },
+        tensors: &[EXAONE],
+        defaults: r#"{"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5, "rope_theta": 1e4}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["nemotron-nas"],
+        architecture: "deci",
+        keys: nemotron_nas,
+        tensors: &[NEMOTRON_NAS, TURNED],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["minicpm"],
         architecture: "minicpm",
         keys: minicpm,
@@ -187,6 +219,37 @@ static AFMOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
+/// Muse Glimmer: gates on what attention gives, and norms on both sides of a block, whose weights multiply by one more.
+static MUSE_GLIMMER: &[Rule] = &[
+    rule("model.layers.{L}.input_layernorm.weight", "blk.{L}.attn_norm.weight", plus_one),
+    rule("model.layers.{L}.post_attention_layernorm.weight", "blk.{L}.post_attention_norm.weight", plus_one),
+    rule("model.layers.{L}.pre_feedforward_layernorm.weight", "blk.{L}.ffn_norm.weight", plus_one),
+    rule("model.layers.{L}.post_feedforward_layernorm.weight", "blk.{L}.post_ffw_norm.weight", plus_one),
+    rule("model.layers.{L}.self_attn.gate_proj", "blk.{L}.attn_gate", plain),
+];
+
+/// EXAONE 3 and 3.5.
+static EXAONE: &[Rule] = &[
+    rule("model.wte", "token_embd", plain),
+    rule("model.ln_f", "output_norm", plain),
+    rule("model.h.{L}.ln_1", "blk.{L}.attn_norm", plain),
+    rule("model.h.{L}.ln_2", "blk.{L}.ffn_norm", plain),
+    rule("model.h.{L}.attn.attention.q_proj", "blk.{L}.attn_q", plain),
+    rule("model.h.{L}.attn.attention.k_proj", "blk.{L}.attn_k", plain),
+    rule("model.h.{L}.attn.attention.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.h.{L}.attn.attention.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.attn.rotary.inv_freq", "", skip),
+    rule("model.h.{L}.mlp.c_fc_0", "blk.{L}.ffn_gate", plain),
+    rule("model.h.{L}.mlp.c_fc_1", "blk.{L}.ffn_up", plain),
+    rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
+];
+
+/// Nemotrons of Llama of which parts were taken away: a matrix in place of attention.
+static NEMOTRON_NAS: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.linear_attn", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_of_layer),
+];
+
 /// InternLM 2.
 static INTERNLM_2: &[Rule] = &[
     rule("model.tok_embeddings", "token_embd", plain),
@@ -253,6 +316,66 @@ fn llama_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         return Err(config.wrong("moe_layers", "others", format!("the last of every {step}")));
     }
     fourth_without_rope(keys)
+}
+
+fn muse_glimmer(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.number("logit_scale", &["output_multiplier"])?;
+    keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    keys.refuse("post_norm_eps", |value| value.as_f64() != Some(1e-8), "1e-8")?;
+    // Layers without a window have no RoPE, and the others one base.
+    let bases = keys.config.numbers("layer_rope_theta")?;
+    let kinds = keys.config.texts("layer_types")?;
+    if let (Some(bases), Some(kinds)) = (&bases, &kinds) {
+        let base = keys.rope_number("rope_theta")?.unwrap_or(10_000.0);
+        let right = |(found, kind): (&f64, &&str)| *found == if *kind == "sliding_attention" { base } else { 0.0 };
+        if bases.len() != kinds.len() || !bases.iter().zip(kinds).all(right) {
+            return Err(keys.config.wrong(
+                "layer_rope_theta",
+                "others",
+                "rope_theta in layers with a window, 0 in others",
+            ));
+        }
+    }
+    // Norms of heads have no weights here; in GGUF files that of queries is this number.
+    let scale = keys.config.number(&["qk_scale_factor"])?.unwrap_or(1.0);
+    let length = f64::from(keys.config.require(&["head_dim"])?);
+    keys.put("attention.scale", (scale / length.sqrt()) as f32);
+    keys.windows()
+}
+
+/// What each layer has left, and how wide its network is.
+fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    const BLOCKS: &str = "block_configs";
+    let config = keys.config;
+    let (all, width) = (config.require(&["num_attention_heads"])?, f64::from(config.require(&["hidden_size"])?));
+    let wrong = |found: &str| config.wrong(BLOCKS, found, "an object for each layer with \"attention\" and \"ffn\"");
+    let blocks = config.value(BLOCKS).and_then(|value| value.as_array()).ok_or_else(|| wrong("no array"))?;
+    if blocks.len() != config.require(&["num_hidden_layers"])? as usize {
+        return Err(wrong(&format!("{} objects", blocks.len())));
+    }
+    let (mut heads, mut kv_heads, mut widths) = (Vec::new(), Vec::new(), Vec::new());
+    for block in blocks {
+        let attention = block.get("attention").ok_or_else(|| wrong("one without attention"))?;
+        let network = block.get("ffn").ok_or_else(|| wrong("one without ffn"))?;
+        let group = attention.get("n_heads_in_group").and_then(|group| group.as_u64()).filter(|group| *group > 0);
+        let linear = attention.get("replace_with_linear").and_then(|flag| flag.as_bool()) == Some(true);
+        heads.push(if group.is_some() || linear { all } else { 0 });
+        kv_heads.push(group.map_or(0, |group| (u64::from(all) / group) as u32));
+        if network.get("replace_with_linear").and_then(|flag| flag.as_bool()) == Some(true) {
+            return Err(wrong("a matrix in place of a network"));
+        }
+        // As the model's code has it: two thirds, whole 256s.
+        let factor = network.get("ffn_mult").and_then(|factor| factor.as_f64()).unwrap_or(0.0);
+        widths.push((((2.0 * factor * width / 3.0) as u32).saturating_add(255)) / 256 * 256);
+    }
+    keys.put("attention.head_count", heads);
+    keys.put("attention.head_count_kv", kv_heads);
+    keys.put("feed_forward_length", widths);
+    for key in ["attention.key_length", "attention.value_length"] {
+        keys.put(key, config.count(&["head_dim"])?.unwrap_or(width as u32 / all.max(1)));
+    }
+    keys.rotated_part(1.0)
 }
 
 fn minicpm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

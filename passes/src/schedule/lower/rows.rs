@@ -49,8 +49,9 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let ids = match self.meaning(name, self.value_operand(op, "ids")?)? {
             Binding::Ids => Input::Tokens,
+            Binding::Positions => Input::Positions,
             Binding::Ngram(ngram) => Input::Ngram(ngram),
-            _ => return unsupported(name, "ids other than the parameter's and rows of ngram, which alone are checked"),
+            _ => return unsupported(name, "ids other than the parameters' and rows of ngram, which alone are checked"),
         };
         let w = self.weight_operand(op, "table");
         let &[rows, n] = &self.module.weights[w.index()].shape[..] else { return unsupported(name, "no table") };
