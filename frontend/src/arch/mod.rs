@@ -21,6 +21,7 @@
 //! | `kda` | the same with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
 //! | `streams` | residuals of several streams |
+//! | `layer_inputs` | what each layer takes of a token beside the stream |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
@@ -69,6 +70,7 @@ mod internlm2;
 mod kda;
 mod kimi_linear;
 mod laguna;
+mod layer_inputs;
 mod lfm2;
 mod lfm2moe;
 mod llama;
@@ -116,7 +118,8 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
+    Alternating, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
+    Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
