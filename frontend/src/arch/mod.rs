@@ -20,6 +20,7 @@
 //! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | `kda` | the same with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
+//! | `selective` | the same with a decay for each element of a state |
 //! | `streams` | residuals of several streams |
 //! | `layer_inputs` | what each layer takes of a token beside the stream |
 //! | the others, each with the name of its | one architecture each |
@@ -53,6 +54,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod glm4moe;
@@ -102,6 +104,7 @@ mod qwen3vl;
 mod qwen3vlmoe;
 mod qwen4exp;
 mod seed_oss;
+mod selective;
 mod smollm3;
 mod ssm;
 mod stablelm;
@@ -157,6 +160,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     granitemoe::ARCHITECTURE,
     granitehybrid::ARCHITECTURE,
     gemma3::ARCHITECTURE,
+    gemma3n::ARCHITECTURE,
     gemma4::ARCHITECTURE,
     dots1::ARCHITECTURE,
     bailingmoe2::ARCHITECTURE,
