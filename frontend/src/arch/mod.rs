@@ -30,6 +30,7 @@
 
 mod absorbed;
 mod afmoe;
+mod apertus;
 mod arcee;
 mod bailingmoe2;
 mod bailingmoe3;
@@ -212,6 +213,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     glm5_next::ARCHITECTURE,
     bailingmoe3::ARCHITECTURE,
     qwen4exp::ARCHITECTURE,
+    apertus::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
