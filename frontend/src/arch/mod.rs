@@ -63,6 +63,7 @@ mod glm5_next;
 mod glm_dsa;
 mod gpt_oss;
 mod granite;
+mod granite_swa;
 mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
@@ -160,6 +161,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     granite::ARCHITECTURE,
     granitemoe::ARCHITECTURE,
     granitehybrid::ARCHITECTURE,
+    granite_swa::ARCHITECTURE,
     gemma3::ARCHITECTURE,
     gemma3n::ARCHITECTURE,
     gemma4::ARCHITECTURE,
