@@ -80,6 +80,7 @@ mod lfm2moe;
 mod llama;
 mod llama4;
 mod mamba2;
+mod mellum;
 mod mimo2;
 mod minicpm;
 mod minimax_m2;
@@ -215,6 +216,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     glm5_next::ARCHITECTURE,
     bailingmoe3::ARCHITECTURE,
     qwen4exp::ARCHITECTURE,
+    mellum::ARCHITECTURE,
     apertus::ARCHITECTURE,
 ];
 
