@@ -79,6 +79,7 @@ mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mamba;
 mod mamba2;
 mod mellum;
 mod mimo2;
@@ -212,6 +213,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     minicpm::ARCHITECTURE,
     falcon_h1::ARCHITECTURE,
     mamba2::ARCHITECTURE,
+    mamba::ARCHITECTURE,
     step35::ARCHITECTURE,
     glm5_next::ARCHITECTURE,
     bailingmoe3::ARCHITECTURE,
