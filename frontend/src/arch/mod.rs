@@ -71,6 +71,7 @@ mod hunyuan_moe;
 mod hy_v3;
 mod hyper;
 mod internlm2;
+mod jamba;
 mod kda;
 mod kimi_linear;
 mod laguna;
@@ -214,6 +215,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     falcon_h1::ARCHITECTURE,
     mamba2::ARCHITECTURE,
     mamba::ARCHITECTURE,
+    jamba::ARCHITECTURE,
     step35::ARCHITECTURE,
     glm5_next::ARCHITECTURE,
     bailingmoe3::ARCHITECTURE,
