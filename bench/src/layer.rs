@@ -266,6 +266,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         ngrams: None,
         compressed: None,
         layer_inputs: None,
+        alternating: None,
         draft_layers: 0,
     };
     let model = Model {

@@ -15,9 +15,9 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
     Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated,
-    Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, RmsNorm,
-    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
-    SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, generate,
+    Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, Relu,
+    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap,
+    Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, Xielu, generate,
 };
 use ixc_targets::Target;
 use support::{Group, run_changed};
@@ -1029,9 +1029,22 @@ fn ssm_scans() {
     for n in ODD {
         for (heads, groups, of, together, rows) in [(1, 1, 1, 1, 1), (6, 2, 1, 2, 3), (6, 2, 2, 2, 2), (4, 4, 2, 1, 7)]
         {
-            group.rows(SsmScan { heads, groups, of, n: together, p: n, s: 40 - n }, rows);
+            group.rows(SsmScan { heads, groups, of, n: together, p: n, s: 40 - n, channels: false }, rows);
         }
-        group.rows(SsmScan { heads: 3, groups: 1, of: 1, n: 2, p: 2 * n + 32, s: n }, 5);
+        group.rows(SsmScan { heads: 3, groups: 1, of: 1, n: 2, p: 2 * n + 32, s: n, channels: false }, 5);
+    }
+    group.done();
+}
+
+#[test]
+fn ssm_scans_with_decays_of_channels() {
+    let mut group = Group::new("ssm_scans_with_decays_of_channels");
+    for n in ODD {
+        for (heads, groups, of, together, rows) in
+            [(1, 1, 1, 1, 1), (6, 2, 1, 2, 3), (6, 2, 2, 2, 2), (40, 1, 1, 20, 7)]
+        {
+            group.rows(SsmScan { heads, groups, of, n: together, p: 1, s: n, channels: true }, rows);
+        }
     }
     group.done();
 }
@@ -1073,6 +1086,29 @@ fn softcap() {
         // Inputs are in -2..2: around the end of the polynomial, and far beyond the cap.
         for cap in [0.25, 2.0, 30.0] {
             group.one(Softcap { n, cap: Bits::of(cap) });
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn relu() {
+    let mut group = Group::new("relu");
+    for n in [1, 15, 16, 17, 31, 33, 100] {
+        for from in [0.0, 0.5, -1.5] {
+            group.one(Relu { n, from: Bits::of(from) });
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn xielu() {
+    let mut group = Group::new("xielu");
+    for n in [1, 15, 16, 17, 31, 33, 100] {
+        for [alpha_n, alpha_p, beta, eps] in [[0.8, 0.8, 0.5, -1e-6], [3.0, 0.1, 0.5, -0.5], [0.5, 2.0, -0.25, 0.0]] {
+            let [alpha_n, alpha_p, beta, eps] = [alpha_n, alpha_p, beta, eps].map(Bits::of);
+            group.one(Xielu { n, alpha_n, alpha_p, beta, eps });
         }
     }
     group.done();

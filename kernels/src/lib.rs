@@ -4,7 +4,7 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`], [`relu`], [`xielu`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
@@ -61,6 +61,7 @@ mod math;
 mod online_softmax;
 mod quantise;
 pub mod reference;
+mod relu;
 mod rms;
 mod rms_norm;
 mod rms_norm_piece;
@@ -85,6 +86,7 @@ mod temperature;
 pub mod text;
 mod vectors;
 pub mod work;
+mod xielu;
 
 use std::fmt;
 use std::str::FromStr;
@@ -148,4 +150,6 @@ registry! {
     index_scores::IndexScores,
     index_choose::IndexChoose,
     heads_sum::HeadsSum,
+    relu::Relu,
+    xielu::Xielu,
 }

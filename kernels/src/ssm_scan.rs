@@ -6,6 +6,9 @@
 //!
 //! A vector's lanes are elements of `x`, so that nothing is summed across lanes. A head goes through all rows before the next one: its state `[s, p]`,
 //! 32 KiB in most models, stays in L1, and a row costs three operations for each vector of it, beside a load and a store.
+//!
+//! With `channels` a head is one element, and each element of its row of the state has a decay of its own (Mamba-1): lanes are elements of that row, `b` and `c`, and
+//! what an exponential costs for each vector is most of it.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimRule;
@@ -17,7 +20,7 @@ use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
-use crate::vectors::for_bundles;
+use crate::vectors::{SUM, fold_row, for_bundles};
 use crate::work::{Arithmetic, Call, Work};
 
 spec! {
@@ -35,6 +38,8 @@ spec! {
         pub p: u32,
         /// Elements of `b` and `c`.
         pub s: u32,
+        /// Whether each element of a head's state has its own decay; a head is one element then.
+        pub channels: bool,
     }
 }
 
@@ -42,6 +47,7 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("ssm_scan", 1, "ssm_scan heads=128 groups=1 of=1 n=2 p=64 s=128"),
+    row("ssm_scan_channels", 1, "ssm_scan heads=8192 groups=1 of=1 n=1024 p=1 s=16 channels"),
     row("ssm_scan_rows", 32, "ssm_scan heads=64 groups=8 of=8 n=1 p=64 s=128"),
 ];
 
@@ -49,6 +55,11 @@ const ROWS: &[Row] = &[
 const BUNDLE: u32 = 4;
 
 impl SsmScan {
+    /// Bytes of a head's decays.
+    fn rates(&self) -> i64 {
+        if self.channels { i64::from(self.s) * 4 } else { 4 }
+    }
+
     /// Heads from the first of a call to the first that it has not.
     fn span(&self) -> u32 {
         (self.of.max(1) - 1) * (self.heads / self.groups.max(1)) + self.n
@@ -57,8 +68,8 @@ impl SsmScan {
 
 impl Definition for SsmScan {
     fn name(&self) -> String {
-        let SsmScan { heads, groups, of, n, p, s } = *self;
-        format!("ssm_scan_h{heads}g{groups}_{of}x{n}_p{p}s{s}")
+        let SsmScan { heads, groups, of, n, p, s, channels } = *self;
+        format!("ssm_scan_h{heads}g{groups}_{of}x{n}_p{p}s{s}{}", if channels { "_channels" } else { "" })
     }
 
     fn signature(&self) -> Signature {
@@ -76,13 +87,14 @@ impl Definition for SsmScan {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let SsmScan { heads, groups, of, n, p, s } = *self;
+        let SsmScan { heads, groups, of, n, p, s, channels } = *self;
         for (what, size) in [("elements of x", p), ("elements of b", s)] {
             check(&name, what, size.into(), size > 0, "at least 1")?;
         }
         let even = groups > 0 && heads > 0 && heads.is_multiple_of(groups);
         check(&name, "groups", groups.into(), even, format!("a divisor of the {heads} heads"))?;
         check(&name, "groups of a call", of.into(), of > 0 && of <= groups, "1 to those of a row")?;
+        check(&name, "elements of x", p.into(), p == 1 || !channels, "1, where elements of a state have decays")?;
         let of_group = heads / groups;
         check(&name, "heads of a call", n.into(), n > 0 && n <= of_group, "1 to those of a group")?;
         let mut b = KernelBuilder::new(name);
@@ -97,13 +109,43 @@ impl Definition for SsmScan {
         let x = b.read("x", part(x_row, span * head));
         let [input, output] = ["b", "c"].map(|name| b.read(name, part(shared_row, i64::from(of) * i64::from(s) * 4)));
         let dt = b.read("dt", part(dt_row, span * 4));
-        let [a, bias, d] = ["a", "bias", "d"].map(|name| b.read(name, span * 4));
+        let rates = self.rates();
+        let a = b.read("a", span * rates);
+        let [bias, d] = ["bias", "d"].map(|name| b.read(name, span * 4));
         let y = b.write("y", part(x_row, span * head));
         let lanes = vectors.lanes;
         b.for_each("g", i64::from(of), |b, g| {
             b.for_each("h", i64::from(n), |b, h| {
                 let of_head = |bytes: i64| -> Affine { g * (i64::from(of_group) * bytes) + h * bytes };
-                let [a, bias, d] = [a, bias, d].map(|x| b.load(Type::f32(1), x, of_head(4)));
+                let [bias, d] = [bias, d].map(|x| b.load(Type::f32(1), x, of_head(4)));
+                if channels {
+                    b.for_each("t", rows, |b, t| {
+                        let step = b.load(Type::f32(1), dt, t * dt_row + of_head(4));
+                        let step = b.add(step, bias);
+                        let step = math::softplus(b, step);
+                        let element = b.load(Type::f32(1), x, t * x_row + of_head(head));
+                        let news = b.mul(element, step);
+                        let sum = fold_row(b, lanes, s, SUM, |b, at, lanes, sum| {
+                            let ty = Type::f32(lanes);
+                            let [step, news] = [step, news].map(|x| wide(b, lanes, x));
+                            let rate = b.load(ty, a, of_head(rates) + at.clone() * 4);
+                            let decay = b.mul(rate, step);
+                            let decay = math::exp(b, decay);
+                            let shared: Affine = t * shared_row + g * (i64::from(s) * 4) + at.clone() * 4;
+                            let [input, output] = [input, output].map(|x| b.load(ty, x, shared.clone()));
+                            let place = of_head(matrix) + at * 4;
+                            let m = b.load(ty, state, place.clone());
+                            let m = b.mul(m, decay);
+                            let m = b.fma(input, news, m);
+                            b.store(state, place, m);
+                            b.fma(m, output, sum)
+                        });
+                        let sum = b.fma(element, d, sum);
+                        b.store(y, t * x_row + of_head(head), sum);
+                    });
+                    return;
+                }
+                let a = b.load(Type::f32(1), a, of_head(4));
                 b.for_each("t", rows, |b, t| {
                     let step = b.load(Type::f32(1), dt, t * dt_row + of_head(4));
                     let step = b.add(step, bias);
@@ -145,8 +187,9 @@ impl Definition for SsmScan {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let SsmScan { heads, groups, of, n, p, s } = self;
+        let SsmScan { heads, groups, of, n, p, s, channels } = self;
         let [heads, groups, of, n, p, s] = [heads, groups, of, n, p, s].map(|&n| n as usize);
+        let rates = if *channels { s } else { 1 };
         let (input, output) = (run.input(), run.output());
         let read = |name| input.floats(name);
         let (x, b, c, dt) = (read("x")?, read("b")?, read("c")?, read("dt")?);
@@ -157,6 +200,8 @@ impl Definition for SsmScan {
         // What a row adds to the error: a sum of s products, an exponential, a logarithm and an exponential in it, and a dozen operations.
         let each = (s + 16) as f64 * UNIT + 2.0 * EXP_BOUND;
         let rows = run.dim("rows") as usize;
+        // The largest of a head.
+        let rate = |h: usize| a[h * rates..][..rates].iter().map(|a| a.abs()).fold(0.0, f64::max);
         for g in 0..of {
             for h in (0..n).map(|h| g * (heads / groups) + h) {
                 for t in 0..rows {
@@ -164,16 +209,16 @@ impl Definition for SsmScan {
                     let bound = (t + 1) as f64 * each;
                     let step = dt[t * heads + h] + bias[h];
                     let step = step.max(0.0) + (-step.abs()).exp().ln_1p();
-                    let decay = (a[h] * step).exp();
+                    let decay = |i: usize| (a[h * rates + i % rates] * step).exp();
                     // An error of the step is one of the exponent.
-                    let bound = bound * (1.0 + (a[h] * step).abs());
+                    let bound = bound * (1.0 + rate(h) * step.abs());
                     for j in 0..p {
                         let x = x[(t * heads + h) * p + j];
                         let (mut sum, mut sum_size) = (d[h] * x, (d[h] * x).abs());
                         for i in 0..s {
                             let (at, shared) = ((h * s + i) * p + j, (t * groups + g) * s + i);
-                            state[at] = decay * state[at] + b[shared] * step * x;
-                            size[at] = decay * size[at] + (b[shared] * step * x).abs();
+                            state[at] = decay(i) * state[at] + b[shared] * step * x;
+                            size[at] = decay(i) * size[at] + (b[shared] * step * x).abs();
                             sum += state[at] * c[shared];
                             sum_size += size[at] * c[shared].abs();
                         }
@@ -182,7 +227,7 @@ impl Definition for SsmScan {
                     }
                 }
                 for i in h * s * p..(h + 1) * s * p {
-                    let bound = (rows + 1) as f64 * each * (1.0 + a[h].abs() * 32.0);
+                    let bound = (rows + 1) as f64 * each * (1.0 + rate(h) * 32.0);
                     close(format_args!("state[{i}]"), after[i], state[i], size[i] * bound)?;
                 }
             }

@@ -413,6 +413,7 @@ fn model(name: &str, mut module: Module) -> Model {
         ngrams: None,
         compressed: None,
         layer_inputs: None,
+        alternating: None,
         layers: Vec::new(),
         draft_layers: 0,
     };

@@ -17,7 +17,9 @@ use ixc_ir::ngram::{BEFORE, Hash};
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Compressed, Experts, GuessFrom, Hyper, Indexer, Mla, Ngrams, Rope, Ssm, Streams};
+use super::hyper::{
+    Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, LayerInputs, Mla, Ngrams, Rope, Ssm, Streams, Xielu,
+};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -151,7 +153,7 @@ impl<'a> Builder<'a> {
     }
 
     /// F32 vectors `name`.
-    fn vectors(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
+    pub fn vectors(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.tensor_type().name != "F32" {
             let (path, found) = (self.path(), tensor.tensor_type());
@@ -393,10 +395,18 @@ impl<'a> Builder<'a> {
             self.matmul(x, table)?
         };
         let y = self.scale(y, 1.0 / scales.logit)?;
-        if scales.softcap == 0.0 {
-            return Ok(y);
-        }
-        let y = self.graph.unary(Unary::Softcap, y, vec![Attr::rounded(scales.softcap)]);
+        if scales.softcap == 0.0 { Ok(y) } else { self.softcap(y, scales.softcap) }
+    }
+
+    /// Elements, bent so that they stay within a cap.
+    pub fn softcap(&mut self, x: ValueId, cap: f64) -> Result<ValueId, ArchError> {
+        let y = self.graph.unary(Unary::Softcap, x, vec![Attr::rounded(cap)]);
+        self.typed(y)
+    }
+
+    /// How far elements are above a number; 0 for those below.
+    pub fn relu(&mut self, x: ValueId, from: f64) -> Result<ValueId, ArchError> {
+        let y = self.graph.unary(Unary::Relu, x, vec![Attr::rounded(from)]);
         self.typed(y)
     }
 
@@ -458,9 +468,22 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
+    /// Rows times the vector `name`, element by element: a norm to whose mean squares so much is added that these no longer count.
+    pub fn weighted(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
+        /// 2^40: the sum of its square and what rows' squares are is its square in 32 bits, and 64.
+        const ROOT: f64 = (1u64 << 40) as f64;
+        let y = self.rms_norm_of(x, name, len, ROOT * ROOT)?;
+        self.scale(y, ROOT)
+    }
+
     /// RMS norm along the last dimension, without a weight.
     pub fn plain_norm(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
-        let y = self.graph.rms_norm(x, None, self.hyper.norm_eps);
+        self.plain_norm_of(x, self.hyper.norm_eps)
+    }
+
+    /// The same with another number added to the mean square.
+    pub fn plain_norm_of(&mut self, x: ValueId, eps: f64) -> Result<ValueId, ArchError> {
+        let y = self.graph.rms_norm(x, None, eps);
         self.typed(y)
     }
 
@@ -507,6 +530,18 @@ impl<'a> Builder<'a> {
     /// A function without attributes of every element.
     pub fn unary(&mut self, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(function, x, Vec::new());
+        self.typed(y)
+    }
+
+    /// What stands between up and down of a layer's network, without a gate.
+    pub fn activation(&mut self, layer: usize, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
+        let attrs = match (function, self.hyper.layers[layer].xielu) {
+            (Unary::Xielu, Some(Xielu { alpha_n, alpha_p, beta, eps })) => {
+                [alpha_n, alpha_p, beta, eps].map(Attr::rounded).to_vec()
+            }
+            (function, _) => return self.unary(function, x),
+        };
+        let y = self.graph.unary(function, x, attrs);
         self.typed(y)
     }
 
@@ -763,6 +798,18 @@ impl<'a> Builder<'a> {
         Ok((count, rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?))
     }
 
+    /// The streams of which layers compute with one, which the file must have.
+    pub fn alternating(&self) -> Result<Alternating, ArchError> {
+        let key = format!("{}.altup.num_inputs", self.architecture);
+        self.hyper.alternating.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// What each layer takes of a token beside the stream, which the file must have.
+    pub fn layer_inputs(&self) -> Result<LayerInputs, ArchError> {
+        let key = format!("{}.embedding_length_per_layer_input", self.architecture);
+        self.hyper.layer_inputs.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
     /// What streams are mixed with, of projections `x` with these scales and this base.
     pub fn stream_weights(
         &mut self,
@@ -836,6 +883,12 @@ impl<'a> Builder<'a> {
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
         let key = format!("{}.ssm.state_size", self.architecture);
         self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Length of the row that steps of state spaces are made of, which the file must have.
+    pub fn step_rank(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.ssm.time_step_rank", self.architecture);
+        self.ssm()?.rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
     /// Taps of convolutions in place of attention, which the file must have.

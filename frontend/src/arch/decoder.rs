@@ -101,6 +101,8 @@ pub(super) struct Style {
     pub post_eps: Option<f64>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
     pub fused_gate: bool,
+    /// Whether the shared expert is so, in `ffn_up_shexp`.
+    pub fused_shared: bool,
     /// How gates weight.
     pub gate: GateAttrs,
     /// What stands between up and down where there is no gate.
@@ -135,6 +137,7 @@ impl Style {
         post_norms: None,
         post_eps: None,
         fused_gate: false,
+        fused_shared: false,
         gate: GateAttrs::plain(Activation::Silu),
         ungated: None,
         root_embedding: false,
@@ -190,6 +193,7 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
 fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
     let windowed = || b.hyper.layers.iter().all(|of| of.window.is_none()) || b.hyper.layers[layer].window.is_some();
     b.hyper.roped
+        && b.hyper.layers[layer].roped
         && match style.roped {
             Roped::All => true,
             Roped::But(period) => !(layer + 1).is_multiple_of(period),
@@ -424,7 +428,7 @@ pub(super) fn network(
     let name = |part: &str| format!("blk.{layer}.{part}{suffix}");
     if let Some(function) = style.ungated {
         let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
-        let y = b.unary(function, up)?;
+        let y = b.activation(layer, function, up)?;
         return b.linear(y, &name("ffn_down"), inner, width, Bias::Optional);
     }
     let (gate, up) = if style.fused_gate {
@@ -476,7 +480,7 @@ pub(super) fn routed(
     let y = match style.ungated {
         Some(function) => {
             let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own])?;
-            b.unary(function, up)?
+            b.activation(layer, function, up)?
         }
         None => {
             let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;
@@ -496,7 +500,7 @@ pub(super) fn shared_expert(
     inner: u64,
     style: &Style,
 ) -> Result<ValueId, ArchError> {
-    let mut y = network(b, layer, h, "_shexp", inner, &Style { fused_gate: false, ..*style })?;
+    let mut y = network(b, layer, h, "_shexp", inner, &Style { fused_gate: style.fused_shared, ..*style })?;
     if style.gated_shared {
         let width = b.hyper.embedding_length;
         let gate = b.linear(h, &format!("blk.{layer}.ffn_gate_inp_shexp"), width, 1, Bias::Optional)?;

@@ -1,30 +1,24 @@
 //! `gemma4`: Gemma 4: layers with a window have heads of other sizes than those without, whose RoPE turns a quarter of a head (`rope_freqs` says which
 //! pairs stand still); values are normalised without a weight, and scores are not scaled. The last layers may read keys and values of layers before
 //! them. With experts, those stand beside the dense network, each behind a norm of its own, and the router has a norm, too. The small
-//! models (E2B, E4B) give each layer a short row of the token besides (per-layer embeddings):
-//!
-//! ```text
-//! e = (rms_norm(per_layer_model_proj x / root d) + root P * per_layer_token_embd[id]) / root 2    // of all layers, P elements each
-//! x = x + post_norm(proj (gelu(inp_gate x) * e[layer]))                                            // behind the feed-forward network
-//! ```
+//! models (E2B, E4B) give each layer a short row of the token besides, behind the feed-forward network ([`super::layer_inputs`]).
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use super::Architecture;
-use super::builder::{Bias, Builder};
+use super::builder::Builder;
 use super::decoder::{HeadNorm, Style, add, attention, network, routed};
 use super::error::ArchError;
-use super::hyper::{Defaults, Experts, LayerInputs, Windows};
-
-const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
+use super::hyper::{Defaults, Experts, Windows};
+use super::layer_inputs;
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::Heads,
     value_norm: true,
     keys_as_values: true,
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
-    gate: GELU,
+    gate: GateAttrs::plain(Activation::Gelu),
     ..Style::NEOX
 };
 
@@ -44,14 +38,15 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     let mut x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
     let inputs = match b.hyper.layer_inputs {
-        Some(of) => Some((of, layer_inputs(b, x, of)?)),
+        Some(of) => Some((of, layer_inputs::all(b, x, of)?)),
         None => None,
     };
     for layer in 0..b.hyper.layers.len() {
         x = attention(b, layer, x, &STYLE)?;
         x = feed_forward(b, layer, x)?;
         if let Some((of, inputs)) = inputs {
-            x = layer_input(b, layer, x, inputs, of)?;
+            let y = layer_inputs::of_layer(b, layer, x, inputs, of)?;
+            x = b.add(y, x)?;
         }
         if let Some(factor) = b.optional_scalar(&format!("blk.{layer}.layer_output_scale.weight"))? {
             x = b.scale(x, factor)?;
@@ -87,37 +82,4 @@ fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Re
     let route = b.route(layer, logits, of)?;
     let h = b.rms_norm(x, &name("pre_ffw_norm_2.weight"), width)?;
     routed(b, layer, h, route, of, &STYLE)
-}
-
-/// What all layers take of each token, side by side.
-fn layer_inputs(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {
-    let LayerInputs { length, layers } = of;
-    let width = b.hyper.embedding_length;
-    let y = b.linear(x, "per_layer_model_proj", width, length * layers, Bias::Optional)?;
-    let y = b.split_heads(y, layers)?;
-    // A norm takes away what its rows are divided by, but for epsilon.
-    let eps = b.hyper.norm_eps * width as f64;
-    let y = b.rms_norm_of(y, "per_layer_proj_norm.weight", length, eps)?;
-    let y = b.merge_heads(y)?;
-    let y = b.scale(y, 0.5_f64.sqrt())?;
-    let own = b.rows_of("per_layer_token_embd.weight", length * layers)?;
-    let own = b.scale(own, (length as f64 / 2.0).sqrt())?;
-    b.add(y, own)
-}
-
-/// The stream with what a layer makes of its own row of the token.
-fn layer_input(
-    b: &mut Builder<'_>,
-    layer: usize,
-    x: ValueId,
-    inputs: ValueId,
-    LayerInputs { length, .. }: LayerInputs,
-) -> Result<ValueId, ArchError> {
-    let width = b.hyper.embedding_length;
-    let name = |part: &str| format!("blk.{layer}.{part}");
-    let own = b.slice(inputs, layer as u64 * length, length)?;
-    let gate = b.linear(x, &name("inp_gate"), width, length, Bias::Optional)?;
-    let y = b.gated(gate, own, &GELU)?;
-    let y = b.linear(y, &name("proj"), length, width, Bias::Optional)?;
-    add(b, layer, x, y, Some("post_norm"), &STYLE)
 }

@@ -4,6 +4,7 @@
 //! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
 //! unless they hold the value that changes nothing.
 
+mod alternating;
 mod compressed;
 mod experts;
 mod indexer;
@@ -12,9 +13,11 @@ mod mla;
 mod ngrams;
 mod recurrent;
 mod rope;
+mod xielu;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
 
+pub use alternating::Alternating;
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::{Compressed, EntryIndex};
 pub use indexer::Indexer;
@@ -22,6 +25,7 @@ pub(super) use indexer::index_run;
 pub(super) use mla::latent_lengths;
 pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
+pub use xielu::Xielu;
 
 use self::experts::experts;
 use self::keys::Keys;
@@ -67,6 +71,8 @@ pub struct Hyper {
     pub scales: Scales,
     /// Streams that the residual is, where it is more than one.
     pub streams: Option<Streams>,
+    /// Streams of which a layer computes with one, where the residual is such.
+    pub alternating: Option<Alternating>,
     /// Rows of a table that the last tokens name together, where a layer takes them.
     pub ngrams: Option<Ngrams>,
     /// Compressed entries beside windows, where layers have them.
@@ -186,6 +192,12 @@ pub struct Layer {
     pub experts: Option<Experts>,
     /// What gates and up do not exceed.
     pub limits: Limits,
+    /// Whether queries and keys are rotated, where the model's are.
+    pub roped: bool,
+    /// The numbers of what stands between up and down, where that is xIELU.
+    pub xielu: Option<Xielu>,
+    /// How many deviations above their mean gates of the dense network must be, where not all count.
+    pub sparsity: Option<f64>,
 }
 
 /// What gates and up of a layer's networks do not exceed; 0 where there is no limit.
@@ -322,6 +334,10 @@ pub(super) struct Defaults {
     pub runs_by_layer: bool,
     /// Whether limits of routed experts are those of shared ones, too, in files that have no others.
     pub one_limit: bool,
+    /// Whether states have a decay for each of their elements (Mamba-1).
+    pub selective: bool,
+    /// Whether xIELU stands between up and down.
+    pub xielu: bool,
     /// Whether layers without a window rotate half of what `rope.dimension_count` says.
     pub half_rotated: bool,
     /// Which layers have no attention.
@@ -480,6 +496,8 @@ impl Defaults {
         compressed: false,
         runs_by_layer: false,
         one_limit: false,
+        selective: false,
+        xielu: false,
         half_rotated: false,
         parts: Parts::All,
         scaled_by_width: 0,
@@ -619,6 +637,8 @@ impl Hyper {
             rope.dims /= 2;
         }
         share(&keys, &mut layers)?;
+        alternating::sparsity(&keys, &mut layers)?;
+        xielu::xielu(&keys, &mut layers)?;
         let compressed = Compressed::read(&keys, layers.len(), &rope, context_length)?;
         // An index of entries is read with them.
         let indexer = match compressed {
@@ -646,6 +666,7 @@ impl Hyper {
             local_rope,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
+            alternating: Alternating::read(&keys)?,
             ngrams,
             compressed,
             mla,
@@ -848,6 +869,11 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
     let leading_dense = keys.optional("leading_dense_block_count", 0, count as u64)?.unwrap_or(0) as usize;
     let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
     let limits = Limits::read(keys, count)?;
+    const ROPED: &str = "attention.rope_pattern";
+    let roped = match keys.metadata.get(&keys.name(ROPED)) {
+        None => vec![true; count],
+        Some(_) => keys.first_per_layer(ROPED, count, 0, 1)?.into_iter().map(|roped| roped == 1).collect(),
+    };
     let mut layers = Vec::with_capacity(count);
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
@@ -891,6 +917,9 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
                 Some(_) | None => None,
             },
             limits: limits[i],
+            roped: roped[i],
+            xielu: None,
+            sparsity: None,
         });
     }
     Ok(layers)

@@ -20,7 +20,9 @@
 //! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | `kda` | the same with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
+//! | `selective` | the same with a decay for each element of a state |
 //! | `streams` | residuals of several streams |
+//! | `layer_inputs` | what each layer takes of a token beside the stream |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
@@ -28,6 +30,7 @@
 
 mod absorbed;
 mod afmoe;
+mod apertus;
 mod arcee;
 mod bailingmoe;
 mod bailingmoe2;
@@ -55,6 +58,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod glm4moe;
@@ -63,6 +67,7 @@ mod glm_dsa;
 mod gpt2;
 mod gpt_oss;
 mod granite;
+mod granite_swa;
 mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
@@ -71,15 +76,19 @@ mod hy_v3;
 mod hyper;
 mod internlm2;
 mod jais2;
+mod jamba;
 mod kda;
 mod kimi_linear;
 mod laguna;
+mod layer_inputs;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
 mod maincoder;
+mod mamba;
 mod mamba2;
+mod mellum;
 mod mimo2;
 mod minicpm;
 mod minimax_m2;
@@ -110,6 +119,7 @@ mod qwen3vl;
 mod qwen3vlmoe;
 mod qwen4exp;
 mod seed_oss;
+mod selective;
 mod smollm3;
 mod ssm;
 mod stablelm;
@@ -128,7 +138,8 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
+    Alternating, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm,
+    Streams, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -165,7 +176,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
     granite::ARCHITECTURE,
     granitemoe::ARCHITECTURE,
     granitehybrid::ARCHITECTURE,
+    granite_swa::ARCHITECTURE,
     gemma3::ARCHITECTURE,
+    gemma3n::ARCHITECTURE,
     gemma4::ARCHITECTURE,
     dots1::ARCHITECTURE,
     bailingmoe2::ARCHITECTURE,
@@ -213,6 +226,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     minicpm::ARCHITECTURE,
     falcon_h1::ARCHITECTURE,
     mamba2::ARCHITECTURE,
+    mamba::ARCHITECTURE,
+    jamba::ARCHITECTURE,
     step35::ARCHITECTURE,
     glm5_next::ARCHITECTURE,
     bailingmoe3::ARCHITECTURE,
@@ -229,6 +244,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     deci::ARCHITECTURE,
     gpt2::ARCHITECTURE,
     starcoder::ARCHITECTURE,
+    mellum::ARCHITECTURE,
+    apertus::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -12,14 +12,13 @@ use super::names::{Factors, Sizes};
 use crate::gguf::{Array, Value};
 
 /// Counts that all models have, or may have: GGUF's key and those of configurations.
-const COUNTS: [(&str, &[&str]); 10] = [
+const COUNTS: [(&str, &[&str]); 9] = [
     ("block_count", &LAYERS),
     (
         "context_length",
         &["max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "seq_length"],
     ),
     ("embedding_length", &WIDTH),
-    ("feed_forward_length", &["intermediate_size"]),
     ("attention.head_count", &HEADS),
     ("attention.head_count_kv", &["num_key_value_heads", HEADS[0], HEADS[1]]),
     ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
@@ -84,6 +83,7 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
     for (key, from) in COUNTS {
         keys.count(key, from)?;
     }
+    keys.counts_of_layers("feed_forward_length", "intermediate_size")?;
     keys.number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"])?;
     keys.number("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"])?;
     if let Some(score) = config.text(&SCORE_KEYS)? {
@@ -189,6 +189,16 @@ impl Keys<'_> {
         let limits = limits.into_iter().map(|limit| limit as f32).chain(std::iter::repeat(0.0)).take(layers);
         self.put(key, limits.collect::<Vec<f32>>());
         Ok(())
+    }
+
+    /// A count, or an array of one for each layer.
+    pub(super) fn counts_of_layers(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
+        if self.config.value(from).is_some_and(|value| value.is_array()) {
+            let counts = self.config.counts(from)?.unwrap_or_default();
+            self.put(key, counts);
+            return Ok(());
+        }
+        self.count(key, &[from])
     }
 
     /// A count, or an array of the same count for each layer.
@@ -474,7 +484,8 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         groups: count(&["n_groups", "mamba_n_groups"])?,
         state: count(&["mamba_d_state"])?,
         inner: keys.number_of("ssm.inner_size").unwrap_or(0),
-        streams: count(&["hc_count"])?,
+        streams: count(&["hc_count", "altup_num_inputs"])?,
+        vocabulary: count(&["vocab_size"])?,
         index: count(&["indexer_n_heads"])?.saturating_mul(count(&["indexer_head_dim"])?),
         table_parts: count(&["split_ngram_parts"])?,
         factors: factors(config)?,

@@ -144,6 +144,9 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
             entries.push((format!("{}.{key}", family.architecture).into(), numbers));
         }
     }
+    for (end, key) in family.numbers_of_layers {
+        entries.push(((*key).into(), shards::numbers_of_layers(&shards, end, sizes.layers)?));
+    }
     let packed = packed::experts(&mut shards, &sizes)?;
     let weights = shards::weights(&shards, &quantisation, family.by_rank)?;
     let made = made(&shards, &config, family, (&sizes, &kv_heads), weights)?;

@@ -1,6 +1,6 @@
 //! Names of Hugging Face's tensors, and which of GGUF's they are.
 //!
-//! A rule names a tensor by a pattern, in which `{L}` is a layer, and `{E}` an expert, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table or `{R}` a
+//! A rule names a tensor by a pattern, in which `{L}` is a layer, and `{E}` an expert, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table, `{A}` a stream or `{R}` a
 //! machine's part of a matrix, of each of which there is a tensor that are one in GGUF files, and says what is made of it. A name matches with `.weight` or
 //! `.bias` behind the pattern, which the other name then has, too, or as it is. The first rule that matches counts: those of a model, then [`SHARED`].
 
@@ -34,6 +34,8 @@ pub(super) struct Sizes {
     pub inner: u64,
     /// Streams of a residual, where it is several.
     pub streams: u64,
+    /// Rows of the embedding table, where a configuration says so.
+    pub vocabulary: u64,
     /// An index: elements of all its queries.
     pub index: u64,
     /// Parts that a table of rows is stored in.
@@ -107,6 +109,20 @@ fn parts<const N: usize>(parts: [(&'static str, Option<Array>); N]) -> Option<Ve
 /// As it is.
 pub(super) fn plain(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x)
+}
+
+/// A table with a row for each token, of which a file may have no rows of the last ones: those have the first one, as transformers reads it.
+pub(super) fn rows_for_all_tokens(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    /// Most such tokens: those of pictures and sounds.
+    const MOST: u64 = 1 << 12;
+    let missing = s.vocabulary.saturating_sub(x.len(0));
+    if missing > MOST {
+        return None;
+    }
+    let first = x.clone().slice(0, 0, 1)?;
+    let mut arrays = vec![x];
+    arrays.extend(std::iter::repeat_n(first, missing as usize));
+    Some(vec![Made { part: "", arrays }])
 }
 
 /// Integers, which are no weight.
@@ -478,11 +494,13 @@ struct Several {
     stacked: bool,
 }
 
-const SEVERAL: [Several; 5] = [
+const SEVERAL: [Several; 6] = [
     Several { place: "{E}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true },
     Several { place: "{Q}", word: "head", count: |sizes| Some(sizes.heads), stacked: true },
     Several { place: "{K}", word: "key head", count: |sizes| Some(sizes.kv_heads), stacked: true },
     Several { place: "{S}", word: "part", count: |sizes| Some(sizes.table_parts), stacked: false },
+    // All but the one that is the embedding itself.
+    Several { place: "{A}", word: "stream", count: |sizes| Some(sizes.streams.saturating_sub(1)), stacked: true },
     Several { place: "{R}", word: "part", count: |_| None, stacked: false },
 ];
 

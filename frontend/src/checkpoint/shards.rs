@@ -202,6 +202,38 @@ pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, Check
     Ok(Some(Value::Array(Integers::I64(words.iter().map(|word| i64::from_le_bytes(*word)).collect()))))
 }
 
+/// Numbers of layers, which are tensors of one element whose names end so.
+///
+/// # Errors
+/// When a layer has none, or one of another type.
+pub(super) fn numbers_of_layers(shards: &Shards, end: &str, layers: u64) -> Result<Value, CheckpointError> {
+    let layer_of = |name: &str| -> Option<u64> {
+        let (before, layer) = name.strip_suffix(end)?.strip_suffix('.')?.rsplit_once('.')?;
+        layer.parse().ok().filter(|_| before.ends_with("layers"))
+    };
+    let mut found = BTreeMap::new();
+    for (name, (file, entry)) in &shards.tensors {
+        let Some(layer) = layer_of(name).filter(|layer| *layer < layers) else { continue };
+        let bytes = shards.files[*file as usize].data().get(entry.offset as usize..).unwrap_or_default();
+        let is_one = entry.shape.iter().all(|len| *len == 1);
+        let number = match (entry.dtype.name, bytes) {
+            ("F32", [a, b, c, d, ..]) if is_one => f32::from_le_bytes([*a, *b, *c, *d]),
+            // The upper half of the same.
+            ("BF16", [c, d, ..]) if is_one => f32::from_le_bytes([0, 0, *c, *d]),
+            (dtype, _) => {
+                let said = format!("{:?} of {dtype}", entry.shape);
+                return Err(shards.wrong(name, said, "a number of F32 or BF16"));
+            }
+        };
+        found.insert(layer, number);
+    }
+    if let Some(layer) = (0..layers).find(|layer| !found.contains_key(layer)) {
+        let tensor = format!("model.layers.{layer}.{end}").into();
+        return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
+    }
+    Ok(Value::Array(Integers::F32(found.into_values().collect())))
+}
+
 /// Of FP8 matrices whose names end so, which machines quantised row by row of theirs, on how many: so many that their scales fit, or else 1.
 fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
     let Some([block, _]) = of.block else { return 1 };

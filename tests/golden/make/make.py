@@ -111,6 +111,14 @@ def as_converter_knows(parameters):
         }
         parameters["first_k_dense_replace"] = parameters["mlp_layer_types"].count("dense")
         parameters["moe_router_activation_func"] = "sigmoid"
+    if parameters["model_type"] == "minimax":
+        parameters["architectures"] = ["MiniMaxText01ForCausalLM"]
+        parameters["rotary_dim"] = parameters["head_dim"]
+        for part, old in [("full_attn", "full_attention"), ("linear_attn", "linear_attention"), ("mlp", "mlp")]:
+            for factor in ("alpha", "beta"):
+                parameters[f"layernorm_{old}_{factor}"] = parameters[f"{part}_{factor}_factor"]
+    if parameters["model_type"] in ("granite_swa", "granitemoe_swa"):
+        parameters["no_rope_layers"] = [int(base > 0) for base in parameters["layer_rope_theta"]]
     if parameters["model_type"] == "mimo_v2_flash":
         local = [int(kind == "sliding_attention") for kind in parameters["layer_types"]]
         ropes = parameters["rope_parameters"]
@@ -141,8 +149,9 @@ def as_converter_knows(parameters):
     return parameters
 
 
-# Names of tensors that transformers does not write as the hub has them: patterns, and what stands there.
+# Names of tensors that transformers does not write as the hub has them: patterns, and what stands there; nothing where the hub has no such tensors.
 OLD_NAMES = {
+    "minimax": [(r".*\.self_attn\.(slope_rate|\w+_decay)$", "")],
     "kimi_linear": [(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1")],
     "minimax_m3_vl_text": [
         (r"mlp\.(gate\.|experts\.|shared_experts\.)", r"block_sparse_moe.\1"),
@@ -176,6 +185,7 @@ def rename(folder, model_type):
         tensors = dict(apart(load_file(path))) if model_type == "minimax_m3_vl_text" else load_file(path)
         for pattern, name in rules:
             tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
+        tensors.pop("", None)
         save_file(tensors, path, {"format": "pt"})
 
 
@@ -199,6 +209,9 @@ def convert(llama_cpp, folder, out):
         model_arch = converter.model_arch
         # Transformers makes no layers that draft.
         no_mtp = True
+
+        def _get_suppress_tokens(self):
+            return None
 
         def modify_tensors(self, *tensor):
             # Some return what they mean to yield.

@@ -53,6 +53,10 @@ from transformers import HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, HYV3Co
 from transformers import LagunaConfig, LagunaForCausalLM, Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, LlamaForCausalLM
 from transformers import Ministral3Config, Ministral3ForCausalLM, Mistral4Config, Mistral4ForCausalLM
 from transformers import NemotronConfig, NemotronForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM
+from transformers import ApertusConfig, ApertusForCausalLM, Gemma3nForCausalLM, Gemma3nTextConfig
+from transformers import GraniteMoeSWAConfig, GraniteMoeSWAForCausalLM, GraniteSWAConfig, GraniteSWAForCausalLM, MellumConfig, MellumForCausalLM
+from transformers import FalconMambaConfig, FalconMambaForCausalLM, JambaConfig, JambaForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import MiniCPM3Config, MiniCPM3ForCausalLM, MiniMaxConfig, MiniMaxForCausalLM
 from transformers import PhiConfig, PhiForCausalLM, PhimoeConfig, PhimoeForCausalLM
 from transformers import StableLmConfig, StableLmForCausalLM, Starcoder2Config, Starcoder2ForCausalLM
 from transformers import Jais2Config, Jais2ForCausalLM, MuseGlimmerConfig, MuseGlimmerForConditionalGeneration
@@ -461,6 +465,11 @@ def renamed(new, **keys):
     return change
 
 
+def attends_every_second(_tensors, keys, _config):
+    """A file of MiniMax-01, which says nothing where layers attend as in the released model."""
+    keys["minimax-01.full_attention_interval"] = 2
+
+
 def keys_and_values_of_all_heads(tensors, keys, config):
     """A file of DeepSeek-V2 as they were first: keys and values are made of the kept row by one matrix, and are said to be as long as heads have them."""
     for name in [name for name in tensors if name.endswith("attn_k_b.weight")]:
@@ -671,6 +680,30 @@ GEMMA4 = SMALL | {
 ROUNDED = 5e-8
 # The same where blocks take the stream as it is: its values are larger than what norms leave.
 UNNORMED = 2e-7
+GRANITE_SWA = WINDOWED | {
+    "layer_types": WINDOWS[::-1],
+    "layer_rope_theta": [0, 10000.0, 10000.0, 10000.0],
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+    "attention_multiplier": 0.3,
+    "tie_word_embeddings": True,
+}
+MAMBA = dict(
+    vocab_size=64,
+    hidden_size=48,
+    num_hidden_layers=3,
+    state_size=12,
+    expand=2,
+    conv_kernel=4,
+    time_step_rank=5,
+    use_conv_bias=True,
+    layer_norm_epsilon=1e-5,
+    tie_word_embeddings=False,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
 GRANITE_HYBRID = dict(
     hidden_size=32,
     num_hidden_layers=3,
@@ -946,6 +979,36 @@ MODELS = {
         ),
         Gemma4ForCausalLM,
         ROUNDED,
+        None,
+    ),
+    # Few gates stay in the first layers, some in the third; the last two read keys and values of others. Windows are shorter than the prompt.
+    "gemma3n": (
+        Gemma3nTextConfig(
+            vocab_size=64,
+            vocab_size_per_layer_input=64,
+            hidden_size=32,
+            hidden_size_per_layer_input=8,
+            intermediate_size=[48, 48, 40, 40, 48, 48],
+            num_hidden_layers=6,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"] * 2,
+            sliding_window=24,
+            num_kv_shared_layers=2,
+            laurel_rank=12,
+            altup_num_inputs=4,
+            altup_active_idx=1,
+            activation_sparsity_pattern=[0.95, 0.95, 0.4, 0.0, 0.0, 0.0],
+            max_position_embeddings=512,
+            final_logit_softcapping=30.0,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        Gemma3nForCausalLM,
+        # Scores are not scaled, and of gates that are near where they begin to count little is left but what was rounded.
+        4 * ROUNDED,
         None,
     ),
     "gemma4-moe": (
@@ -1339,6 +1402,30 @@ MODELS = {
         ROUNDED,
         None,
     ),
+    "mamba": (MambaConfig(**MAMBA), MambaForCausalLM, 1e-8, None),
+    # Rows that steps, keys and queries are made of are normalised.
+    "mamba-normed": (FalconMambaConfig(**MAMBA), FalconMambaForCausalLM, 1e-8, None),
+    # The second layer attends; every other network has experts.
+    "jamba": (
+        JambaConfig(
+            **SMALL
+            | {"hidden_size": 48, "intermediate_size": 24, "num_hidden_layers": 4},
+            num_experts=6,
+            num_experts_per_tok=2,
+            attn_layer_period=3,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            mamba_d_state=12,
+            mamba_d_conv=4,
+            mamba_expand=2,
+            mamba_dt_rank=5,
+            use_mamba_kernels=False,
+        ),
+        JambaForCausalLM,
+        ROUNDED,
+        None,
+    ),
     # Layers with a window have more heads, and RoPE of all of them.
     "laguna": (
         LagunaConfig(**LAGUNA, num_attention_heads_per_layer=[2, 4, 4], sliding_window=24, gating="per-head"),
@@ -1414,8 +1501,64 @@ MODELS = {
         1e-6,
         None,
     ),
+    "apertus": (
+        ApertusConfig(
+            **SMALL
+            | {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 12000000.0,
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 64,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                }
+            }
+        ),
+        ApertusForCausalLM,
+        ROUNDED,
+        None,
+    ),
     "arcee": (ArceeConfig(**SMALL), ArceeForCausalLM, ROUNDED, None),
     "hunyuan-dense": (HunYuanDenseV1Config(**SMALL, head_dim=16), HunYuanDenseV1ForCausalLM, ROUNDED, None),
+    # The first layer sees all and turns nothing.
+    "granite_swa": (GraniteSWAConfig(**GRANITE_SWA), GraniteSWAForCausalLM, ROUNDED, None),
+    "granite_swa-moe": (
+        GraniteMoeSWAConfig(
+            **GRANITE_SWA | {"intermediate_size": 16},
+            shared_intermediate_size=24,
+            num_local_experts=5,
+            num_experts_per_tok=3,
+        ),
+        GraniteMoeSWAForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # Positions of the last layer, which sees all, are scaled.
+    "mellum": (
+        MellumConfig(
+            **WINDOWED
+            | {
+                "rope_parameters": {
+                    "full_attention": {
+                        "rope_type": "yarn",
+                        "rope_theta": 500000.0,
+                        "factor": 4.0,
+                        "original_max_position_embeddings": 32,
+                        "beta_fast": 32.0,
+                        "beta_slow": 1.0,
+                    },
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+                }
+            },
+            moe_intermediate_size=16,
+            num_experts=6,
+            num_experts_per_tok=3,
+        ),
+        MellumForCausalLM,
+        ROUNDED,
+        None,
+    ),
     # Granite's files with what those of MiniCPM mean that have no keys.
     "minicpm": (
         GraniteConfig(
@@ -1428,6 +1571,49 @@ MODELS = {
         GraniteForCausalLM,
         ROUNDED,
         renamed("minicpm", embedding_scale=None, residual_scale=None, logit_scale=None, **{"attention.scale": None}),
+    ),
+    # Norms of latent attention add another number than the others; pairs turn by the first of two lists.
+    "minicpm3": (
+        MiniCPM3Config(
+            **SMALL
+            | {
+                "num_key_value_heads": 4,
+                "rms_norm_eps": 1e-3,
+                "rope_parameters": longrope(8, 512),
+            },
+            q_lora_rank=24,
+            kv_lora_rank=32,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            scale_emb=12,
+            scale_depth=1.4,
+            dim_model_base=256,
+        ),
+        MiniCPM3ForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # Every other layer attends.
+    "minimax-01": (
+        MiniMaxConfig(
+            **SMALL
+            | {
+                "hidden_size": 48,
+                "intermediate_size": 16,
+                "num_hidden_layers": 4,
+                "layer_types": ["linear_attention", "full_attention"] * 2,
+            },
+            head_dim=16,
+            num_local_experts=6,
+            num_experts_per_tok=2,
+            block_size=32,
+            full_attn_alpha_factor=3.5,
+            linear_attn_alpha_factor=3.5,
+            mlp_alpha_factor=3.5,
+        ),
+        MiniMaxForCausalLM,
+        ROUNDED,
+        attends_every_second,
     ),
     # Files of InternLM 2 are those of Llama.
     "internlm2": (LlamaConfig(**SMALL), LlamaForCausalLM, ROUNDED, renamed("internlm2")),

@@ -7,6 +7,8 @@
 //! qwen3next.ssm.group_count    = 16      // groups of heads that share a key
 //! qwen3next.ssm.conv_kernel    = 4       // taps of the convolution before
 //! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … attend
+//! mamba.ssm.time_step_rank     = 160     // Mamba-1: elements of the row that steps are made of; each element of the values is a head
+//! falcon_mamba's mamba.ssm.dt_b_c_rms = true   // whether that row, keys and queries are normalised
 //! kimi-linear.kda.head_dim     = 128     // elements of a key and of a value, of as many heads as attention has, in place of all but the taps
 //! glm5-next.kda.gate_lower_bound = -5.0  // what logarithms of decays stay above
 //! ```
@@ -33,6 +35,10 @@ pub struct Ssm {
     pub value_length: u64,
     /// What the logarithm of a decay stays above; 0 where it has no bound.
     pub decay_bound: f64,
+    /// Length of the row that steps are made of, where each head is one element with a decay for each element of a key (Mamba-1).
+    pub rank: Option<u64>,
+    /// Whether that row, keys and queries are normalised where the file has no weights for that.
+    pub normed: bool,
 }
 
 impl Ssm {
@@ -44,10 +50,26 @@ impl Ssm {
             keys.is_true("kda.safe_gate")?;
             let decay_bound = keys.float("kda.gate_lower_bound", 0.0, |x| x <= 0.0, "0 or a number below")?;
             let (groups, key_length, value_length) = (heads, length, length);
-            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound }));
+            return Ok(Some(Ssm {
+                taps,
+                heads,
+                groups,
+                key_length,
+                value_length,
+                decay_bound,
+                rank: None,
+                normed: false,
+            }));
         }
         let Some(key_length) = keys.optional("ssm.state_size", 1, MAX_WIDTH)? else { return Ok(None) };
         let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
+        if keys.defaults.selective {
+            let rank = keys.required("ssm.time_step_rank", 1, MAX_WIDTH)?;
+            let heads = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
+            let normed = keys.metadata.read_or(&keys.name("ssm.dt_b_c_rms"), false)?;
+            let (groups, value_length, decay_bound, rank) = (1, 1, 0.0, Some(rank));
+            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed }));
+        }
         let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;
         let groups = keys.required("ssm.group_count", 1, MAX_COUNT)?;
         let inner = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
@@ -59,7 +81,8 @@ impl Ssm {
             let limit = format!("a multiple of ssm.time_step_rank, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("ssm.inner_size"), inner, limit));
         }
-        Ok(Some(Ssm { taps, heads, groups, key_length, value_length: inner / heads, decay_bound: 0.0 }))
+        let (value_length, decay_bound) = (inner / heads, 0.0);
+        Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank: None, normed: false }))
     }
 }
 

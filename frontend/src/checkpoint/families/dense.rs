@@ -15,6 +15,22 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["apertus"],
+        architecture: "apertus",
+        tensors: &[APERTUS],
+        activations: &["xielu"],
+        numbers_of_layers: &[
+            ("mlp.act_fn.alpha_n", "xielu.alpha_n"),
+            ("mlp.act_fn.alpha_p", "xielu.alpha_p"),
+            ("mlp.act_fn.beta", "xielu.beta"),
+            ("mlp.act_fn.eps", "xielu.eps"),
+        ],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "llama3", "rope_theta": 12000000.0,
+            "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["phi3"],
         architecture: "phi3",
         keys: |keys| keys.rotated_part(1.0),
@@ -188,6 +204,16 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}"#,
         ..USUAL
     },
+];
+
+/// Apertus: numbers of activations are keys.
+static APERTUS: &[Rule] = &[
+    rule("model.layers.{L}.attention_layernorm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.feedforward_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.mlp.act_fn.alpha_n", "", skip),
+    rule("model.layers.{L}.mlp.act_fn.alpha_p", "", skip),
+    rule("model.layers.{L}.mlp.act_fn.beta", "", skip),
+    rule("model.layers.{L}.mlp.act_fn.eps", "", skip),
 ];
 
 /// ERNIE 4.5, dense and with experts.

@@ -23,6 +23,26 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["mellum"],
+        architecture: "mellum",
+        keys: |keys| {
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            keys.count("attention.sliding_window", &["sliding_window"])?;
+            keys.windows()?;
+            if !keys.config.has("layer_types") {
+                let layers = keys.config.require(&["num_hidden_layers"])?;
+                keys.flags("attention.sliding_window_pattern", (0..layers).map(|_| false));
+            }
+            keys.normalise(&["norm_topk_prob"])
+        },
+        defaults: r#"{"hidden_size": 2304, "intermediate_size": 7168, "num_hidden_layers": 28, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "sliding_window": 1024,
+            "moe_intermediate_size": 896, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": true,
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["gpt_oss"],
         architecture: "gpt-oss",
         keys: gpt_oss,

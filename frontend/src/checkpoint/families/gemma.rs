@@ -2,7 +2,7 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, plain, plus_one, rule};
+use super::super::names::{Rule, plain, plus_one, rows_for_all_tokens, rule};
 use super::{Family, Pieces, USUAL};
 
 pub(super) static ROWS: &[Family] = &[
@@ -15,6 +15,18 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
             "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
             "sliding_window": 4096, "query_pre_attn_scalar": 256, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gemma3n_text", "gemma3n"],
+        architecture: "gemma3n",
+        keys: gemma_3n,
+        tensors: &[GEMMA_3N],
+        activations: &["gelu_pytorch_tanh"],
+        defaults: r#"{"vocab_size": 262400, "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 35, "num_attention_heads": 8,
+            "num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "sliding_window": 512,
+            "final_logit_softcapping": 30.0, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "hidden_size_per_layer_input": 256,
+            "altup_active_idx": 0, "altup_num_inputs": 4, "num_kv_shared_layers": 15, "tie_word_embeddings": true}"#,
         ..USUAL
     },
     Family {
@@ -93,6 +105,29 @@ static GEMMA_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", plus_one),
 ];
 
+/// Gemma 3n: norms multiply by what is stored; matrices of streams are one tensor.
+static GEMMA_3N: &[Rule] = &[
+    rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
+    rule("model.layers.{L}.pre_feedforward_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.post_feedforward_layernorm", "blk.{L}.post_ffw_norm", plain),
+    rule("model.layers.{L}.laurel.linear_left", "blk.{L}.laurel_l", plain),
+    rule("model.layers.{L}.laurel.linear_right", "blk.{L}.laurel_r", plain),
+    rule("model.layers.{L}.laurel.post_laurel_norm", "blk.{L}.laurel_post_norm", plain),
+    rule("model.layers.{L}.altup.correct_output_scale", "blk.{L}.altup_correct_scale.weight", plain),
+    rule("model.layers.{L}.altup.correction_coefs", "blk.{L}.altup_correct_coef", plain),
+    rule("model.layers.{L}.altup.prediction_coefs", "blk.{L}.altup_predict_coef", plain),
+    rule("model.layers.{L}.altup.modality_router", "blk.{L}.altup_router", plain),
+    rule("model.layers.{L}.altup.router_norm", "blk.{L}.altup_router_norm", plain),
+    rule("model.altup_projections.{A}", "altup_proj", plain),
+    rule("model.altup_unembed_projections.{A}", "altup_unembd_proj", plain),
+    rule("model.embed_tokens_per_layer", "per_layer_token_embd", rows_for_all_tokens),
+    rule("model.per_layer_model_projection", "per_layer_model_proj", plain),
+    rule("model.per_layer_projection_norm", "per_layer_proj_norm", plain),
+    rule("model.layers.{L}.per_layer_input_gate", "blk.{L}.inp_gate", plain),
+    rule("model.layers.{L}.per_layer_projection", "blk.{L}.proj", plain),
+    rule("model.layers.{L}.post_per_layer_input_norm", "blk.{L}.post_norm", plain),
+];
+
 /// Gemma 4: norms multiply by what is stored; experts stand beside the dense network, gates and up in one tensor.
 static GEMMA_4: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
@@ -135,6 +170,58 @@ fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.refuse("attn_logit_softcapping", |_| true, "null")?;
     keys.windows()
+}
+
+/// Streams that follow one, layers that read keys and values of others, and gates of which a part stays.
+fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    gemma_3(keys)?;
+    let config = keys.config;
+    let layers = config.require(&["num_hidden_layers"])?;
+    if !config.has("layer_types") {
+        keys.flags("attention.sliding_window_pattern", (1..=layers).map(|layer| layer % 5 != 0));
+    }
+    keys.refuse("altup_correct_scale", |value| value.as_bool() != Some(true), "true")?;
+    keys.count("attention.shared_kv_layers", &["num_kv_shared_layers"])?;
+    keys.count("embedding_length_per_layer_input", &["hidden_size_per_layer_input"])?;
+    keys.count("altup.num_inputs", &["altup_num_inputs"])?;
+    keys.count("altup.active_idx", &["altup_active_idx"])?;
+    const SPARSITY: &str = "activation_sparsity_pattern";
+    let parts = match config.numbers(SPARSITY)? {
+        Some(parts) => parts,
+        // As the class has it: the first ten layers of more.
+        None => (0..layers).map(|layer| if layers > 10 && layer < 10 { 0.95 } else { 0.0 }).collect(),
+    };
+    if let Some(part) = parts.iter().find(|part| !(0.0..1.0).contains(*part)) {
+        return Err(config.wrong(SPARSITY, part.to_string(), "numbers from 0 to below 1"));
+    }
+    let deviations = parts.iter().map(|part| deviations_of_part(*part as f32)).collect::<Vec<f32>>();
+    keys.put("activation_sparsity_scale", deviations);
+    Ok(())
+}
+
+/// How many deviations above the mean of a normal distribution what is above such a part of it is, as torch computes it in single precision; -inf of 0.
+fn deviations_of_part(part: f32) -> f32 {
+    let part = f64::from(part);
+    if part <= 0.0 {
+        return f32::NEG_INFINITY;
+    }
+    // Of the distribution, by its series: x + x^3 / 3 + x^5 / (3 * 5) + ... times the density is what is between 0 and x.
+    let below = |x: f64| {
+        let (mut term, mut sum, mut power) = (x, 0.0, 1.0);
+        while sum + term != sum {
+            sum += term;
+            power += 2.0;
+            term *= x * x / power;
+        }
+        0.5 + sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
+    };
+    // It rises, so that halves of where it is are where it is.
+    let (mut low, mut high) = (-8.0, 8.0);
+    for _ in 0..64 {
+        let middle: f64 = (low + high) / 2.0;
+        if below(middle) < part { low = middle } else { high = middle }
+    }
+    (low / std::f64::consts::SQRT_2) as f32 * std::f32::consts::SQRT_2
 }
 
 /// Layers with a window have heads of other sizes than those without, and those at the end read keys and values of others.

@@ -52,6 +52,32 @@ pub(super) static ROWS: &[Family] = &[
         when: |config| Ok(kinds(config)?.contains(&Kind::Recurrent)),
         ..USUAL
     },
+    Family {
+        model_types: &["granite_swa"],
+        architecture: "granite_swa",
+        keys: granite_windows,
+        tensors: &[GRANITE_WINDOWS],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 2560, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 20, "num_key_value_heads": 4,
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "attention_multiplier": 1.0,
+            "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0, "sliding_window": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["granitemoe_swa"],
+        architecture: "granite_swa",
+        keys: |keys| {
+            keys.count("expert_shared_feed_forward_length", &["shared_intermediate_size"])?;
+            granite_windows(keys)
+        },
+        tensors: &[GRANITE_WINDOWS],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "attention_multiplier": 1.0, "embedding_multiplier": 1.0,
+            "residual_multiplier": 1.0, "logits_scaling": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2,
+            "shared_intermediate_size": 0, "sliding_window": 128}"#,
+        ..USUAL
+    },
     // Of the same class, without a layer of its kind.
     Family {
         model_types: &["granitemoehybrid"],
@@ -88,6 +114,18 @@ static GRANITE_MOE: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear", "blk.{L}.ffn_down_shexp", plain),
 ];
 
+/// Granite with windows: sinks, and gates and up of experts, or of the shared one, in one tensor.
+static GRANITE_WINDOWS: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
+    rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),
+    rule("model.layers.{L}.block_sparse_moe.router", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.block_sparse_moe.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain),
+    rule("model.layers.{L}.block_sparse_moe.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
+    rule("model.layers.{L}.shared_mlp.input_linear", "blk.{L}.ffn_up_shexp", plain),
+    rule("model.layers.{L}.shared_mlp.output_linear", "blk.{L}.ffn_down_shexp", plain),
+];
+
 /// Granite with layers of Mamba-2: what all of its layers have behind them is the shared expert, or the network where there are no experts.
 static GRANITE_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
@@ -115,6 +153,30 @@ fn granite(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         ("logit_scale", "logits_scaling"),
     ] {
         keys.number(key, &[from])?;
+    }
+    Ok(())
+}
+
+fn granite_windows(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    granite(keys)?;
+    let config = keys.config;
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    keys.windows()?;
+    if !config.has("layer_types") {
+        let layers = config.require(&["num_hidden_layers"])?;
+        keys.flags("attention.sliding_window_pattern", (0..layers).map(|layer| layer % 4 != 0));
+    }
+    const BASES: &str = "layer_rope_theta";
+    if let Some(bases) = config.numbers(BASES)? {
+        // 0 is none.
+        let mut turned = bases.iter().copied().filter(|base| *base != 0.0);
+        if let Some(base) = turned.next() {
+            if let Some(other) = turned.find(|other| *other != base) {
+                return Err(config.wrong(BASES, format!("{base} and {other}"), "one number for all layers, or 0"));
+            }
+            keys.put("rope.freq_base", base as f32);
+        }
+        keys.flags("attention.rope_pattern", bases.into_iter().map(|base| base != 0.0));
     }
     Ok(())
 }

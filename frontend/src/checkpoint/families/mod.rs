@@ -43,6 +43,8 @@ pub(super) struct Family {
     pub single: &'static [&'static str],
     /// Ends of names of tensors of integers that are keys of GGUF files, and those keys.
     pub numbers: &'static [(&'static str, &'static str)],
+    /// Ends of names of tensors of one number, of which each layer has one, that are keys of GGUF files, and those keys, which have no architecture before them.
+    pub numbers_of_layers: &'static [(&'static str, &'static str)],
     /// Ends of names of matrices that several machines may have quantised, each its part: equal parts of queries, keys and values one behind another.
     pub by_rank: &'static [&'static str],
     /// Whether heads are as long as the width by their number, whatever `head_dim` says.
@@ -81,6 +83,7 @@ const USUAL: Family = Family {
     tensors: &[],
     single: &SINGLE,
     numbers: &[],
+    numbers_of_layers: &[],
     by_rank: &[],
     ignores_head_dim: false,
     activations: &["silu", "swish"],

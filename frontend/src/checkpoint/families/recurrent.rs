@@ -76,6 +76,27 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["mamba", "falcon_mamba"],
+        architecture: "mamba",
+        keys: mamba_1,
+        tensors: &[MAMBA, NEMOTRON_H],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 768, "num_hidden_layers": 32, "state_size": 16, "expand": 2, "conv_kernel": 4,
+            "layer_norm_epsilon": 1e-5, "mixer_rms_eps": 1e-6, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["jamba"],
+        architecture: "jamba",
+        keys: jamba,
+        tensors: &[JAMBA],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "num_experts_per_tok": 2, "num_experts": 16,
+            "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["kimi_linear"],
         architecture: "kimi-linear",
         keys: kimi_linear,
@@ -286,6 +307,35 @@ static NEMOTRON_H: &[Rule] = &[
     rule("model.layers.{L}.mixer.fc2_latent_proj", "blk.{L}.ffn_latent_up", plain),
 ];
 
+/// Mamba-1: beside those of Mamba-2 what steps, keys and queries are made by.
+static MAMBA: &[Rule] = &[
+    rule("model.layers.{L}.mixer.x_proj", "blk.{L}.ssm_x", plain),
+    rule("model.layers.{L}.mixer.dt_proj", "blk.{L}.ssm_dt", plain),
+];
+
+/// Jamba: state spaces as those of Mamba-1, with norms, and networks that are experts where there are several.
+static JAMBA: &[Rule] = &[
+    rule("model.final_layernorm", "output_norm", plain),
+    rule("model.layers.{L}.pre_ff_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.feed_forward.router", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.feed_forward.gate_proj", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.feed_forward.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.feed_forward.down_proj", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.gate_proj", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.feed_forward.experts.{E}.down_proj", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.mamba.in_proj", "blk.{L}.ssm_in", plain),
+    rule("model.layers.{L}.mamba.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.mamba.x_proj", "blk.{L}.ssm_x", plain),
+    rule("model.layers.{L}.mamba.dt_proj", "blk.{L}.ssm_dt", plain),
+    rule("model.layers.{L}.mamba.dt_layernorm", "blk.{L}.ssm_dt_norm", plain),
+    rule("model.layers.{L}.mamba.b_layernorm", "blk.{L}.ssm_b_norm", plain),
+    rule("model.layers.{L}.mamba.c_layernorm", "blk.{L}.ssm_c_norm", plain),
+    rule("model.layers.{L}.mamba.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.{L}.mamba.D", "blk.{L}.ssm_d", plain),
+    rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", plain),
+];
+
 /// What a layer of a hybrid is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -349,6 +399,51 @@ pub(super) fn mamba(
         keys.put(&format!("ssm.{key}"), value);
     }
     Ok(())
+}
+
+/// Sizes of the states of Mamba-1: taps, elements of a key, and what the width grows by; steps are made of a row of a sixteenth of the width where `rank` says
+/// nothing.
+fn selective(keys: &mut Keys<'_>, [taps, state, expand]: [u32; 3], rank: &str) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let width = config.require(&["hidden_size"])?;
+    let inner = width.checked_mul(expand).ok_or_else(|| config.wrong("expand", expand.to_string(), "a factor"))?;
+    let rank = match config.value(rank).is_some_and(|value| value.is_number()) {
+        true => config.require(&[rank])?,
+        false => width.div_ceil(16),
+    };
+    for (key, value) in [("conv_kernel", taps), ("state_size", state), ("time_step_rank", rank), ("inner_size", inner)]
+    {
+        keys.put(&format!("ssm.{key}"), value);
+    }
+    Ok(())
+}
+
+fn mamba_1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.put("context_length", WITHOUT_ROPE);
+    keys.put("feed_forward_length", 0u32);
+    keys.put("attention.head_count", 0u32);
+    keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
+    keys.refuse("use_bias", |value| value.as_bool() == Some(true), "false")?;
+    let normed = config.text(&["model_type"])? == Some("falcon_mamba");
+    keys.put("ssm.dt_b_c_rms", normed);
+    if normed {
+        keys.refuse("mixer_rms_eps", |value| value.as_f64() != Some(1e-6), "1e-6")?;
+    }
+    let [taps, state, expand] = ["conv_kernel", "state_size", "expand"].map(|key| config.require(&[key]));
+    selective(keys, [taps?, state?, expand?], "time_step_rank")
+}
+
+fn jamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let [period, offset] = ["attn_layer_period", "attn_layer_offset"].map(|key| config.require(&[key]));
+    let (period, offset) = (period?.max(1), offset?);
+    let kind = |layer: u32| if layer % period == offset { Kind::Attention } else { Kind::Recurrent };
+    let kinds: Vec<Kind> = (0..config.require(&["num_hidden_layers"])?).map(kind).collect();
+    heads_of_kinds(keys, &kinds)?;
+    keys.refuse("mamba_proj_bias", |value| value.as_bool() == Some(true), "false")?;
+    let [taps, state, expand] = ["mamba_d_conv", "mamba_d_state", "mamba_expand"].map(|key| config.require(&[key]));
+    selective(keys, [taps?, state?, expand?], "mamba_dt_rank")
 }
 
 fn nemotron_h(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

@@ -7,6 +7,8 @@
 //! ```
 //!
 //! Heads are in equal groups side by side, each of which shares its `b` and `c`.
+//!
+//! Where a head is one element, `a` may have a number for each element of `b`, and each of the state has a decay of its own, as Mamba-1 has it (Gu and Dao, "Mamba", 2023).
 
 use super::{Definition, Example, Shape, Token};
 use crate::graph::types::TypeError;
@@ -25,12 +27,16 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     if rule.f32("dt")? != [rows, heads] {
         return Err(rule.operand("dt", format!("f32[{rows}, {heads}], one for each head of x")));
     }
-    for name in ["a", "bias", "d"] {
+    for name in ["bias", "d"] {
         let [n] = rule.weight(name)?;
         rule.same_number(name, n, heads)?;
     }
     let (heads, groups) = (rule.number("x", heads)?, rule.number("b", groups)?);
     let (p, s) = (rule.number("x", p)?, rule.number("b", s)?);
+    let a = rule.weight_shape("a");
+    if a != [heads] && !(p == 1 && a == [heads, s]) {
+        return Err(rule.operand("a", format!("[{heads}], or [{heads}, {s}] where heads are of one element")));
+    }
     if !heads.is_multiple_of(groups) {
         return Err(rule.operand("x", format!("one with a multiple of {groups} heads")));
     }
@@ -42,16 +48,18 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let heads = dt.len();
     let (p, s) = (x.len() / heads, state.len() / x.len());
     let of_group = heads / (b.len() / s);
+    // Of the head, or of each element of its row of the state.
+    let rates = a.len() / heads;
     for (h, (m, y)) in state.chunks_exact_mut(s * p).zip(y.chunks_exact_mut(p)).enumerate() {
         let (b, c) = (&b[h / of_group * s..][..s], &c[h / of_group * s..][..s]);
         let step = f64::from(dt[h]) + f64::from(bias[h]);
         let step = step.max(0.0) + (-step.abs()).exp().ln_1p();
-        let decay = (f64::from(a[h]) * step).exp();
+        let decay = |i: usize| (f64::from(a[h * rates + if rates == 1 { 0 } else { i }]) * step).exp();
         for (j, y) in y.iter_mut().enumerate() {
             let x = f64::from(x[h * p + j]);
             let mut sum = f64::from(d[h]) * x;
             for i in 0..s {
-                let next = decay * f64::from(m[i * p + j]) + f64::from(b[i]) * (step * x);
+                let next = decay(i) * f64::from(m[i * p + j]) + f64::from(b[i]) * (step * x);
                 sum += next * f64::from(c[i]);
                 m[i * p + j] = next as f32;
             }
@@ -61,20 +69,13 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
 }
 
 fn example(rng: &mut Random) -> Example {
-    let (groups, of_group, s, p) = (rng.pick(&[1, 2]), rng.pick(&[1, 3]), rng.pick(&[8, 16]), rng.pick(&[4, 16]));
+    let (groups, of_group, s, p) = (rng.pick(&[1, 2]), rng.pick(&[1, 3]), rng.pick(&[8, 16]), rng.pick(&[1, 4, 16]));
     let heads = groups * of_group;
     let (shared, of_head) = (vec![groups, s], vec![heads]);
+    let rates = if p == 1 { vec![heads, s] } else { of_head.clone() };
     Example {
         state: vec![heads, s, p],
-        operands: vec![
-            vec![heads, p],
-            shared.clone(),
-            shared,
-            of_head.clone(),
-            of_head.clone(),
-            of_head.clone(),
-            of_head,
-        ],
+        operands: vec![vec![heads, p], shared.clone(), shared, of_head.clone(), rates, of_head.clone(), of_head],
         attrs: Vec::new(),
     }
 }

@@ -148,6 +148,11 @@ impl<'a> Rule<'a> {
         <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("one of {N} dimensions")))
     }
 
+    /// The dimensions of a weight, of any rank.
+    pub(in crate::graph) fn weight_shape(&self, name: &'static str) -> &'a [u64] {
+        &self.any_weight(name).shape
+    }
+
     /// The dimensions of a value of this element type and rank.
     pub(in crate::graph) fn tensor<const N: usize>(
         &self,

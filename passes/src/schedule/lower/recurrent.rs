@@ -100,7 +100,8 @@ impl Lowering<'_> {
                 let ([heads, p], [groups, s]) = (dims("x")?, dims("b")?);
                 let of_group = heads / groups.max(1);
                 let head = u64::from(p) * u64::from(s);
-                let spec = |of, n| SsmScan { heads, groups, of, n, p, s }.into();
+                let channels = self.shape(op, "a").len() == 2;
+                let spec = |of, n| SsmScan { heads, groups, of, n, p, s, channels }.into();
                 if groups > of_group {
                     // Everything is in even parts, one for each group.
                     return Ok(Columns {
@@ -115,9 +116,15 @@ impl Lowering<'_> {
                     (STATE / head.saturating_mul(groups.into()).max(1)).clamp(1, of_group.max(1).into()) as u32;
                 let n = (1..=enough).rev().find(|&n| of_group.is_multiple_of(n)).unwrap_or(1);
                 let heads = ["x", "y"].map(|name| (name, u64::from(n) * u64::from(p)));
-                let one_head = ["dt", "a", "bias", "d"].map(|name| (name, n.into()));
+                let one_head = ["dt", "bias", "d"].map(|name| (name, n.into()));
+                let rates = [("a", u64::from(n) * if channels { u64::from(s) } else { 1 })];
                 let shared = ["b", "c"].map(|name| (name, 0));
-                let strides = [("state", u64::from(n) * head)].into_iter().chain(heads).chain(one_head).chain(shared);
+                let strides = [("state", u64::from(n) * head)]
+                    .into_iter()
+                    .chain(heads)
+                    .chain(one_head)
+                    .chain(rates)
+                    .chain(shared);
                 Ok(Columns {
                     spec: spec(groups, n),
                     many: None,

@@ -1,0 +1,48 @@
+//! Per-layer embeddings, as Gemma 3n and the small models of Gemma 4 have them: each layer takes a short row of the token besides the stream.
+//!
+//! ```text
+//! e = (rms_norm(per_layer_model_proj x / root d) + root P * per_layer_token_embd[id]) / root 2    // of all layers, P elements each
+//! y = post_norm(proj (gelu(inp_gate x) * e[layer]))                                               // what a layer adds
+//! ```
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use super::builder::{Bias, Builder};
+use super::error::ArchError;
+use super::hyper::LayerInputs;
+
+const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
+
+/// What all layers take of each token, side by side.
+pub(super) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {
+    let LayerInputs { length, layers } = of;
+    let width = b.hyper.embedding_length;
+    let y = b.linear(x, "per_layer_model_proj", width, length * layers, Bias::Optional)?;
+    let y = b.split_heads(y, layers)?;
+    // A norm takes away what its rows are divided by, but for epsilon.
+    let eps = b.hyper.norm_eps * width as f64;
+    let y = b.rms_norm_of(y, "per_layer_proj_norm.weight", length, eps)?;
+    let y = b.merge_heads(y)?;
+    let y = b.scale(y, 0.5_f64.sqrt())?;
+    let own = b.rows_of("per_layer_token_embd.weight", length * layers)?;
+    let own = b.scale(own, (length as f64 / 2.0).sqrt())?;
+    b.add(y, own)
+}
+
+/// What a layer makes of `x` and its own row of the token.
+pub(super) fn of_layer(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    inputs: ValueId,
+    LayerInputs { length, .. }: LayerInputs,
+) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let own = b.slice(inputs, layer as u64 * length, length)?;
+    let gate = b.linear(x, &name("inp_gate"), width, length, Bias::Optional)?;
+    let y = b.gated(gate, own, &GELU)?;
+    let y = b.linear(y, &name("proj"), length, width, Bias::Optional)?;
+    b.rms_norm(y, &name("post_norm.weight"), width)
+}

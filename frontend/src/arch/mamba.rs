@@ -1,0 +1,24 @@
+//! `mamba`: Mamba and Falcon Mamba: layers of a selective state space and nothing else ([`super::selective`]).
+
+use ixc_ir::graph::ValueId;
+
+use super::Architecture;
+use super::builder::Builder;
+use super::error::ArchError;
+use super::hyper::{Defaults, Parts};
+use super::selective::mixer;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "mamba",
+    doc: "Mamba, Falcon Mamba",
+    defaults: Defaults { parts: Parts::One, selective: true, ..Defaults::USUAL },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        x = mixer(b, layer, x)?;
+    }
+    b.logits(x)
+}

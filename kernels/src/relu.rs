@@ -1,0 +1,66 @@
+//! What of a row is above a number: `y = max(x - from, 0)`. From 0 on it is the usual ReLU; from more on few elements stay, as where gates must be so many
+//! deviations above their mean (Gemma 3n).
+
+use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors};
+use crate::reference::{Mismatch, Run, close};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::vectors::for_vectors;
+
+spec! {
+    /// `y = max(x - from, 0)`.
+    pub struct Relu "relu" {
+        /// Elements of a row.
+        pub n: u32,
+        /// What is taken away.
+        pub from: Bits,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("relu", 1, "relu n=8192 from=1.6448"),
+];
+
+impl Definition for Relu {
+    fn name(&self) -> String {
+        let Relu { n, from } = *self;
+        format!("relu_n{n}_f{:x}", from.0)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new().read("x", Holds::Floats).write("y", Holds::Floats)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let (Relu { n, from }, size) = (*self, i64::from(self.n) * 4);
+        let mut b = KernelBuilder::new(name);
+        let (x, y) = (b.read("x", size), b.write("y", size));
+        for_vectors(&mut b, vectors.lanes, n, |b, at, lanes| {
+            let v = b.load(Type::f32(lanes), x, at.clone() * 4);
+            let [from, zero] = [from.value(), 0.0].map(|x| b.splat_f32(lanes, x));
+            let v = b.sub(v, from);
+            let v = b.same(Op::Max, &[v, zero]);
+            b.store(y, at * 4, v);
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let (x, y) = (run.input().floats("x")?, run.output().floats("y")?);
+        for (i, (x, y)) in x.iter().zip(&y).enumerate() {
+            // One rounding, as f32 has it.
+            close(format_args!("y[{i}]"), *y, f64::from((*x as f32 - self.from.value()).max(0.0)), 0.0)?;
+        }
+        Ok(())
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
