@@ -67,6 +67,10 @@ pub struct Hyper {
     pub scales: Scales,
     /// Streams that the residual is, where it is more than one.
     pub streams: Option<Streams>,
+    /// Layers between two streams that rows keep to attend to (attention residuals), where they do.
+    pub kept_every: Option<u64>,
+    /// What gates and up are bent to stay within, where they are.
+    pub bends: Option<Bends>,
     /// Rows of a table that the last tokens name together, where a layer takes them.
     pub ngrams: Option<Ngrams>,
     /// Compressed entries beside windows, where layers have them.
@@ -131,18 +135,57 @@ pub struct Streams {
     pub iterations: u64,
     /// What is added to weights and to sums.
     pub eps: f64,
+    /// What weights of a block's output do not exceed.
+    pub magnitude: f64,
 }
 
 impl Streams {
     fn read(keys: &Keys<'_>) -> Result<Option<Streams>, GgufError> {
         let Some(count) = keys.optional("hyper_connection.count", 1, MAX_STREAMS)? else { return Ok(None) };
         let rank = keys.optional("hyper_connection.low_rank", 1, MAX_WIDTH)?;
+        // Streams that stay apart (independent hyper-connections) have no matrix that is balanced; others have a magnitude of 2, and no key for it.
+        const MAGNITUDE: &str = "hyper_connection.magnitude";
+        let apart = keys.metadata.get(&keys.name(MAGNITUDE)).is_some();
+        let magnitude = keys.float(MAGNITUDE, 2.0, |x| x > 0.0, "a positive number")?;
         let iterations = match rank {
             Some(_) => 0,
+            None if apart => 0,
             None => keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?,
         };
         let eps = keys.float("hyper_connection.epsilon", 1e-6, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?;
-        Ok(Some(Streams { count, rank, iterations, eps }))
+        Ok(Some(Streams { count, rank, iterations, eps, magnitude }))
+    }
+}
+
+/// Of a file that says so: after how many layers rows keep a stream.
+pub(super) const KEPT_EVERY: &str = "attn_res.block_size";
+
+/// What gates and up are bent to stay within (SiTU, Kimi K3): `bend * tanh(x / bend)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bends {
+    /// Of gates.
+    pub gate: f64,
+    /// Of up; 0 where it is not bent.
+    pub up: f64,
+}
+
+impl Bends {
+    fn read(keys: &Keys<'_>) -> Result<Option<Bends>, GgufError> {
+        const GATE: &str = "activation.situ_beta";
+        if keys.metadata.get(&keys.name(GATE)).is_none() {
+            return Ok(None);
+        }
+        // A cap is divided by: it has an inverse, as have those of all models.
+        let cap = |x: f64| (1e-3..=1e6).contains(&x);
+        Ok(Some(Bends {
+            gate: keys.float(GATE, 0.0, cap, "from 0.001 to 1000000")?,
+            up: keys.float(
+                "activation.situ_linear_beta",
+                0.0,
+                |x| x == 0.0 || (1e-3..=1e6).contains(&x),
+                "0, or from 0.001 to 1000000",
+            )?,
+        }))
     }
 }
 
@@ -633,6 +676,8 @@ impl Hyper {
             local_rope,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
+            kept_every: keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
+            bends: Bends::read(&keys)?,
             ngrams,
             compressed,
             mla,

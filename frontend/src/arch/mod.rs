@@ -64,9 +64,11 @@ mod granitemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
+mod hy_v4;
 mod hyper;
 mod internlm2;
 mod kda;
+mod kimi_k3;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
@@ -116,7 +118,7 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
+    Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -169,6 +171,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     deepseek32::ARCHITECTURE,
     glm_dsa::ARCHITECTURE,
     kimi_linear::ARCHITECTURE,
+    kimi_k3::ARCHITECTURE,
     lfm2::ARCHITECTURE,
     lfm2moe::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,
@@ -184,6 +187,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     exaone_moe::ARCHITECTURE,
     afmoe::ARCHITECTURE,
     hy_v3::ARCHITECTURE,
+    hy_v4::ARCHITECTURE,
     laguna::ARCHITECTURE,
     cohere2::ARCHITECTURE,
     cohere2moe::ARCHITECTURE,

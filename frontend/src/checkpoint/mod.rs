@@ -64,7 +64,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 24] = [
+const OTHER_PARTS: [&str; 25] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -85,6 +85,7 @@ const OTHER_PARTS: [&str; 24] = [
     "model.mtp_emb_norm.",
     "model.mtp_hidden_norm.",
     "model.mtp.",
+    "model.mtp_layers.",
     "audio_encoder.",
     "speech_embeddings.",
     "vit_large_projector.",

@@ -141,6 +141,11 @@ def as_converter_knows(parameters):
 
 # Names of tensors that transformers does not write as the hub has them: patterns, and what stands there.
 OLD_NAMES = {
+    "hy_v4": [
+        (r"hc_pre\.(hc_\w+_layer)\.", r"\1.hc_pre."),
+        (r"hc_pre\.hc_head\.", "hc_head."),
+        (r"(mlp|shared_experts)\.linear_gate", r"\1.gate_proj"),
+    ],
     "kimi_linear": [(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1")],
     "minimax_m3_vl_text": [
         (r"mlp\.(gate\.|experts\.|shared_experts\.)", r"block_sparse_moe.\1"),

@@ -80,6 +80,20 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["hy_v4"],
+        architecture: "hy_v4",
+        keys: hy_4,
+        tensors: &[LATENT, INDEX, HY_4],
+        single: &["ffn_gate_inp.weight", "indexer.proj.weight", "_fn.weight", "_base.weight", "_scale.weight"],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "norm_topk_prob": true, "routed_scaling_factor": 2.827,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+            "moe_intermediate_size": 768, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
+            "v_head_dim": 256, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 16, "hc_mult": 4, "hc_magnitude": 2.0,
+            "hc_eps": 1e-6, "swiglu_limit": 10.0}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["mistral4"],
         architecture: "mistral4",
         keys: |keys| {
@@ -184,6 +198,21 @@ pub(super) static INDEX: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
 ];
 
+/// Hy4: streams, gates and sinks of attention.
+static HY_4: &[Rule] = &[
+    rule("model.hc_head.hc_head_fn", "output_hc_fn.weight", plain),
+    rule("model.hc_head.hc_head_base", "output_hc_base.weight", plain),
+    rule("model.hc_head.hc_head_scale", "output_hc_scale.weight", plain),
+    rule("model.layers.{L}.hc_attn_layer.hc_pre.hc_fn", "blk.{L}.hc_attn_fn.weight", plain),
+    rule("model.layers.{L}.hc_attn_layer.hc_pre.hc_base", "blk.{L}.hc_attn_base.weight", plain),
+    rule("model.layers.{L}.hc_attn_layer.hc_pre.hc_scale", "blk.{L}.hc_attn_scale.weight", plain),
+    rule("model.layers.{L}.hc_mlp_layer.hc_pre.hc_fn", "blk.{L}.hc_ffn_fn.weight", plain),
+    rule("model.layers.{L}.hc_mlp_layer.hc_pre.hc_base", "blk.{L}.hc_ffn_base.weight", plain),
+    rule("model.layers.{L}.hc_mlp_layer.hc_pre.hc_scale", "blk.{L}.hc_ffn_scale.weight", plain),
+    rule("model.layers.{L}.self_attn.linear_gate", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.self_attn.learnable_sink_param", "blk.{L}.attn_sinks.weight", plain),
+];
+
 /// Mistral 4: gates and up of experts stay one tensor.
 static MISTRAL_4: &[Rule] =
     &[rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain)];
@@ -232,6 +261,37 @@ pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.indexer.head_count", &["index_n_heads"])?;
     keys.count("attention.indexer.key_length", &["index_head_dim"])?;
     keys.count("attention.indexer.top_k", &["index_topk"])
+}
+
+fn hy_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.default("expert_gating_func", SIGMOID);
+    let layers = config.require(&["num_hidden_layers"])?;
+    // What attention is to was called otherwise before.
+    let is_sparse = |kind: &&str| ["indexed_attention", "deepseek_sparse_attention", "sparse_attention"].contains(kind);
+    let own: Option<Vec<bool>> = match (config.texts("indexer_types")?, config.texts("layer_types")?) {
+        (Some(kinds), _) => Some(kinds.iter().map(|kind| *kind == "full").collect()),
+        (None, Some(kinds)) if !kinds.iter().any(is_sparse) => None,
+        (None, _) => Some((0..layers).map(|layer| layer == 0 || (layer - 1).is_multiple_of(4)).collect()),
+    };
+    match own {
+        Some(own) => {
+            indexed(keys)?;
+            keys.flags("attention.indexer.types", own.into_iter());
+        }
+        None => latent(keys)?,
+    }
+    keys.count("hyper_connection.count", &["hc_mult"])?;
+    keys.number("hyper_connection.epsilon", &["hc_eps"])?;
+    keys.number("hyper_connection.magnitude", &["hc_magnitude"])?;
+    // Of routed experts alone.
+    if let Some(limit) = config.number(&["swiglu_limit"])?.filter(|limit| *limit > 0.0) {
+        keys.put("swiglu_clamp_exp", vec![limit as f32; layers as usize]);
+    }
+    for key in ["gated_mla", "learnable_sink"] {
+        keys.refuse(key, |value| value.as_bool() != Some(true), "true")?;
+    }
+    keys.refuse("gating_type", |value| value.as_str() != Some("elementwise"), "elementwise")
 }
 
 fn deepseek_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
