@@ -77,6 +77,8 @@ pub struct Hyper {
     pub compressed: Option<Compressed>,
     /// Ranks and sizes of latent attention, where layers have it.
     pub mla: Option<Mla>,
+    /// The same of layers with a window, where theirs are others.
+    pub local_mla: Option<Mla>,
     /// What chooses the positions of attention, where something does.
     pub indexer: Option<Indexer>,
     /// Sizes of recurrent states, where layers have them.
@@ -615,6 +617,10 @@ impl Hyper {
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
         let mla = Mla::read(&keys)?;
+        let local_mla = match (mla, defaults.windows) {
+            (Some(mla), Some(_)) => mla.read_local(&keys)?,
+            _ => None,
+        };
         let key_length = |local: bool| {
             let mut own = layers.iter().zip(&windowed).filter(|(_, windowed)| **windowed == local);
             own.next().map(|(layer, _)| layer.key_length)
@@ -627,9 +633,14 @@ impl Hyper {
         match mla {
             Some(mla) => {
                 mla.absorb(&keys, &mut layers, &rope);
-                mla.check(&keys, &mut layers, &rope)?;
                 let scale = mla.attention_scale(&keys, &mut rope)?;
-                layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
+                for (sizes, local) in [(mla, false), (local_mla.unwrap_or(mla), true)] {
+                    let mut own: Vec<&mut Layer> =
+                        layers.iter_mut().zip(&windowed).filter(|(_, of)| **of == local).map(|(own, _)| own).collect();
+                    sizes.check(&keys, &mut own, &rope)?;
+                    let scale = scale * (mla.key_length as f64 / sizes.key_length as f64).sqrt();
+                    own.iter_mut().for_each(|layer| layer.attention_scale = scale);
+                }
             }
             None => yarn_magnitude(&keys, &mut rope)?,
         }
@@ -653,7 +664,7 @@ impl Hyper {
         // An index of entries is read with them.
         let indexer = match compressed {
             Some(_) => None,
-            None => Indexer::read(&keys, layers.len(), context_length)?,
+            None => Indexer::read(&keys, &layers, context_length)?,
         };
         let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
@@ -681,6 +692,7 @@ impl Hyper {
             ngrams,
             compressed,
             mla,
+            local_mla,
             indexer,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,

@@ -194,6 +194,12 @@ pub(super) fn attention_of(
     let (c, k) = parted(b, kept, rank)?;
     let c = b.rms_norm(c, &name("attn_kv_a_norm.weight"), rank)?;
     let c = b.split_heads(c, 1)?;
+    let norm = name("attn_k_norm.weight");
+    let k = match k {
+        // Of some models it is normalised before it turns (dots.3 note).
+        Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, turned)?),
+        k => k,
+    };
     let k = k.map(|x| b.split_heads(x, 1).and_then(|x| roped(b, x))).transpose()?;
     let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
     b.append(layer, k, c)?;

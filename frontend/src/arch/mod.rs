@@ -43,6 +43,7 @@ mod deepseek32;
 mod deepseek4;
 mod delta_net;
 mod dots1;
+mod dots3note;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
@@ -158,6 +159,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     gemma3::ARCHITECTURE,
     gemma4::ARCHITECTURE,
     dots1::ARCHITECTURE,
+    dots3note::ARCHITECTURE,
     bailingmoe2::ARCHITECTURE,
     hunyuan_moe::ARCHITECTURE,
     qwen3vl::ARCHITECTURE,

@@ -50,7 +50,7 @@ use array::Array;
 use config::Config;
 pub use error::{CheckpointError, HeaderFault, PackedFault};
 use families::Family;
-use keys::Described;
+use keys::{Described, OfLayer};
 use names::{Made, OneOf, SHARED, Sizes};
 use packed::Packed;
 use shards::{Quantisation, Shards};
@@ -136,7 +136,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let family = family(&config)?;
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
-    let Described { mut entries, sizes, kv_heads, constants } = keys::keys(&config, family)?;
+    let Described { mut entries, sizes, layers, constants } = keys::keys(&config, family)?;
     let mut shards = Shards::open(folder)?;
     for (end, key) in family.numbers {
         if let Some(numbers) = shards::numbers(&shards, end)? {
@@ -145,7 +145,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     }
     let packed = packed::experts(&mut shards, &sizes)?;
     let weights = shards::weights(&shards, &quantisation, family.by_rank)?;
-    let made = made(&shards, &config, family, (&sizes, &kv_heads), weights)?;
+    let made = made(&shards, &config, family, (&sizes, &layers), weights)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
     let (tensors, derived) = placed(&shards, made, packed, family.single)?;
@@ -244,7 +244,7 @@ fn made(
     shards: &Shards,
     config: &Config,
     family: &Family,
-    (sizes, kv_heads): (&Sizes, &[u64]),
+    (sizes, layers): (&Sizes, &[OfLayer]),
     weights: BTreeMap<Box<str>, Array>,
 ) -> Result<BTreeMap<String, Group>, CheckpointError> {
     let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(false);
@@ -269,8 +269,8 @@ fn made(
             continue;
         }
         let shape = array.shape();
-        let of_layer = found.layer.and_then(|layer| kv_heads.get(usize::try_from(layer).ok()?).copied());
-        let sizes = Sizes { layer_kv_heads: of_layer.unwrap_or(0), ..*sizes };
+        let of_layer = found.layer.and_then(|layer| layers.get(usize::try_from(layer).ok()?));
+        let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of.kv_heads, of.windowed));
         let parts = (rule.how)(&sizes, array).ok_or_else(|| {
             shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
         })?;

@@ -4,7 +4,7 @@ of code of their own."""
 import re
 
 import torch
-from make import OLD_NAMES
+from make import OLD_NAMES, as_converter_knows
 
 
 def deepseek(config, tensors):
@@ -205,4 +205,11 @@ def hy_v4(config, tensors):
     return config | own, made
 
 
-HUB = {"hy_v4": hy_v4, "step35": step35, "glm5-next": glm5_next, "deepseek": deepseek, "minicpm": minicpm, "internlm2": internlm2, "chatglm": chatglm}
+def dots3note(config, tensors):
+    """dots.3 note: sizes of layers with a window under names of their own."""
+    own = as_converter_knows(dict(config)) | {"model_type": "dots3_note"}
+    del own["per_layer_config"]
+    return own, tensors
+
+
+HUB = {"hy_v4": hy_v4, "dots3note": dots3note, "step35": step35, "glm5-next": glm5_next, "deepseek": deepseek, "minicpm": minicpm, "internlm2": internlm2, "chatglm": chatglm}

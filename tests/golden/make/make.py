@@ -109,6 +109,19 @@ def as_converter_knows(parameters):
         }
         parameters["first_k_dense_replace"] = parameters["mlp_layer_types"].count("dense")
         parameters["moe_router_activation_func"] = "sigmoid"
+    if parameters["model_type"] == "dots3_note_text" and "per_layer_config" in parameters:
+        sizes = ["num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank", "head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+        local = {key: parameters[key] for key in sizes} | next(iter(parameters["per_layer_config"].values()))
+        ropes = parameters.pop("rope_parameters")
+        parameters |= {f"swa_{key}": local[key] for key in sizes} | {
+            "layer_types": ["full_attention" if kind == "indexed_attention" else kind for kind in parameters["layer_types"]],
+            "first_k_dense_replace": parameters["mlp_layer_types"].count("dense"),
+            "sliding_window_size": parameters["sliding_window"],
+            "scoring_func": "sigmoid",
+            "apply_mla_qkv_lora_rescale": True,
+            "rope_theta": ropes["indexed_attention"]["rope_theta"],
+            "swa_rope_theta": ropes["sliding_attention"]["rope_theta"],
+        }
     if parameters["model_type"] == "mimo_v2_flash":
         local = [int(kind == "sliding_attention") for kind in parameters["layer_types"]]
         ropes = parameters["rope_parameters"]
