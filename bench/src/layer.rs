@@ -267,6 +267,9 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         compressed: None,
         layer_inputs: None,
         alternating: None,
+        kept_every: None,
+        bends: None,
+        local_mla: None,
         draft_layers: 0,
     };
     let model = Model {

@@ -17,7 +17,8 @@ use ixc_kernels::{
     Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated,
     Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, Relu,
     RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap,
-    Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, Xielu, generate,
+    Softmax, SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares, Swiglu,
+    Temperature, Xielu, generate,
 };
 use ixc_targets::Target;
 use support::{Group, run_changed};
@@ -132,6 +133,7 @@ fn packed_swiglu() {
                     act: Activation::Silu,
                     limit: None,
                     shift: None,
+                    bend: None,
                     gate_bias: false,
                     up_bias: false,
                     strategy,
@@ -172,6 +174,7 @@ fn bands() {
                     act: Activation::Silu,
                     limit: None,
                     shift: None,
+                    bend: None,
                     gate_bias: false,
                     up_bias: false,
                     strategy,
@@ -194,6 +197,7 @@ fn bands() {
                 act: Activation::Silu,
                 limit: None,
                 shift: None,
+                bend: None,
                 gate_bias: false,
                 up_bias: false,
                 strategy,
@@ -285,6 +289,7 @@ fn linear_by_packing() {
                 act: Activation::Silu,
                 limit: None,
                 shift: None,
+                bend: None,
                 gate_bias: false,
                 up_bias: false,
                 strategy,
@@ -308,6 +313,7 @@ fn linear_by_packing() {
             act: Activation::Silu,
             limit: None,
             shift: None,
+            bend: None,
             gate_bias: false,
             up_bias: false,
             strategy,
@@ -536,7 +542,7 @@ fn gates() {
     for n in ODD {
         for act in acts {
             for limit in limits {
-                group.one(Gated { act, n, limit, shift: limit.map(|_| Bits::of(1.0)) });
+                group.one(Gated { act, n, limit, shift: limit.map(|_| Bits::of(1.0)), bend: None });
             }
         }
         group.one(Map { function: Elementwise::Sigmoid, n });
@@ -570,6 +576,7 @@ fn gates() {
                         act,
                         limit,
                         shift,
+                        bend: None,
                         gate_bias,
                         up_bias,
                         strategy,
@@ -591,17 +598,52 @@ fn limited_gates() {
     let act = Activation::LimitedSilu;
     for n in ODD {
         for limit in [None, Some(Bits::of(0.5))] {
-            group.one(Gated { act, n, limit, shift: None });
+            group.one(Gated { act, n, limit, shift: None, bend: None });
         }
     }
     for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
         let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
         let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::of(0.25)));
-        let (shift, gate_bias, up_bias) = (None, false, false);
+        let (shift, bend, gate_bias, up_bias, rows) = (None, None, false, false, 13);
         group.rows(
-            Swiglu { gate, up, x, k, tile, n, out, rows: 13, act, limit, shift, gate_bias, up_bias, strategy, pace },
+            Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
             13,
         );
+    }
+    group.done();
+}
+
+/// Gates and up that are bent.
+#[test]
+fn bent_gates() {
+    let pace = Pace::default();
+    let mut group = Group::new("bent_gates");
+    let (act, bend) = (Activation::BentSilu, Some(Bits::of(0.75)));
+    for n in ODD {
+        for limit in [None, Some(Bits::of(0.5))] {
+            group.one(Gated { act, n, limit, shift: None, bend });
+        }
+    }
+    for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+        let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
+        let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::of(0.25)));
+        let (shift, gate_bias, up_bias, rows) = (None, false, false, 13);
+        group.rows(
+            Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
+            13,
+        );
+    }
+    group.done();
+}
+
+/// What a row kept, attended to.
+#[test]
+fn stream_attends() {
+    let mut group = Group::new("stream_attends");
+    for d in ODD {
+        for streams in [1, 3, 8, 16] {
+            group.one(StreamAttend { streams, d, eps: Bits::of(1e-5) });
+        }
     }
     group.done();
 }
@@ -988,16 +1030,23 @@ fn streams() {
     for n in ODD {
         for streams in [1, 3, 4, 8] {
             group.one(StreamInput { streams, d: n + 3, n });
-            group.one(StreamMix { streams, d: n + 3, n });
+            for apart in [false, true] {
+                group.one(StreamMix { streams, d: n + 3, n, apart });
+            }
         }
     }
     for (iterations, eps) in [(1, Bits::of(1e-6)), (2, Bits::of(1e-3)), (20, Bits::of(1e-6))] {
+        let magnitude = Bits::of(2.0);
         for streams in [4, 8] {
-            group.one(StreamWeights { streams, input: false, iterations, eps });
+            group.one(StreamWeights { streams, parts: StreamParts::Mixed, iterations, eps, magnitude });
         }
         for streams in [1, 3, 4] {
-            group.one(StreamWeights { streams, input: true, iterations, eps });
+            group.one(StreamWeights { streams, parts: StreamParts::Input, iterations, eps, magnitude });
         }
+    }
+    for (streams, eps, magnitude) in [(1, 1e-6, 2.0), (3, 1e-3, 0.7), (4, 1e-6, 1.5), (8, 1e-2, 2.0)] {
+        let (eps, magnitude) = (Bits::of(eps), Bits::of(magnitude));
+        group.one(StreamWeights { streams, parts: StreamParts::Apart, iterations: 0, eps, magnitude });
     }
     group.done();
 }

@@ -76,6 +76,12 @@ const CASES: &[Case] = &[
      "<think>t</think>c<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{\"a\": \"b\"}<|tool_call_end|>\
       <|tool_call_begin|>functions.put:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
      "t", "c", &["functions.get:0 get {\"a\": \"b\"}", "functions.put:1 put {}"]),
+    ("kimi-k3", "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>",
+     "t<|close|>think<|sep|><|open|>response<|sep|>c<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|>\
+      <|open|>argument key=\"a\" type=\"string\"<|sep|>1<|close|>argument<|sep|><|open|>argument key=\"b\" type=\"array\"<|sep|>[1, \"x\"]<|close|>argument<|sep|><|close|>call<|sep|>\
+      <|open|>call tool=\"g\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+     "t", "c", &["call_0 f {\"a\": \"1\", \"b\": [1, \"x\"]}", "call_1 g {}"]),
+    ("kimi-k3", "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>", "c<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>", "", "c", &[]),
     ("deepseek-v3.1", "<｜Assistant｜></think>",
      "c<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
      "", "c", &["call_0 f {\"a\": 1}", "call_1 g {}"]),

@@ -145,7 +145,7 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 #[test]
 fn streams_are_weighted_and_mixed() {
     let text = "weight @s : f32[3] weight @b : f32[8] func @f(%x: f32[T, 8]) -> (f32[T, 8]) {
-        %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125} return %w }";
+        %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125, magnitude = 2.0} return %w }";
     let base = [0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0];
     // Scales are of the parts; ln 3 makes of two numbers 3/4 and 1/4.
     let row = [0.5, 0.0, 3.0, 0.0, 3f32.ln(), 0.0, 0.0, 3f32.ln()];
@@ -159,9 +159,15 @@ fn streams_are_weighted_and_mixed() {
     let expected = [sigmoid(1.0) + 0.125, sigmoid(1.0) + 0.125, 1.0, 2.0 * sigmoid(-1.0), a, b, b, a];
     near(&y[0], &expected.map(|x| x as f32));
     let text = "weight @s : f32[1] weight @b : f32[2] func @f(%x: f32[T, 2]) -> (f32[T, 2]) {
-        %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125} return %w }";
+        %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125, magnitude = 2.0} return %w }";
     let y = run(text, &[bytes(&[2.0]), bytes(&[0.0, 1.0])], &[f32s(&[1, 2], &[0.5, 0.0])]).unwrap();
     near(&y[0], &expected[..2].iter().map(|&x| x as f32).collect::<Vec<_>>());
+    // Streams that stay apart: no matrix, and eps is added to weights of the output.
+    let text = "weight @s : f32[2] weight @b : f32[4] func @f(%x: f32[T, 4]) -> (f32[T, 4]) {
+        %w = stream.weights %x, @s, @b {streams = 2, iterations = 0, eps = 0.125, magnitude = 3.0} return %w }";
+    let y = run(text, &[bytes(&[2.0, 0.5]), bytes(&[0.0, 1.0, 0.0, -1.0])], &[f32s(&[1, 4], &[0.5, 0.0, 3.0, 0.0])]);
+    let expected = [sigmoid(1.0), sigmoid(1.0), 3.0 * sigmoid(1.5), 3.0 * sigmoid(-1.0)].map(|x| (x + 0.125) as f32);
+    near(&y.unwrap()[0], &expected);
 
     let streams = f32s(&[1, 2, 2], &[1.0, 2.0, 10.0, 20.0]);
     let text = "func @f(%x: f32[T, 2, 2], %w: f32[T, 3]) -> (f32[T, 2]) { %y = stream.input %x, %w return %y }";
@@ -171,7 +177,12 @@ fn streams_are_weighted_and_mixed() {
     // A column of the matrix is what a stream is made of.
     let w = f32s(&[1, 8], &[9.0, 9.0, 100.0, 1000.0, 1.0, 2.0, 3.0, 4.0]);
     let z = f32s(&[1, 2, 2], &[131.0, 162.0, 1042.0, 1084.0]);
-    check(text, &[], &[streams, f32s(&[1, 2], &[1.0, 1.0]), w], &[z]);
+    check(text, &[], &[streams.clone(), f32s(&[1, 2], &[1.0, 1.0]), w], &[z]);
+    let text = "func @f(%x: f32[T, 2, 2], %y: f32[T, 2], %w: f32[T, 4]) -> (f32[T, 2, 2]) {
+        %z = stream.mix %x, %y, %w return %z }";
+    let w = f32s(&[1, 4], &[9.0, 9.0, 100.0, 1000.0]);
+    let z = f32s(&[1, 2, 2], &[101.0, 202.0, 1010.0, 2020.0]);
+    check(text, &[], &[streams, f32s(&[1, 2], &[1.0, 2.0]), w], &[z]);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Gated linear units: a function of the gate times the up projection, element by element.
 //!
 //! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, where no limit is one of infinity. Of one activation the limit is on what the gate
-//! becomes: `min(act(gate), limit)`.
+//! becomes: `min(act(gate), limit)`. Another bends both, by limits of their own: `bend * tanh(gate / bend) / (1 + exp(-gate))`, and
+//! `limit * tanh(up / limit)`.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
@@ -26,9 +27,11 @@ pub enum Activation {
     QuickGelu,
     /// `silu`, which the limit is on, and not the gate.
     LimitedSilu,
+    /// `bend * tanh(x / bend) / (1 + exp(-x))`; up is bent by the limit.
+    BentSilu,
 }
 
-words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu" } }
+words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu" } }
 
 /// Of [`Activation::QuickGelu`].
 const QUICK: f32 = 1.702;
@@ -37,13 +40,21 @@ impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu => false,
             Activation::LimitedSilu => true,
         }
     }
 
+    /// Whether gate and up are bent, and not cut off.
+    fn bends(self) -> bool {
+        match self {
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu => false,
+            Activation::BentSilu => true,
+        }
+    }
+
     /// In kernel IR.
-    fn apply(self, b: &mut KernelBuilder, x: ValueId) -> ValueId {
+    fn apply(self, b: &mut KernelBuilder, x: ValueId, bend: f32) -> ValueId {
         match self {
             Activation::Silu | Activation::LimitedSilu => math::silu(b, x),
             Activation::Gelu => math::gelu(b, x),
@@ -53,11 +64,16 @@ impl Activation {
                 let share = math::sigmoid(b, steeper);
                 b.mul(x, share)
             }
+            Activation::BentSilu => {
+                let share = math::sigmoid(b, x);
+                let bent = math::softcap(b, x, bend);
+                b.mul(bent, share)
+            }
         }
     }
 
     /// In f64.
-    fn exact(self, x: f64) -> f64 {
+    fn exact(self, x: f64, bend: f64) -> f64 {
         match self {
             Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
             Activation::Gelu => {
@@ -65,6 +81,7 @@ impl Activation {
                 x / 2.0 * (1.0 + t.tanh())
             }
             Activation::QuickGelu => x / (1.0 + (f64::from(-QUICK) * x).exp()),
+            Activation::BentSilu => bend * (x / bend).tanh() / (1.0 + (-x).exp()),
         }
     }
 }
@@ -75,15 +92,23 @@ pub(crate) struct Gate {
     pub(crate) act: Activation,
     pub(crate) limit: Option<Bits>,
     pub(crate) shift: Option<Bits>,
+    pub(crate) bend: Option<Bits>,
 }
 
 impl Gate {
+    /// What a gate that is bent does not reach.
+    fn bend(&self) -> f32 {
+        self.bend.map_or(f32::INFINITY, Bits::value)
+    }
+
     /// In kernel IR.
     pub(crate) fn apply(&self, b: &mut KernelBuilder, gate: ValueId, up: ValueId) -> ValueId {
         let lanes = b.ty(gate).lanes;
         let (mut gate, mut up) = (gate, up);
         let mut most = None;
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit.filter(|_| self.act.bends()) {
+            up = math::softcap(b, up, limit.value());
+        } else if let Some(limit) = self.limit {
             let (limit, least) = (b.splat_f32(lanes, limit.value()), b.splat_f32(lanes, -limit.value()));
             if !self.act.limits_result() {
                 gate = b.same(Op::Min, &[gate, limit]);
@@ -92,7 +117,7 @@ impl Gate {
             up = b.same(Op::Max, &[up, least]);
             most = Some(limit).filter(|_| self.act.limits_result());
         }
-        let mut gate = self.act.apply(b, gate);
+        let mut gate = self.act.apply(b, gate, self.bend());
         if let Some(most) = most {
             gate = b.same(Op::Min, &[gate, most]);
         }
@@ -107,11 +132,16 @@ impl Gate {
     /// as steep as their argument.
     pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
+        let (bends, bend) = (self.act.bends(), f64::from(self.bend()));
         let gate = match self.act.limits_result() {
-            true => self.act.exact(gate).min(limit),
-            false => self.act.exact(gate.min(limit)),
+            true => self.act.exact(gate, bend).min(limit),
+            false => self.act.exact(if bends { gate } else { gate.min(limit) }, bend),
         };
-        let up = up.clamp(-limit, limit) + self.shift.map_or(0.0, |shift| shift.value().into());
+        let up = match bends && limit.is_finite() {
+            true => limit * (up / limit).tanh(),
+            false => up.clamp(-limit, limit),
+        };
+        let up = up + self.shift.map_or(0.0, |shift| shift.value().into());
         (gate * up, 1.13 * up.abs(), gate.abs())
     }
 
@@ -120,11 +150,23 @@ impl Gate {
         let act = if self.act == Activation::Silu { String::new() } else { format!("_{}", self.act.word()) };
         let bits =
             |letter: &str, bits: Option<Bits>| bits.map_or(String::new(), |Bits(bits)| format!("_{letter}{bits:x}"));
-        format!("{act}{}{}", bits("c", self.limit), bits("p", self.shift))
+        format!("{act}{}{}{}", bits("c", self.limit), bits("p", self.shift), bits("b", self.bend))
     }
 
     /// Refuses limits that are none.
     pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
+        let bends = self.act.bends();
+        let limits =
+            [self.bend, self.limit.filter(|_| bends)].map(|cap| cap.is_none_or(|cap| math::is_cap(cap.value())));
+        let ok = self.bend.is_some() == bends && limits == [true; 2];
+        let bits = self.bend.map_or(0, |bend| bend.0);
+        check(
+            name,
+            "bend (its bits)",
+            bits.into(),
+            ok,
+            "of bent_silu, and as the limit then, those of a number above 0 whose inverse is one",
+        )?;
         let Some(limit) = self.limit else { return Ok(()) };
         let ok = limit.value() > 0.0 && limit.value().is_finite();
         check(name, "limit (its bits)", limit.0.into(), ok, "those of a number above 0")
@@ -142,6 +184,8 @@ spec! {
         pub limit: Option<Bits>,
         /// Added to up.
         pub shift: Option<Bits>,
+        /// What a gate that is bent does not reach.
+        pub bend: Option<Bits>,
     }
 }
 
@@ -152,12 +196,13 @@ const ROWS: &[Row] = &[
     row("gated_gelu", 1, "gated act=gelu n=5632"),
     row("gated_quick_gelu", 1, "gated act=quick_gelu n=2880 limit=7.0 shift=1.0"),
     row("gated_limited_silu", 1, "gated act=limited_silu n=1280 limit=7.0"),
+    row("gated_bent_silu", 1, "gated act=bent_silu n=3072 limit=25.0 bend=4.0"),
 ];
 
 impl Gated {
     fn gate(&self) -> Gate {
-        let Gated { act, limit, shift, .. } = *self;
-        Gate { act, limit, shift }
+        let Gated { act, limit, shift, bend, .. } = *self;
+        Gate { act, limit, shift, bend }
     }
 }
 

@@ -9,7 +9,7 @@
 //! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
-//! | [`stream_weights`], [`stream_input`], [`stream_mix`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them |
+//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
 //! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
@@ -78,6 +78,7 @@ mod softcap;
 mod softmax;
 mod spec;
 mod ssm_scan;
+mod stream_attend;
 mod stream_input;
 mod stream_mix;
 mod stream_weights;
@@ -103,6 +104,7 @@ pub use linear::pace::Pace;
 pub use linear::{MatmulStrategy, candidates, cut, pace, tiling};
 pub use map::Elementwise;
 pub use route::Score;
+pub use stream_weights::StreamParts;
 pub use text::{Bits, Kind, SpecError};
 
 registry! {
@@ -143,6 +145,7 @@ registry! {
     stream_weights::StreamWeights,
     stream_input::StreamInput,
     stream_mix::StreamMix,
+    stream_attend::StreamAttend,
     compress::Compress,
     append_places::AppendPlaces,
     attention_entries::AttentionEntries,

@@ -1,6 +1,6 @@
 //! Streams of a residual, mixed by a matrix of the row's own, with what a block gave.
 //!
-//! `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the order of j, for n streams of a row. A vector's lanes are elements: each
+//! `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the order of j, for n streams of a row; `w[n + k] * y + x[k]` of streams that stay apart. A vector's lanes are elements: each
 //! of all streams is loaded once, and every sum is in a register.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
@@ -23,6 +23,8 @@ spec! {
         pub d: u32,
         /// Those of them that a call does.
         pub n: u32,
+        /// Whether streams stay apart: there is no matrix.
+        pub apart: bool,
     }
 }
 
@@ -30,12 +32,13 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_mix", 1, "stream_mix streams=4 d=4096 n=512"),
+    row("stream_mix_apart", 1, "stream_mix streams=4 d=2816 n=512 apart"),
 ];
 
 impl Definition for StreamMix {
     fn name(&self) -> String {
-        let StreamMix { streams, d, n } = *self;
-        format!("stream_mix_s{streams}d{d}n{n}")
+        let StreamMix { streams, d, n, apart } = *self;
+        format!("stream_mix_s{streams}d{d}n{n}{}", if apart { "_apart" } else { "" })
     }
 
     fn signature(&self) -> Signature {
@@ -47,7 +50,7 @@ impl Definition for StreamMix {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let StreamMix { streams, d, n } = *self;
+        let StreamMix { streams, d, n, apart } = *self;
         check(&name, "elements", n.into(), n > 0 && n <= d, "1 to those of a stream")?;
         let most = format!("1 to {MOST_STREAMS}");
         check(&name, "streams", streams.into(), (1..=MOST_STREAMS).contains(&streams), most)?;
@@ -55,7 +58,7 @@ impl Definition for StreamMix {
         let mut b = KernelBuilder::new(name);
         let x = b.read("x", (count - 1) * stream + own);
         let y = b.read("y", own);
-        let w = b.read("w", row_len(count) * 4);
+        let w = b.read("w", if apart { 2 * count } else { row_len(count) } * 4);
         let z = b.write("z", (count - 1) * stream + own);
         for_vectors(&mut b, vectors.lanes, n, |b, at, lanes| {
             let ty = Type::f32(lanes);
@@ -64,11 +67,16 @@ impl Definition for StreamMix {
             let new = b.load(ty, y, at.clone());
             for k in 0..count {
                 let factor = b.load_splat(ty, w, (count + k) * 4);
-                let mut sum = b.mul(new, factor);
-                for (&x, j) in before.iter().zip(0..) {
-                    let factor = b.load_splat(ty, w, ((2 + j) * count + k) * 4);
-                    sum = b.fma(x, factor, sum);
-                }
+                let sum = match apart {
+                    true => b.fma(new, factor, before[k as usize]),
+                    false => {
+                        let own = b.mul(new, factor);
+                        before.iter().zip(0..).fold(own, |sum, (&x, j)| {
+                            let factor = b.load_splat(ty, w, ((2 + j) * count + k) * 4);
+                            b.fma(x, factor, sum)
+                        })
+                    }
+                };
                 b.store(z, at.clone() + k * stream, sum);
             }
         });
@@ -81,7 +89,11 @@ impl Definition for StreamMix {
         let (x, y, w, z) = (input.floats("x")?, input.floats("y")?, input.floats("w")?, output.floats("z")?);
         for (i, y) in y.iter().enumerate() {
             for k in 0..streams {
-                let products = || (0..streams).map(|j| w[(2 + j) * streams + k] * x[j * d + i]);
+                let factor = |j: usize| match self.apart {
+                    true => f64::from(u8::from(j == k)),
+                    false => w[(2 + j) * streams + k],
+                };
+                let products = || (0..streams).map(|j| factor(j) * x[j * d + i]);
                 let own = w[streams + k] * y;
                 let size = products().map(f64::abs).sum::<f64>() + own.abs();
                 let bound = size * (streams + 1) as f64 * UNIT;

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! x = projections * scale of their part + base
-//! y = sigmoid(x) + eps | 2 sigmoid(x) | balanced(x)       // n, n, n * n
+//! y = sigmoid(x) + eps | magnitude sigmoid(x) | balanced(x)       // n, n, n * n
 //! balanced: the softmax of rows plus eps; columns over their sums plus eps; then rows and columns, iterations - 1 times
 //! ```
 //!
-//! A row of the matrix is vectors of [`LANES`], so that columns are summed down registers and rows across them; all of it stays in registers.
+//! Streams that stay apart have no matrix, and the second part plus eps. A row of the matrix is vectors of [`LANES`], so that columns are summed down registers and rows across them; all of it stays in registers.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
+use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -16,28 +17,64 @@ use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
-use crate::text::{Bits, spec};
+use crate::text::{Bits, Words, spec, words};
 use crate::vectors::for_vectors;
+
+/// What streams have weights for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum StreamParts {
+    /// A block's input.
+    Input,
+    /// That, and its output: streams stay apart.
+    Apart,
+    /// That, and a matrix that mixes them.
+    Mixed,
+}
+
+words! { StreamParts { Input "input", Apart "apart", Mixed "mixed" } }
+
+impl StreamParts {
+    /// Of rows of so many numbers, as the op's type rule has them.
+    pub fn of_width(width: u64, streams: u64) -> StreamParts {
+        match width / streams.max(1) {
+            0 | 1 => StreamParts::Input,
+            2 => StreamParts::Apart,
+            _ => StreamParts::Mixed,
+        }
+    }
+
+    /// Numbers of a row, and of scales.
+    fn lengths(self, streams: i64) -> (i64, i64) {
+        match self {
+            StreamParts::Input => (streams, 1),
+            StreamParts::Apart => (2 * streams, 2),
+            StreamParts::Mixed => (row_len(streams), 3),
+        }
+    }
+}
 
 spec! {
     /// What a row's streams are mixed with, of its projections.
     pub struct StreamWeights "stream_weights" {
         /// Streams.
         pub streams: u32,
-        /// Whether there are weights of a block's input alone.
-        pub input: bool,
+        /// What there are weights for.
+        pub parts: StreamParts,
         /// How often columns are divided by their sums.
         pub iterations: u32,
         /// What is added to weights and to sums.
         pub eps: Bits,
+        /// What weights of a block's output do not exceed.
+        pub magnitude: Bits,
     }
 }
 
 /// Representative ones.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
-    row("stream_weights", 1, "stream_weights streams=4 iterations=20 eps=1e-6"),
-    row("stream_weights_input", 1, "stream_weights streams=4 input iterations=20 eps=1e-6"),
+    row("stream_weights", 1, "stream_weights streams=4 parts=mixed iterations=20 eps=1e-6 magnitude=2.0"),
+    row("stream_weights_input", 1, "stream_weights streams=4 parts=input iterations=20 eps=1e-6 magnitude=2.0"),
+    row("stream_weights_apart", 1, "stream_weights streams=4 parts=apart iterations=0 eps=1e-6 magnitude=1.5"),
 ];
 
 /// Most streams: a matrix of them is in registers.
@@ -54,8 +91,8 @@ pub(crate) fn row_len(streams: i64) -> i64 {
 
 impl Definition for StreamWeights {
     fn name(&self) -> String {
-        let StreamWeights { streams, input, iterations, eps } = *self;
-        format!("stream_weights_s{streams}i{iterations}_e{:x}{}", eps.0, if input { "_input" } else { "" })
+        let StreamWeights { streams, parts, iterations, eps, magnitude } = *self;
+        format!("stream_weights_{}_s{streams}i{iterations}_e{:x}_m{:x}", parts.word(), eps.0, magnitude.0)
     }
 
     fn signature(&self) -> Signature {
@@ -67,22 +104,23 @@ impl Definition for StreamWeights {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let StreamWeights { streams, input, iterations, eps } = *self;
+        let StreamWeights { streams, parts, iterations, eps, magnitude } = *self;
+        let mixed = parts == StreamParts::Mixed;
         let lanes = u32::from(LANES);
         check(
             &name,
             "streams",
             streams.into(),
-            (1..=MOST_STREAMS).contains(&streams) && (input || streams.is_multiple_of(lanes)),
+            (1..=MOST_STREAMS).contains(&streams) && (!mixed || streams.is_multiple_of(lanes)),
             format!("a multiple of {lanes}, at most {MOST_STREAMS}"),
         )?;
-        let some = (1..=MOST_ITERATIONS).contains(&iterations);
+        let some = !mixed || (1..=MOST_ITERATIONS).contains(&iterations);
         check(&name, "iterations", iterations.into(), some, format!("1 to {MOST_ITERATIONS}"))?;
         let (n, eps) = (i64::from(streams), eps.value());
-        let width = if input { n } else { row_len(n) };
+        let (width, scales) = parts.lengths(n);
         let mut b = KernelBuilder::new(name);
         let x = b.read("x", width * 4);
-        let scale = b.read("scale", if input { 4 } else { 12 });
+        let scale = b.read("scale", scales * 4);
         let base = b.read("base", width * 4);
         let y = b.write("y", width * 4);
         let load = |b: &mut KernelBuilder, part: i64, at: ixc_ir::kernel::Affine, lanes: u16| {
@@ -92,7 +130,7 @@ impl Definition for StreamWeights {
             let base = b.load(ty, base, at);
             b.fma(x, scale, base)
         };
-        for part in 0..if input { 1 } else { 2 } {
+        for part in 0..scales.min(2) {
             for_vectors(&mut b, vectors.lanes, streams, |b, at, lanes| {
                 let at = at * 4 + part * n * 4;
                 let x = load(b, part, at.clone(), lanes);
@@ -102,12 +140,17 @@ impl Definition for StreamWeights {
                         let eps = b.splat_f32(lanes, eps);
                         b.add(share, eps)
                     }
-                    _ => b.add(share, share),
+                    _ => {
+                        let magnitude = b.splat_f32(lanes, magnitude.value());
+                        let weight = b.mul(share, magnitude);
+                        let eps = b.splat_f32(lanes, eps);
+                        if mixed { weight } else { b.add(weight, eps) }
+                    }
                 };
                 b.store(y, at, weight);
             });
         }
-        if !input {
+        if mixed {
             let vectors = n / i64::from(LANES);
             let at = |i: i64| ixc_ir::kernel::Affine::constant(2 * n * 4 + i * i64::from(LANES) * 4);
             let x: Vec<ValueId> = (0..n * vectors).map(|i| load(&mut b, 2, at(i), LANES)).collect();
@@ -132,8 +175,13 @@ impl Definition for StreamWeights {
         let x: Vec<f64> = x.iter().zip(&base).enumerate().map(|(i, (x, b))| x * scale[(i / n).min(2)] + b).collect();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let mut expected: Vec<f64> = x[..n].iter().map(|&x| sigmoid(x) + eps).collect();
-        if !self.input {
-            expected.extend(x[n..2 * n].iter().map(|&x| 2.0 * sigmoid(x)));
+        let magnitude = f64::from(self.magnitude.value());
+        match self.parts {
+            StreamParts::Input => {}
+            StreamParts::Apart => expected.extend(x[n..].iter().map(|&x| magnitude * sigmoid(x) + eps)),
+            StreamParts::Mixed => expected.extend(x[n..2 * n].iter().map(|&x| magnitude * sigmoid(x))),
+        }
+        if self.parts == StreamParts::Mixed {
             let mut matrix: Vec<f64> = x[2 * n..].to_vec();
             for row in matrix.chunks_exact_mut(n) {
                 let sum: f64 = row.iter().map(|x| x.exp()).sum();

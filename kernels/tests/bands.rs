@@ -40,6 +40,7 @@ fn bands_of_a_block_make_the_block_and_write_each_byte_once() {
                 act: Activation::Silu,
                 limit: None,
                 shift: None,
+                bend: None,
                 gate_bias: false,
                 up_bias: false,
                 strategy,

@@ -280,6 +280,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::StreamWeights
         | OpKind::StreamInput
         | OpKind::StreamMix
+        | OpKind::StreamAttend
         | OpKind::TakeRows
         | OpKind::Quantise
         | OpKind::ExpertMatmul

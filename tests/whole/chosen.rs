@@ -13,7 +13,14 @@ use ixc_testing::nmse::nmse;
 const TOKENS: u32 = 450;
 
 /// Golden models, and how many places they are told to choose: more than a part of attention has positions; runs of 4; entries of 4 positions, of which fewer are there.
-const MODELS: [(&str, u32); 4] = [("deepseek32", 300), ("glm-dsa", 290), ("glm5-next", 300), ("deepseek4-chosen", 40)];
+const MODELS: [(&str, u32); 6] = [
+    ("deepseek32", 300),
+    ("glm-dsa", 290),
+    ("glm5-next", 300),
+    ("deepseek4-chosen", 40),
+    ("hy_v4", 300),
+    ("dots3note", 300),
+];
 /// More than there are.
 const ALL: u32 = 512;
 
@@ -88,7 +95,7 @@ fn what_is_left_out_changes_what_is_behind_alone() {
 /// All targets choose the same, and are as near to each other as elsewhere.
 #[test]
 fn targets_agree_on_chosen_places() {
-    for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7)] {
+    for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20)] {
         let (model, tokens) = (choosing(name, top_k), &tokens(name)[..70]);
         let found = |target: Target, step: usize| {
             let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };

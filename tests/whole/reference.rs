@@ -36,6 +36,7 @@ fn graph_ops() -> String {
                 let kind = match a.kind {
                     AttrKind::Int => "int".to_string(),
                     AttrKind::Float => "float".to_string(),
+                    AttrKind::OptFloat => "[float]".to_string(),
                     AttrKind::Bool => "bool".to_string(),
                     AttrKind::Format => "format".to_string(),
                     AttrKind::Word(words) => words.join(" or "),

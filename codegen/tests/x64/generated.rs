@@ -52,6 +52,7 @@ fn specs() -> Vec<KernelSpec> {
                     act: Activation::Silu,
                     limit: None,
                     shift: None,
+                    bend: None,
                     gate_bias: false,
                     up_bias: false,
                     strategy,

@@ -216,6 +216,7 @@ impl<'a> Cutting<'a> {
             | KernelSpec::StreamWeights(_)
             | KernelSpec::StreamInput(_)
             | KernelSpec::StreamMix(_)
+            | KernelSpec::StreamAttend(_)
             | KernelSpec::Temperature(_)
             | KernelSpec::Centre(_)
             | KernelSpec::HeadsSum(_)

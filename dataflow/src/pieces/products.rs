@@ -110,7 +110,7 @@ impl Cutting<'_> {
             RowAxis::Routed(_) => u64::from(self.partition.elements).max(spec.out.block_len() as u64),
             RowAxis::Tokens | RowAxis::Outputs => self.partition.silu.into(),
         };
-        let Swiglu { act, limit, shift, .. } = *spec;
+        let Swiglu { act, limit, shift, bend, .. } = *spec;
         let (product, mul) = if (act, limit, shift) == (Activation::Silu, None, None) {
             let (_, silu) = self.row("silu", rows, (Format::F32, n))?;
             let map = |function: Elementwise| move |n: u32| Map { function, n }.into();
@@ -122,7 +122,7 @@ impl Cutting<'_> {
         } else {
             let (product, gated) = self.row("gated", rows, (Format::F32, n))?;
             let args = [("gate", gate), ("up", up), ("y", gated.clone())];
-            self.columns("gated", axis, (n, elements), |n| Gated { act, n, limit, shift }.into(), &args)?;
+            self.columns("gated", axis, (n, elements), |n| Gated { act, n, limit, shift, bend }.into(), &args)?;
             (product, gated)
         };
         if spec.out == Format::F32 {

@@ -18,7 +18,8 @@ use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
 use super::hyper::{
-    Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, LayerInputs, Mla, Ngrams, Rope, Ssm, Streams, Xielu,
+    Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, KEPT_EVERY, LayerInputs, Mla, Ngrams, Rope, Ssm,
+    Streams, Xielu,
 };
 use crate::gguf::{Gguf, Tensor};
 
@@ -811,14 +812,9 @@ impl<'a> Builder<'a> {
     }
 
     /// What streams are mixed with, of projections `x` with these scales and this base.
-    pub fn stream_weights(
-        &mut self,
-        x: ValueId,
-        vectors: [WeightId; 2],
-        (iterations, eps): (u64, f64),
-    ) -> Result<ValueId, ArchError> {
-        let count = self.streams()?.count;
-        let y = self.graph.stream_weights(x, vectors, count, (iterations, eps));
+    pub fn stream_weights(&mut self, x: ValueId, vectors: [WeightId; 2]) -> Result<ValueId, ArchError> {
+        let Streams { count, iterations, eps, magnitude, .. } = self.streams()?;
+        let y = self.graph.stream_weights(x, vectors, count, (iterations, eps, magnitude));
         self.typed(y)
     }
 
@@ -832,6 +828,20 @@ impl<'a> Builder<'a> {
     pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
         let z = self.graph.stream_mix(x, y, w);
         self.typed(z)
+    }
+
+    /// Attention of `y` over the streams `x` that rows kept, scored with the weight `name`.
+    pub fn stream_attend(&mut self, x: ValueId, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
+        let weight = self.vector(name, self.hyper.embedding_length)?;
+        let z = self.graph.stream_attend(x, y, weight, self.hyper.norm_eps);
+        self.typed(z)
+    }
+
+    /// Layers between two streams that rows keep to attend to, which the file must say.
+    pub fn kept_every(&self) -> Result<usize, ArchError> {
+        let key = format!("{}.{KEPT_EVERY}", self.architecture);
+        let every = self.hyper.kept_every.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?;
+        Ok(every as usize)
     }
 
     /// The error of a key whose value no graph is made for.

@@ -8,7 +8,7 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
-use super::hyper::Experts;
+use super::hyper::{Bends, Experts};
 
 /// RMS norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,6 +203,15 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
         }
 }
 
+/// Whether a layer's heads have sinks.
+pub(super) fn has_sinks(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
+    match style.sinks {
+        Sinks::None => false,
+        Sinks::All => true,
+        Sinks::Windowed => b.hyper.layers[layer].window.is_some(),
+    }
+}
+
 /// What attention makes of rows: with its output matrix.
 pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     attention_to(b, layer, h, style, None)
@@ -272,12 +281,7 @@ pub(super) fn attention_to(
         let k = turned(b, k, "attn_k_norm.weight", facts.kv_heads)?;
         b.append(layer, k, v)?;
     }
-    let sinks = match style.sinks {
-        Sinks::None => false,
-        Sinks::All => true,
-        Sinks::Windowed => facts.window.is_some(),
-    };
-    let y = b.attend_to(layer, q, sinks, chosen)?;
+    let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;
     let mut y = b.scale(y, b.hyper.scales.value)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
@@ -410,9 +414,13 @@ pub(super) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &St
     }
 }
 
-/// How gates weight, with a layer's own limit where it has one.
-fn limited(style: &Style, limit: f64) -> GateAttrs {
-    if limit == 0.0 { style.gate } else { GateAttrs { limit, ..style.gate } }
+/// How gates weight, with a layer's own limit where it has one, or bent where the model's are.
+fn limited(b: &Builder<'_>, style: &Style, limit: f64) -> GateAttrs {
+    match b.hyper.bends {
+        Some(Bends { gate, up }) => GateAttrs { bend: gate, limit: up, ..GateAttrs::plain(Activation::BentSilu) },
+        None if limit == 0.0 => style.gate,
+        None => GateAttrs { limit, ..style.gate },
+    }
 }
 
 /// The network, gated in most, of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
@@ -438,7 +446,7 @@ pub(super) fn network(
         let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
         (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
     };
-    let y = b.gated(gate, up, &limited(style, b.hyper.layers[layer].limits.shared))?;
+    let y = b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.shared))?;
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
@@ -474,9 +482,14 @@ pub(super) fn routed(
 ) -> Result<ValueId, ArchError> {
     let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    // Experts may be of a narrower row than the stream.
+    // Experts may be of a narrower row than the stream, which Kimi K3's files call otherwise, and normalise.
     let own = of.latent.unwrap_or(width);
-    let h = if of.latent.is_some() { b.linear(h, &name("ffn_latent_down"), width, own, Bias::Optional)? } else { h };
+    let latent = |b: &Builder<'_>, part: &str| {
+        let [usual, other] = ["latent", "routed"].map(|of| name(&format!("ffn_{of}_{part}")));
+        if b.has(&format!("{other}.weight")) { other } else { usual }
+    };
+    let down = latent(b, "down");
+    let h = if of.latent.is_some() { b.linear(h, &down, width, own, Bias::Optional)? } else { h };
     let y = match style.ungated {
         Some(function) => {
             let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, own])?;
@@ -484,12 +497,20 @@ pub(super) fn routed(
         }
         None => {
             let [gate, up] = b.expert_gate_up(layer, h, ids, [count, inner, own])?;
-            b.gated(gate, up, &limited(style, b.hyper.layers[layer].limits.routed))?
+            b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.routed))?
         }
     };
     let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, own, inner])?;
-    let y = b.combine(y, weights)?;
-    if of.latent.is_some() { b.linear(y, &name("ffn_latent_up"), own, width, Bias::Optional) } else { Ok(y) }
+    let mut y = b.combine(y, weights)?;
+    if of.latent.is_none() {
+        return Ok(y);
+    }
+    let norm = name("ffn_routed_norm.weight");
+    if b.has(&norm) {
+        y = b.rms_norm(y, &norm, own)?;
+    }
+    let up = latent(b, "up");
+    b.linear(y, &up, own, width, Bias::Optional)
 }
 
 /// What every token goes through beside its experts, weighted where the style says so.

@@ -32,7 +32,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
-    let mut choice = mla::Choice::new(b, STYLE.pairs)?;
+    let mut choice = mla::Choice::new(b, mla::IndexStyle::usual(STYLE.pairs))?;
     let x = b.embed()?;
     let mut x = streams::begin(b, x)?;
     for layer in 0..b.hyper.layers.len() {

@@ -14,7 +14,7 @@ const STYLE: Style = Style {
     bias: Bias::Required,
     sinks: Sinks::All,
     ffn_norm: "post_attention_norm",
-    gate: GateAttrs { act: Activation::QuickGelu, limit: 7.0, shift: 1.0 },
+    gate: GateAttrs { limit: 7.0, shift: 1.0, ..GateAttrs::plain(Activation::QuickGelu) },
     ..Style::NEOX
 };
 

@@ -73,12 +73,18 @@ pub struct Hyper {
     pub streams: Option<Streams>,
     /// Streams of which a layer computes with one, where the residual is such.
     pub alternating: Option<Alternating>,
+    /// Layers between two streams that rows keep to attend to (attention residuals), where they do.
+    pub kept_every: Option<u64>,
+    /// What gates and up are bent to stay within, where they are.
+    pub bends: Option<Bends>,
     /// Rows of a table that the last tokens name together, where a layer takes them.
     pub ngrams: Option<Ngrams>,
     /// Compressed entries beside windows, where layers have them.
     pub compressed: Option<Compressed>,
     /// Ranks and sizes of latent attention, where layers have it.
     pub mla: Option<Mla>,
+    /// The same of layers with a window, where theirs are others.
+    pub local_mla: Option<Mla>,
     /// What chooses the positions of attention, where something does.
     pub indexer: Option<Indexer>,
     /// Sizes of recurrent states, where layers have them.
@@ -137,18 +143,57 @@ pub struct Streams {
     pub iterations: u64,
     /// What is added to weights and to sums.
     pub eps: f64,
+    /// What weights of a block's output do not exceed.
+    pub magnitude: f64,
 }
 
 impl Streams {
     fn read(keys: &Keys<'_>) -> Result<Option<Streams>, GgufError> {
         let Some(count) = keys.optional("hyper_connection.count", 1, MAX_STREAMS)? else { return Ok(None) };
         let rank = keys.optional("hyper_connection.low_rank", 1, MAX_WIDTH)?;
+        // Streams that stay apart (independent hyper-connections) have no matrix that is balanced; others have a magnitude of 2, and no key for it.
+        const MAGNITUDE: &str = "hyper_connection.magnitude";
+        let apart = keys.metadata.get(&keys.name(MAGNITUDE)).is_some();
+        let magnitude = keys.float(MAGNITUDE, 2.0, |x| x > 0.0, "a positive number")?;
         let iterations = match rank {
             Some(_) => 0,
+            None if apart => 0,
             None => keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?,
         };
         let eps = keys.float("hyper_connection.epsilon", 1e-6, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?;
-        Ok(Some(Streams { count, rank, iterations, eps }))
+        Ok(Some(Streams { count, rank, iterations, eps, magnitude }))
+    }
+}
+
+/// Of a file that says so: after how many layers rows keep a stream.
+pub(super) const KEPT_EVERY: &str = "attn_res.block_size";
+
+/// What gates and up are bent to stay within (SiTU, Kimi K3): `bend * tanh(x / bend)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bends {
+    /// Of gates.
+    pub gate: f64,
+    /// Of up; 0 where it is not bent.
+    pub up: f64,
+}
+
+impl Bends {
+    fn read(keys: &Keys<'_>) -> Result<Option<Bends>, GgufError> {
+        const GATE: &str = "activation.situ_beta";
+        if keys.metadata.get(&keys.name(GATE)).is_none() {
+            return Ok(None);
+        }
+        // A cap is divided by: it has an inverse, as have those of all models.
+        let cap = |x: f64| (1e-3..=1e6).contains(&x);
+        Ok(Some(Bends {
+            gate: keys.float(GATE, 0.0, cap, "from 0.001 to 1000000")?,
+            up: keys.float(
+                "activation.situ_linear_beta",
+                0.0,
+                |x| x == 0.0 || (1e-3..=1e6).contains(&x),
+                "0, or from 0.001 to 1000000",
+            )?,
+        }))
     }
 }
 
@@ -603,6 +648,10 @@ impl Hyper {
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
         let mla = Mla::read(&keys)?;
+        let local_mla = match (mla, defaults.windows) {
+            (Some(mla), Some(_)) => mla.read_local(&keys)?,
+            _ => None,
+        };
         let key_length = |local: bool| {
             let mut own = layers.iter().zip(&windowed).filter(|(_, windowed)| **windowed == local);
             own.next().map(|(layer, _)| layer.key_length)
@@ -615,9 +664,14 @@ impl Hyper {
         match mla {
             Some(mla) => {
                 mla.absorb(&keys, &mut layers, &rope);
-                mla.check(&keys, &mut layers, &rope)?;
                 let scale = mla.attention_scale(&keys, &mut rope)?;
-                layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
+                for (sizes, local) in [(mla, false), (local_mla.unwrap_or(mla), true)] {
+                    let mut own: Vec<&mut Layer> =
+                        layers.iter_mut().zip(&windowed).filter(|(_, of)| **of == local).map(|(own, _)| own).collect();
+                    sizes.check(&keys, &mut own, &rope)?;
+                    let scale = scale * (mla.key_length as f64 / sizes.key_length as f64).sqrt();
+                    own.iter_mut().for_each(|layer| layer.attention_scale = scale);
+                }
             }
             None => yarn_magnitude(&keys, &mut rope)?,
         }
@@ -643,7 +697,7 @@ impl Hyper {
         // An index of entries is read with them.
         let indexer = match compressed {
             Some(_) => None,
-            None => Indexer::read(&keys, layers.len(), context_length)?,
+            None => Indexer::read(&keys, &layers, context_length)?,
         };
         let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
@@ -667,9 +721,12 @@ impl Hyper {
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
             alternating: Alternating::read(&keys)?,
+            kept_every: keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
+            bends: Bends::read(&keys)?,
             ngrams,
             compressed,
             mla,
+            local_mla,
             indexer,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,

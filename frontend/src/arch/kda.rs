@@ -5,7 +5,7 @@
 //! q, k, v = silu(conv(attn_q h)), …        // three causal convolutions
 //! alpha   = ssm_f_b ssm_f_a h              // a number for each element of a key
 //! y = delta_net(q, k, v, alpha, beta)      // ir/src/graph/recurrent/delta_net.rs
-//! attn_output (rms_norm(y; ssm_norm) * sigmoid(ssm_g_b ssm_g_a h))
+//! attn_output (rms_norm(y; ssm_norm) * sigmoid(ssm_g_b ssm_g_a h))     // or ssm_g h
 //! ```
 
 use ixc_ir::graph::ValueId;
@@ -87,6 +87,10 @@ fn gate(
 ) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let [first, second] = ["a", "b"].map(|part| format!("blk.{layer}.ssm_{letter}_{part}"));
+    let whole = format!("blk.{layer}.ssm_{letter}");
+    if b.has(&format!("{whole}.weight")) {
+        return b.linear(h, &whole, width, inner, Bias::Optional);
+    }
     if !b.has(&format!("{second}.weight")) {
         return b.linear(h, &first, width, inner, Bias::Optional);
     }

@@ -16,7 +16,7 @@ use super::hyper::Defaults;
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::Heads,
-    gate: GateAttrs { act: Activation::QuickGelu, limit: 7.0, shift: 1.0 },
+    gate: GateAttrs { limit: 7.0, shift: 1.0, ..GateAttrs::plain(Activation::QuickGelu) },
     ..Style::NEOX
 };
 

@@ -15,23 +15,42 @@
 //!
 //! Where positions share keys (GLM-5.3-Flash), a key is their mean by weights of a gate, element by element (`compress`), and neither it nor queries turn.
 //!
+//! Of some models the last elements of its queries and keys turn, as in attention (Hy4).
+//!
 //! The factor on its scores, and the Hadamard turn of queries and keys before they are rounded to 8 bits, change no choice and are left out.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{OutputGate, Roped, Style, feed_forward, gated_output};
+use super::decoder::{OutputGate, Roped, Style, feed_forward, gated_output, has_sinks};
 use super::error::ArchError;
 use super::hyper::{Indexer, Mla};
 
 /// Added to the variance in the norm of an index's keys, whatever a file's norms add (DeepSeek's `model.py`).
 const INDEX_EPS: f64 = 1e-6;
 
+/// How queries and keys of an index are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IndexStyle {
+    /// Pairing of RoPE.
+    pub pairs: RopeStyle,
+    /// Whether the last elements turn, and not the first.
+    pub last_turned: bool,
+    /// Whether the norm of keys adds what the stream's do.
+    pub eps_of_stream: bool,
+}
+
+impl IndexStyle {
+    /// As DeepSeek has it, with pairs like these.
+    pub const fn usual(pairs: RopeStyle) -> IndexStyle {
+        IndexStyle { pairs, last_turned: false, eps_of_stream: false }
+    }
+}
+
 /// Which positions layers attend to.
 pub(super) struct Choice {
-    /// Pairing of RoPE of the index.
-    pairs: RopeStyle,
+    style: IndexStyle,
     sizes: Indexer,
     /// What the last layer with an index of its own chose.
     last: Option<ValueId>,
@@ -44,7 +63,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 
 /// The same with an index, whose queries and keys turn in these pairs.
 pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, pairs: RopeStyle) -> Result<ValueId, ArchError> {
-    let choice = Choice::new(b, pairs)?;
+    let choice = Choice::new(b, IndexStyle::usual(pairs))?;
     layers(b, style, Some(choice))
 }
 
@@ -59,9 +78,32 @@ fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Res
 }
 
 impl Choice {
-    /// By the file's index, whose queries and keys turn in these pairs.
-    pub(super) fn new(b: &Builder<'_>, pairs: RopeStyle) -> Result<Choice, ArchError> {
-        Ok(Choice { pairs, sizes: b.indexer()?, last: None })
+    /// By the file's index.
+    pub(super) fn new(b: &Builder<'_>, style: IndexStyle) -> Result<Choice, ArchError> {
+        Ok(Choice { style, sizes: b.indexer()?, last: None })
+    }
+
+    /// The same, where the file has one.
+    pub(super) fn optional(b: &Builder<'_>, style: IndexStyle) -> Option<Choice> {
+        b.hyper.indexer.clone().map(|sizes| Choice { style, sizes, last: None })
+    }
+
+    /// Heads of an index, turned.
+    fn turned(&self, b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+        let (length, turned) = (self.sizes.key_length, b.hyper.rope.dims);
+        if !b.hyper.roped {
+            return Ok(x);
+        }
+        if !self.style.last_turned {
+            return b.rope(layer, x, self.style.pairs);
+        }
+        let Some(still) = length.checked_sub(turned).filter(|still| *still > 0) else {
+            let limit = format!("more than {turned}, the elements that turn");
+            return Err(b.refused("attention.indexer.key_length", length, &limit));
+        };
+        let (first, last) = (b.slice(x, 0, still)?, b.slice(x, still, turned)?);
+        let last = b.rope(layer, last, self.style.pairs)?;
+        b.concat(first, last)
     }
 
     /// The positions of a layer, by its normalised rows and the rows that queries are made of.
@@ -79,12 +121,12 @@ impl Choice {
         }
         let (width, rank) = (b.hyper.embedding_length, b.query_rank()?);
         let q = b.linear(row, &name("attn_q_b"), rank, heads * key_length, Bias::Optional)?;
-        let turned = |b: &mut Builder<'_>, x: ValueId| if b.hyper.roped { b.rope(layer, x, self.pairs) } else { Ok(x) };
         let q = b.split_heads(q, heads)?;
-        let q = turned(b, q)?;
+        let q = self.turned(b, layer, q)?;
         let k = b.linear(h, &name("attn_k"), width, key_length, Bias::Optional)?;
         let k = b.centre(k)?;
-        let k = b.rms_norm_of(k, &name("k_norm.weight"), key_length, INDEX_EPS)?;
+        let eps = if self.style.eps_of_stream { b.hyper.norm_eps } else { INDEX_EPS };
+        let k = b.rms_norm_of(k, &name("k_norm.weight"), key_length, eps)?;
         let mut k = b.optional_bias(k, &name("k_norm.bias"), key_length)?;
         if run > 1 {
             let part = |part: &str| format!("blk.{layer}.indexer_compressor_{part}");
@@ -92,7 +134,7 @@ impl Choice {
             k = b.compress(&format!("compressor.{layer}"), [k, gate], &part("ape.weight"), [run, key_length], false)?;
         }
         let k = b.split_heads(k, 1)?;
-        let k = turned(b, k)?;
+        let k = self.turned(b, layer, k)?;
         let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
         let chosen = b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run, false))?;
         self.last = Some(chosen);
@@ -152,10 +194,16 @@ pub(super) fn attention_of(
     let (c, k) = parted(b, kept, rank)?;
     let c = b.rms_norm(c, &name("attn_kv_a_norm.weight"), rank)?;
     let c = b.split_heads(c, 1)?;
+    let norm = name("attn_k_norm.weight");
+    let k = match k {
+        // Of some models it is normalised before it turns (dots.3 note).
+        Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, turned)?),
+        k => k,
+    };
     let k = k.map(|x| b.split_heads(x, 1).and_then(|x| roped(b, x))).transpose()?;
     let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
     b.append(layer, k, c)?;
-    let y = b.attend_to(layer, q, false, chosen)?;
+    let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let y = match !b.has(&own) && b.has(&of_both) {
         // Older files have it with what `attn_k_b` is made of (`absorbed`).

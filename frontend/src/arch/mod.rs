@@ -48,6 +48,7 @@ mod deepseek32;
 mod deepseek4;
 mod delta_net;
 mod dots1;
+mod dots3note;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
@@ -73,11 +74,13 @@ mod granitemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
+mod hy_v4;
 mod hyper;
 mod internlm2;
 mod jais2;
 mod jamba;
 mod kda;
+mod kimi_k3;
 mod kimi_linear;
 mod laguna;
 mod layer_inputs;
@@ -138,8 +141,8 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Alternating, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm,
-    Streams, Xielu,
+    Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales,
+    Ssm, Streams, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -181,6 +184,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     gemma3n::ARCHITECTURE,
     gemma4::ARCHITECTURE,
     dots1::ARCHITECTURE,
+    dots3note::ARCHITECTURE,
     bailingmoe2::ARCHITECTURE,
     hunyuan_moe::ARCHITECTURE,
     qwen3vl::ARCHITECTURE,
@@ -194,6 +198,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     deepseek32::ARCHITECTURE,
     glm_dsa::ARCHITECTURE,
     kimi_linear::ARCHITECTURE,
+    kimi_k3::ARCHITECTURE,
     lfm2::ARCHITECTURE,
     lfm2moe::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,
@@ -209,6 +214,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     exaone_moe::ARCHITECTURE,
     afmoe::ARCHITECTURE,
     hy_v3::ARCHITECTURE,
+    hy_v4::ARCHITECTURE,
     laguna::ARCHITECTURE,
     cohere2::ARCHITECTURE,
     cohere2moe::ARCHITECTURE,

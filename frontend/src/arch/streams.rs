@@ -6,6 +6,8 @@
 //! y = block(stream.input(streams, w))
 //! streams = stream.mix(streams, y, w)
 //! ```
+//!
+//! Independent hyper-connections (Hy4) have no matrix: streams stay apart, and each gets its part of what a block gives.
 
 use ixc_ir::graph::ValueId;
 
@@ -44,8 +46,9 @@ pub(super) fn around(
     x: ValueId,
     block: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
 ) -> Result<ValueId, ArchError> {
-    let Streams { count, .. } = b.streams()?;
-    let w = weights(b, &format!("blk.{layer}.{part}"), x, (2 + count) * count)?;
+    let Streams { count, iterations, .. } = b.streams()?;
+    let parts = if iterations == 0 { 2 } else { 2 + count };
+    let w = weights(b, &format!("blk.{layer}.{part}"), x, parts * count)?;
     let input = b.stream_input(x, w)?;
     let y = block(b, input)?;
     b.stream_mix(x, y, w)
@@ -73,14 +76,14 @@ pub(super) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId,
 
 /// `width` weights of streams, by the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
 fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
-    let Streams { count, iterations, eps, .. } = b.streams()?;
+    let Streams { count, .. } = b.streams()?;
     let x = b.merge_heads(x)?;
     let x = b.plain_norm(x)?;
     let matrix = b.weight(&format!("{name}_fn.weight"), &[width, count * b.hyper.embedding_length])?;
     let x = b.matmul(x, matrix)?;
     // A part of the matrix has one: of a block's input, of its output, of the streams.
-    let parts = if width == count { 1 } else { 3 };
+    let parts = (width / count).min(3);
     let scale = b.vector(&format!("{name}_scale.weight"), parts)?;
     let base = b.vector(&format!("{name}_base.weight"), width)?;
-    b.stream_weights(x, [scale, base], (iterations, eps))
+    b.stream_weights(x, [scale, base])
 }

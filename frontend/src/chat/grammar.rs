@@ -205,8 +205,12 @@ fn plain_value(text: &str, is_text: Option<bool>) -> String {
 fn attribute(head: &str) -> (&str, Option<bool>) {
     let head = head.trim();
     let Some((name, rest)) = head.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { return (head, None) };
-    let says = |value: &str| rest.contains(&format!("string=\"{value}\""));
-    (name, if says("true") { Some(true) } else { says("false").then_some(false) })
+    // Kimi K3 names the value's type.
+    let says = |attribute: &str| rest.contains(attribute);
+    if says("string=\"true\"") || says("type=\"string\"") {
+        return (name, Some(true));
+    }
+    (name, (says("string=\"false\"") || says("type=\"")).then_some(false))
 }
 
 /// Splits at the first `close` behind which the text goes on as `follows` says: others are part of a value.

@@ -57,10 +57,19 @@ pub(super) struct Described {
     pub entries: Vec<(Box<str>, Value)>,
     /// The numbers that its tensors are taken apart by.
     pub sizes: Sizes,
-    /// Key heads of each layer.
-    pub kv_heads: Vec<u64>,
+    /// The numbers that are each layer's own.
+    pub layers: Vec<OfLayer>,
     /// Tensors that no shard has: divisors of the frequencies of RoPE, where they are divided.
     pub constants: Vec<(&'static str, Vec<f32>)>,
+}
+
+/// What tensors of a layer are taken apart by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OfLayer {
+    /// Key heads.
+    pub kv_heads: u64,
+    /// Whether it has a window.
+    pub windowed: bool,
 }
 
 /// That there are no more layers than any model has, before anything is listed for each.
@@ -110,7 +119,7 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
     }
     let sizes = sizes(&keys)?;
     let constants = keys.divisors()?;
-    Ok(Described { kv_heads: keys.kv_heads(), entries: keys.entries, sizes, constants })
+    Ok(Described { layers: keys.of_layers(), entries: keys.entries, sizes, constants })
 }
 
 impl Keys<'_> {
@@ -132,6 +141,16 @@ impl Keys<'_> {
     /// The number that a key has so far.
     fn number_of(&self, key: &str) -> Option<u64> {
         self.find(key).and_then(Value::integer).and_then(|number| u64::try_from(number).ok())
+    }
+
+    /// The numbers of each layer, as far as there are any.
+    fn of_layers(&self) -> Vec<OfLayer> {
+        let windowed = |layer: usize| match self.find("attention.sliding_window_pattern") {
+            Some(Value::Array(array)) => array.bool(layer).unwrap_or(false),
+            _ => false,
+        };
+        let heads = self.kv_heads().into_iter().enumerate();
+        heads.map(|(layer, kv_heads)| OfLayer { kv_heads, windowed: windowed(layer) }).collect()
     }
 
     /// Key heads of each layer, as far as there are any.
@@ -475,6 +494,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         head_dim: head_dim(config)?,
         still: count(&["qk_nope_head_dim"])?,
         value: count(&["v_head_dim"])?,
+        local: [count(&["swa_num_attention_heads"])?, count(&["swa_qk_nope_head_dim"])?, count(&["swa_v_head_dim"])?],
         width: count(&WIDTH)?,
         expert_width: keys.number_of("expert_feed_forward_length").unwrap_or(0),
         key_heads: count(&["linear_num_key_heads"])?,

@@ -50,7 +50,7 @@ use array::Array;
 use config::Config;
 pub use error::{CheckpointError, HeaderFault, PackedFault};
 use families::Family;
-use keys::Described;
+use keys::{Described, OfLayer};
 use names::{Made, OneOf, SHARED, Sizes};
 use packed::Packed;
 use shards::{Quantisation, Shards};
@@ -64,7 +64,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 26] = [
+const OTHER_PARTS: [&str; 27] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -87,6 +87,7 @@ const OTHER_PARTS: [&str; 26] = [
     "model.mtp_emb_norm.",
     "model.mtp_hidden_norm.",
     "model.mtp.",
+    "model.mtp_layers.",
     "audio_encoder.",
     "speech_embeddings.",
     "vit_large_projector.",
@@ -137,7 +138,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let family = family(&config)?;
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
-    let Described { mut entries, sizes, kv_heads, constants } = keys::keys(&config, family)?;
+    let Described { mut entries, sizes, layers, constants } = keys::keys(&config, family)?;
     let mut shards = Shards::open(folder)?;
     for (end, key) in family.numbers {
         if let Some(numbers) = shards::numbers(&shards, end)? {
@@ -149,7 +150,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     }
     let packed = packed::experts(&mut shards, &sizes)?;
     let weights = shards::weights(&shards, &quantisation, family.by_rank)?;
-    let made = made(&shards, &config, family, (&sizes, &kv_heads), weights)?;
+    let made = made(&shards, &config, family, (&sizes, &layers), weights)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
     let (tensors, derived) = placed(&shards, made, packed, family.single)?;
@@ -248,7 +249,7 @@ fn made(
     shards: &Shards,
     config: &Config,
     family: &Family,
-    (sizes, kv_heads): (&Sizes, &[u64]),
+    (sizes, layers): (&Sizes, &[OfLayer]),
     weights: BTreeMap<Box<str>, Array>,
 ) -> Result<BTreeMap<String, Group>, CheckpointError> {
     let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(false);
@@ -273,8 +274,8 @@ fn made(
             continue;
         }
         let shape = array.shape();
-        let of_layer = found.layer.and_then(|layer| kv_heads.get(usize::try_from(layer).ok()?).copied());
-        let sizes = Sizes { layer_kv_heads: of_layer.unwrap_or(0), ..*sizes };
+        let of_layer = found.layer.and_then(|layer| layers.get(usize::try_from(layer).ok()?));
+        let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of.kv_heads, of.windowed));
         let parts = (rule.how)(&sizes, array).ok_or_else(|| {
             shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
         })?;

@@ -23,6 +23,8 @@ pub(super) struct Sizes {
     /// Latent attention: lengths of a head's key without its rotated part, and of its value.
     pub still: u64,
     pub value: u64,
+    /// Heads and these of layers with a window, where they are others.
+    pub local: [u64; 3],
     /// Linear attention: key heads, value heads, lengths of both.
     pub key_heads: u64,
     pub value_heads: u64,
@@ -209,6 +211,23 @@ pub(super) fn gate_up_columns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 pub(super) fn gate_up_elements(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let dim = x.rank().checked_sub(1)?;
     parts([("gate", x.clone().every_second(dim, 0)), ("up", x.every_second(dim, 1))])
+}
+
+impl Sizes {
+    /// Those of a layer with so many key heads, which may have a window.
+    pub fn of_layer(self, layer_kv_heads: u64, windowed: bool) -> Sizes {
+        let own = Sizes { layer_kv_heads, ..self };
+        match self.local {
+            [heads, still, value] if windowed && still > 0 => Sizes { heads, still, value, ..own },
+            _ => own,
+        }
+    }
+}
+
+/// The weight of the norm of a short row of latent attention, whose models multiply it by the root of how much wider the stream is.
+pub(super) fn norm_of_rank(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let rank = x.len(0);
+    one(times(x, [(s.width as f64 / rank as f64).sqrt() as f32, 1.0]))
 }
 
 /// Keys and values of latent attention: for each head, keys transposed and values.

@@ -73,14 +73,24 @@ pub enum Activation {
     QuickGelu,
     /// `min(silu(x), limit)`: the limit is on what the gate becomes, and the gate itself has none (Step-3.5).
     LimitedSilu,
+    /// `bend * tanh(x / bend) / (1 + exp(-x))`: bent, and not cut off; so is up, by the limit (SiTU, Kimi K3).
+    BentSilu,
 }
 
 impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     pub fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu => false,
             Activation::LimitedSilu => true,
+        }
+    }
+
+    /// Whether gate and up are bent, and not cut off.
+    pub fn bends(self) -> bool {
+        match self {
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu => false,
+            Activation::BentSilu => true,
         }
     }
 }
@@ -125,7 +135,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
-words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 
@@ -291,17 +301,20 @@ pub struct GateAttrs {
     pub limit: f64,
     /// Added to up.
     pub shift: f64,
+    /// What a gate that is bent does not reach; 0 where none is.
+    pub bend: f64,
 }
 
 impl GateAttrs {
     /// Without a limit, and with nothing added.
     pub const fn plain(act: Activation) -> GateAttrs {
-        GateAttrs { act, limit: 0.0, shift: 0.0 }
+        GateAttrs { act, limit: 0.0, shift: 0.0, bend: 0.0 }
     }
 
     /// As the op table orders them.
     pub fn attrs(&self) -> Vec<Attr> {
-        vec![Attr::Word(self.act.word().to_string()), Attr::rounded(self.limit), Attr::rounded(self.shift)]
+        let numbers = [self.limit, self.shift, self.bend].map(Attr::rounded);
+        [Attr::Word(self.act.word().to_string())].into_iter().chain(numbers).collect()
     }
 
     /// Of an op that has them; any other op, or one that does not verify, is a bug here.
@@ -311,6 +324,7 @@ impl GateAttrs {
             act: Activation::from_word(act).unwrap_or_else(|| unreachable!("act {act}")),
             limit: op.attr("limit").float(),
             shift: op.attr("shift").float(),
+            bend: op.attr("bend").float(),
         }
     }
 }

@@ -446,9 +446,9 @@ impl GraphBuilder {
         x: ValueId,
         [scale, base]: [WeightId; 2],
         streams: u64,
-        (iterations, eps): (u64, f64),
+        (iterations, eps, magnitude): (u64, f64, f64),
     ) -> Result<ValueId, TypeError> {
-        let attrs = vec![int(streams), int(iterations), Attr::rounded(eps)];
+        let attrs = vec![int(streams), int(iterations), Attr::rounded(eps), Attr::rounded(magnitude)];
         self.one(OpKind::StreamWeights, vec![V(x), W(scale), W(base)], attrs)
     }
 
@@ -460,6 +460,11 @@ impl GraphBuilder {
     /// `stream.mix`.
     pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::StreamMix, vec![V(x), V(y), V(w)], vec![])
+    }
+
+    /// `stream.attend`.
+    pub fn stream_attend(&mut self, x: ValueId, y: ValueId, w: WeightId, eps: f64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::StreamAttend, vec![V(x), V(y), W(w)], vec![Attr::rounded(eps)])
     }
 
     /// `take_rows`.

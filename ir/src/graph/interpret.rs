@@ -485,7 +485,8 @@ impl<'a> Interpreter<'a> {
                 let (scale, base) = (self.dequantised(weight(op, "scale"))?, self.dequantised(weight(op, "base"))?);
                 let (n, iterations) = (op.attr("streams").int() as usize, op.attr("iterations").int());
                 let x = f32s(self, "x")?;
-                let y = streams::weights(&x, [&scale, &base], n, (iterations, op.attr("eps").float()));
+                let [eps, magnitude] = ["eps", "magnitude"].map(|attr| op.attr(attr).float());
+                let y = streams::weights(&x, [&scale, &base], n, (iterations, eps, magnitude));
                 one(self.dims(value("x")), y)
             }
             OpKind::StreamInput => {
@@ -494,9 +495,14 @@ impl<'a> Interpreter<'a> {
                 one(vec![dims[0], dims[2]], y)
             }
             OpKind::StreamMix => {
-                let dims = self.dims(value("x"));
+                let (dims, of_row) = (self.dims(value("x")), self.dims(value("w"))[1]);
                 let (x, y, w) = (f32s(self, "x")?, f32s(self, "y")?, f32s(self, "w")?);
-                one(dims.clone(), streams::mix(&x, &y, &w, [dims[1], dims[2]]))
+                one(dims.clone(), streams::mix(&x, &y, &w, [dims[1], dims[2], of_row]))
+            }
+            OpKind::StreamAttend => {
+                let dims = self.dims(value("x"));
+                let (x, y, w) = (f32s(self, "x")?, f32s(self, "y")?, self.dequantised(weight(op, "w"))?);
+                one(vec![dims[0], dims[2]], streams::attend(&x, &y, &w, [dims[1], dims[2]], op.attr("eps").float()))
             }
             OpKind::TakeRows => {
                 let (x, dims, rows) = (f32s(self, "x")?, self.dims(value("x")), ints(value("rows")));

@@ -34,6 +34,8 @@ pub enum AttrKind {
     Int,
     /// A float, of 32 bits.
     Float,
+    /// The same, which does not stand in IR text where it is 0.
+    OptFloat,
     /// `true` or `false`.
     Bool,
     /// One of these words.
@@ -113,13 +115,23 @@ pub struct OperandRow {
     pub kind: OperandKind,
 }
 
-/// An attribute in the op table; all are required.
+/// An attribute in the op table.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrRow {
     /// Name in IR text.
     pub name: &'static str,
     /// What it may be.
     pub kind: AttrKind,
+}
+
+impl AttrRow {
+    /// What it is where IR text does not have it.
+    pub fn absent(&self) -> Option<Attr> {
+        match self.kind {
+            AttrKind::OptFloat => Some(Attr::Float(0.0)),
+            AttrKind::Int | AttrKind::Float | AttrKind::Bool | AttrKind::Word(_) | AttrKind::Format => None,
+        }
+    }
 }
 
 /// Whether an op touches state.
@@ -252,6 +264,7 @@ macro_rules! op_table {
 
 const INT: AttrKind = AttrKind::Int;
 const FLOAT: AttrKind = AttrKind::Float;
+const OPT_FLOAT: AttrKind = AttrKind::OptFloat;
 const BOOL: AttrKind = AttrKind::Bool;
 const FORMAT: AttrKind = AttrKind::Format;
 const STYLE: AttrKind = AttrKind::Word(RopeStyle::WORDS);
@@ -272,7 +285,7 @@ macro_rules! graph_ops {
             Add "add" (a: Value, b: Value) {} -> 1 Pure, "Elementwise sum of f32 tensors of one shape.";
             AddBias "add_bias" (x: Value, bias: Weight) {} -> 1 Pure, "Adds the vector `bias` [n] to every row of f32[..., n].";
             Mul "mul" (a: Value, b: Value) {} -> 1 Pure, "Elementwise product of f32 tensors of one shape.";
-            Gated "gated" (gate: Value, up: Value) {act: ACT, limit: FLOAT, shift: FLOAT} -> 1 Pure, "act(min(gate, limit)) * (clamp(up, -limit, limit) + shift), elementwise, with min(act(gate), limit) in its place for limited_silu; a limit of 0 is none.";
+            Gated "gated" (gate: Value, up: Value) {act: ACT, limit: FLOAT, shift: FLOAT, bend: OPT_FLOAT} -> 1 Pure, "act(min(gate, limit)) * (clamp(up, -limit, limit) + shift), elementwise, with min(act(gate), limit) in its place for limited_silu; a limit of 0 is none. For bent_silu it is bend * tanh(gate / bend) / (1 + exp(-gate)), and up is bent as well: limit * tanh(up / limit).";
             ScaleHeads "scale_heads" (x: Value, s: Value, residual: OptValue) {} -> 1 Pure, "Each of the h equal parts of every row of f32[T, h * d] times its own number of s f32[T, h], plus residual f32[T, h * d].";
             @unary {
                 Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
@@ -317,9 +330,10 @@ macro_rules! graph_ops {
             AttentionEntries "attention.entries" (q: Value, kv: Value, entries: Value, pos: Value, sinks: OptWeight, chosen: OptValue) {scale: FLOAT} -> 3 State, "`attention` of queries f32[T, h, d] over a `paged` state and, in the same softmax, over another of the same shape whose places several positions share: those that are whole at i32[T]: f32[T, h, dv]. With chosen i32[T, n] a row sees those of them alone.";
             RouteListed "route.listed" (logits: Value, ids: Value, table: Weight) {score: SCORE, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The experts that a table has for i32 ids [T], with weights as `route` gives them: ids i32[T, k] and weights f32[T, k] of f32[T, e]. The table [n, k] has i32 in the place of its f32; what is no expert's number is the nearest.";
             RouteGiven "route.given" (ids: Value, p: Value) {experts: INT} -> 2 Pure, "Ids i32[T, k] of so many experts and weights f32[T, k] that came with the rows, as `route` gives them. An id of -1 is nobody's here: it is the first of its row that is not, or 0, with a weight of 0.";
-            StreamWeights "stream.weights" (x: Value, scale: Weight, base: Weight) {streams: INT, iterations: INT, eps: FLOAT} -> 1 Pure, "What n streams are mixed with (manifold-constrained hyper-connections), of f32[T, n] times scale [1] plus base, or f32[T, (2 + n) * n] whose three parts are times their number of scale [3], plus base: n weights of a block's input, a sigmoid plus eps; n of its output, 2 sigmoids; and a matrix [n, n], the softmax of each row plus eps, of which columns, then `iterations` - 1 times rows and columns, are divided by their sums plus eps.";
+            StreamWeights "stream.weights" (x: Value, scale: Weight, base: Weight) {streams: INT, iterations: INT, eps: FLOAT, magnitude: FLOAT} -> 1 Pure, "What n streams are mixed with (manifold-constrained hyper-connections), of f32[T, n] times scale [1] plus base, or f32[T, (2 + n) * n] whose three parts are times their number of scale [3], plus base: n weights of a block's input, a sigmoid plus eps; n of its output, `magnitude` sigmoids; and a matrix [n, n], the softmax of each row plus eps, of which columns, then `iterations` - 1 times rows and columns, are divided by their sums plus eps. Of f32[T, 2 * n] and scale [2] there is no matrix, and weights of the output are plus eps, too: streams stay apart (independent hyper-connections).";
             StreamInput "stream.input" (x: Value, w: Value) {} -> 1 Pure, "A block's input: the sum of streams f32[T, n, d], each times its number of the first n of f32[T, m], as `stream.weights` gives them: f32[T, d].";
-            StreamMix "stream.mix" (x: Value, y: Value, w: Value) {} -> 1 Pure, "Streams f32[T, n, d] behind a block that gave y f32[T, d]: stream k is w[n + k] * y plus the sum over j of w[(2 + j) * n + k] * x[j], for w f32[T, (2 + n) * n] as `stream.weights` gives them: f32[T, n, d].";
+            StreamMix "stream.mix" (x: Value, y: Value, w: Value) {} -> 1 Pure, "Streams f32[T, n, d] behind a block that gave y f32[T, d]: stream k is w[n + k] * y plus the sum over j of w[(2 + j) * n + k] * x[j], for w f32[T, (2 + n) * n] as `stream.weights` gives them, or plus x[k] for w f32[T, 2 * n]: f32[T, n, d].";
+            StreamAttend "stream.attend" (x: Value, y: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "Attention of a row over what it kept (attention residuals): the sum of streams f32[T, n, d] and y f32[T, d], each times its share of a softmax over the products of w [d] with the `rms_norm` of each: f32[T, d].";
             TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Rows of f32[T, d] that i32[L] numbers: f32[L, d].";
             // As the `fuse` pass leaves them: weights are read quantised, activations are quantised once.
             Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "f32[..., d] in an activation format (f32 stays as it is).";
@@ -327,10 +341,10 @@ macro_rules! graph_ops {
             Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, k] in the activation format of `w` times the transpose of `w` [n, k], plus bias [n], plus residual f32[T, n]: f32[T, n].";
             LinearHeads "linear.heads" (x: Value, w: Weight) {} -> 1 Pure, "x[T, h, k] in the activation format of `w`, each head times the transpose of its own matrix of `w` [h, n, k]: f32[T, h, n].";
             LinearQkv "linear.qkv" (xq: Value, xk: Value, xv: Value, wq: Weight, wk: Weight, wv: Weight, bq: OptWeight, bk: OptWeight, bv: OptWeight) {} -> 3 Pure, "Three `linear` of the same rows; xq, xk, xv are those rows in the activation formats of wq, wk, wv.";
-            LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, format: FORMAT} -> 1 Pure, "`gated` of x * gate' plus its bias [n] and x * up' plus its bias [n], quantised to `format`: format[T, n].";
+            LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, bend: OPT_FLOAT, format: FORMAT} -> 1 Pure, "`gated` of x * gate' plus its bias [n] and x * up' plus its bias [n], quantised to `format`: format[T, n].";
             RopeHeads "rope.heads" (x: Value, pos: Value, norm: OptWeight, factors: OptWeight, long: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "f32[T, heads * d]: `split_heads`, `rms_norm` where there is a weight, `rope`: f32[T, heads, d].";
             RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight, long: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
-            ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name, biases [e, n]: format[T, s, n].";
+            ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, bend: OPT_FLOAT, format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name, biases [e, n]: format[T, s, n].";
             ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], plus their bias [e, n], combined with weights p[T, s], plus residual: f32[T, n].";
             // As the `observe` pass leaves them.
             ColumnSquares "column.squares" (sums: Value, x: Value, ids: OptValue) {} -> 1 State, "Adds the squares of each column of x[T, k] (f32 or an activation format), and 1 for the row, to the `recurrent` state f32[1, k + 1]. With ids i32[T, s] into e experts the state is f32[e, k + 1]: row t of x[T, k], or rows [t, j] of x[T, s, k], count for experts ids[t, j].";

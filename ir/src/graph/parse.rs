@@ -533,7 +533,7 @@ impl<'t> Parser<'t> {
             let problem = ParseProblem::MissingAttr { op: row.mnemonic, attr: attr.name, known: known() };
             Failure { at, problem }
         };
-        found.into_iter().zip(row.attrs).map(|(attr, row)| attr.ok_or_else(|| missing(row))).collect()
+        found.into_iter().zip(row.attrs).map(|(attr, row)| attr.or(row.absent()).ok_or_else(|| missing(row))).collect()
     }
 
     fn attr(&mut self, row: &AttrRow) -> Result<Attr, Failure> {
@@ -546,7 +546,7 @@ impl<'t> Parser<'t> {
                 };
                 value.map(Attr::Int).map_err(|_| expected(at, "an integer of 64 bits", &token))
             }
-            (AttrKind::Float, Token::Number(text)) => match text.parse::<f32>() {
+            (AttrKind::Float | AttrKind::OptFloat, Token::Number(text)) => match text.parse::<f32>() {
                 Ok(value) if value.is_finite() => Ok(Attr::Float(value)),
                 Ok(_) | Err(_) => Err(expected(at, "a finite number", &token)),
             },
@@ -555,7 +555,7 @@ impl<'t> Parser<'t> {
             (AttrKind::Word(words), Token::Word(word)) if words.contains(word) => Ok(Attr::Word(word.to_string())),
             (AttrKind::Format, Token::Word(word)) => Ok(Attr::Format(self.format(at, word)?)),
             (AttrKind::Int, _) => Err(expected(at, "an integer", &token)),
-            (AttrKind::Float, _) => Err(expected(at, "a number", &token)),
+            (AttrKind::Float | AttrKind::OptFloat, _) => Err(expected(at, "a number", &token)),
             (AttrKind::Bool, _) => Err(expected(at, "true or false", &token)),
             (AttrKind::Word(words), _) => Err(expected(at, &words.join(" or "), &token)),
             (AttrKind::Format, _) => Err(expected(at, "a format", &token)),

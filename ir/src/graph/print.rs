@@ -19,7 +19,7 @@
 use std::fmt::{self, Display, Formatter, Write};
 
 use super::number::definition_order;
-use super::op::Attr;
+use super::op::{Attr, AttrRow};
 use super::verify::is_name;
 use super::{Choice, Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
 
@@ -226,8 +226,9 @@ impl<'a> Text<'a> {
         }
         if !op.attrs.is_empty() {
             f.write_str(" {")?;
-            for (i, attr) in op.attrs.iter().enumerate() {
-                write!(f, "{}{} = {attr}", separator(i), row.attrs.get(i).map_or("?", |attr| attr.name))?;
+            let said = |(i, attr): &(usize, &Attr)| row.attrs.get(*i).and_then(AttrRow::absent).as_ref() != Some(*attr);
+            for (n, (i, attr)) in op.attrs.iter().enumerate().filter(said).enumerate() {
+                write!(f, "{}{} = {attr}", separator(n), row.attrs.get(i).map_or("?", |attr| attr.name))?;
             }
             f.write_str("}")?;
         }

@@ -464,12 +464,19 @@ pub fn result_types(
         OpKind::StreamWeights => {
             let [rows, width] = rule.f32("x")?;
             let n = rule.positive("streams")?;
-            rule.positive("iterations")?;
             rule.eps()?;
-            let parts = match rule.number("x", width)? {
-                width if width == n => 1,
-                width if n.checked_add(2).and_then(|parts| parts.checked_mul(n)) == Some(width) => 3,
-                _ => return Err(rule.operand("x", format!("one with {n} or (2 + {n}) * {n} in place of {width}"))),
+            rule.above("magnitude", 0.0)?;
+            let parts = match (rule.number("x", width)?, stream_widths(n)) {
+                (width, _) if width == n => 1,
+                (width, [Some(apart), _]) if width == apart => 2,
+                (width, [_, Some(mixed)]) if width == mixed => {
+                    rule.positive("iterations")?;
+                    3
+                }
+                _ => {
+                    let limit = format!("one with {n}, 2 * {n} or (2 + {n}) * {n} in place of {width}");
+                    return Err(rule.operand("x", limit));
+                }
             };
             let [scales] = rule.weight("scale")?;
             rule.same_number("scale", scales, &Dim::Fixed(parts))?;
@@ -495,10 +502,22 @@ pub fn result_types(
             let n = rule.number("x", streams)?;
             let [own, weights] = rule.f32("w")?;
             rule.same("w", own, rows)?;
-            if n.checked_add(2).and_then(|parts| parts.checked_mul(n)) != Some(rule.number("w", weights)?) {
-                return Err(rule.operand("w", format!("f32[{rows}, (2 + {n}) * {n}]")));
+            let weights = Some(rule.number("w", weights)?);
+            if !stream_widths(n).contains(&weights) {
+                return Err(rule.operand("w", format!("f32[{rows}, 2 * {n}] or f32[{rows}, (2 + {n}) * {n}]")));
             }
             one(Type::f32([rows.clone(), streams.clone(), d.clone()]))
+        }
+        OpKind::StreamAttend => {
+            let [rows, streams, d] = rule.f32("x")?;
+            if rule.f32("y")? != [rows, d] {
+                return Err(rule.operand("y", format!("f32[{rows}, {d}], a row for each of x")));
+            }
+            rule.number("x", streams)?;
+            let [w] = rule.weight("w")?;
+            rule.same_number("w", w, d)?;
+            rule.eps()?;
+            one(Type::f32([rows.clone(), d.clone()]))
         }
         OpKind::TakeRows => {
             let [_, d] = rule.f32("x")?;
@@ -810,6 +829,11 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
         None if state.chunked => error("has chunks of no length (window)".to_string()),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Numbers of a row of what `n` streams have: weights of a block's input and of its output, and with a matrix of `n` rows.
+fn stream_widths(n: u64) -> [Option<u64>; 2] {
+    [n.checked_mul(2), n.checked_add(2).and_then(|parts| parts.checked_mul(n))]
 }
 
 /// Checks that a value may have this type: `i32`, `f32` or an activation format in whole blocks, no dimension of 0, and

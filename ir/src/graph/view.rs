@@ -130,6 +130,7 @@ macro_rules! field_type {
     (OptWeight) => { Option<WeightId> };
     (INT) => { i64 };
     (FLOAT) => { f64 };
+    (OPT_FLOAT) => { f64 };
     (BOOL) => { bool };
     (FORMAT) => { Format };
     (STYLE) => { RopeStyle };

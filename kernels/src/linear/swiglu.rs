@@ -49,6 +49,8 @@ spec! {
         pub limit: Option<Bits>,
         /// Added to up.
         pub shift: Option<Bits>,
+        /// What a gate that is bent does not reach.
+        pub bend: Option<Bits>,
         /// Whether the gate has a bias.
         pub gate_bias: bool,
         /// Whether up has one.
@@ -108,8 +110,8 @@ impl Swiglu {
     }
 
     fn function(&self) -> Gate {
-        let Swiglu { act, limit, shift, .. } = *self;
-        Gate { act, limit, shift }
+        let Swiglu { act, limit, shift, bend, .. } = *self;
+        Gate { act, limit, shift, bend }
     }
 
     /// Elements of the result that `y` has of a row.

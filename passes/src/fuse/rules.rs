@@ -46,18 +46,18 @@ pub(crate) static RULES: &[Rule] = &[
     // The normalised row is in L1 when it is quantised; a quarter of the bytes is written.
     rule("norm_quantise",        "(quantise (rms_norm ?x ?w ?eps) ?f)",                        "(rms_norm.quantise ?x ?w ?eps ?f)", rounds),
     // One pass over two wide results in place of two.
-    rule("silu_gate",            "(mul (silu ?g) ?u)",                                         "(gated ?g ?u silu 0.0 0.0)", always),
-    rule("silu_gate_right",      "(mul ?u (silu ?g))",                                         "(gated ?g ?u silu 0.0 0.0)", always),
+    rule("silu_gate",            "(mul (silu ?g) ?u)",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
+    rule("silu_gate_right",      "(mul ?u (silu ?g))",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
     // Gate and up read the same rows: one pass over them, and neither of the two wide results is ever written.
-    rule("swiglu",               "(gated (linear ?x ?g ?gb _) (linear ?x ?u ?ub _) ?a ?l ?s)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s f32)", always),
+    rule("swiglu",               "(gated (linear ?x ?g ?gb _) (linear ?x ?u ?ub _) ?a ?l ?s ?b)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b f32)", always),
     // What `down` takes is quantised by whoever makes it, block by block while the block is in L1.
-    rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s f32) ?f)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?f)", by_blocks),
+    rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b f32) ?f)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b ?f)", by_blocks),
     // Rows are quantised once for all experts, not once for each expert that reads them.
-    rule("expert_swiglu",        "(gated (expert.matmul ?x ?ids (dequantise ?g)) (expert.matmul ?x ?ids (dequantise ?u)) ?a ?l ?s)",
-                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u _ _ ?a ?l ?s f32)", always),
-    rule("expert_swiglu_biased", "(gated (expert.add_bias (expert.matmul ?x ?ids (dequantise ?g)) ?ids ?gb) (expert.add_bias (expert.matmul ?x ?ids (dequantise ?u)) ?ids ?ub) ?a ?l ?s)",
-                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u ?gb ?ub ?a ?l ?s f32)", always),
-    rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s f32) ?f)", "(expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?f)", by_blocks),
+    rule("expert_swiglu",        "(gated (expert.matmul ?x ?ids (dequantise ?g)) (expert.matmul ?x ?ids (dequantise ?u)) ?a ?l ?s ?b)",
+                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u _ _ ?a ?l ?s ?b f32)", always),
+    rule("expert_swiglu_biased", "(gated (expert.add_bias (expert.matmul ?x ?ids (dequantise ?g)) ?ids ?gb) (expert.add_bias (expert.matmul ?x ?ids (dequantise ?u)) ?ids ?ub) ?a ?l ?s ?b)",
+                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b f32)", always),
+    rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b f32) ?f)", "(expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b ?f)", by_blocks),
     // The sum over a token's experts, weighted, and the residual are one pass over the experts' results.
     rule("expert_down",          "(expert.combine (expert.matmul ?y ?ids (dequantise ?w)) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w _ _)", always),
     rule("expert_down_biased",   "(expert.combine (expert.add_bias (expert.matmul ?y ?ids (dequantise ?w)) ?ids ?b) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w ?b _)", always),

@@ -48,7 +48,7 @@ use ixc_targets::Target;
 
 use self::residency::Residency;
 use super::bind::{KernelChoice, Named, Parts, Tasks};
-use super::matrix::{Product, Swiglu, gate, scratch_arg};
+use super::matrix::{Gate, Product, Swiglu, gate, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::decision::{Decision, Decisions, Rejected};
 use crate::draft::{fit, part_bytes, row_bytes};
@@ -438,8 +438,8 @@ impl<'a> Lowering<'a> {
             OpKind::Add => self.elementwise(op, rows::map(Elementwise::Add))?,
             OpKind::Mul => self.elementwise(op, rows::map(Elementwise::Mul))?,
             OpKind::Gated => {
-                let gate = gate(op);
-                self.elementwise(op, |n| Gated { act: gate.act, n, limit: gate.limit, shift: gate.shift }.into())?
+                let Gate { act, limit, shift, bend } = gate(op);
+                self.elementwise(op, |n| Gated { act, n, limit, shift, bend }.into())?
             }
             OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
@@ -496,6 +496,7 @@ impl<'a> Lowering<'a> {
             OpKind::StreamWeights => self.stream_weights(op)?,
             OpKind::StreamInput => self.stream_input(op)?,
             OpKind::StreamMix => self.stream_mix(op)?,
+            OpKind::StreamAttend => self.stream_attend(op)?,
             OpKind::TakeRows => self.take_rows(op)?,
             OpKind::Quantise => {
                 let x = self.operand(op, "x")?;

@@ -51,19 +51,21 @@ pub(super) struct Gate {
     pub(super) act: Activation,
     pub(super) limit: Option<Bits>,
     pub(super) shift: Option<Bits>,
+    pub(super) bend: Option<Bits>,
 }
 
 /// How an op with the attributes of a gated linear unit gates.
 pub(super) fn gate(op: &Op) -> Gate {
-    let GateAttrs { act, limit, shift } = GateAttrs::from_op(op);
+    let GateAttrs { act, limit, shift, bend } = GateAttrs::from_op(op);
     let act = match act {
         attrs::Activation::Silu => Activation::Silu,
         attrs::Activation::Gelu => Activation::Gelu,
         attrs::Activation::QuickGelu => Activation::QuickGelu,
         attrs::Activation::LimitedSilu => Activation::LimitedSilu,
+        attrs::Activation::BentSilu => Activation::BentSilu,
     };
     let other_than_0 = |x: f64| (x != 0.0).then(|| Bits::of(x));
-    Gate { act, limit: other_than_0(limit), shift: other_than_0(shift) }
+    Gate { act, limit: other_than_0(limit), shift: other_than_0(shift), bend: other_than_0(bend) }
 }
 
 /// What all products need to know of a weight.
@@ -307,6 +309,7 @@ impl Lowering<'_> {
                     act: function.act,
                     limit: function.limit,
                     shift: function.shift,
+                    bend: function.bend,
                     gate_bias,
                     up_bias,
                     strategy: each.strategy,

@@ -365,6 +365,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         act: Activation::Silu,
         limit: None,
         shift: None,
+        bend: None,
         gate_bias: false,
         up_bias: false,
         strategy,

@@ -1,7 +1,10 @@
 """What transformers has no class for: folders of golden models (`tests/golden/make/models.py`) as the files of the hub are, with configurations and tensors
 of code of their own."""
 
+import re
+
 import torch
+from make import OLD_NAMES, as_converter_knows
 
 
 def deepseek(config, tensors):
@@ -262,6 +265,36 @@ def maincoder(config, tensors):
     return config | {"model_type": "maincoder"}, {names[name]: turned(name, tensor) for name, tensor in tensors.items()}
 
 
+def hy_v4(config, tensors):
+    """Hy4: neighbours turn together, where transformers turns halves; it writes names of its own, some of them wrong."""
+    turned, still = config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+    order = torch.arange(turned).view(2, -1).T.flatten()
+    lengths = {
+        "self_attn.q_b_proj.weight": still + turned,
+        "self_attn.kv_a_proj_with_mqa.weight": config["kv_lora_rank"] + turned,
+        **{f"self_attn.indexer.{part}": config["index_head_dim"] for part in ["wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias"]},
+    }
+    made = {}
+    for name, tensor in tensors.items():
+        for part, length in lengths.items():
+            if name.endswith(part):
+                heads = tensor.unflatten(0, (-1, length)).clone()
+                heads[:, -turned:] = heads[:, length - turned + order]
+                tensor = heads.flatten(0, 1)
+        for pattern, other in OLD_NAMES["hy_v4"]:
+            name = re.sub(pattern, other, name)
+        made[name] = tensor
+    own = {"layer_types": ["deepseek_sparse_attention"] * config["num_hidden_layers"], "gated_mla": True, "gating_type": "elementwise", "learnable_sink": True}
+    return config | own, made
+
+
+def dots3note(config, tensors):
+    """dots.3 note: sizes of layers with a window under names of their own."""
+    own = as_converter_knows(dict(config)) | {"model_type": "dots3_note"}
+    del own["per_layer_config"]
+    return own, tensors
+
+
 HUB = {
     "pangu-embedded": typed("PanguEmbedded"),
     "xverse": typed("xverse"),
@@ -270,6 +303,8 @@ HUB = {
     "exaone": exaone,
     "deci": nemotron_nas,
     "bailingmoe": ling,
+    "hy_v4": hy_v4,
+    "dots3note": dots3note,
     "step35": step35,
     "glm5-next": glm5_next,
     "deepseek": deepseek,

@@ -119,6 +119,19 @@ def as_converter_knows(parameters):
                 parameters[f"layernorm_{old}_{factor}"] = parameters[f"{part}_{factor}_factor"]
     if parameters["model_type"] in ("granite_swa", "granitemoe_swa"):
         parameters["no_rope_layers"] = [int(base > 0) for base in parameters["layer_rope_theta"]]
+    if parameters["model_type"] == "dots3_note_text" and "per_layer_config" in parameters:
+        sizes = ["num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank", "head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+        local = {key: parameters[key] for key in sizes} | next(iter(parameters["per_layer_config"].values()))
+        ropes = parameters.pop("rope_parameters")
+        parameters |= {f"swa_{key}": local[key] for key in sizes} | {
+            "layer_types": ["full_attention" if kind == "indexed_attention" else kind for kind in parameters["layer_types"]],
+            "first_k_dense_replace": parameters["mlp_layer_types"].count("dense"),
+            "sliding_window_size": parameters["sliding_window"],
+            "scoring_func": "sigmoid",
+            "apply_mla_qkv_lora_rescale": True,
+            "rope_theta": ropes["indexed_attention"]["rope_theta"],
+            "swa_rope_theta": ropes["sliding_attention"]["rope_theta"],
+        }
     if parameters["model_type"] == "mimo_v2_flash":
         local = [int(kind == "sliding_attention") for kind in parameters["layer_types"]]
         ropes = parameters["rope_parameters"]
@@ -152,6 +165,11 @@ def as_converter_knows(parameters):
 # Names of tensors that transformers does not write as the hub has them: patterns, and what stands there; nothing where the hub has no such tensors.
 OLD_NAMES = {
     "minimax": [(r".*\.self_attn\.(slope_rate|\w+_decay)$", "")],
+    "hy_v4": [
+        (r"hc_pre\.(hc_\w+_layer)\.", r"\1.hc_pre."),
+        (r"hc_pre\.hc_head\.", "hc_head."),
+        (r"(mlp|shared_experts)\.linear_gate", r"\1.gate_proj"),
+    ],
     "kimi_linear": [(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1")],
     "minimax_m3_vl_text": [
         (r"mlp\.(gate\.|experts\.|shared_experts\.)", r"block_sparse_moe.\1"),

@@ -49,7 +49,7 @@ from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 from transformers import Exaone4Config, Exaone4ForCausalLM, ExaoneMoeConfig, ExaoneMoeForCausalLM
 from transformers import Gemma2Config, Gemma2ForCausalLM, GemmaConfig, GemmaForCausalLM
 from transformers import Glm4Config, Glm4ForCausalLM, GlmConfig, GlmForCausalLM, GptOssConfig, GptOssForCausalLM
-from transformers import HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, HYV3Config, HYV3ForCausalLM
+from transformers import HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, HYV3Config, HYV3ForCausalLM, HYV4Config, HYV4ForCausalLM
 from transformers import LagunaConfig, LagunaForCausalLM, Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, LlamaForCausalLM
 from transformers import Ministral3Config, Ministral3ForCausalLM, Mistral4Config, Mistral4ForCausalLM
 from transformers import NemotronConfig, NemotronForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM
@@ -68,6 +68,7 @@ from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
 from transformers import MiMoV2FlashConfig, MiMoV2FlashForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bailing_hybrid.modeling_bailing_hybrid import BailingHybridConfig, BailingHybridForCausalLM
+from transformers.models.dots3_note.modeling_dots3_note import Dots3NoteForCausalLM, Dots3NoteTextConfig
 from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextConfig, Glm5NextTextModel
 from transformers.models.step3p7.modeling_step3p7 import Step3p7TextConfig, Step3p7TextModel
 from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM, Qwen4ExpTextConfig
@@ -413,6 +414,25 @@ def bailingmoe3_tensors(parameters, config):
         "A_log": lambda data, *_: {"ssm_a": np.exp(data)[:, None]},
     }
     return by_names(parameters, config, names, parts)
+
+
+def neighbours_turn(tensors, _keys, config):
+    """Hy4's file, where neighbours turn together, of what transformers turns by halves: the last elements of queries and keys, of attention and of the index, in that order."""
+    turned = config.qk_rope_head_dim
+    order = np.arange(turned).reshape(2, -1).T.ravel()
+    heads = {
+        "attn_q_b.weight": config.qk_nope_head_dim + turned,
+        "attn_kv_a_mqa.weight": config.kv_lora_rank + turned,
+        "indexer.attn_q_b.weight": config.index_head_dim,
+        "indexer.attn_k.weight": config.index_head_dim,
+        "indexer.k_norm.weight": config.index_head_dim,
+        "indexer.k_norm.bias": config.index_head_dim,
+    }
+    for name, data in tensors.items():
+        if length := heads.get(name.split(".", 2)[-1]):
+            rows = data.reshape(-1, length, *data.shape[1:])
+            rows[:, -turned:] = rows[:, length - turned + order]
+            tensors[name] = rows.reshape(data.shape)
 
 
 def fused_by_key_head(tensors, _keys, config):
@@ -828,6 +848,8 @@ STABLELM = SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rota
 # Most positions are behind those that an index chooses. Keys of the index in f16 may choose another one, whose error would be thousands of times this:
 # of these sizes and numbers none does.
 CHOSEN = 1e-7
+# Hy4: what keys and values in f16 are worth. llama.cpp's error on the same file, with such a cache, is 2.4e-7.
+CHOSEN_SHARPLY = 3e-7
 INDEXED = dict(
     vocab_size=64,
     hidden_size=48,
@@ -1854,6 +1876,88 @@ MODELS = {
         Step35ForCausalLM,
         ROUNDED,
         ByHand(step35_keys, step35_tensors),
+    ),
+    # Every other layer takes the choice of the one before it, of fewer positions than there are.
+    "hy_v4": (
+        HYV4Config(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=40,
+            moe_intermediate_size=16,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            n_routed_experts=6,
+            num_experts_per_tok=2,
+            n_shared_experts=1,
+            routed_scaling_factor=1.7,
+            q_lora_rank=24,
+            kv_lora_rank=32,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            v_head_dim=24,
+            indexer_types=["full", "shared", "full", "shared"],
+            index_topk=16,
+            index_head_dim=24,
+            index_n_heads=8,
+            hc_mult=4,
+            hc_magnitude=1.5,
+            hc_eps=1e-3,
+            swiglu_limit=0.8,
+            max_position_embeddings=512,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        HYV4ForCausalLM,
+        CHOSEN_SHARPLY,
+        neighbours_turn,
+    ),
+    # Layers with a window have fewer heads, of another length, and longer rows.
+    "dots3note": (
+        Dots3NoteTextConfig(
+            vocab_size=64,
+            hidden_size=48,
+            intermediate_size=40,
+            moe_intermediate_size=16,
+            shared_experts_intermediate_size=16,
+            num_hidden_layers=4,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            first_k_dense_replace=1,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            n_routed_experts=6,
+            num_experts_per_tok=2,
+            n_shared_experts=1,
+            routed_scaling_factor=1.7,
+            q_lora_rank=16,
+            kv_lora_rank=32,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            v_head_dim=24,
+            index_topk=18,
+            index_head_dim=64,
+            index_n_heads=8,
+            sliding_window=24,
+            swa_num_attention_heads=3,
+            swa_num_key_value_heads=3,
+            swa_q_lora_rank=16,
+            swa_kv_lora_rank=40,
+            swa_head_dim=20,
+            swa_qk_nope_head_dim=12,
+            swa_v_head_dim=20,
+            max_position_embeddings=512,
+            rope_parameters={
+                "indexed_attention": {"rope_type": "default", "rope_theta": 20000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        Dots3NoteForCausalLM,
+        CHOSEN,
+        None,
     ),
     # Most positions are behind those that an index chooses, by fours.
     "glm5-next": (

@@ -74,7 +74,12 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         score: score(keys)?,
         shared_count: keys.optional("expert_shared_count", 0, MAX_COUNT)?.unwrap_or(0),
         shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0, MAX_WIDTH)?,
-        latent: keys.optional("moe_latent_size", 0, MAX_WIDTH)?.filter(|&latent| latent > 0),
+        // Kimi K3's files call it otherwise.
+        latent: match keys.optional("moe_latent_size", 0, MAX_WIDTH)? {
+            None => keys.optional("expert_latent_length", 0, MAX_WIDTH)?,
+            found => found,
+        }
+        .filter(|&latent| latent > 0),
     }))
 }
 

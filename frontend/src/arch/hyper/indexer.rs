@@ -11,7 +11,7 @@
 //! ```
 
 use super::keys::Keys;
-use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
+use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
 use crate::gguf::{Gguf, GgufError, Value};
 
 /// Files of GLM-5.2 without `types` are known by this context.
@@ -39,8 +39,9 @@ pub struct Indexer {
 }
 
 impl Indexer {
-    /// Of a file that has one, for so many layers.
-    pub(super) fn read(keys: &Keys<'_>, layers: usize, context: u64) -> Result<Option<Indexer>, GgufError> {
+    /// Of a file that has one, for these layers.
+    pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
+        let layers = of.len();
         if all_blocks(keys)?.is_some() {
             return Ok(None);
         }
@@ -72,7 +73,7 @@ impl Indexer {
             // Files with runs say which layers share.
             own: match own_by_run {
                 Some(own) => own,
-                None => own(keys, layers, if run.is_some() { 0 } else { context })?,
+                None => own(keys, of, if run.is_some() { 0 } else { context })?,
             },
         }))
     }
@@ -106,7 +107,8 @@ pub(super) fn all_blocks(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
     Ok(Some(block.saturating_mul(keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?)))
 }
 
-fn own(keys: &Keys<'_>, layers: usize, context: u64) -> Result<Vec<bool>, GgufError> {
+fn own(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufError> {
+    let layers = of.len();
     let name = keys.name("attention.indexer.types");
     let Some(found) = keys.metadata.read_optional::<&[bool]>(&name)? else {
         let shares = |layer: usize| context >= LONG_CONTEXT && layer >= 2 && !(layer - 2).is_multiple_of(4);
@@ -114,8 +116,13 @@ fn own(keys: &Keys<'_>, layers: usize, context: u64) -> Result<Vec<bool>, GgufEr
     };
     // Files may count layers that only draft, which come last.
     match found.get(..layers) {
-        Some(own) if own.first() != Some(&false) => Ok(own.to_vec()),
-        Some(_) => Err(keys.metadata.bad_value(&name, "false in the first layer", "true there: none is before it")),
+        // Layers with a window see all that is in it.
+        Some(own) => match own.iter().zip(of).find(|(_, layer)| layer.window.is_none()) {
+            Some((false, _)) => {
+                Err(keys.metadata.bad_value(&name, "false in the first layer", "true there: none is before it"))
+            }
+            _ => Ok(own.to_vec()),
+        },
         None => {
             let limit = format!("an array of {layers}, one for each layer (block_count)");
             Err(keys.metadata.bad_value(&name, format!("an array of {}", found.len()), limit))

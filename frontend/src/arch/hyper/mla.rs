@@ -37,6 +37,16 @@ impl Mla {
         }))
     }
 
+    /// Of layers with a window, where files have other sizes for them: rows of queries are as long.
+    pub(super) fn read_local(&self, keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
+        let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(None) };
+        let length = |of: &str, full: u64| -> Result<u64, GgufError> {
+            Ok(keys.optional(&format!("attention.{of}_length_mla_swa"), 1, MAX_WIDTH)?.unwrap_or(full))
+        };
+        let (key_length, value_length) = (length("key", self.key_length)?, length("value", self.value_length)?);
+        Ok(Some(Mla { rank, key_length, value_length, ..*self }))
+    }
+
     /// Of older files, which say how long keys and values of all heads are: layers that keep one row for all heads.
     pub(super) fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
         if keys.metadata.get(&keys.name("attention.key_length_mla")).is_none() {
@@ -49,7 +59,7 @@ impl Mla {
 
     /// That the lengths in the cache are those of the row that is kept, one for all heads. Of values it is the row's, whatever `attention.value_length`
     /// says: in files of Kimi Linear that is of nothing.
-    pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) -> Result<(), GgufError> {
+    pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
         // Layers without RoPE may have no part that would turn.
         let least = u64::from(keys.defaults.rotates != Rotates::Never);
         keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;

@@ -2,7 +2,7 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, latent_keys_values, plain, rule, table};
+use super::super::names::{Rule, latent_keys_values, norm_of_rank, plain, rule, table};
 use super::{Family, INDEXED, SIGMOID, USUAL, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
@@ -77,6 +77,35 @@ pub(super) static ROWS: &[Family] = &[
             "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3,
             "moe_intermediate_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 2048, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
             "v_head_dim": 256, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["dots3_note"],
+        architecture: "dots3note",
+        keys: dots_3,
+        tensors: &[DOTS_3, LATENT, INDEX],
+        single: &INDEXED,
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 524288, "rms_norm_eps": 1e-5, "norm_topk_prob": true, "routed_scaling_factor": 1.0,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+            "first_k_dense_replace": 1, "moe_intermediate_size": 1536, "kv_lora_rank": 512, "q_lora_rank": 1024, "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128, "v_head_dim": 128, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64,
+            "rope_theta": 8e7, "sliding_window_size": 512, "swa_num_attention_heads": 64, "swa_q_lora_rank": 1024,
+            "swa_kv_lora_rank": 1024, "swa_qk_nope_head_dim": 192, "swa_qk_rope_head_dim": 64, "swa_v_head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["hy_v4"],
+        architecture: "hy_v4",
+        keys: hy_4,
+        tensors: &[LATENT, INDEX, HY_4],
+        single: &["ffn_gate_inp.weight", "indexer.proj.weight", "_fn.weight", "_base.weight", "_scale.weight"],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "norm_topk_prob": true, "routed_scaling_factor": 2.827,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+            "moe_intermediate_size": 768, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
+            "v_head_dim": 256, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 16, "hc_mult": 4, "hc_magnitude": 2.0,
+            "hc_eps": 1e-6, "swiglu_limit": 10.0}"#,
         ..USUAL
     },
     Family {
@@ -184,6 +213,29 @@ pub(super) static INDEX: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
 ];
 
+/// dots.3 note: gates of heads, a norm of what turns, and factors that GGUF files have in norms.
+static DOTS_3: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.self_attn.k_rope_only_layernorm", "blk.{L}.attn_k_norm", plain),
+    rule("model.layers.{L}.self_attn.q_a_layernorm", "blk.{L}.attn_q_a_norm", norm_of_rank),
+    rule("model.layers.{L}.self_attn.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", norm_of_rank),
+];
+
+/// Hy4: streams, gates and sinks of attention.
+static HY_4: &[Rule] = &[
+    rule("model.hc_head.hc_head_fn", "output_hc_fn.weight", plain),
+    rule("model.hc_head.hc_head_base", "output_hc_base.weight", plain),
+    rule("model.hc_head.hc_head_scale", "output_hc_scale.weight", plain),
+    rule("model.layers.{L}.hc_attn_layer.hc_pre.hc_fn", "blk.{L}.hc_attn_fn.weight", plain),
+    rule("model.layers.{L}.hc_attn_layer.hc_pre.hc_base", "blk.{L}.hc_attn_base.weight", plain),
+    rule("model.layers.{L}.hc_attn_layer.hc_pre.hc_scale", "blk.{L}.hc_attn_scale.weight", plain),
+    rule("model.layers.{L}.hc_mlp_layer.hc_pre.hc_fn", "blk.{L}.hc_ffn_fn.weight", plain),
+    rule("model.layers.{L}.hc_mlp_layer.hc_pre.hc_base", "blk.{L}.hc_ffn_base.weight", plain),
+    rule("model.layers.{L}.hc_mlp_layer.hc_pre.hc_scale", "blk.{L}.hc_ffn_scale.weight", plain),
+    rule("model.layers.{L}.self_attn.linear_gate", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.self_attn.learnable_sink_param", "blk.{L}.attn_sinks.weight", plain),
+];
+
 /// Mistral 4: gates and up of experts stay one tensor.
 static MISTRAL_4: &[Rule] =
     &[rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain)];
@@ -232,6 +284,85 @@ pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.indexer.head_count", &["index_n_heads"])?;
     keys.count("attention.indexer.key_length", &["index_head_dim"])?;
     keys.count("attention.indexer.top_k", &["index_topk"])
+}
+
+fn dots_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    indexed(keys)?;
+    let config = keys.config;
+    let count = config.require(&["num_hidden_layers"])?;
+    let windowed: Vec<bool> = match config.texts("layer_types")? {
+        Some(kinds) => kinds.iter().take(count as usize).map(|kind| *kind == "sliding_attention").collect(),
+        None => (0..count).map(|layer| layer >= 2 && layer % 4 != 1).collect(),
+    };
+    let [full, local] = [config.require(&["num_attention_heads"])?, config.require(&["swa_num_attention_heads"])?];
+    keys.put(
+        "attention.head_count",
+        windowed.iter().map(|windowed| if *windowed { local } else { full }).collect::<Vec<u32>>(),
+    );
+    let rank = config.require(&["swa_kv_lora_rank"])?;
+    let [still, turned] = [config.require(&["swa_qk_nope_head_dim"])?, config.require(&["swa_qk_rope_head_dim"])?];
+    let (Some(kept), Some(key)) = (rank.checked_add(turned), still.checked_add(turned)) else {
+        return Err(config.wrong("swa_kv_lora_rank", rank.to_string(), "a length of a row"));
+    };
+    for (key, number) in [
+        ("attention.kv_lora_rank_swa", rank),
+        ("attention.key_length_swa", kept),
+        ("attention.value_length_swa", rank),
+        ("attention.key_length_mla_swa", key),
+    ] {
+        keys.put(key, number);
+    }
+    keys.count("attention.value_length_mla_swa", &["swa_v_head_dim"])?;
+    keys.count("attention.sliding_window", &["sliding_window_size", "sliding_window"])?;
+    keys.number("rope.freq_base_swa", &["swa_rope_theta"])?;
+    keys.flags("attention.indexer.types", windowed.iter().map(|windowed| !windowed));
+    keys.flags("attention.sliding_window_pattern", windowed.into_iter());
+    keys.default("expert_gating_func", SIGMOID);
+    for (other, same) in [("swa_q_lora_rank", "q_lora_rank"), ("swa_qk_rope_head_dim", "qk_rope_head_dim")] {
+        let expected = config.require(&[same])?;
+        keys.refuse(other, |value| value.as_u64() != Some(expected.into()), &format!("{expected}, as {same}"))?;
+    }
+    for gate in ["attention_gate_type", "swa_attention_gate_type"] {
+        keys.refuse(gate, |value| value.as_str() != Some("headwise"), "headwise")?;
+    }
+    for on in ["use_dsa", "k_rope_only_layernorm", "apply_mla_qkv_lora_rescale"] {
+        keys.refuse(on, |value| value.as_bool() != Some(true), "true")?;
+    }
+    for off in ["use_dynamic_rsf", "moe_gating_fp32"] {
+        keys.refuse(off, |value| value.as_bool() != Some(false), "false")?;
+    }
+    Ok(())
+}
+
+fn hy_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.default("expert_gating_func", SIGMOID);
+    let layers = config.require(&["num_hidden_layers"])?;
+    // What attention is to was called otherwise before.
+    let is_sparse = |kind: &&str| ["indexed_attention", "deepseek_sparse_attention", "sparse_attention"].contains(kind);
+    let own: Option<Vec<bool>> = match (config.texts("indexer_types")?, config.texts("layer_types")?) {
+        (Some(kinds), _) => Some(kinds.iter().map(|kind| *kind == "full").collect()),
+        (None, Some(kinds)) if !kinds.iter().any(is_sparse) => None,
+        (None, _) => Some((0..layers).map(|layer| layer == 0 || (layer - 1).is_multiple_of(4)).collect()),
+    };
+    match own {
+        Some(own) => {
+            indexed(keys)?;
+            keys.flags("attention.indexer.types", own.into_iter());
+        }
+        None => latent(keys)?,
+    }
+    keys.count("hyper_connection.count", &["hc_mult"])?;
+    keys.number("hyper_connection.epsilon", &["hc_eps"])?;
+    keys.number("hyper_connection.magnitude", &["hc_magnitude"])?;
+    // Of routed experts alone.
+    if let Some(limit) = config.number(&["swiglu_limit"])?.filter(|limit| *limit > 0.0) {
+        keys.put("swiglu_clamp_exp", vec![limit as f32; layers as usize]);
+    }
+    for key in ["gated_mla", "learnable_sink"] {
+        keys.refuse(key, |value| value.as_bool() != Some(true), "true")?;
+    }
+    keys.refuse("gating_type", |value| value.as_str() != Some("elementwise"), "elementwise")
 }
 
 fn deepseek_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

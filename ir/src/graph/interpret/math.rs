@@ -108,11 +108,20 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
         Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
         Activation::Gelu => x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
+        Activation::BentSilu => attrs.bend * (x / attrs.bend).tanh() / (1.0 + (-x).exp()),
+    };
+    let bent = |x: f32| match limit == f32::INFINITY {
+        true => x.into(),
+        false => attrs.limit * (f64::from(x) / attrs.limit).tanh(),
     };
     let (before, behind) = if attrs.act.limits_result() { (f32::INFINITY, limit) } else { (limit, f32::INFINITY) };
     let gated = |(&gate, &up): (&f32, &f32)| {
+        let (before, up) = match attrs.act.bends() {
+            true => (f32::INFINITY, bent(up)),
+            false => (before, up.clamp(-limit, limit).into()),
+        };
         let gate = (act(gate.min(before).into()) as f32).min(behind);
-        let up = f64::from(up.clamp(-limit, limit)) + attrs.shift;
+        let up = up + attrs.shift;
         (f64::from(gate) * up) as f32
     };
     gate.iter().zip(up).map(gated).collect()

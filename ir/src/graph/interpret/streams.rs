@@ -3,14 +3,23 @@
 //! ```text
 //! a, b, C = x                                         // of n streams: [n], [n], [n, n]
 //! input   = sigmoid(a * scale[0] + base) + eps        // of a block, by stream
-//! output  = 2 sigmoid(b * scale[1] + base)
+//! output  = magnitude sigmoid(b * scale[1] + base)
 //! mixed   = softmax of rows(C * scale[2] + base) + eps; columns over their sums + eps; then rows and columns, iterations - 1 times
 //! ```
+//!
+//! Where there is no matrix, streams stay apart (independent hyper-connections), and `eps` is added to weights of the output, too.
+//!
+//! What a row kept is attended to as well (Kimi Team, "Attention Residuals", 2026).
 //!
 //! Everything is computed in f64 and rounded once.
 
 /// What streams are mixed with, of each row of `x`: the first part alone where rows have no more.
-pub(super) fn weights(x: &[f32], [scale, base]: [&[f32]; 2], n: usize, (iterations, eps): (i64, f64)) -> Vec<f32> {
+pub(super) fn weights(
+    x: &[f32],
+    [scale, base]: [&[f32]; 2],
+    n: usize,
+    (iterations, eps, magnitude): (i64, f64, f64),
+) -> Vec<f32> {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let mut out = Vec::with_capacity(x.len());
     for row in x.chunks_exact(base.len()) {
@@ -23,7 +32,10 @@ pub(super) fn weights(x: &[f32], [scale, base]: [&[f32]; 2], n: usize, (iteratio
             .collect();
         out.extend(row[..n].iter().map(|&x| (sigmoid(x) + eps) as f32));
         if row.len() > n {
-            out.extend(row[n..2 * n].iter().map(|&x| (2.0 * sigmoid(x)) as f32));
+            let added = if row.len() == 2 * n { eps } else { 0.0 };
+            out.extend(row[n..2 * n].iter().map(|&x| (magnitude * sigmoid(x) + added) as f32));
+        }
+        if row.len() > 2 * n {
             out.extend(balanced(&row[2 * n..], n, iterations, eps).into_iter().map(|x| x as f32));
         }
     }
@@ -62,17 +74,40 @@ pub(super) fn input(x: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32
     rows.flat_map(|row| (0..d).map(move |i| sum(row, i))).collect()
 }
 
-/// The `n` streams of `d` elements of each row, behind a block that gave `y`.
-pub(super) fn mix(x: &[f32], y: &[f32], w: &[f32], [n, d]: [usize; 2]) -> Vec<f32> {
+/// The `n` streams of `d` elements of each row, behind a block that gave `y`; rows have so many weights.
+pub(super) fn mix(x: &[f32], y: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
-    for ((x, y), w) in x.chunks_exact(n * d).zip(y.chunks_exact(d)).zip(w.chunks_exact((2 + n) * n)) {
+    for ((x, y), w) in x.chunks_exact(n * d).zip(y.chunks_exact(d)).zip(w.chunks_exact(of_row)) {
         let weight = |j: usize, k: usize| f64::from(w[(2 + j) * n + k]);
         for k in 0..n {
             out.extend((0..d).map(|i| {
-                let streams: f64 = (0..n).map(|j| weight(j, k) * f64::from(x[j * d + i])).sum();
+                let streams: f64 = match of_row == 2 * n {
+                    true => x[k * d + i].into(),
+                    false => (0..n).map(|j| weight(j, k) * f64::from(x[j * d + i])).sum(),
+                };
                 (f64::from(w[n + k]) * f64::from(y[i]) + streams) as f32
             }));
         }
+    }
+    out
+}
+
+/// The sum of the `n` streams of `d` elements of each row and of y's, by a softmax over products of `w` with the norm of each.
+pub(super) fn attend(x: &[f32], y: &[f32], w: &[f32], [n, d]: [usize; 2], eps: f64) -> Vec<f32> {
+    let mut out = Vec::with_capacity(y.len());
+    for (i, y) in y.chunks_exact(d).enumerate() {
+        let all = || x[i * n * d..(i + 1) * n * d].chunks_exact(d).chain([y]);
+        let score = |row: &[f32]| {
+            let squares: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
+            let product: f64 = row.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+            product / (squares / d as f64 + eps).sqrt()
+        };
+        let scores: Vec<f64> = all().map(score).collect();
+        let max = scores.iter().copied().fold(f64::MIN, f64::max);
+        let shares: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+        let sum: f64 = shares.iter().sum();
+        let element = |i: usize| all().zip(&shares).map(|(row, share)| share / sum * f64::from(row[i])).sum::<f64>();
+        out.extend((0..d).map(|i| element(i) as f32));
     }
     out
 }

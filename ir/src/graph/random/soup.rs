@@ -101,10 +101,18 @@ impl Soup {
     }
 
     fn gate(&mut self) -> GateAttrs {
+        let act = self.rng.pick(&[
+            Activation::Silu,
+            Activation::Gelu,
+            Activation::QuickGelu,
+            Activation::LimitedSilu,
+            Activation::BentSilu,
+        ]);
         GateAttrs {
-            act: self.rng.pick(&[Activation::Silu, Activation::Gelu, Activation::QuickGelu, Activation::LimitedSilu]),
+            act,
             limit: self.rng.pick(&[0.0, 7.0, 0.25]),
             shift: self.rng.pick(&[0.0, 1.0]),
+            bend: if act.bends() { self.rng.pick(&[0.5, 4.0]) } else { 0.0 },
         }
     }
 
@@ -414,18 +422,23 @@ impl Soup {
                 self.routed.push((ids, p, slots));
             }
             OpKind::StreamWeights => {
-                let (n, whole) = (self.rng.pick(&[1, 4]), self.rng.once_in(2));
-                let (width, parts) = if whole { ((2 + n) * n, 3) } else { (n, 1) };
+                let n = self.rng.pick(&[1, 4]);
+                let (width, parts) = self.rng.pick(&[((2 + n) * n, 3), (2 * n, 2), (n, 1)]);
                 let (x, scale, base) = (self.f32(&[width]), self.weight(&[parts]), self.weight(&[width]));
-                ok(self.b.stream_weights(x, [scale, base], n, (1 + self.rng.below(3), 1e-5)));
+                ok(self.b.stream_weights(x, [scale, base], n, (1 + self.rng.below(3), 1e-5, 1.5)));
             }
             OpKind::StreamInput => {
                 let (x, w) = (self.f32(&[heads, d]), self.f32(&[heads + n]));
                 ok(self.b.stream_input(x, w));
             }
             OpKind::StreamMix => {
-                let (x, y, w) = (self.f32(&[heads, d]), self.f32(&[d]), self.f32(&[(2 + heads) * heads]));
+                let width = self.rng.pick(&[(2 + heads) * heads, 2 * heads]);
+                let (x, y, w) = (self.f32(&[heads, d]), self.f32(&[d]), self.f32(&[width]));
                 ok(self.b.stream_mix(x, y, w));
+            }
+            OpKind::StreamAttend => {
+                let (x, y, w) = (self.f32(&[heads, d]), self.f32(&[d]), self.weight(&[d]));
+                ok(self.b.stream_attend(x, y, w, 1e-5));
             }
             OpKind::TakeRows => {
                 let x = self.f32(&[k]);

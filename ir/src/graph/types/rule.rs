@@ -11,7 +11,7 @@
 
 use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
-use crate::graph::attrs::RouteScore;
+use crate::graph::attrs::{Activation, RouteScore};
 use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
 use crate::graph::{Attr, Dim, Element, Function, Held, Module, Operand, State, StateId, Type, Weight};
 use crate::state::StateKind;
@@ -67,12 +67,14 @@ impl<'a> Rule<'a> {
                 (AttrKind::Int, Attr::Int(_))
                 | (AttrKind::Bool, Attr::Bool(_))
                 | (AttrKind::Format, Attr::Format(_)) => (true, String::new()),
-                (AttrKind::Float, Attr::Float(v)) => (v.is_finite(), "a finite number".to_string()),
+                (AttrKind::Float | AttrKind::OptFloat, Attr::Float(v)) => {
+                    (v.is_finite(), "a finite number".to_string())
+                }
                 (AttrKind::Word(words), Attr::Word(word)) => {
                     (words.contains(&word.as_str()), format!("one of {}", words.join(", ")))
                 }
                 (AttrKind::Int, _) => (false, "an integer".to_string()),
-                (AttrKind::Float, _) => (false, "a number".to_string()),
+                (AttrKind::Float | AttrKind::OptFloat, _) => (false, "a number".to_string()),
                 (AttrKind::Bool, _) => (false, "true or false".to_string()),
                 (AttrKind::Word(words), _) => (false, format!("one of {}", words.join(", "))),
                 (AttrKind::Format, _) => (false, "a format".to_string()),
@@ -339,7 +341,16 @@ impl<'a> Rule<'a> {
 
     /// The attributes of a gated linear unit.
     pub(in crate::graph) fn gate(&self) -> Result<(), TypeError> {
-        if self.find_attr("limit").float() >= 0.0 { Ok(()) } else { Err(self.attr("limit", "0 or a positive number")) }
+        let [limit, bend] = ["limit", "bend"].map(|name| self.find_attr(name).float());
+        if limit < 0.0 {
+            return Err(self.attr("limit", "0 or a positive number"));
+        }
+        match Activation::from_word(self.find_attr("act").word()).is_some_and(Activation::bends) {
+            true if bend > 0.0 => Ok(()),
+            true => Err(self.attr("bend", "a positive number, as the activation bends what it gates")),
+            false if bend == 0.0 => Ok(()),
+            false => Err(self.attr("bend", "0, as the activation bends nothing")),
+        }
     }
 
     /// Whether an operand is there that may be absent.

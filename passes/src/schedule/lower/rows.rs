@@ -11,7 +11,7 @@ use ixc_ir::plan::{Arg, DimRule, Input, Ngram, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
     AddBias, Bits, Centre, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise, Relu,
-    RmsNorm, Scale, ScaleHeads, Softcap, StreamInput, StreamMix, StreamWeights, Xielu,
+    RmsNorm, Scale, ScaleHeads, Softcap, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, Xielu,
 };
 
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Rows, ScheduleError};
@@ -175,9 +175,10 @@ impl Lowering<'_> {
         let [streams, iterations] = ["streams", "iterations"].map(|attr| op.attr(attr).int().unsigned_abs());
         let spec = StreamWeights {
             streams: fit("streams", streams)?,
-            input: x.width == streams,
+            parts: StreamParts::of_width(x.width, streams),
             iterations: fit("iterations", iterations)?,
             eps: Bits::of(op.attr("eps").float()),
+            magnitude: Bits::of(op.attr("magnitude").float()),
         };
         self.by_rows(label, y.rows, 1, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(y))
@@ -231,8 +232,35 @@ impl Lowering<'_> {
             ("z", by_column(Source::Arena(z.buffer), z.row_bytes()?, part)),
         ];
         let (streams, elements) = (fit("streams", streams)?, fit("elements of a stream", d)?);
-        let spec = StreamMix { streams, d: elements, n: fit("elements of a stream", n)? };
+        let apart = w.width == 2 * u64::from(streams);
+        let spec = StreamMix { streams, d: elements, n: fit("elements of a stream", n)?, apart };
         self.by_rows(name.to_string(), z.rows, d / n, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(z))
+    }
+
+    pub(super) fn stream_attend(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (x, y, streams) = (self.operand(op, "x")?, self.operand(op, "y")?, self.parts(op, "x")?);
+        let d = x.width / streams;
+        self.expect(name, &x, Format::F32, x.width)?;
+        self.expect(name, &y, Format::F32, d)?;
+        if y.rows != x.rows || matches!(x.rows, Rows::Routed { .. }) {
+            return unsupported(name, "rows of different routings");
+        }
+        let w = self.weight_operand(op, "w");
+        let label = self.label(op.kind, w);
+        let shares = self.buffer(&format!("{label} shares"), x.rows, Format::F32, streams + 1)?;
+        let z = self.buffer(&label, x.rows, Format::F32, d)?;
+        let args = vec![
+            ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
+            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
+            ("w", whole(Source::Weight(self.vector(name, w)?))),
+            ("shares", by_row(Source::Arena(shares.buffer), shares.row_bytes()?)),
+            ("z", by_row(Source::Arena(z.buffer), z.row_bytes()?)),
+        ];
+        let (streams, d) = (fit("streams", streams)?, fit("elements of a stream", d)?);
+        let spec = StreamAttend { streams, d, eps: Bits::of(op.attr("eps").float()) };
+        self.by_rows(label, z.rows, 1, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(z))
     }
 
