@@ -37,6 +37,15 @@ const CASES: &[Case] = &[
     // Code for a tool that takes no JSON is no call.
     ("harmony", "<|start|>assistant", "<|channel|>analysis to=python code<|message|>print(1)<|call|>",
      "", "<|channel|>analysis to=python code<|message|>print(1)<|call|>", &[]),
+    ("muse-glimmer", "<|start|>assistant",
+     " to=self<|message|>Hm <|x|>.<|eom|><|start|>assistant to=user<|message|>One moment.<|eom|><|start|>assistant to=weather.get<|message|><atem:function_calls>\n\
+      <atem:invoke name=\"weather.get\">\n<atem:parameter name=\"city\">Paris</atem:parameter>\n<atem:parameter name=\"days\">[1, 2]</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>\
+      <|start|>assistant to=now<|message|><atem:function_calls>\n<atem:invoke name=\"now\">\n</atem:invoke>\n</atem:function_calls><|eot|>",
+     "Hm <|x|>.", "One moment.", &["call_0 weather.get {\"city\": \"Paris\", \"days\": [1, 2]}", "call_1 now {}"]),
+    // The token that ends the answer is not in the text; a message to a tool that is no call.
+    ("muse-glimmer", "<|start|>assistant", " to=user<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
+    ("muse-glimmer", "<|start|>assistant", " to=self<|message|>So", "So", "", &[]),
+    ("muse-glimmer", "<|start|>assistant", " to=f<|message|>print(1)<|eot|>", "", " to=f<|message|>print(1)<|eot|>", &[]),
     ("qwen3", "<|im_start|>assistant\n",
      "<think>\nHm.\n\nYes.\n</think>\n\nOne moment.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1, 2.50], \"y\": \"</tool_call>\"}}\n</tool_call>\n\
       <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
@@ -234,6 +243,8 @@ fn schemas_say_what_is_a_text() {
 fn templates_tell_their_format() {
     for (text, name) in [
         ("{{ '<|start|>' }}<|channel|>analysis<|message|>", "harmony"),
+        ("{{ '<|start|>assistant to=' }}<|message|><|eom|><atem:function_calls>", "muse-glimmer"),
+        ("<|open|>message<|sep|><|close|>message<|sep|><|end_of_msg|>", "kimi-k3"),
         ("{%- set dsml_token = '｜DSML｜' -%}<think>", "dsml"),
         ("<tool_call>\n<function=example_function_name>", "qwen3-coder"),
         ("<tool_call>\n{\"name\": <function-name>", "qwen3"),
@@ -269,6 +280,8 @@ fn long_texts_take_linear_time() {
         "<|tool_call_start|>[f(a=[",
         "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=f>]<]minimax[>[<a>",
         "<｜DSML｜function_calls><｜DSML｜invoke >",
+        "<|start|>assistant to=f<|message|><atem:function_calls>\n<atem:invoke name=",
+        " to=self<|message|><|eom|>",
     ];
     for format in FORMATS {
         for unit in units {

@@ -21,7 +21,7 @@ pub(super) enum State {
     Section,
     /// A call.
     Call,
-    /// What says whom a message is for and in which channel it goes: harmony's.
+    /// What says whom a message is for and in which channel it goes: harmony's, and Muse Glimmer's.
     Header,
 }
 
@@ -79,6 +79,27 @@ pub static FORMATS: &[Format] = &[
             at(&[Header], "<|start|>", Header),
         ],
         call: Grammar::Arguments,
+    },
+    Format {
+        name: "muse-glimmer",
+        models: "Muse Glimmer",
+        signs: &[&["<|start|>", "<|eom|>", "<atem:function_calls>"]],
+        begins: &[("<|start|>assistant", Header)],
+        moves: &[
+            at(SAID, "<|eom|>", Content),
+            at(SAID, "<|eot|>", Content),
+            at(SAID, "<|start|>", Header),
+            at(&[Header], " to=self<|message|>", Reasoning),
+            at(&[Header], " to=user<|message|>", Content),
+            // To whom else it is, is a tool.
+            at(&[Header], "<|message|>", Content),
+            at(&[Header], "<|start|>", Header),
+        ],
+        call: Grammar::Tags {
+            name: ("<atem:function_calls>\n<atem:invoke name=", ">"),
+            end: "</atem:invoke>\n</atem:function_calls>",
+            parameter: ("<atem:parameter name=", ">", "</atem:parameter>"),
+        },
     },
     Format {
         name: "dsml",

@@ -272,7 +272,7 @@ impl Parser {
         let to = match (recipient, channel) {
             (Some(_), _) => State::Call,
             (None, ANALYSIS) => State::Reasoning,
-            (None, _) => State::Content,
+            (None, _) => step.to,
         };
         let callee = recipient.map(str::to_owned);
         if to == State::Call {
