@@ -15,9 +15,9 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
     Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated,
-    Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, Relu, RmsNorm,
-    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax,
-    SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, Xielu, generate,
+    Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, Relu,
+    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap,
+    Softmax, SsmScan, StreamInput, StreamMix, StreamWeights, SumSquares, Swiglu, Temperature, Xielu, generate,
 };
 use ixc_targets::Target;
 use support::{Group, run_changed};
@@ -607,6 +607,25 @@ fn limited_gates() {
 }
 
 #[test]
+fn rectified_gates() {
+    let pace = Pace::default();
+    let mut group = Group::new("rectified_gates");
+    let (act, limit, shift) = (Activation::Relu, None, None);
+    for n in ODD {
+        group.one(Gated { act, n, limit, shift });
+    }
+    for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+        let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
+        let (up, x, n, gate_bias, up_bias) = (gate, gate.activation(), 2 * tile, false, false);
+        group.rows(
+            Swiglu { gate, up, x, k, tile, n, out, rows: 13, act, limit, shift, gate_bias, up_bias, strategy, pace },
+            13,
+        );
+    }
+    group.done();
+}
+
+#[test]
 fn attention_window() {
     let mut group = Group::new("attention_window");
     for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (9, 40, 8), (2, 100, 100), (5, 10, 33)] {
@@ -1040,7 +1059,8 @@ fn ssm_scans() {
 fn ssm_scans_with_decays_of_channels() {
     let mut group = Group::new("ssm_scans_with_decays_of_channels");
     for n in ODD {
-        for (heads, groups, of, together, rows) in [(1, 1, 1, 1, 1), (6, 2, 1, 2, 3), (6, 2, 2, 2, 2), (40, 1, 1, 20, 7)]
+        for (heads, groups, of, together, rows) in
+            [(1, 1, 1, 1, 1), (6, 2, 1, 2, 3), (6, 2, 2, 2, 2), (40, 1, 1, 20, 7)]
         {
             group.rows(SsmScan { heads, groups, of, n: together, p: 1, s: n, channels: true }, rows);
         }

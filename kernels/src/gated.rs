@@ -26,9 +26,11 @@ pub enum Activation {
     QuickGelu,
     /// `silu`, which the limit is on, and not the gate.
     LimitedSilu,
+    /// `max(x, 0)`.
+    Relu,
 }
 
-words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu" } }
+words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", Relu "relu" } }
 
 /// Of [`Activation::QuickGelu`].
 const QUICK: f32 = 1.702;
@@ -37,7 +39,7 @@ impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::Relu => false,
             Activation::LimitedSilu => true,
         }
     }
@@ -53,6 +55,10 @@ impl Activation {
                 let share = math::sigmoid(b, steeper);
                 b.mul(x, share)
             }
+            Activation::Relu => {
+                let zero = b.splat_f32(b.ty(x).lanes, 0.0);
+                b.same(Op::Max, &[x, zero])
+            }
         }
     }
 
@@ -65,6 +71,7 @@ impl Activation {
                 x / 2.0 * (1.0 + t.tanh())
             }
             Activation::QuickGelu => x / (1.0 + (f64::from(-QUICK) * x).exp()),
+            Activation::Relu => x.max(0.0),
         }
     }
 }

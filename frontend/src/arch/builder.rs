@@ -17,7 +17,9 @@ use ixc_ir::ngram::{BEFORE, Hash};
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, LayerInputs, Mla, Ngrams, Rope, Ssm, Streams, Xielu};
+use super::hyper::{
+    Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, LayerInputs, Mla, Ngrams, Rope, Ssm, Streams, Xielu,
+};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.

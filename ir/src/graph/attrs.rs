@@ -73,13 +73,15 @@ pub enum Activation {
     QuickGelu,
     /// `min(silu(x), limit)`: the limit is on what the gate becomes, and the gate itself has none (Step-3.5).
     LimitedSilu,
+    /// `max(x, 0)`: ReGLU.
+    Relu,
 }
 
 impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     pub fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::Relu => false,
             Activation::LimitedSilu => true,
         }
     }
@@ -125,7 +127,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
-words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", Relu "relu" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 

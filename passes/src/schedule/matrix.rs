@@ -60,6 +60,7 @@ pub(super) fn gate(op: &Op) -> Gate {
         attrs::Activation::Silu => Activation::Silu,
         attrs::Activation::Gelu => Activation::Gelu,
         attrs::Activation::QuickGelu => Activation::QuickGelu,
+        attrs::Activation::Relu => Activation::Relu,
         attrs::Activation::LimitedSilu => Activation::LimitedSilu,
     };
     let other_than_0 = |x: f64| (x != 0.0).then(|| Bits::of(x));

@@ -37,12 +37,8 @@ pub(super) fn xielu(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufErr
     let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
     for (i, layer) in layers.iter_mut().enumerate() {
         let beta = beta[i];
-        layer.xielu = Some(Xielu {
-            alpha_n: beta + softplus(alpha_n[i]),
-            alpha_p: softplus(alpha_p[i]),
-            beta,
-            eps: eps[i],
-        });
+        layer.xielu =
+            Some(Xielu { alpha_n: beta + softplus(alpha_n[i]), alpha_p: softplus(alpha_p[i]), beta, eps: eps[i] });
     }
     Ok(())
 }

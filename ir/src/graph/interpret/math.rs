@@ -108,6 +108,7 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
         Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
         Activation::Gelu => x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
+        Activation::Relu => x.max(0.0),
     };
     let (before, behind) = if attrs.act.limits_result() { (f32::INFINITY, limit) } else { (limit, f32::INFINITY) };
     let gated = |(&gate, &up): (&f32, &f32)| {

@@ -102,7 +102,13 @@ impl Soup {
 
     fn gate(&mut self) -> GateAttrs {
         GateAttrs {
-            act: self.rng.pick(&[Activation::Silu, Activation::Gelu, Activation::QuickGelu, Activation::LimitedSilu]),
+            act: self.rng.pick(&[
+                Activation::Silu,
+                Activation::Gelu,
+                Activation::QuickGelu,
+                Activation::LimitedSilu,
+                Activation::Relu,
+            ]),
             limit: self.rng.pick(&[0.0, 7.0, 0.25]),
             shift: self.rng.pick(&[0.0, 1.0]),
         }

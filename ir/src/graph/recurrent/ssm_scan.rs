@@ -75,15 +75,7 @@ fn example(rng: &mut Random) -> Example {
     let rates = if p == 1 { vec![heads, s] } else { of_head.clone() };
     Example {
         state: vec![heads, s, p],
-        operands: vec![
-            vec![heads, p],
-            shared.clone(),
-            shared,
-            of_head.clone(),
-            rates,
-            of_head.clone(),
-            of_head,
-        ],
+        operands: vec![vec![heads, p], shared.clone(), shared, of_head.clone(), rates, of_head.clone(), of_head],
         attrs: Vec::new(),
     }
 }

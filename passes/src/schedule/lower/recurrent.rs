@@ -119,7 +119,12 @@ impl Lowering<'_> {
                 let one_head = ["dt", "bias", "d"].map(|name| (name, n.into()));
                 let rates = [("a", u64::from(n) * if channels { u64::from(s) } else { 1 })];
                 let shared = ["b", "c"].map(|name| (name, 0));
-                let strides = [("state", u64::from(n) * head)].into_iter().chain(heads).chain(one_head).chain(rates).chain(shared);
+                let strides = [("state", u64::from(n) * head)]
+                    .into_iter()
+                    .chain(heads)
+                    .chain(one_head)
+                    .chain(rates)
+                    .chain(shared);
                 Ok(Columns {
                     spec: spec(groups, n),
                     many: None,
