@@ -21,6 +21,7 @@
 //! | `kda` | the same with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
 //! | `selective` | the same with a decay for each element of a state |
+//! | `lightning` | layers of linear attention with constant decays |
 //! | `streams` | residuals of several streams |
 //! | `layer_inputs` | what each layer takes of a token beside the stream |
 //! | the others, each with the name of its | one architecture each |
@@ -78,6 +79,7 @@ mod laguna;
 mod layer_inputs;
 mod lfm2;
 mod lfm2moe;
+mod lightning;
 mod llama;
 mod llama4;
 mod mamba;
@@ -85,6 +87,7 @@ mod mamba2;
 mod mellum;
 mod mimo2;
 mod minicpm;
+mod minimax_01;
 mod minimax_m2;
 mod minimax_m3;
 mod mistral3;
@@ -126,8 +129,8 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Alternating, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm, Streams,
-    Xielu,
+    Alternating, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales, Ssm,
+    Streams, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -155,6 +158,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen35::ARCHITECTURE,
     qwen35moe::ARCHITECTURE,
     olmoe::ARCHITECTURE,
+    minimax_01::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
     minimax_m3::ARCHITECTURE,
     mimo2::ARCHITECTURE,
