@@ -87,6 +87,7 @@ mod mamba2;
 mod mellum;
 mod mimo2;
 mod minicpm;
+mod minicpm3;
 mod minimax_01;
 mod minimax_m2;
 mod minimax_m3;
@@ -216,6 +217,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     hunyuan_dense::ARCHITECTURE,
     internlm2::ARCHITECTURE,
     minicpm::ARCHITECTURE,
+    minicpm3::ARCHITECTURE,
     falcon_h1::ARCHITECTURE,
     mamba2::ARCHITECTURE,
     mamba::ARCHITECTURE,
