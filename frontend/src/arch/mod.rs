@@ -114,6 +114,7 @@ mod qwen3vlmoe;
 mod qwen4exp;
 mod seed_oss;
 mod selective;
+mod smallthinker;
 mod smollm3;
 mod ssm;
 mod stablelm;
@@ -228,6 +229,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen4exp::ARCHITECTURE,
     mellum::ARCHITECTURE,
     apertus::ARCHITECTURE,
+    smallthinker::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
