@@ -33,6 +33,7 @@ mod absorbed;
 mod afmoe;
 mod apertus;
 mod arcee;
+mod arctic;
 mod bailingmoe2;
 mod bailingmoe3;
 mod builder;
@@ -230,6 +231,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     mellum::ARCHITECTURE,
     apertus::ARCHITECTURE,
     smallthinker::ARCHITECTURE,
+    arctic::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
