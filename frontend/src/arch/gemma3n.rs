@@ -64,8 +64,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let active = b.weighted(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
         let own = layer_inputs::of_layer(b, layer, active, inputs, inputs_of)?;
         let own = repeated(b, own, of.count - 1)?;
-        let [first, others] =
-            [b.slice(corrected, 0, width)?, b.slice(corrected, width, (of.count - 1) * width)?];
+        let [first, others] = [b.slice(corrected, 0, width)?, b.slice(corrected, width, (of.count - 1) * width)?];
         let others = b.add(others, own)?;
         streams = b.concat(first, others)?;
     }
