@@ -649,6 +649,25 @@ fn stream_attends() {
 }
 
 #[test]
+fn rectified_gates() {
+    let pace = Pace::default();
+    let mut group = Group::new("rectified_gates");
+    let (act, limit, shift, bend) = (Activation::Relu, None, None, None);
+    for n in ODD {
+        group.one(Gated { act, n, limit, shift, bend });
+    }
+    for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+        let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
+        let (up, x, n, gate_bias, up_bias, rows) = (gate, gate.activation(), 2 * tile, false, false, 13);
+        group.rows(
+            Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
+            13,
+        );
+    }
+    group.done();
+}
+
+#[test]
 fn attention_window() {
     let mut group = Group::new("attention_window");
     for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (9, 40, 8), (2, 100, 100), (5, 10, 33)] {

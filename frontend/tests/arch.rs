@@ -457,6 +457,69 @@ fn keys_of_recurrent_layers_are_checked() {
     }
 }
 
+/// Streams that follow one, gates of which a part stays, numbers of xIELU, layers without RoPE, and states of single elements.
+#[test]
+fn keys_of_what_layers_have_of_their_own_are_checked() {
+    let windowed = [("attention.sliding_window", 4u32.into()), ("attention.scale", 1f32.into())];
+    let streams = |changes: &[(&'static str, ixc_frontend::gguf::Value)]| {
+        let usual = [("altup.num_inputs", 4u32.into()), ("altup.active_idx", 0u32.into())];
+        as_architecture("gemma3n", &[&windowed[..], &usual, changes].concat())
+    };
+    let parts = |parts: Vec<f32>| ("activation_sparsity_scale", ixc_frontend::gguf::Value::from(parts));
+    let xielu = |key: &'static str, numbers: Vec<f32>| {
+        let usual = ["xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps"];
+        let model =
+            usual.into_iter().fold(as_architecture("apertus", &[]), |model, key| model.key(key, vec![0.5f32; 2]));
+        model.key(key, numbers)
+    };
+    let turned = Array::Bool(vec![true]);
+    let rows = |key: &'static str, number: u32| {
+        let usual = [("conv_kernel", 4u32), ("state_size", 8), ("time_step_rank", 4), ("inner_size", 16)];
+        let model =
+            as_architecture("mamba", &[("attention.head_count", 0u32.into()), ("feed_forward_length", 0u32.into())]);
+        let model = model.without("mamba.attention.head_count_kv");
+        let all = usual.into_iter().chain([(key, number)]);
+        all.fold(model, |model, (key, number)| model.key(format!("mamba.ssm.{key}").leak(), number))
+    };
+    let cases = [
+        (streams(&[("altup.num_inputs", 1u32.into())]), "key \"gemma3n.altup.num_inputs\" is 1; must be from 2 to 256"),
+        (streams(&[("altup.active_idx", 4u32.into())]), "key \"gemma3n.altup.active_idx\" is 4; must be from 0 to 3"),
+        (
+            streams(&[parts(vec![f32::NAN, 0.0])]),
+            "key \"gemma3n.activation_sparsity_scale\" is NaN; must be finite numbers, or -inf where all gates stay",
+        ),
+        (
+            streams(&[parts(vec![0.0])]),
+            "key \"gemma3n.activation_sparsity_scale\" is array of f32; must be an array of 2 floats or more, one for each layer",
+        ),
+        (
+            streams(&[parts(vec![1.5, f32::NEG_INFINITY])]),
+            "key \"gemma3n.embedding_length_per_layer_input\" is missing",
+        ),
+        (
+            xielu("xielu.beta", vec![0.5]),
+            "key \"xielu.beta\" is an array of 1; must be a float or an array of 2 floats",
+        ),
+        (
+            xielu("xielu.eps", vec![0.5, f32::INFINITY]),
+            "key \"xielu.eps\" is inf; must be numbers of at most 1000000 in magnitude",
+        ),
+        (as_architecture("apertus", &[]), "key \"xielu.alpha_n\" is missing"),
+        (xielu("xielu.eps", vec![0.0; 2]), "tensor \"blk.0.attn_q_norm.weight\" is missing"),
+        (
+            small().key("llama.attention.rope_pattern", turned),
+            "key \"llama.attention.rope_pattern\" is an array of 1; must be an array of 2 or more, one for each layer",
+        ),
+        (rows("time_step_rank", 0), "key \"mamba.ssm.time_step_rank\" is 0; must be from 1 to 16777216"),
+        (rows("inner_size", 0), "key \"mamba.ssm.inner_size\" is 0; must be from 1 to 16777216"),
+        (rows("inner_size", 16), "tensor \"blk.0.ssm_in.weight\" is missing"),
+    ];
+    for (model, expected) in cases {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
 /// Published files of Gemma 4's small models have keys and values in layers that read those of others: nobody reads them, and nothing else is let through.
 #[test]
 fn tensors_of_layers_that_share_keys_and_values_may_be_there() {

@@ -63,6 +63,8 @@ pub enum Change {
     Times([f32; 2]),
     /// `exp(x)`: the rate of a decay whose logarithm is stored.
     Exp,
+    /// This number, whatever is stored.
+    Number(f32),
 }
 
 impl Change {
@@ -73,6 +75,7 @@ impl Change {
             Change::MinusExp => -f64::from(x).exp() as f32,
             Change::Times([first, second]) => x * first * second,
             Change::Exp => f64::from(x).exp() as f32,
+            Change::Number(number) => number,
         }
     }
 }

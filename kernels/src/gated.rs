@@ -29,9 +29,13 @@ pub enum Activation {
     LimitedSilu,
     /// `bend * tanh(x / bend) / (1 + exp(-x))`; up is bent by the limit.
     BentSilu,
+    /// `max(x, 0)`.
+    Relu,
 }
 
-words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu" } }
+words! { Activation {
+    Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu"
+} }
 
 /// Of [`Activation::QuickGelu`].
 const QUICK: f32 = 1.702;
@@ -40,7 +44,9 @@ impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu | Activation::Relu => {
+                false
+            }
             Activation::LimitedSilu => true,
         }
     }
@@ -48,7 +54,7 @@ impl Activation {
     /// Whether gate and up are bent, and not cut off.
     fn bends(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu | Activation::Relu => false,
             Activation::BentSilu => true,
         }
     }
@@ -69,6 +75,10 @@ impl Activation {
                 let bent = math::softcap(b, x, bend);
                 b.mul(bent, share)
             }
+            Activation::Relu => {
+                let zero = b.splat_f32(b.ty(x).lanes, 0.0);
+                b.same(Op::Max, &[x, zero])
+            }
         }
     }
 
@@ -82,6 +92,7 @@ impl Activation {
             }
             Activation::QuickGelu => x / (1.0 + (f64::from(-QUICK) * x).exp()),
             Activation::BentSilu => bend * (x / bend).tanh() / (1.0 + (-x).exp()),
+            Activation::Relu => x.max(0.0),
         }
     }
 }

@@ -43,8 +43,8 @@ fn golden(name: &str) -> Golden {
 }
 
 /// Models of each kind of state: attention to all positions, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries;
-/// delta-net, Mamba-2 with attention and alone, short convolutions, rows by the last tokens.
-const KINDS: [&str; 13] = [
+/// delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant decays, short convolutions, rows by the last tokens.
+const KINDS: [&str; 15] = [
     "granite",
     "gemma2",
     "gpt-oss",
@@ -56,6 +56,8 @@ const KINDS: [&str; 13] = [
     "qwen3next-ssm_in",
     "falcon-h1",
     "mamba2",
+    "jamba",
+    "minimax-01",
     "lfm2",
     "qwen4exp",
 ];

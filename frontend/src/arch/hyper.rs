@@ -124,12 +124,21 @@ pub struct Scales {
     pub attention_softcap: f64,
     /// On what attention gives.
     pub value: f64,
+    /// On the normalised input of a block, where that is what it adds to.
+    pub normed: f64,
 }
 
 impl Scales {
     /// Nothing is scaled.
-    pub const NONE: Scales =
-        Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0, attention_softcap: 0.0, value: 1.0 };
+    pub const NONE: Scales = Scales {
+        embedding: 1.0,
+        residual: 1.0,
+        logit: 1.0,
+        softcap: 0.0,
+        attention_softcap: 0.0,
+        value: 1.0,
+        normed: 1.0,
+    };
 }
 
 /// Streams that the residual is, where it is more than one (hyper-connections).
@@ -208,6 +217,8 @@ pub struct Mla {
     pub key_length: u64,
     /// Length of a value of one head.
     pub value_length: u64,
+    /// What norms of these rows add to mean squares, where it is not what others add.
+    pub norm_eps: Option<f64>,
 }
 
 /// One decoder layer.
@@ -379,8 +390,12 @@ pub(super) struct Defaults {
     pub runs_by_layer: bool,
     /// Whether limits of routed experts are those of shared ones, too, in files that have no others.
     pub one_limit: bool,
-    /// Whether states have a decay for each of their elements (Mamba-1).
-    pub selective: bool,
+    /// What recurrent states are of.
+    pub states: States,
+    /// Whether blocks add to their normalised input times `residual_scale`.
+    pub adds_to_normed: bool,
+    /// What norms of latent rows add to mean squares, where it is not what others add.
+    pub latent_eps: Option<f64>,
     /// Whether xIELU stands between up and down.
     pub xielu: bool,
     /// Whether layers without a window rotate half of what `rope.dimension_count` says.
@@ -485,6 +500,17 @@ pub(super) struct ScoreOf {
     pub score: RouteScore,
 }
 
+/// What recurrent states are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum States {
+    /// Heads, of which files say how many there are.
+    Usual,
+    /// Single elements, with a decay for each element of a key (Mamba-1).
+    Selective,
+    /// Heads of attention with constant decays (MiniMax-01).
+    Lightning,
+}
+
 /// Layers with a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
@@ -541,7 +567,9 @@ impl Defaults {
         compressed: false,
         runs_by_layer: false,
         one_limit: false,
-        selective: false,
+        states: States::Usual,
+        adds_to_normed: false,
+        latent_eps: None,
         xielu: false,
         half_rotated: false,
         parts: Parts::All,
@@ -861,9 +889,12 @@ impl Scales {
         };
         let multiplied = keys.defaults.logits_multiplied;
         let logit = factor("logit_scale", if multiplied { 1.0 / usual.logit } else { usual.logit })?;
+        let residual = factor("residual_scale", usual.residual)?;
+        let adds_to_normed = keys.defaults.adds_to_normed;
         Ok(Scales {
             embedding: factor("embedding_scale", usual.embedding)?,
-            residual: factor("residual_scale", usual.residual)?,
+            residual: if adds_to_normed { 1.0 } else { residual },
+            normed: if adds_to_normed { residual } else { 1.0 },
             logit: if multiplied { 1.0 / logit } else { logit },
             softcap: cap("final_logit_softcapping", usual.softcap)?,
             attention_softcap: cap("attn_logit_softcapping", usual.attention_softcap)?,

@@ -7,7 +7,7 @@ use super::Architecture;
 use super::builder::Builder;
 use super::decoder::{Style, attention, feed_forward};
 use super::error::ArchError;
-use super::hyper::{Defaults, Parts, Rotates};
+use super::hyper::{Defaults, Parts, Rotates, States};
 use super::selective::mixer;
 
 const STYLE: Style = Style::LLAMA;
@@ -20,7 +20,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         dense_by_tensor: true,
         rotates: Rotates::Never,
         parts: Parts::Keyless,
-        selective: true,
+        states: States::Selective,
         ..Defaults::USUAL
     },
     build: decoder,

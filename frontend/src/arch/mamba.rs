@@ -5,13 +5,13 @@ use ixc_ir::graph::ValueId;
 use super::Architecture;
 use super::builder::Builder;
 use super::error::ArchError;
-use super::hyper::{Defaults, Parts};
+use super::hyper::{Defaults, Parts, States};
 use super::selective::mixer;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mamba",
     doc: "Mamba, Falcon Mamba",
-    defaults: Defaults { parts: Parts::One, selective: true, ..Defaults::USUAL },
+    defaults: Defaults { parts: Parts::One, states: States::Selective, ..Defaults::USUAL },
     build: decoder,
 };
 

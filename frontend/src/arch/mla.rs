@@ -165,14 +165,15 @@ pub(super) fn attention_of(
     style: &Style,
     choice: Option<&mut Choice>,
 ) -> Result<ValueId, ArchError> {
-    let Mla { query_rank, rank, key_length, value_length } = *mla;
+    let Mla { query_rank, rank, key_length, value_length, norm_eps } = *mla;
+    let eps = norm_eps.unwrap_or(b.hyper.norm_eps);
     let (width, heads, turned) = (b.hyper.embedding_length, b.hyper.layers[layer].heads, b.hyper.rope.dims);
     let still = key_length - turned;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let (row, q) = match query_rank {
         Some(query_rank) => {
             let row = b.linear(h, &name("attn_q_a"), width, query_rank, Bias::Optional)?;
-            let row = b.rms_norm(row, &name("attn_q_a_norm.weight"), query_rank)?;
+            let row = b.rms_norm_of(row, &name("attn_q_a_norm.weight"), query_rank, eps)?;
             (row, b.linear(row, &name("attn_q_b"), query_rank, heads * key_length, Bias::Optional)?)
         }
         None => (h, b.linear(h, &name("attn_q"), width, heads * key_length, Bias::Optional)?),
@@ -192,7 +193,7 @@ pub(super) fn attention_of(
     let q = b.temperature(q)?;
     let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
     let (c, k) = parted(b, kept, rank)?;
-    let c = b.rms_norm(c, &name("attn_kv_a_norm.weight"), rank)?;
+    let c = b.rms_norm_of(c, &name("attn_kv_a_norm.weight"), rank, eps)?;
     let c = b.split_heads(c, 1)?;
     let norm = name("attn_k_norm.weight");
     let k = match k {

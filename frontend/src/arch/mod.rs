@@ -21,6 +21,7 @@
 //! | `kda` | the same with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
 //! | `selective` | the same with a decay for each element of a state |
+//! | `lightning` | layers of linear attention with constant decays |
 //! | `streams` | residuals of several streams |
 //! | `layer_inputs` | what each layer takes of a token beside the stream |
 //! | the others, each with the name of its | one architecture each |
@@ -32,6 +33,7 @@ mod absorbed;
 mod afmoe;
 mod apertus;
 mod arcee;
+mod arctic;
 mod bailingmoe;
 mod bailingmoe2;
 mod bailingmoe3;
@@ -86,6 +88,7 @@ mod laguna;
 mod layer_inputs;
 mod lfm2;
 mod lfm2moe;
+mod lightning;
 mod llama;
 mod llama4;
 mod maincoder;
@@ -94,6 +97,8 @@ mod mamba2;
 mod mellum;
 mod mimo2;
 mod minicpm;
+mod minicpm3;
+mod minimax_01;
 mod minimax_m2;
 mod minimax_m3;
 mod mistral3;
@@ -123,6 +128,7 @@ mod qwen3vlmoe;
 mod qwen4exp;
 mod seed_oss;
 mod selective;
+mod smallthinker;
 mod smollm3;
 mod ssm;
 mod stablelm;
@@ -170,6 +176,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen35::ARCHITECTURE,
     qwen35moe::ARCHITECTURE,
     olmoe::ARCHITECTURE,
+    minimax_01::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
     minimax_m3::ARCHITECTURE,
     mimo2::ARCHITECTURE,
@@ -230,6 +237,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     hunyuan_dense::ARCHITECTURE,
     internlm2::ARCHITECTURE,
     minicpm::ARCHITECTURE,
+    minicpm3::ARCHITECTURE,
     falcon_h1::ARCHITECTURE,
     mamba2::ARCHITECTURE,
     mamba::ARCHITECTURE,
@@ -252,6 +260,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     starcoder::ARCHITECTURE,
     mellum::ARCHITECTURE,
     apertus::ARCHITECTURE,
+    smallthinker::ARCHITECTURE,
+    arctic::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -75,13 +75,17 @@ pub enum Activation {
     LimitedSilu,
     /// `bend * tanh(x / bend) / (1 + exp(-x))`: bent, and not cut off; so is up, by the limit (SiTU, Kimi K3).
     BentSilu,
+    /// `max(x, 0)`: ReGLU.
+    Relu,
 }
 
 impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     pub fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu | Activation::Relu => {
+                false
+            }
             Activation::LimitedSilu => true,
         }
     }
@@ -89,7 +93,7 @@ impl Activation {
     /// Whether gate and up are bent, and not cut off.
     pub fn bends(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu => false,
+            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu | Activation::Relu => false,
             Activation::BentSilu => true,
         }
     }
@@ -135,7 +139,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
-words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 

@@ -61,6 +61,7 @@ pub(super) fn gate(op: &Op) -> Gate {
         attrs::Activation::Silu => Activation::Silu,
         attrs::Activation::Gelu => Activation::Gelu,
         attrs::Activation::QuickGelu => Activation::QuickGelu,
+        attrs::Activation::Relu => Activation::Relu,
         attrs::Activation::LimitedSilu => Activation::LimitedSilu,
         attrs::Activation::BentSilu => Activation::BentSilu,
     };

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden" / "make"))
 import make as golden
 from hub import HUB
-from models import temperature_length, with_llama4_lengths, without_windows
+from models import attends_every_second, temperature_length, with_llama4_lengths, without_windows
 
 TOKENS = 48
 # Matrices that the converter keeps in f32, and some golden files that it did not write have in f16.
@@ -117,7 +117,7 @@ def main():
     arguments.add_argument("names", nargs="*")
     arguments = arguments.parse_args()
     # Files whose tensors are written again are none of the folder.
-    keys = [None, temperature_length, with_llama4_lengths, without_windows]
+    keys = [None, attends_every_second, temperature_length, with_llama4_lengths, without_windows]
     names = arguments.names or sorted(name for name, (*_, rewritten) in golden.MODELS.items() if rewritten in keys or name in HUB or isinstance(rewritten, golden.ByHand))
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:

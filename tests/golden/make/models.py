@@ -219,6 +219,172 @@ class Glm5NextForCausalLM(TextModel):
     layers = Glm5NextTextModel
 
 
+def rotated(x, base, neox):
+    """Heads `[T, heads, d]` turned by their positions, in pairs of neighbours or of halves."""
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[0], dtype=x.dtype)[:, None] * base ** -(torch.arange(half, dtype=x.dtype) / half)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    a, b = (x[..., :half], x[..., half:]) if neox else (x[..., ::2], x[..., 1::2])
+    parts = [a * cos - b * sin, a * sin + b * cos]
+    return torch.cat(parts, -1) if neox else torch.stack(parts, -1).flatten(-2)
+
+
+class Norm(torch.nn.Module):
+    def __init__(self, width, eps):
+        super().__init__()
+        self.eps, self.weight = eps, torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt() * self.weight
+
+
+class Attention(torch.nn.Module):
+    """Attention of grouped heads, with RoPE or without, over all positions or the last ones."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.config = config
+        self.window = config.windows[layer]
+        self.turns = self.window or not any(config.windows)
+        width, length = config.hidden_size, config.head_dim
+        heads = [config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads]
+        for name, count in zip("qkv", heads):
+            setattr(self, f"{name}_proj", torch.nn.Linear(width, count * length, bias=False))
+        self.o_proj = torch.nn.Linear(heads[0] * length, width, bias=False)
+
+    def forward(self, x):
+        config, count = self.config, x.shape[0]
+        q, k, v = (getattr(self, f"{name}_proj")(x).view(count, -1, config.head_dim) for name in "qkv")
+        if self.turns:
+            q, k = (rotated(part, config.rope_theta, config.neox) for part in (q, k))
+        k, v = (part.repeat_interleave(q.shape[1] // k.shape[1], 1) for part in (k, v))
+        scores = torch.einsum("thd,shd->hts", q, k) / config.head_dim**0.5
+        back = torch.arange(count)[:, None] - torch.arange(count)
+        seen = (back >= 0) & (back < (self.window or count))
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        return self.o_proj(torch.einsum("hts,shd->thd", weights, v).flatten(1))
+
+
+class Experts(torch.nn.Module):
+    """Experts of rows, chosen and weighted by logits that come from outside."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        count, width, inner = config.num_local_experts, config.hidden_size, config.moe_intermediate_size
+        self.gate_up_proj = torch.nn.Parameter(torch.empty(count, 2 * inner, width))
+        self.down_proj = torch.nn.Parameter(torch.empty(count, width, inner))
+
+    def forward(self, x, logits):
+        scores = logits.sigmoid() if self.config.sigmoid else logits.softmax(-1)
+        weights, chosen = scores.topk(self.config.num_experts_per_tok, -1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        gate, up = torch.einsum("td,tend->ten", x, self.gate_up_proj[chosen]).chunk(2, -1)
+        rows = torch.einsum("ten,tedn->ted", self.config.activation(gate) * up, self.down_proj[chosen])
+        return (weights[..., None] * rows).sum(1)
+
+
+class SparseLayer(torch.nn.Module):
+    """A layer of SmallThinker, whose router takes the stream before attention; or of Arctic, whose experts do, behind a norm of their own, beside a dense network."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.config = config
+        width = config.hidden_size
+        self.input_layernorm, self.post_attention_layernorm = Norm(width, config.rms_norm_eps), Norm(width, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.mlp = torch.nn.Module()
+        self.mlp.gate = torch.nn.Linear(width, config.num_local_experts, bias=False)
+        self.mlp.experts = Experts(config)
+        if config.beside:
+            self.experts_layernorm = Norm(width, config.rms_norm_eps)
+            for part in ("gate", "up", "down"):
+                setattr(self.mlp, f"{part}_proj", torch.nn.Linear(width, width, bias=False))
+
+    def forward(self, x):
+        before = self.experts_layernorm(x) if self.config.beside else x
+        logits = self.mlp.gate(before)
+        x = x + self.self_attn(self.input_layernorm(x))
+        h = self.post_attention_layernorm(x)
+        if not self.config.beside:
+            return x + self.mlp.experts(h, logits)
+        dense = self.mlp.down_proj(self.config.activation(self.mlp.gate_proj(h)) * self.mlp.up_proj(h))
+        return x + dense + self.mlp.experts(before, logits)
+
+
+class SparseForCausalLM(torch.nn.Module):
+    """A model that transformers has no class for, by its formula."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.model = torch.nn.Module()
+        self.model.embed_tokens = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.model.layers = torch.nn.ModuleList(SparseLayer(config, layer) for layer in range(config.num_hidden_layers))
+        self.model.norm = Norm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, input_ids):
+        x = self.model.embed_tokens(input_ids[0])
+        for layer in self.model.layers:
+            x = layer(x)
+        return SimpleNamespace(logits=self.lm_head(self.model.norm(x))[None])
+
+
+class Formula(SimpleNamespace):
+    """What such a model's configuration says."""
+
+    def get_text_config(self):
+        return self
+
+
+FORMULA = dict(
+    vocab_size=64,
+    hidden_size=48,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=12,
+    windows=[0] * 4,
+    neox=False,
+    rope_theta=10000.0,
+    rms_norm_eps=1e-5,
+    num_local_experts=6,
+    num_experts_per_tok=3,
+    moe_intermediate_size=16,
+    sigmoid=False,
+    activation=torch.nn.functional.silu,
+    beside=False,
+)
+
+
+def formula_keys(config):
+    keys = {
+        "block_count": config.num_hidden_layers,
+        "context_length": 512,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.moe_intermediate_size,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": config.rope_theta,
+        "rope.dimension_count": config.head_dim,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_gating_func": 2 if config.sigmoid else 1,
+    }
+    if not config.beside:
+        keys["expert_feed_forward_length"] = config.moe_intermediate_size
+    if any(config.windows):
+        keys["attention.sliding_window"] = max(config.windows)
+    return keys
+
+
+def formula_tensors(parameters, config):
+    return by_names(parameters, config, [*NAMES, (r"experts_layernorm\b", "ffn_norm_exps")], {})
+
+
 # Parameters behind `model.layers.N.`, and tensors behind `blk.N.`: patterns, and what stands there.
 NAMES = [
     (r"input_layernorm\b", "attn_norm"),
@@ -1636,6 +1802,20 @@ MODELS = {
         MiniMaxForCausalLM,
         ROUNDED,
         attends_every_second,
+    ),
+    # The first layer and the last one see all and turn nothing; half of the gates are 0.
+    "smallthinker": (
+        Formula(**FORMULA | {"num_hidden_layers": 5, "windows": [0, 24, 24, 24, 0], "neox": True, "sigmoid": True, "activation": torch.nn.functional.relu}),
+        SparseForCausalLM,
+        ROUNDED,
+        ByHand(formula_keys, formula_tensors, single=["ffn_gate_inp"]),
+    ),
+    # Experts beside a dense network, of what attention takes.
+    "arctic": (
+        Formula(**FORMULA | {"num_hidden_layers": 2, "beside": True}),
+        SparseForCausalLM,
+        ROUNDED,
+        ByHand(formula_keys, formula_tensors, single=["ffn_gate_inp"]),
     ),
     # Files of InternLM 2 are those of Llama.
     "internlm2": (LlamaConfig(**SMALL), LlamaForCausalLM, ROUNDED, renamed("internlm2")),

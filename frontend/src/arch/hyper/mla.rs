@@ -4,15 +4,20 @@ use ixc_ir::graph::attrs::RopeScaling;
 
 use super::keys::Keys;
 use super::rope::stated_magnitude;
-use super::{Defaults, Layer, MAX_WIDTH, Mla, Rope, Rotates};
+use super::{Defaults, Layer, MAX_COUNT, MAX_WIDTH, Mla, Rope, Rotates};
 use crate::gguf::{Gguf, GgufError};
 
-/// Elements of a head's keys or values; older files have no other than these.
+/// Elements of a head's keys or values; older files have no other than these, and some say of values nothing but the width of all heads.
 fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
-    match keys.optional(&format!("attention.{of}_length_mla"), 1, MAX_WIDTH)? {
-        Some(length) => Ok(length),
-        None => keys.required(&format!("attention.{of}_length"), 1, MAX_WIDTH),
+    if let Some(length) = keys.optional(&format!("attention.{of}_length_mla"), 1, MAX_WIDTH)? {
+        return Ok(length);
     }
+    if let Some(length) = keys.optional(&format!("attention.{of}_length"), 1, MAX_WIDTH)? {
+        return Ok(length);
+    }
+    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+    let width = keys.required("embedding_length", 1, MAX_WIDTH)?;
+    if width.is_multiple_of(heads) { Ok(width / heads) } else { Err(keys.missing(&format!("attention.{of}_length"))) }
 }
 
 /// Elements of a head's keys that are not rotated, and those of its values.
@@ -34,6 +39,7 @@ impl Mla {
             rank,
             key_length: length(keys, "key")?,
             value_length: length(keys, "value")?,
+            norm_eps: keys.defaults.latent_eps,
         }))
     }
 

@@ -14,16 +14,19 @@
 //! ```
 
 use super::keys::Keys;
-use super::{MAX_COUNT, MAX_WIDTH};
+use super::{MAX_COUNT, MAX_WIDTH, States};
 use crate::gguf::{Gguf, GgufError};
 
 /// Most taps of a convolution: the op takes no more.
 const MAX_TAPS: u64 = 8;
 
+/// Every so many layers one attends, in files of MiniMax-01 that do not say.
+const LIGHTNING_INTERVAL: u64 = 8;
+
 /// Sizes of the recurrent states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ssm {
-    /// Taps of the convolution before.
+    /// Taps of the convolution before; 0 where there is none.
     pub taps: u64,
     /// Heads, each with a state.
     pub heads: u64,
@@ -61,9 +64,16 @@ impl Ssm {
                 normed: false,
             }));
         }
+        if keys.defaults.states == States::Lightning {
+            let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+            let length = keys.required("attention.key_length", 1, MAX_WIDTH)?;
+            let (taps, groups, key_length, value_length, decay_bound) = (0, heads, length, length, 0.0);
+            let (rank, normed) = (None, false);
+            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed }));
+        }
         let Some(key_length) = keys.optional("ssm.state_size", 1, MAX_WIDTH)? else { return Ok(None) };
         let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
-        if keys.defaults.selective {
+        if keys.defaults.states == States::Selective {
             let rank = keys.required("ssm.time_step_rank", 1, MAX_WIDTH)?;
             let heads = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
             let normed = keys.metadata.read_or(&keys.name("ssm.dt_b_c_rms"), false)?;
@@ -105,7 +115,8 @@ pub(super) fn layers(gguf: &Gguf, keys: &Keys<'_>, layers: usize) -> Result<Vec<
             }
         };
     }
-    if let Some(interval) = keys.optional("full_attention_interval", 1, MAX_COUNT)? {
+    let usual = if keys.defaults.states == States::Lightning { Some(LIGHTNING_INTERVAL) } else { None };
+    if let Some(interval) = keys.optional("full_attention_interval", 1, MAX_COUNT)?.or(usual) {
         return Ok((1..=layers as u64).map(|layer| !layer.is_multiple_of(interval)).collect());
     }
     Ok((0..layers).map(|layer| gguf.tensor(&format!("blk.{layer}.ssm_conv1d.weight")).is_some()).collect())

@@ -8,6 +8,7 @@ use super::super::names::{
     query_key_value_of_layer, rule, transposed, turned_query_key_value,
 };
 use super::dense::ERNIE;
+use super::recurrent::attends_linearly;
 use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
@@ -95,6 +96,8 @@ pub(super) static ROWS: &[Family] = &[
         },
         defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
             "num_experts_per_tok": 8}"#,
+        // Of this name is MiniMax-01, too.
+        when: |config| Ok(!attends_linearly(config)?),
         ..USUAL
     },
     Family {

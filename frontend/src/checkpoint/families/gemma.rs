@@ -164,6 +164,11 @@ fn scores(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     scores(keys)?;
+    windowed(keys)
+}
+
+/// Layers with a window, which have a RoPE of their own.
+fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(base) = keys.config.number(&["rope_local_base_freq"])? {
         keys.put("rope.freq_base_swa", base as f32);
     }
@@ -174,7 +179,8 @@ fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 /// Streams that follow one, layers that read keys and values of others, and gates of which a part stays.
 fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    gemma_3(keys)?;
+    windowed(keys)?;
+    keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])?;
     if !config.has("layer_types") {

@@ -141,6 +141,28 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["minicpm3"],
+        architecture: "minicpm3",
+        keys: |keys| {
+            minicpm(keys)?;
+            let config = keys.config;
+            let [still, turned] = ["qk_nope_head_dim", "qk_rope_head_dim"].map(|key| config.require(&[key]));
+            let (still, turned) = (still?, turned?);
+            keys.put("attention.key_length", still.saturating_add(turned));
+            keys.count("attention.value_length", &["v_head_dim"])?;
+            keys.put("rope.dimension_count", turned);
+            keys.count("attention.q_lora_rank", &["q_lora_rank"])?;
+            keys.count("attention.kv_lora_rank", &["kv_lora_rank"])
+        },
+        tensors: &[MINICPM_3],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62, "num_attention_heads": 40,
+            "num_key_value_heads": 40, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+            "kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "scale_emb": 12, "scale_depth": 1.4,
+            "dim_model_base": 256}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["internlm2"],
         architecture: "internlm2",
         tensors: &[INTERNLM_2],
@@ -377,6 +399,16 @@ fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     keys.rotated_part(1.0)
 }
+
+/// MiniCPM 3: keys and values of all heads are one matrix, as its GGUF files have them.
+static MINICPM_3: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_a_proj", "blk.{L}.attn_q_a", plain),
+    rule("model.layers.{L}.self_attn.q_a_layernorm", "blk.{L}.attn_q_a_norm", plain),
+    rule("model.layers.{L}.self_attn.q_b_proj", "blk.{L}.attn_q_b", plain),
+    rule("model.layers.{L}.self_attn.kv_a_proj_with_mqa", "blk.{L}.attn_kv_a_mqa", plain),
+    rule("model.layers.{L}.self_attn.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.self_attn.kv_b_proj", "blk.{L}.attn_kv_b", plain),
+];
 
 fn minicpm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;

@@ -6,7 +6,7 @@ use super::super::keys::Keys;
 use super::super::names::{
     Rule, by_group, decay, decay_of_heads, embedding, gate_up, gates, gates_of_layer, into_states, key,
     keys_of_attention, latent_keys_values, logits, of_attention, out_of_attention, out_of_network, out_of_states,
-    plain, query, rate_of_heads, rule, taps,
+    plain, query, rate_of_heads, rule, skip, taps,
 };
 use super::latent::{INDEX, LATENT, indexed, latent};
 use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE};
@@ -82,7 +82,17 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[MAMBA, NEMOTRON_H],
         ignores_head_dim: true,
         defaults: r#"{"hidden_size": 768, "num_hidden_layers": 32, "state_size": 16, "expand": 2, "conv_kernel": 4,
-            "layer_norm_epsilon": 1e-5, "mixer_rms_eps": 1e-6, "tie_word_embeddings": true}"#,
+            "layer_norm_epsilon": 1e-5, "mixer_rms_eps": 1e-6, "head_dim": 1, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["minimax", "minimax_text_01", "minimax_m1"],
+        architecture: "minimax-01",
+        keys: minimax_01,
+        tensors: &[MINIMAX_01],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_experts_per_tok": 2, "num_local_experts": 8,
+            "rope_theta": 1e6}"#,
         ..USUAL
     },
     Family {
@@ -336,6 +346,18 @@ static JAMBA: &[Rule] = &[
     rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", plain),
 ];
 
+/// MiniMax-01: linear attention with constant decays, which follow from the sizes.
+static MINIMAX_01: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.{L}.self_attn.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.self_attn.output_gate", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.self_attn.norm", "blk.{L}.attn_norm_2", plain),
+    rule("model.layers.{L}.self_attn.slope_rate", "", skip),
+    rule("model.layers.{L}.self_attn.query_decay", "", skip),
+    rule("model.layers.{L}.self_attn.key_decay", "", skip),
+    rule("model.layers.{L}.self_attn.diagonal_decay", "", skip),
+];
+
 /// What a layer of a hybrid is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -432,6 +454,56 @@ fn mamba_1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     let [taps, state, expand] = ["conv_kernel", "state_size", "expand"].map(|key| config.require(&[key]));
     selective(keys, [taps?, state?, expand?], "time_step_rank")
+}
+
+/// Whether a configuration is of a model some of whose layers have linear attention.
+pub(super) fn attends_linearly(config: &Config) -> Result<bool, CheckpointError> {
+    let listed = config.counts("attn_type_list")?.is_some_and(|kinds| kinds.contains(&0));
+    Ok(listed || config.texts("layer_types")?.is_some_and(|kinds| kinds.contains(&"linear_attention")))
+}
+
+fn minimax_01(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let layers = config.require(&["num_hidden_layers"])?;
+    // What transformers' class does not find in a file is 1.
+    let factor = |keys: [&str; 2]| Ok::<_, CheckpointError>(config.number(&keys)?.unwrap_or(1.0));
+    let alpha = factor(["mlp_alpha_factor", "layernorm_mlp_alpha"])?;
+    for names in [
+        ["full_attn_alpha_factor", "layernorm_full_attention_alpha"],
+        ["linear_attn_alpha_factor", "layernorm_linear_attention_alpha"],
+    ] {
+        let other = factor(names)?;
+        if other != alpha {
+            return Err(config.wrong(names[1], other.to_string(), format!("{alpha}, as layernorm_mlp_alpha")));
+        }
+    }
+    for names in [
+        ["full_attn_beta_factor", "layernorm_full_attention_beta"],
+        ["linear_attn_beta_factor", "layernorm_linear_attention_beta"],
+        ["mlp_beta_factor", "layernorm_mlp_beta"],
+    ] {
+        let other = factor(names)?;
+        if other != 1.0 {
+            return Err(config.wrong(names[1], other.to_string(), "1: nothing else is supported"));
+        }
+    }
+    keys.put("residual_scale", alpha as f32);
+    keys.refuse("postnorm", |value| value.as_bool() != Some(true), "true")?;
+    keys.refuse("shared_intermediate_size", |value| value.as_u64() != Some(0), "0")?;
+    match config.count(&["rotary_dim"])? {
+        Some(turned) => keys.put("rope.dimension_count", turned),
+        None => keys.rotated_part(1.0)?,
+    }
+    let recurrent: Vec<bool> = if config.has("attn_type_list") {
+        config.counts("attn_type_list")?.unwrap_or_default().into_iter().map(|kind| kind == 0).collect()
+    } else if config.has("layer_types") {
+        kinds(config)?.into_iter().map(|kind| kind == Kind::Recurrent).collect()
+    } else {
+        // As the class has it.
+        (0..layers).map(|layer| layer % 2 == 1).collect()
+    };
+    keys.flags("attention.recurrent_layers", recurrent.into_iter());
+    Ok(())
 }
 
 fn jamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

@@ -107,6 +107,7 @@ impl Soup {
             Activation::QuickGelu,
             Activation::LimitedSilu,
             Activation::BentSilu,
+            Activation::Relu,
         ]);
         GateAttrs {
             act,
