@@ -423,6 +423,70 @@ fn layers_behind_the_last_group_attend() {
     assert_eq!(key("swiglu_clamp_exp"), [0.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
 }
 
+/// Kimi K3 as it was published: scores are of a norm's weight times another's, gates have a name by their layer, and there are more decays than heads.
+#[test]
+fn vectors_are_multiplied_by_others() {
+    let config = json!({
+        "model_type": "kimi_k3",
+        "text_config": {
+            "model_type": "kimi_linear", "hidden_size": 4, "intermediate_size": 8, "moe_intermediate_size": 4, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_experts": 2, "num_experts_per_token": 1, "first_k_dense_replace": 1, "hidden_act": "situ",
+            "activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0, "attn_res_block_size": 12, "routed_expert_hidden_size": 2,
+            "mla_use_nope": true, "moe_router_activation_func": "sigmoid", "kv_lora_rank": 4, "qk_nope_head_dim": 2, "qk_rope_head_dim": 2,
+            "v_head_dim": 2,
+            "linear_attn_config": {
+                "kda_layers": [1], "full_attn_layers": [2], "num_heads": 2, "head_dim": 2, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0
+            },
+        },
+    });
+    let scores = ["layers.0.mlp_res", "layers.1.self_attention_res", "output_attn_res"]
+        .map(|name| ["norm", "proj"].map(|part| format!("language_model.model.{name}_{part}.weight")));
+    let gates = [0, 1].map(|layer| format!("language_model.model.layers.{layer}.self_attn.g_proj.weight"));
+    let decays = "language_model.model.layers.0.self_attn.A_log";
+    let mut tensors: Vec<(&str, &str, &[u64])> = vec![(&gates[0], "BF16", &[4, 4]), (&gates[1], "BF16", &[4, 4])];
+    tensors.extend([(decays, "F32", &[4u64][..]), ("mm_projector.pre_norm.weight", "BF16", &[4])]);
+    for [norm, score] in &scores {
+        tensors.extend([(norm.as_str(), "BF16", &[4u64][..]), (score.as_str(), "BF16", &[1, 4])]);
+    }
+    let at = folder("kimi-k3", &config, &tensors);
+    let bf16 = |numbers: [f32; 4]| numbers.map(|x| [x.to_le_bytes()[2], x.to_le_bytes()[3]]).concat();
+    for (number, [norm, score]) in (1u8..).zip(&scores) {
+        fill(&at, norm, &bf16([1.0, 2.0, 3.0, 0.5]));
+        fill(&at, score, &bf16([0.25, -1.0, 1.5, f32::from(number)]));
+    }
+    let model = open(&at);
+    let floats = |name: &str| {
+        let tensor = model.tensor(name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(tensor.tensor_type().to_string(), "F32", "{name}");
+        let data = model.tensor_data(tensor).into_owned();
+        data.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect::<Vec<f32>>()
+    };
+    for (number, name) in (1u8..).zip(["blk.0.ffn_res_score", "blk.1.attn_res_score", "output_res_score"]) {
+        assert_eq!(floats(&format!("{name}.weight")), [0.25, -2.0, 4.5, 0.5 * f32::from(number)], "{name}");
+    }
+    assert_eq!(floats("blk.0.ssm_a"), [-1.0, -1.0]);
+    for name in ["blk.0.ssm_g.weight", "blk.1.attn_gate.weight"] {
+        assert!(model.tensor(name).is_some(), "{name}");
+    }
+    let number = |key: &str| model.metadata().read::<f32>(&format!("kimi-k3.{key}")).unwrap();
+    let keys = ["activation.situ_beta", "activation.situ_linear_beta", "kda.gate_lower_bound"];
+    assert_eq!(keys.map(number), [4.0, 25.0, -5.0]);
+    let count = |key: &str| model.metadata().read::<u32>(&format!("kimi-k3.{key}")).unwrap();
+    assert_eq!(["attn_res.block_size", "expert_latent_length"].map(count), [12, 2]);
+
+    let [norm, score] = &scores[0];
+    for (tensors, expected) in [
+        (vec![(score.as_str(), "BF16", &[1u64, 4][..])], "_res_norm.weight\" is missing"),
+        (vec![(score.as_str(), "BF16", &[1, 4]), (norm.as_str(), "BF16", &[8])], "is [8] of BF16; expected 4 numbers"),
+        (vec![(score.as_str(), "BF16", &[1, 4]), (norm.as_str(), "I64", &[4])], "is [4] of I64; expected 4 numbers"),
+        (vec![(norm.as_str(), "BF16", &[4])], "_res_norm.weight"),
+    ] {
+        let at = folder("kimi-k3-refused", &config, &tensors);
+        let said = ixc_frontend::open(&at).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
 /// Whatever is read as a GGUF file is read as a folder.
 #[test]
 fn every_architecture_has_folders() {

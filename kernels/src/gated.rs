@@ -54,7 +54,11 @@ impl Activation {
     /// Whether gate and up are bent, and not cut off.
     fn bends(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu | Activation::Relu => false,
+            Activation::Silu
+            | Activation::Gelu
+            | Activation::QuickGelu
+            | Activation::LimitedSilu
+            | Activation::Relu => false,
             Activation::BentSilu => true,
         }
     }

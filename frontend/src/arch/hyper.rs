@@ -339,7 +339,7 @@ impl Rope {
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 13] = [
+const NEUTRAL: [(&str, &[f64]); 14] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
@@ -353,6 +353,7 @@ const NEUTRAL: [(&str, &[f64]); 13] = [
     ("swiglu_clamp_exp", &[0.0]),
     ("swiglu_clamp_shexp", &[0.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
+    (KEPT_EVERY, &[0.0]),
 ];
 
 /// What keys mean that a file does not have, where architectures differ in that.
@@ -749,7 +750,10 @@ impl Hyper {
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
             alternating: Alternating::read(&keys)?,
-            kept_every: keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
+            kept_every: match defaults.reads.contains(&KEPT_EVERY) {
+                true => keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
+                false => None,
+            },
             bends: Bends::read(&keys)?,
             ngrams,
             compressed,

@@ -15,7 +15,7 @@ use super::Architecture;
 use super::builder::Builder;
 use super::decoder::{OutputGate, Roped, Style, networks};
 use super::error::ArchError;
-use super::hyper::{Defaults, Parts};
+use super::hyper::{Defaults, KEPT_EVERY, Parts};
 use super::{kda, mla};
 
 const STYLE: Style = Style { roped: Roped::None, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
@@ -23,7 +23,13 @@ const STYLE: Style = Style { roped: Roped::None, output_gate: OutputGate::Own(Un
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "kimi-k3",
     doc: "Kimi K3",
-    defaults: Defaults { score: RouteScore::Sigmoid, normalise: false, parts: Parts::Keyless, ..Defaults::USUAL },
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        normalise: false,
+        reads: &[KEPT_EVERY],
+        parts: Parts::Keyless,
+        ..Defaults::USUAL
+    },
     build,
 };
 

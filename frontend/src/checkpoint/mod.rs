@@ -64,7 +64,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 27] = [
+const OTHER_PARTS: [&str; 28] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -92,6 +92,7 @@ const OTHER_PARTS: [&str; 27] = [
     "speech_embeddings.",
     "vit_large_projector.",
     "linear_proj.",
+    "mm_projector.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
 const PREFIXES: [(&str, &str); 12] = [
@@ -149,7 +150,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
         entries.push(((*key).into(), shards::numbers_of_layers(&shards, end, sizes.layers)?));
     }
     let packed = packed::experts(&mut shards, &sizes)?;
-    let weights = shards::weights(&shards, &quantisation, family.by_rank)?;
+    let weights = shards::weights(&shards, &quantisation, family)?;
     let made = made(&shards, &config, family, (&sizes, &layers), weights)?;
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);

@@ -363,6 +363,11 @@ pub(super) fn plus_one_by_stream(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.split(0, &[s.streams, length])?.changed(Change::PlusOne))
 }
 
+/// The same, where gates of what a state gives are of one matrix.
+pub(super) fn whole_gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g" }, Some(x))])
+}
+
 /// A number for each head, that may have other dimensions of length 1.
 fn of_heads(mut x: Array) -> Option<Array> {
     while let Some(dim) = (0..x.rank()).find(|dim| x.len(*dim) == 1).filter(|_| x.rank() > 1) {
@@ -374,6 +379,11 @@ fn of_heads(mut x: Array) -> Option<Array> {
 /// The decay of states whose logarithm is stored, of a number for each head.
 pub(super) fn decay_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     decay(s, of_heads(x)?)
+}
+
+/// The same, where there may be more numbers than heads: the first count.
+pub(super) fn decay_of_first_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    decay(s, of_heads(x)?.slice(0, 0, s.heads)?)
 }
 
 /// The same, where files have its magnitude.

@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use super::array::Array;
 use super::config::{self, Config};
 use super::error::{CheckpointError, HeaderFault};
+use super::families::Family;
 use super::safetensors::{self, Entry};
 use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
 
@@ -253,11 +254,11 @@ fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
 }
 
 /// Weights with their scales: stored tensors by the names that they have without quantisation. Those whose names end as `by_rank` says and that several
-/// machines quantised are several, of which `weight.0` is the first.
+/// machines quantised are several, of which `weight.0` is the first. Vectors that are multiplied by others have these as their scales.
 pub(super) fn weights(
     shards: &Shards,
     of: &Quantisation,
-    by_rank: &[&str],
+    &Family { by_rank, multiplied, .. }: &Family,
 ) -> Result<BTreeMap<Box<str>, Array>, CheckpointError> {
     let mut weights = BTreeMap::new();
     let ranks = ranks(shards, of, by_rank);
@@ -275,6 +276,9 @@ pub(super) fn weights(
             CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
         }) || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
             || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
+            || multiplied.iter().any(|(end, other)| {
+                name.strip_suffix(other).is_some_and(|base| shards.tensors.contains_key(&*format!("{base}{end}")))
+            })
     };
     for (name, (file, entry)) in shards.tensors.iter().filter(|(name, _)| !is_scale(name)) {
         let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
@@ -313,9 +317,33 @@ pub(super) fn weights(
             })?;
             array.set_scales(scales(shards, name, &entry.shape, scale_name, *file, found, of)?);
         }
+        let factors = multiplied.iter().find_map(|(end, other)| Some(format!("{}{other}", name.strip_suffix(end)?)));
+        if let Some(factors) = factors {
+            array.set_scales(number_by_number(shards, &entry.shape, &factors)?);
+        }
         weights.insert(name.clone(), array);
     }
     Ok(weights)
+}
+
+/// Scales of a vector, one for each number: another vector of the same length.
+fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales, CheckpointError> {
+    let (file, found) = shards
+        .tensors
+        .get(name)
+        .ok_or_else(|| CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() })?;
+    let columns: u64 = shape.iter().product();
+    let element = found.dtype.element.filter(|element| matches!(element, Element::F32 | Element::F16 | Element::Bf16));
+    match element {
+        Some(element) if found.shape.iter().product::<u64>() == columns && shape.last() == Some(&columns) => {
+            let extent = Extent { file: *file, offset: found.offset, bytes: found.bytes };
+            Ok(Scales { extent, kind: ScaleKind::Number(element), block_rows: 1, block_columns: 1, columns })
+        }
+        _ => {
+            let expected = format!("{columns} numbers of F32, F16 or BF16, as what it multiplies");
+            Err(shards.wrong(name, format!("{:?} of {}", found.shape, found.dtype.name), expected))
+        }
+    }
 }
 
 /// The rows of one of so many machines, with their scales: each has as many rows, and scales of its own.

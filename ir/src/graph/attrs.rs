@@ -93,7 +93,11 @@ impl Activation {
     /// Whether gate and up are bent, and not cut off.
     pub fn bends(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::LimitedSilu | Activation::Relu => false,
+            Activation::Silu
+            | Activation::Gelu
+            | Activation::QuickGelu
+            | Activation::LimitedSilu
+            | Activation::Relu => false,
             Activation::BentSilu => true,
         }
     }

@@ -47,6 +47,8 @@ pub(super) struct Family {
     pub numbers_of_layers: &'static [(&'static str, &'static str)],
     /// Ends of names of matrices that several machines may have quantised, each its part: equal parts of queries, keys and values one behind another.
     pub by_rank: &'static [&'static str],
+    /// Ends of names of vectors that are multiplied, number by number, by those whose names end otherwise, as the second says.
+    pub multiplied: &'static [(&'static str, &'static str)],
     /// Whether heads are as long as the width by their number, whatever `head_dim` says.
     pub ignores_head_dim: bool,
     /// Values of `hidden_act` that are what the graph does.
@@ -85,6 +87,7 @@ const USUAL: Family = Family {
     numbers: &[],
     numbers_of_layers: &[],
     by_rank: &[],
+    multiplied: &[],
     ignores_head_dim: false,
     activations: &["silu", "swish"],
     window: false,

@@ -4,9 +4,9 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    Rule, by_group, decay, decay_of_heads, embedding, gate_up, gates, gates_of_layer, into_states, key,
-    keys_of_attention, latent_keys_values, logits, of_attention, out_of_attention, out_of_network, out_of_states,
-    plain, query, rate_of_heads, rule, skip, taps,
+    Rule, by_group, decay, decay_of_first_heads, decay_of_heads, embedding, gate_up, gates, gates_of_layer,
+    into_states, key, keys_of_attention, latent_keys_values, logits, of_attention, out_of_attention, out_of_network,
+    out_of_states, plain, query, rate_of_heads, row, rule, skip, taps, whole_gates_of_layer,
 };
 use super::latent::{INDEX, LATENT, indexed, latent};
 use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE};
@@ -73,6 +73,18 @@ pub(super) static ROWS: &[Family] = &[
         ignores_head_dim: true,
         defaults: r#"{"hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64, "state_size": 128, "n_groups": 8,
             "conv_kernel": 4, "layer_norm_epsilon": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["kimi_k3", "kimi_linear"],
+        architecture: "kimi-k3",
+        keys: kimi_k3,
+        tensors: &[KIMI_K3, LATENT, KDA, KIMI_LINEAR],
+        single: &CONVOLVED,
+        multiplied: &[("_res_proj.weight", "_res_norm.weight")],
+        ignores_head_dim: true,
+        activations: &["situ"],
+        when: |config| Ok(config.has("attn_res_block_size")),
         ..USUAL
     },
     Family {
@@ -251,6 +263,18 @@ static LING_3: &[Rule] = &[
     rule("model.layers.{L}.attention.g_proj", "blk.{L}.{P}", gates_of_layer),
     rule("model.layers.{L}.attention.o_norm", "blk.{L}.ssm_norm", plain),
     rule("model.layers.{L}.mlp.gate.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
+];
+
+/// Kimi K3: attention residuals, whose norms are multiplied into what gives scores, experts of a narrower row, and gates of both kinds of layers.
+static KIMI_K3: &[Rule] = &[
+    rule("model.output_attn_res_proj.weight", "output_res_score.weight", row),
+    rule("model.layers.{L}.self_attention_res_proj.weight", "blk.{L}.attn_res_score.weight", row),
+    rule("model.layers.{L}.mlp_res_proj.weight", "blk.{L}.ffn_res_score.weight", row),
+    rule("model.layers.{L}.self_attn.g_proj.weight", "blk.{L}.{P}.weight", whole_gates_of_layer),
+    rule("model.layers.{L}.self_attn.A_log", "blk.{L}.ssm_a", decay_of_first_heads),
+    rule("model.layers.{L}.block_sparse_moe.routed_expert_down_proj", "blk.{L}.ffn_routed_down", plain),
+    rule("model.layers.{L}.block_sparse_moe.routed_expert_norm", "blk.{L}.ffn_routed_norm", plain),
+    rule("model.layers.{L}.block_sparse_moe.routed_expert_up_proj", "blk.{L}.ffn_routed_up", plain),
 ];
 
 /// Kimi Linear: such layers between others of latent attention. The dense network is called experts by transformers.
@@ -624,6 +648,18 @@ fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_group_count", &["num_expert_group"])?;
     keys.normalise(&["moe_renormalize"])?;
     keys.refuse("mla_use_nope", |value| value.as_bool() != Some(true), "true")
+}
+
+fn kimi_k3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    kimi_linear(keys)?;
+    let nested = keys.config.object("linear_attn_config")?;
+    if let Some(bound) = nested.map(|nested| nested.number(&["gate_lower_bound"])).transpose()?.flatten() {
+        keys.put("kda.gate_lower_bound", bound as f32);
+    }
+    keys.count("expert_latent_length", &["routed_expert_hidden_size"])?;
+    keys.number("activation.situ_beta", &["activation_situ_beta"])?;
+    keys.number("activation.situ_linear_beta", &["activation_situ_linear_beta"])?;
+    keys.count("attn_res.block_size", &["attn_res_block_size"])
 }
 
 fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
