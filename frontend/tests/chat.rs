@@ -45,7 +45,7 @@ const CASES: &[Case] = &[
     // The token that ends the answer is not in the text; a message to a tool that is no call.
     ("muse-glimmer", "<|start|>assistant", " to=user<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
     ("muse-glimmer", "<|start|>assistant", " to=self<|message|>So", "So", "", &[]),
-    ("muse-glimmer", "<|start|>assistant", " to=f<|message|>print(1)<|eot|>", "", " to=f<|message|>print(1)<|eot|>", &[]),
+    ("muse-glimmer", "<|start|>assistant", " to=f<|message|>print(1)<|eot|>", "", "to=f<|message|>print(1)<|eot|>", &[]),
     ("qwen3", "<|im_start|>assistant\n",
      "<think>\nHm.\n\nYes.\n</think>\n\nOne moment.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1, 2.50], \"y\": \"</tool_call>\"}}\n</tool_call>\n\
       <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
