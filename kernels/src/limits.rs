@@ -13,7 +13,8 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("tile", 1 << 16),
     ("rows", 1 << 24),
     ("bytes", 1 << 24),
-    ("heads", 1 << 12),
+    // Of states of Mamba-1 each element of a row is one.
+    ("heads", 1 << 16),
     ("group", 1 << 8),
     ("d", 1 << 12),
     ("dv", 1 << 12),

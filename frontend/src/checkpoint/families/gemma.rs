@@ -22,6 +22,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "gemma3n",
         keys: gemma_3n,
         tensors: &[GEMMA_3N],
+        single: &["altup_predict_coef.weight", "altup_correct_coef.weight"],
         activations: &["gelu_pytorch_tanh"],
         defaults: r#"{"vocab_size": 262400, "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 35, "num_attention_heads": 8,
             "num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "sliding_window": 512,
