@@ -487,67 +487,6 @@ fn vectors_are_multiplied_by_others() {
     }
 }
 
-/// SmallThinker and Arctic, which no class of transformers writes: each tensor has a place, and the graph is built.
-#[test]
-fn experts_beside_a_network_and_before_attention() {
-    let common = [
-        ("model.embed_tokens.weight", vec![64, 32]),
-        ("model.norm.weight", vec![32]),
-        ("lm_head.weight", vec![64, 32]),
-    ];
-    let attention = |layer: usize| {
-        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
-        vec![
-            (name("input_layernorm"), vec![32]),
-            (name("post_attention_layernorm"), vec![32]),
-            (name("self_attn.q_proj"), vec![32, 32]),
-            (name("self_attn.k_proj"), vec![16, 32]),
-            (name("self_attn.v_proj"), vec![16, 32]),
-            (name("self_attn.o_proj"), vec![32, 32]),
-        ]
-    };
-    let experts = |layer: usize, router: &str, parts: [&str; 3]| {
-        let name = |part: &str| format!("model.layers.{layer}.block_sparse_moe.{part}.weight");
-        let mut all = vec![(name(router), vec![3, 32])];
-        for expert in 0..3 {
-            let shapes = [vec![16, 32], vec![16, 32], vec![32, 16]];
-            all.extend(
-                parts.iter().zip(shapes).map(|(part, shape)| (name(&format!("experts.{expert}.{part}")), shape)),
-            );
-        }
-        all
-    };
-    let dense = |layer: usize| {
-        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
-        let parts = ["residual_mlp.w1", "residual_mlp.w2", "residual_mlp.w3"].map(|part| (name(part), vec![32, 32]));
-        parts.into_iter().chain([(name("residual_layernorm"), vec![32])])
-    };
-    let opened = |at: &str, config: &Json, tensors: Vec<(String, Vec<u64>)>| {
-        let common = common.iter().map(|(name, shape)| (name.to_string(), shape.clone()));
-        let all: Vec<(String, Vec<u64>)> = common.chain(tensors).collect();
-        let all: Vec<_> = all.iter().map(|(name, shape)| (name.as_str(), "F32", shape.as_slice())).collect();
-        let model = open(&folder(at, config, &all));
-        arch::build(&model).unwrap_or_else(|error| panic!("{at}: {error}"));
-        model
-    };
-    let config = json!({"model_type": "smallthinker", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 8, "vocab_size": 64, "moe_num_primary_experts": 3, "moe_num_active_primary_experts": 2, "moe_ffn_hidden_size": 16,
-        "moe_primary_router_apply_softmax": false, "norm_topk_prob": true, "sliding_window_layout": [0, 1], "rope_layout": [0, 1],
-        "sliding_window_size": 8, "tie_word_embeddings": false});
-    let parts = |layer| [attention(layer), experts(layer, "primary_router", ["gate", "up", "down"])].concat();
-    let model = opened("smallthinker", &config, (0..2).flat_map(parts).collect());
-    let key = |name: &str| numbers(model.metadata().get(&format!("smallthinker.{name}")).unwrap());
-    assert_eq!(key("attention.sliding_window_pattern"), [0.0, 1.0]);
-    assert_eq!(
-        [key("expert_gating_func"), key("attention.sliding_window"), key("expert_used_count")].concat(),
-        [2.0, 8.0, 2.0]
-    );
-    let config = json!({"model_type": "arctic", "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "vocab_size": 64, "num_local_experts": 3, "num_experts_per_tok": 2, "tie_word_embeddings": false});
-    let parts = |layer| [attention(layer), experts(layer, "gate", ["w1", "w3", "w2"]), dense(layer).collect()].concat();
-    opened("arctic", &config, (0..2).flat_map(parts).collect());
-}
-
 /// Whatever is read as a GGUF file is read as a folder.
 #[test]
 fn every_architecture_has_folders() {

@@ -4,7 +4,7 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    POST_ATTENTION, Rule, TURNED, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one,
+    POST_ATTENTION, Rule, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one,
     query_key_value_of_layer, rule, transposed, turned_query_key_value,
 };
 use super::dense::ERNIE;
@@ -108,29 +108,6 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "rope_theta": 5e5,
             "tie_word_embeddings": true, "moe_intermediate_size": 1536, "moe_num_experts": 64, "moe_k": 6, "moe_layer_interval": 1,
             "moe_layer_start_index": 1, "moe_num_shared_experts": 2}"#,
-        ..USUAL
-    },
-    Family {
-        model_types: &["smallthinker"],
-        architecture: "smallthinker",
-        keys: smallthinker,
-        tensors: &[SMALLTHINKER],
-        // Gates go through ReLU, whatever a configuration says of it.
-        activations: &["relu"],
-        defaults: r#"{"max_position_embeddings": 16384, "rms_norm_eps": 1e-6, "sliding_window_size": 4096}"#,
-        ..USUAL
-    },
-    Family {
-        model_types: &["arctic"],
-        architecture: "arctic",
-        keys: |keys| {
-            keys.refuse("moe_layer_frequency", |value| value.as_u64() != Some(1), "1")?;
-            keys.refuse("parallel_attn_mlp_res", |value| value.as_bool() != Some(true), "true")?;
-            keys.refuse("use_residual", |value| value.as_bool() == Some(false), "true")
-        },
-        tensors: &[ARCTIC, TURNED],
-        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_experts_per_tok": 2,
-            "num_local_experts": 128, "moe_layer_frequency": 1, "parallel_attn_mlp_res": true}"#,
         ..USUAL
     },
     Family {
@@ -349,23 +326,6 @@ static GPT_OSS: &[Rule] = &[
         Ok(ixc_ir::derived::Element::Mxfp4) => plain(s, x),
         _ => transposed(s, x),
     }),
-];
-
-/// SmallThinker.
-static SMALLTHINKER: &[Rule] = &[
-    rule("model.layers.{L}.block_sparse_moe.primary_router", "blk.{L}.ffn_gate_inp", plain),
-    rule("model.layers.{L}.block_sparse_moe.experts.{E}.gate", "blk.{L}.ffn_gate_exps", plain),
-    rule("model.layers.{L}.block_sparse_moe.experts.{E}.up", "blk.{L}.ffn_up_exps", plain),
-    rule("model.layers.{L}.block_sparse_moe.experts.{E}.down", "blk.{L}.ffn_down_exps", plain),
-];
-
-/// Arctic: a dense network and its norm, beside experts behind the other.
-static ARCTIC: &[Rule] = &[
-    rule("model.layers.{L}.residual_layernorm", "blk.{L}.ffn_norm", plain),
-    rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm_exps", plain),
-    rule("model.layers.{L}.residual_mlp.w1", "blk.{L}.ffn_gate", plain),
-    rule("model.layers.{L}.residual_mlp.w2", "blk.{L}.ffn_down", plain),
-    rule("model.layers.{L}.residual_mlp.w3", "blk.{L}.ffn_up", plain),
 ];
 
 /// Ling 1.
@@ -658,27 +618,4 @@ fn first_sparse(config: &Config) -> Result<u32, CheckpointError> {
     };
     let first = layers.and_then(|layers: Vec<u32>| layers.into_iter().min());
     first.ok_or_else(|| config.wrong(LIST, "no such list", "numbers of layers with commas between them"))
-}
-
-/// Numbers under names of its own; layers with a window are those that turn.
-fn smallthinker(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    let config = keys.config;
-    keys.count("expert_count", &["moe_num_primary_experts"])?;
-    keys.count("expert_used_count", &["moe_num_active_primary_experts"])?;
-    for key in ["expert_feed_forward_length", "feed_forward_length"] {
-        keys.count(key, &["moe_ffn_hidden_size"])?;
-    }
-    let softmax = config.flag(&["moe_primary_router_apply_softmax"])?.unwrap_or(false);
-    keys.put("expert_gating_func", if softmax { 1 } else { SIGMOID });
-    keys.normalise(&["norm_topk_prob"])?;
-    keys.refuse("moe_enable_secondary_experts", |value| value.as_bool() == Some(true), "false")?;
-    let window = config.counts("sliding_window_layout")?.unwrap_or_default();
-    if config.counts("rope_layout")?.is_some_and(|turned| !window.is_empty() && turned != window) {
-        return Err(config.wrong("rope_layout", "another list", "that of sliding_window_layout"));
-    }
-    if window.contains(&1) {
-        keys.count("attention.sliding_window", &["sliding_window_size"])?;
-        keys.flags("attention.sliding_window_pattern", window.iter().map(|windowed| *windowed == 1));
-    }
-    Ok(())
 }
