@@ -312,7 +312,7 @@ fn keys_and_tensors_are_the_converters() {
         count += 1;
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(count, 60);
+    assert_eq!(count, 62);
 }
 
 /// MiMo-V2 of two layers, the second with a window and twice as many key heads: sizes of all rows of queries, keys and values of both.
