@@ -488,7 +488,13 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     Ok(Sizes {
         layers: keys.number_of("block_count").unwrap_or(0),
         layer_kv_heads: 0,
-        experts: count(&["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])?,
+        experts: count(&[
+            "num_local_experts",
+            "num_experts",
+            "n_routed_experts",
+            "moe_num_experts",
+            "moe_num_primary_experts",
+        ])?,
         heads,
         kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
         head_dim: head_dim(config)?,

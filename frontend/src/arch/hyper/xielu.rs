@@ -55,7 +55,7 @@ fn numbers(keys: &Keys<'_>, key: &str, layers: usize) -> Result<Vec<f64>, GgufEr
         }
         Some(value) => return Err(keys.metadata.bad_value(key, value.type_name(), limit())),
     };
-    match numbers.iter().find(|number| !(number.abs() <= MOST)) {
+    match numbers.iter().find(|number| number.is_nan() || number.abs() > MOST) {
         Some(found) => Err(keys.metadata.bad_value(key, found, format!("numbers of at most {MOST} in magnitude"))),
         None => Ok(numbers.into_iter().map(f64::from).collect()),
     }

@@ -4,7 +4,7 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    POST_ATTENTION, Rule, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one,
+    POST_ATTENTION, Rule, TURNED, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one,
     query_key_value_of_layer, rule, transposed, turned_query_key_value,
 };
 use super::dense::ERNIE;
@@ -41,6 +41,30 @@ pub(super) static ROWS: &[Family] = &[
             "moe_intermediate_size": 896, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": true,
             "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5},
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["smallthinker"],
+        architecture: "smallthinker",
+        keys: small_thinker,
+        tensors: &[SMALL_THINKER],
+        defaults: r#"{"max_position_embeddings": 16384, "rms_norm_eps": 1e-6, "moe_primary_router_apply_softmax": false}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["arctic"],
+        architecture: "arctic",
+        keys: |keys| {
+            keys.refuse("moe_layer_frequency", |value| value.as_u64() != Some(1), "1")?;
+            for key in ["parallel_attn_mlp_res", "use_residual"] {
+                keys.refuse(key, |value| value.as_bool() != Some(true), "true")?;
+            }
+            keys.put("expert_gating_func", 1u32);
+            Ok(())
+        },
+        tensors: &[ARCTIC, TURNED],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 1}"#,
         ..USUAL
     },
     Family {
@@ -248,6 +272,50 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
 ];
+
+/// SmallThinker: experts' matrices without `proj` behind their names.
+static SMALL_THINKER: &[Rule] = &[
+    rule("model.layers.{L}.block_sparse_moe.primary_router", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.block_sparse_moe.experts.{E}.gate", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.block_sparse_moe.experts.{E}.up", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.block_sparse_moe.experts.{E}.down", "blk.{L}.ffn_down_exps", plain),
+];
+
+/// Arctic: a dense network beside the experts, whose norm is the one behind attention by name.
+static ARCTIC: &[Rule] = &[
+    rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm_exps", plain),
+    rule("model.layers.{L}.residual_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.residual_mlp.w1", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.residual_mlp.w2", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.residual_mlp.w3", "blk.{L}.ffn_up", plain),
+];
+
+/// Windows and RoPE are listed by layer, and layers with a window are those that turn.
+fn small_thinker(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.count("expert_count", &["moe_num_primary_experts"])?;
+    keys.count("expert_used_count", &["moe_num_active_primary_experts"])?;
+    keys.count("expert_feed_forward_length", &["moe_ffn_hidden_size"])?;
+    keys.count("feed_forward_length", &["moe_ffn_hidden_size"])?;
+    let softmax = config.flag(&["moe_primary_router_apply_softmax"])? == Some(true);
+    keys.put("expert_gating_func", if softmax { 1u32 } else { SIGMOID });
+    keys.refuse("moe_enable_early_router", |value| value.as_bool() != Some(true), "true")?;
+    keys.refuse("moe_enable_secondary_experts", |value| value.as_bool() == Some(true), "false")?;
+    let windows = config.counts("sliding_window_layout")?.unwrap_or_default();
+    let any = windows.iter().any(|window| *window != 0);
+    if any {
+        keys.count("attention.sliding_window", &["sliding_window_size"])?;
+        keys.flags("attention.sliding_window_pattern", windows.iter().map(|window| *window != 0));
+    }
+    const TURNED: &str = "rope_layout";
+    if let Some(turned) = config.counts(TURNED)? {
+        if any && turned.iter().zip(&windows).any(|(turned, window)| *turned != 0 && *window == 0) {
+            return Err(config.wrong(TURNED, "one that turns layers without a window", "those with a window alone"));
+        }
+        keys.flags("attention.rope_pattern", turned.into_iter().map(|turned| turned != 0));
+    }
+    Ok(())
+}
 
 /// MiMo-V2, and V2.5 with one matrix of queries, keys and values.
 static MIMO_2: &[Rule] = &[
