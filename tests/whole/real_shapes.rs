@@ -17,14 +17,20 @@ use ixc::targets::Target;
 
 const TARGETS: [Target; 4] = [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX];
 
-/// The most memory that a model's header and plans may take, weights apart: the vocabularies are some MB.
+/// The most memory that a model's header and plans may take, weights apart, beside what this process has when it begins: tests before this one leave some
+/// hundred MB. The vocabularies are some MB.
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// Bytes of memory that this process had at most since the last call, where the system says so.
-fn peak_memory() -> Option<u64> {
+/// Bytes of memory of this process, where the system says so.
+fn memory(which: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let peak = line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10;
+    let line = status.lines().find_map(|line| line.strip_prefix(which))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
+/// Bytes of memory that this process had at most since the last call.
+fn peak_memory() -> Option<u64> {
+    let peak = memory("VmHWM:")?;
     // Begins the count anew.
     fs::write("/proc/self/clear_refs", "5").ok()?;
     Some(peak)
@@ -38,6 +44,7 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
     assert!(written.blocks() * 512 < written.len() / 100, "{}: no holes here", path.display());
     let begin = Instant::now();
     peak_memory();
+    let had = memory("VmRSS:").unwrap_or(0);
     let model = Model::open(&path).unwrap();
     let (gib, opened) = (written.len() as f64 / (1u64 << 30) as f64, begin.elapsed());
     println!("{}: {gib:.0} GiB, header read in {opened:.2?}", shape.name);
@@ -57,7 +64,7 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
             let checked = begin.elapsed() - planned;
             assert_eq!(plan.expert_groups.len() as u64, if expert_memory.is_some() { shape.layers } else { 0 });
             assert_eq!(u64::from(plan.vocabulary), shape.vocabulary);
-            let peak = peak_memory();
+            let peak = peak_memory().map(|peak| peak.saturating_sub(had));
             println!(
                 "  {:<9} {experts:<9} {} steps, {} kernels: planned in {planned:.2?}, code in {checked:.2?}, {} MiB at most",
                 target.name(),
