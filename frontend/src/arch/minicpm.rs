@@ -3,7 +3,7 @@
 
 use super::Architecture;
 use super::decoder::{Style, decoder};
-use super::hyper::{Defaults, Scales};
+use super::hyper::{Defaults, Scales, Widths};
 
 const STYLE: Style = Style::LLAMA;
 
@@ -14,18 +14,19 @@ const DEPTH: f64 = 1.4;
 /// `dim_model_base` of the released models: logits are divided by how many times as wide a model is.
 const BASE_WIDTH: f64 = 256.0;
 
+/// What older files mean that have no keys for it.
+pub(super) fn scales(of: &Widths) -> Scales {
+    Scales {
+        embedding: EMBEDDING,
+        residual: DEPTH / (of.layers as f64).sqrt(),
+        logit: of.embedding as f64 / BASE_WIDTH,
+        ..Scales::NONE
+    }
+}
+
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "minicpm",
     doc: "MiniCPM",
-    defaults: Defaults {
-        reads: &["embedding_scale", "residual_scale", "logit_scale"],
-        scales: |of| Scales {
-            embedding: EMBEDDING,
-            residual: DEPTH / (of.layers as f64).sqrt(),
-            logit: of.embedding as f64 / BASE_WIDTH,
-            ..Scales::NONE
-        },
-        ..Defaults::USUAL
-    },
+    defaults: Defaults { reads: &["embedding_scale", "residual_scale", "logit_scale"], scales, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -4,17 +4,12 @@
 use super::Architecture;
 use super::absorbed;
 use super::decoder::Style;
-use super::hyper::{Defaults, Scales};
+use super::hyper::Defaults;
+use super::minicpm;
 use super::mla::decoder;
 
 const STYLE: Style = Style::NEOX;
 
-/// `scale_emb` of the released model.
-const EMBEDDING: f64 = 12.0;
-/// `scale_depth` of the released model: over the root of the number of layers it is the factor on what blocks add.
-const DEPTH: f64 = 1.4;
-/// `dim_model_base` of the released model: logits are divided by how many times as wide a model is.
-const BASE_WIDTH: f64 = 256.0;
 /// Added to the mean squares of latent rows: what the class of the model's norms has, whatever its configuration says.
 const LATENT_EPS: f64 = 1e-6;
 
@@ -23,12 +18,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniCPM 3",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
-        scales: |of| Scales {
-            embedding: EMBEDDING,
-            residual: DEPTH / (of.layers as f64).sqrt(),
-            logit: of.embedding as f64 / BASE_WIDTH,
-            ..Scales::NONE
-        },
+        scales: minicpm::scales,
         made: absorbed::tensors,
         latent_eps: Some(LATENT_EPS),
         ..Defaults::USUAL
