@@ -10,35 +10,35 @@ use ixc_ir::graph::ValueId;
 
 use super::Architecture;
 use super::builder::{Bias, Builder};
-use super::decoder::{HeadNorm, Style, attention, feed_forward};
+use super::decoder::{HeadNorm, Style, add, attention, feed_forward};
 use super::error::ArchError;
 use super::hyper::{Defaults, Parts};
 
-const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+pub(super) const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm2",
     doc: "LFM2, LFM2.5",
     defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
-    build: decoder,
+    build: |b| decoder(b, &STYLE),
 };
 
 /// From the step's ids to logits.
-pub(super) fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         x = match b.hyper.layers[layer].recurrent {
-            true => convolution(b, layer, x)?,
-            false => attention(b, layer, x, &STYLE)?,
+            true => convolution(b, layer, x, style)?,
+            false => attention(b, layer, x, style)?,
         };
-        x = feed_forward(b, layer, x, &STYLE)?;
+        x = feed_forward(b, layer, x, style)?;
     }
     // Files have the last norm by this name.
     b.logits_behind(x, "token_embd_norm.weight")
 }
 
 /// Norm, gated convolution, output matrix, residual.
-fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let (width, taps) = (b.hyper.embedding_length, b.conv_taps()?);
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("attn_norm.weight"))?;
@@ -49,5 +49,5 @@ fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId,
     let y = b.short_conv(&format!("conv.{layer}"), y, &name("shortconv.conv.weight"), [width, taps])?;
     let y = b.mul(after, y)?;
     let y = b.linear(y, &name("shortconv.out_proj"), width, width, Bias::Optional)?;
-    b.add(y, x)
+    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm), style)
 }

@@ -4,11 +4,11 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use super::Architecture;
 use super::hyper::{Defaults, Parts};
-use super::lfm2::decoder;
+use super::lfm2::{STYLE, decoder};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm2moe",
     doc: "LFM2, LFM2.5 with experts",
     defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::Keyless, ..Defaults::USUAL },
-    build: decoder,
+    build: |b| decoder(b, &STYLE),
 };

@@ -34,6 +34,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod arctic;
+mod axk1;
 mod bailingmoe;
 mod bailingmoe2;
 mod bailingmoe3;
@@ -42,6 +43,7 @@ mod chatglm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
+mod cwm;
 mod deci;
 mod decoder;
 mod deepseek;
@@ -58,6 +60,7 @@ mod exaone;
 mod exaone4;
 mod exaone_moe;
 mod falcon_h1;
+mod flint;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -78,6 +81,7 @@ mod hunyuan_moe;
 mod hy_v3;
 mod hy_v4;
 mod hyper;
+mod hyperclovax;
 mod internlm2;
 mod jais2;
 mod jamba;
@@ -88,6 +92,7 @@ mod laguna;
 mod layer_inputs;
 mod lfm2;
 mod lfm2moe;
+mod lfm3;
 mod lightning;
 mod llama;
 mod llama4;
@@ -194,6 +199,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     dots3note::ARCHITECTURE,
     bailingmoe2::ARCHITECTURE,
     hunyuan_moe::ARCHITECTURE,
+    hyperclovax::ARCHITECTURE,
     qwen3vl::ARCHITECTURE,
     qwen3vlmoe::ARCHITECTURE,
     smollm3::ARCHITECTURE,
@@ -208,6 +214,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     kimi_k3::ARCHITECTURE,
     lfm2::ARCHITECTURE,
     lfm2moe::ARCHITECTURE,
+    lfm3::ARCHITECTURE,
     nemotron_h::ARCHITECTURE,
     nemotron_h_moe::ARCHITECTURE,
     phimoe::ARCHITECTURE,
@@ -226,6 +233,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     cohere2::ARCHITECTURE,
     cohere2moe::ARCHITECTURE,
     command_r::ARCHITECTURE,
+    cwm::ARCHITECTURE,
     glm4::ARCHITECTURE,
     chatglm::ARCHITECTURE,
     olmo2::ARCHITECTURE,
@@ -239,6 +247,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     minicpm::ARCHITECTURE,
     minicpm3::ARCHITECTURE,
     falcon_h1::ARCHITECTURE,
+    flint::ARCHITECTURE,
     mamba2::ARCHITECTURE,
     mamba::ARCHITECTURE,
     jamba::ARCHITECTURE,
@@ -262,6 +271,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     apertus::ARCHITECTURE,
     smallthinker::ARCHITECTURE,
     arctic::ARCHITECTURE,
+    axk1::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

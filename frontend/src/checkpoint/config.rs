@@ -58,7 +58,7 @@ impl Config {
     }
 
     fn of(path: &Path, value: Value) -> Result<Config, CheckpointError> {
-        let Value::Object(mut root) = value else {
+        let Value::Object(root) = value else {
             return Err(CheckpointError::Key {
                 path: path.into(),
                 key: "".into(),
@@ -66,11 +66,16 @@ impl Config {
                 expected: "an object".into(),
             });
         };
-        let text = ["text_config", "llm_config", "language_config"].iter().find_map(|key| match root.remove(*key) {
-            Some(Value::Object(text)) => Some(text),
-            _ => None,
-        });
-        Ok(Config { path: path.into(), objects: text.into_iter().chain([root]).collect(), defaults: Map::new() })
+        // Models that speak have one that thinks, whose decoder it is.
+        let mut objects = vec![root];
+        for keys in [&["thinker_config"][..], &["text_config", "llm_config", "language_config"]] {
+            let inner = keys.iter().find_map(|key| match objects[0].remove(*key) {
+                Some(Value::Object(inner)) => Some(inner),
+                _ => None,
+            });
+            objects.splice(0..0, inner);
+        }
+        Ok(Config { path: path.into(), objects, defaults: Map::new() })
     }
 
     /// With what keys mean that it does not have: an object, as JSON. Keys that it has as null mean nothing.

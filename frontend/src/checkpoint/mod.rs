@@ -64,7 +64,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 28] = [
+const OTHER_PARTS: [&str; 33] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -93,12 +93,19 @@ const OTHER_PARTS: [&str; 28] = [
     "vit_large_projector.",
     "linear_proj.",
     "mm_projector.",
+    "thinker.visual.",
+    "thinker.audio_tower.",
+    "talker.",
+    "token2wav.",
+    "code2wav.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 12] = [
+const PREFIXES: [(&str, &str); 14] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
+    ("thinker.model.", "model."),
+    ("thinker.lm_head.", "lm_head."),
     ("ernie.", "model."),
     ("backbone.", "model."),
     ("model.backbone.", "model."),

@@ -60,6 +60,8 @@ from transformers import MiniCPM3Config, MiniCPM3ForCausalLM, MiniMaxConfig, Min
 from transformers import PhiConfig, PhiForCausalLM, PhimoeConfig, PhimoeForCausalLM
 from transformers import StableLmConfig, StableLmForCausalLM, Starcoder2Config, Starcoder2ForCausalLM
 from transformers import Jais2Config, Jais2ForCausalLM, MuseGlimmerConfig, MuseGlimmerForConditionalGeneration
+from transformers import AXK1Config, AXK1ForCausalLM, CwmConfig, CwmForCausalLM, FlintConfig, FlintForCausalLM
+from transformers import HyperCLOVAXConfig, HyperCLOVAXForCausalLM, Lfm3Config, Lfm3ForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTBigCodeForCausalLM
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
@@ -494,12 +496,18 @@ def step35_tensors(parameters, config):
     # Of norms files have what multiplies.
     tensors |= {name: data + 1 for name, data in tensors.items() if name.endswith("norm.weight")}
     # Layers without a window take the first of them.
-    rope = config.rope_parameters["full_attention"]
-    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, None, layer_type="full_attention")
+    return tensors | {"rope_freqs.weight": divisors(config, "llama3", "full_attention")}
+
+
+def divisors(config, kind, layer_type=None):
+    """What frequencies of RoPE are divided by, of half a head; a pair that does not turn is divided by much."""
+    rope = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
+    frequencies, _ = ROPE_INIT_FUNCTIONS[kind](config, None, layer_type=layer_type)
     plain = rope["rope_theta"] ** -(np.arange(len(frequencies)) / len(frequencies))
     factors = np.ones(config.head_dim // 2)
-    factors[: len(plain)] = plain / frequencies.double().numpy()
-    return tensors | {"rope_freqs.weight": factors}
+    frequencies = frequencies.double().numpy()
+    factors[: len(plain)] = np.where(frequencies == 0, 1e30, plain / np.where(frequencies == 0, 1, frequencies))
+    return factors
 
 
 def kda_keys(config):
@@ -754,7 +762,7 @@ def plain_keys(config):
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
         "rope.dimension_count": config.head_dim,
-        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "rope.freq_base": config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"],
     }
 
 
@@ -791,9 +799,112 @@ def deci_keys(config):
 
 
 def deci_tensors(parameters, config):
+    return neighbours_of(plain_tensors(parameters, config), config)
+
+
+def neighbours_of(tensors, config):
+    """Tensors of a file in which pairs that RoPE turns lie side by side."""
     heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
     turned = lambda name, data: neighbours(data, heads[name.split(".", 2)[-1]]) if name.split(".", 2)[-1] in heads else data
-    return {name: turned(name, data) for name, data in plain_tensors(parameters, config).items()}
+    return {name: turned(name, data) for name, data in tensors.items()}
+
+
+def windowed_keys(config):
+    """Keys of decoders of which some layers have a window."""
+    return plain_keys(config) | {
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+    }
+
+
+def cwm_tensors(parameters, config):
+    return neighbours_of(plain_tensors(parameters, config), config) | {"rope_freqs.weight": divisors(config, "llama3")}
+
+
+def hyperclovax_keys(config):
+    return plain_keys(config) | {
+        "attention.scale": config.attention_multiplier,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
+    }
+
+
+def hyperclovax_tensors(parameters, config):
+    names = [*NAMES, (r"post_norm1\b", "post_attention_norm"), (r"post_norm2\b", "post_ffw_norm")]
+    return neighbours_of(by_names(parameters, config, names, {}), config)
+
+
+def flint_keys(config):
+    return windowed_keys(config) | {
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
+        "expert_gating_func": 2,
+        "expert_weights_norm": config.norm_topk_prob,
+    }
+
+
+def flint_tensors(parameters, config):
+    names = [*NAMES, (r"self_attn\.sinks", "attn_sinks.weight"), (r"mlp\.shared_expert\.(gate|up|down)_proj\b", r"ffn_\1_shexp")]
+    return by_names(parameters, config, names, {})
+
+
+def lfm3_keys(config):
+    keys = windowed_keys(config)
+    return keys | {
+        "attention.head_count_kv": [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types],
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+        "shortconv.l_cache": config.conv_L_cache,
+    }
+
+
+def lfm3_tensors(parameters, config):
+    names = [
+        (r"operator_norm\b", "attn_norm"),
+        (r"ffn_norm\b", "ffn_norm"),
+        (r"post_operator_norm\b", "post_attention_norm"),
+        (r"post_ffn_norm\b", "post_ffw_norm"),
+        (r"conv\.conv\b", "shortconv.conv"),
+        (r"conv\.(in|out)_proj\b", r"shortconv.\1_proj"),
+        (r"self_attn\.([qk])_(layer)?norm\b", r"attn_\1_norm"),
+        (r"self_attn\.([qkv])_proj\b", r"attn_\1"),
+        (r"self_attn\.(o|out)_proj\b", "attn_output"),
+        (r"self_attn\.g_proj\b", "attn_gate"),
+        (r"feed_forward\.w1\b", "ffn_gate"),
+        (r"feed_forward\.w2\b", "ffn_down"),
+        (r"feed_forward\.w3\b", "ffn_up"),
+    ]
+    norm = "model.embedding_norm.weight"
+    tensors = by_names({name: data for name, data in parameters.items() if name != norm}, config, names, {"conv.conv.weight": lambda data, *_: {"shortconv.conv.weight": data[:, 0]}})
+    return tensors | {"token_embd_norm.weight": parameters[norm], "rope_freqs.weight": divisors(config, "proportional", "full_attention")}
+
+
+def axk1_keys(config):
+    turned = config.qk_rope_head_dim
+    return decoder_keys(config, config.num_attention_heads) | {
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": config.q_lora_rank,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.kv_lora_rank + turned,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + turned,
+        "attention.value_length_mla": config.v_head_dim,
+        "rope.dimension_count": turned,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+    }
+
+
+def axk1_tensors(parameters, config):
+    names = [*NAMES, *MLA_NAMES, (r"mlp\.post_mlp_layernorm\b", "post_ffw_norm")]
+    return by_names(parameters, config, names, {"kv_b_proj.weight": absorbed})
 
 
 # What most have: two layers, two query heads for one of keys, no token of special meaning.
@@ -2292,6 +2403,95 @@ MODELS = {
         FewerParts,
         ROUNDED,
         ByHand(deci_keys, deci_tensors),
+    ),
+    "cwm": (
+        CwmConfig(
+            **WINDOWED
+            | {
+                "bos_token_id": 1,
+                "layer_types": ["full_attention", *WINDOWS[:3]],
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 10000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                },
+            }
+        ),
+        CwmForCausalLM,
+        ROUNDED,
+        ByHand(windowed_keys, cwm_tensors),
+    ),
+    "hyperclovax": (
+        HyperCLOVAXConfig(
+            **SMALL, head_dim=16, attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.7, logits_scaling=0.4
+        ),
+        HyperCLOVAXForCausalLM,
+        ROUNDED,
+        ByHand(hyperclovax_keys, hyperclovax_tensors),
+    ),
+    "axk1": (
+        AXK1Config(
+            **SMALL
+            | {
+                "num_hidden_layers": 3,
+                "intermediate_size": 48,
+                "moe_intermediate_size": 16,
+                "n_shared_experts": 1,
+                "n_routed_experts": 8,
+                "n_group": 4,
+                "topk_group": 2,
+                "num_experts_per_tok": 3,
+                "num_key_value_heads": 4,
+                "kv_lora_rank": 32,
+                "q_lora_rank": 24,
+                "qk_rope_head_dim": 8,
+                "qk_nope_head_dim": 16,
+                "v_head_dim": 24,
+                "routed_scaling_factor": 1.7,
+                "mlp_layer_types": MLP_TYPES[:3],
+            }
+        ),
+        AXK1ForCausalLM,
+        ROUNDED,
+        ByHand(axk1_keys, axk1_tensors),
+    ),
+    "flint": (
+        FlintConfig(
+            **WINDOWED
+            | {
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                "moe_intermediate_size": 16,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "shared_expert_intermediate_size": 24,
+                "mlp_only_layers": [0],
+            }
+        ),
+        FlintForCausalLM,
+        ROUNDED,
+        ByHand(flint_keys, flint_tensors),
+    ),
+    "lfm3": (
+        Lfm3Config(
+            **SMALL
+            | {
+                "num_hidden_layers": 5,
+                "head_dim": 16,
+                "sliding_window": 24,
+                "conv_L_cache": 7,
+                "layer_types": ["conv", "full_attention", "conv", "sliding_attention", "conv"],
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "proportional", "rope_theta": 20000.0, "partial_rotary_factor": 0.5},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                },
+            }
+        ),
+        Lfm3ForCausalLM,
+        ROUNDED,
+        ByHand(lfm3_keys, lfm3_tensors),
     ),
     "gpt2": (GPT2Config(**GPT2, tie_word_embeddings=False), GPT2LMHeadModel, ROUNDED, None),
     "starcoder": (

@@ -7,7 +7,7 @@ use super::{Family, USUAL, base_by_alpha};
 
 pub(super) static ROWS: &[Family] = &[
     Family {
-        model_types: &["ernie4_5"],
+        model_types: &["ernie4_5", "paddleocr_vl_text", "paddleocr_vl"],
         architecture: "ernie4_5",
         tensors: &[ERNIE],
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128,
@@ -177,6 +177,16 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7, "num_key_value_heads": 2, "head_dim": 128}"#,
         ..USUAL
     },
+    // Those that see: of text, positions of all sections are one.
+    Family {
+        model_types: &["glm4v_text", "glm4v", "glm46v", "glmga", "glm_ocr_text", "glm_ocr"],
+        architecture: "glm4",
+        keys: |keys| keys.rotated_part(1.0),
+        tensors: &[GLM_4],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40, "num_attention_heads": 32,
+            "num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
     Family {
         model_types: &["glm"],
         architecture: "chatglm",
@@ -194,7 +204,7 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
-        model_types: &["hunyuan_v1_dense"],
+        model_types: &["hunyuan_v1_dense", "hunyuan_vl_text", "hunyuan_vl"],
         architecture: "hunyuan-dense",
         keys: |keys| {
             let dims = keys.config.count(&["head_dim"])?.map(f64::from);

@@ -80,20 +80,48 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["glm4_moe", "glm4v_moe", "glm4v_moe_text"],
         architecture: "glm4moe",
-        keys: |keys| {
-            keys.default("expert_gating_func", SIGMOID);
-            keys.rotated_part(0.5)?;
-            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
-            keys.count("expert_shared_count", &["n_shared_experts"])?;
-            keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
-            keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
-            keys.normalise(&["norm_topk_prob"])
-        },
+        keys: |keys| glm_4_moe(keys, 0.5),
         tensors: &[POST_ATTENTION],
         defaults: r#"{"hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46, "num_attention_heads": 96,
             "num_key_value_heads": 8, "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "n_routed_experts": 128,
             "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1,
             "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["flint"],
+        architecture: "flint",
+        keys: |keys| {
+            keys.put("expert_gating_func", SIGMOID);
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
+            keys.count("attention.sliding_window", &["sliding_window"])?;
+            keys.normalise(&["norm_topk_prob"])?;
+            keys.windows()?;
+            if !keys.config.has("layer_types") {
+                let layers = keys.config.require(&["num_hidden_layers"])?;
+                let whole = move |layer| layer < 2 || layer % 4 == 1 || layer + 1 == layers;
+                keys.flags("attention.sliding_window_pattern", (0..layers).map(|layer| !whole(layer)));
+            }
+            Ok(())
+        },
+        tensors: &[FLINT],
+        defaults: r#"{"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 49, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+            "sliding_window": 513, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 1024, "num_experts": 256,
+            "num_experts_per_tok": 6, "norm_topk_prob": true}"#,
+        ..USUAL
+    },
+    // Without dense layers, and all of a head turns.
+    Family {
+        model_types: &["solar_open"],
+        architecture: "glm4moe",
+        keys: |keys| glm_4_moe(keys, 1.0),
+        tensors: &[POST_ATTENTION],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 10240, "num_hidden_layers": 48, "num_attention_heads": 64,
+            "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+            "n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1280, "n_shared_experts": 1,
+            "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": true}"#,
         ..USUAL
     },
     Family {
@@ -151,16 +179,23 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["bailing_moe_v2", "bailing_moe_2"],
         architecture: "bailingmoe2",
+        keys: |keys| ling_2(keys, 0.5),
+        tensors: &[LING_2],
+        ..USUAL
+    },
+    // Biases that experts are chosen by are less their mean there, which chooses the same.
+    Family {
+        model_types: &["sarvam_moe"],
+        architecture: "bailingmoe2",
         keys: |keys| {
-            keys.rotated_part(0.5)?;
-            keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
-            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
-            keys.count("expert_shared_count", &["num_shared_experts"])?;
-            keys.count("expert_shared_feed_forward_length", &["moe_shared_expert_intermediate_size"])?;
-            keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
-            keys.normalise(&["norm_topk_prob"])
+            keys.default("expert_gating_func", SIGMOID);
+            ling_2(keys, 1.0)
         },
         tensors: &[LING_2],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 19, "num_attention_heads": 64,
+            "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 8e6,
+            "num_experts_per_tok": 6, "moe_intermediate_size": 1024, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5,
+            "n_group": 1, "topk_group": 1, "norm_topk_prob": true}"#,
         ..USUAL
     },
     Family {
@@ -271,6 +306,12 @@ pub(super) static ROWS: &[Family] = &[
             "moe_router_scaling_factor": 1.0}"#,
         ..USUAL
     },
+];
+
+/// Flint, as it was published and as transformers writes it.
+static FLINT: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.softmax_offset", "blk.{L}.attn_sinks.weight", plain),
+    rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),
 ];
 
 /// SmallThinker: experts' matrices without `proj` behind their names.
@@ -422,6 +463,28 @@ static HUNYUAN_MOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.shared_mlp.up_proj", "blk.{L}.ffn_up_shexp", plain),
     rule("model.layers.{L}.mlp.shared_mlp.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
+
+/// `turned` is the share of a head that turns.
+fn ling_2(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
+    keys.rotated_part(turned)?;
+    keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+    keys.count("expert_shared_count", &["num_shared_experts", "n_shared_experts"])?;
+    keys.count("expert_shared_feed_forward_length", &["moe_shared_expert_intermediate_size"])?;
+    keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+    keys.normalise(&["norm_topk_prob"])
+}
+
+/// `turned` is the share of a head that turns.
+fn glm_4_moe(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
+    keys.default("expert_gating_func", SIGMOID);
+    keys.rotated_part(turned)?;
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+    keys.count("expert_shared_count", &["n_shared_experts"])?;
+    keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
+    keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
+    keys.normalise(&["norm_topk_prob"])
+}
 
 fn gpt_oss(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.sliding_window", &["sliding_window"])?;

@@ -31,7 +31,7 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
-        model_types: &["gemma4_text", "gemma4"],
+        model_types: &["gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"],
         architecture: "gemma4",
         keys: gemma_4,
         tensors: &[GEMMA_4],

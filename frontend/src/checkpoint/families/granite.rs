@@ -22,12 +22,21 @@ const GRANITE_H: &str = r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-
 
 pub(super) static ROWS: &[Family] = &[
     Family {
-        model_types: &["granite"],
+        model_types: &["granite", "granite4_vision_text", "granite4_vision", "granite_docling_text", "granite_docling"],
         architecture: "granite",
         keys: granite,
         tensors: &[TURNED],
         ignores_head_dim: true,
         defaults: GRANITE,
+        ..USUAL
+    },
+    Family {
+        model_types: &["hyperclovax"],
+        architecture: "hyperclovax",
+        keys: granite,
+        tensors: &[HYPERCLOVA_X, TURNED],
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
+            "logits_scaling": 1.0}"#,
         ..USUAL
     },
     Family {
@@ -143,6 +152,12 @@ static GRANITE_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.output_linear", "blk.{L}.ffn_down_exps", plain),
     rule("model.layers.{L}.shared_mlp.input_linear.weight", "blk.{L}.ffn_{P}.weight", shared_gate_up),
     rule("model.layers.{L}.shared_mlp.output_linear.weight", "blk.{L}.ffn_{P}.weight", shared_down),
+];
+
+/// HyperCLOVA X: norms behind blocks, too.
+static HYPERCLOVA_X: &[Rule] = &[
+    rule("model.layers.{L}.post_norm1", "blk.{L}.post_attention_norm", plain),
+    rule("model.layers.{L}.post_norm2", "blk.{L}.post_ffw_norm", plain),
 ];
 
 fn granite(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

@@ -48,6 +48,49 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["sarvam_mla"],
+        architecture: "deepseek2",
+        keys: |keys| {
+            keys.default("expert_gating_func", SIGMOID);
+            keys.count("expert_shared_count", &["num_shared_experts"])?;
+            latent(keys)
+        },
+        tensors: &[LATENT],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1, "moe_intermediate_size": 2048,
+            "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["axk1"],
+        architecture: "axk1",
+        keys: |keys| {
+            keys.default("expert_gating_func", SIGMOID);
+            latent(keys)
+        },
+        tensors: &[AXK_1, LATENT],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61, "num_attention_heads": 64,
+            "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+            "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "n_routed_experts": 192, "n_shared_experts": 1,
+            "first_k_dense_replace": 1, "moe_intermediate_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128, "v_head_dim": 128}"#,
+        ..USUAL
+    },
+    // Without experts.
+    Family {
+        model_types: &["youtu"],
+        architecture: "deepseek2",
+        keys: latent,
+        tensors: &[LATENT],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32, "num_attention_heads": 16,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "kv_lora_rank": 512,
+            "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["deepseek_v32"],
         architecture: "deepseek32",
         keys: indexed,
@@ -203,6 +246,12 @@ pub(super) static LATENT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_a_proj_with_mqa", "blk.{L}.attn_kv_a_mqa", plain),
     rule("model.layers.{L}.self_attn.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", plain),
     rule("model.layers.{L}.self_attn.kv_b_proj.weight", "blk.{L}.attn_{P}.weight", latent_keys_values),
+];
+
+/// A.X K1: a norm of what experts give, which its own files have beside them.
+static AXK_1: &[Rule] = &[
+    rule("model.layers.{L}.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
+    rule("model.layers.{L}.mlp.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
 ];
 
 /// What chooses the positions of attention.

@@ -24,6 +24,55 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8}"#,
         ..USUAL
     },
+    // Of Llama's class, under names of their own.
+    Family {
+        model_types: &["iquestcoder"],
+        architecture: "llama",
+        tensors: &[TURNED],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["internlm3"],
+        architecture: "llama",
+        tensors: &[TURNED],
+        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["cwm"],
+        architecture: "cwm",
+        keys: windowed,
+        tensors: &[TURNED],
+        defaults: r#"{"hidden_size": 6144, "intermediate_size": 21504, "num_hidden_layers": 64, "num_attention_heads": 48,
+            "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 8192,
+            "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 8192,
+            "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
+        ..USUAL
+    },
+    // Where it does not say which layers have the window, all have.
+    Family {
+        model_types: &["ministral"],
+        architecture: "cwm",
+        keys: |keys| {
+            windowed(keys)?;
+            if !keys.config.has("layer_types") {
+                let layers = keys.config.require(&["num_hidden_layers"])?;
+                keys.flags("attention.sliding_window_pattern", (0..layers).map(|_| true));
+            }
+            Ok(())
+        },
+        tensors: &[TURNED],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8}"#,
+        ..USUAL
+    },
+    // Its pairs are adjacent ones, as those of GGUF's `llama` are.
+    Family {
+        model_types: &["helium"],
+        architecture: "llama",
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-8, "num_key_value_heads": 20, "head_dim": 128, "rope_theta": 1e5}"#,
+        ..USUAL
+    },
     Family {
         model_types: &["mixtral"],
         architecture: "llama",

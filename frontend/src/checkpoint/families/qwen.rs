@@ -91,7 +91,7 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
-        model_types: &["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"],
+        model_types: &["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"],
         architecture: "qwen2vl",
         defaults: r#"{"hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
             "num_key_value_heads": 8, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e6}"#,
@@ -116,6 +116,19 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
             "num_key_value_heads": 16, "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6, "rope_theta": 5e5,
             "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}"#,
+        ..USUAL
+    },
+    // What is added to layers for pictures is of none of its files.
+    Family {
+        model_types: &["qwen3_omni_moe_text"],
+        architecture: "qwen3vlmoe",
+        keys: |keys| {
+            qwen_moe(keys)?;
+            vision(keys)
+        },
+        defaults: r#"{"hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+            "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 128, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768, "norm_topk_prob": true}"#,
         ..USUAL
     },
 ];

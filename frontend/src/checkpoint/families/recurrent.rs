@@ -46,6 +46,17 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["lfm3"],
+        architecture: "lfm3",
+        keys: lfm_3,
+        tensors: &[LFM_3, LFM_2],
+        defaults: r#"{"hidden_size": 2048, "intermediate_size": 7680, "num_hidden_layers": 24, "num_attention_heads": 16,
+            "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 128000, "norm_eps": 1e-5, "tie_word_embeddings": true,
+            "sliding_window": 256, "conv_L_cache": 7, "rope_parameters": {"full_attention": {"rope_type": "proportional",
+            "rope_theta": 1e6, "partial_rotary_factor": 0.5}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["lfm2_moe"],
         architecture: "lfm2moe",
         keys: lfm_2_moe,
@@ -310,6 +321,13 @@ static LFM_2: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
 ];
 
+/// LFM3: gates of heads, and norms behind blocks.
+static LFM_3: &[Rule] = &[
+    rule("model.layers.{L}.post_operator_norm", "blk.{L}.post_attention_norm", plain),
+    rule("model.layers.{L}.post_ffn_norm", "blk.{L}.post_ffw_norm", plain),
+    rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
+];
+
 /// Nemotron-H: each layer is one part behind one norm. Nothing turns queries and keys, which are in the order of those that turn neighbours all the same.
 static NEMOTRON_H: &[Rule] = &[
     rule("model.embeddings", "token_embd", plain),
@@ -398,7 +416,7 @@ pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
         |key: &str, found: &str| config.wrong(key, format!("of \"{found}\""), "kinds of layers that are known");
     let of_word = |key: &str, word: &str| match word {
         "mamba" | "linear_attention" | "conv" | "M" => Ok(Kind::Recurrent),
-        "attention" | "full_attention" | "indexed_attention" | "*" => Ok(Kind::Attention),
+        "attention" | "full_attention" | "indexed_attention" | "sliding_attention" | "*" => Ok(Kind::Attention),
         "mlp" | "-" => Ok(Kind::Network),
         "moe" | "E" => Ok(Kind::Experts),
         other => Err(unknown(key, other)),
@@ -591,6 +609,28 @@ fn lfm_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     let width = u32::try_from(width).map_err(|_| config.wrong("intermediate_size", width.to_string(), "a width"))?;
     keys.put("feed_forward_length", width);
+    Ok(())
+}
+
+fn lfm_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let windowed: Vec<bool> = match config.texts("layer_types")? {
+        Some(words) => {
+            heads_of_kinds(keys, &kinds(config)?)?;
+            words.into_iter().map(|word| word == "sliding_attention").collect()
+        }
+        // Layers that attend are every other one, and every other one of these has the window.
+        None => {
+            let layers = config.require(&["num_hidden_layers"])?;
+            let of = |layer| if layer % 2 == 0 && layer > 0 { Kind::Attention } else { Kind::Recurrent };
+            heads_of_kinds(keys, &(0..layers).map(of).collect::<Vec<_>>())?;
+            (0..layers).map(|layer| layer % 4 == 0 && layer > 0).collect()
+        }
+    };
+    keys.flags("attention.sliding_window_pattern", windowed.into_iter());
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    keys.count("shortconv.l_cache", &["conv_L_cache"])?;
+    keys.put("rope.dimension_count", config.require(&["head_dim"])?);
     Ok(())
 }
 
