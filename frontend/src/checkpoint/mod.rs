@@ -64,12 +64,14 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 33] = [
+const OTHER_PARTS: [&str; 37] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
     "model.vision_tower.",
     "vision_model.",
+    "model.vision_model.",
+    "model.connector.",
     "multi_modal_projector.",
     "model.multi_modal_projector.",
     "audio_tower.",
@@ -80,9 +82,11 @@ const OTHER_PARTS: [&str; 33] = [
     "model.embed_audio.",
     "mtp.",
     "vision.",
+    "vit.",
     "aligner.",
     "image_",
     "patch_merge_mlp.",
+    "mlp_AR.",
     "model.mtp_block.",
     "model.mtp_emb_norm.",
     "model.mtp_hidden_norm.",
@@ -100,10 +104,11 @@ const OTHER_PARTS: [&str; 33] = [
     "code2wav.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 14] = [
+const PREFIXES: [(&str, &str); 15] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
+    ("model.text_model.", "model."),
     ("thinker.model.", "model."),
     ("thinker.lm_head.", "lm_head."),
     ("ernie.", "model."),

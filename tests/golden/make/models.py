@@ -496,18 +496,12 @@ def step35_tensors(parameters, config):
     # Of norms files have what multiplies.
     tensors |= {name: data + 1 for name, data in tensors.items() if name.endswith("norm.weight")}
     # Layers without a window take the first of them.
-    return tensors | {"rope_freqs.weight": divisors(config, "llama3", "full_attention")}
-
-
-def divisors(config, kind, layer_type=None):
-    """What frequencies of RoPE are divided by, of half a head; a pair that does not turn is divided by much."""
-    rope = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
-    frequencies, _ = ROPE_INIT_FUNCTIONS[kind](config, None, layer_type=layer_type)
+    rope = config.rope_parameters["full_attention"]
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, None, layer_type="full_attention")
     plain = rope["rope_theta"] ** -(np.arange(len(frequencies)) / len(frequencies))
     factors = np.ones(config.head_dim // 2)
-    frequencies = frequencies.double().numpy()
-    factors[: len(plain)] = np.where(frequencies == 0, 1e30, plain / np.where(frequencies == 0, 1, frequencies))
-    return factors
+    factors[: len(plain)] = plain / frequencies.double().numpy()
+    return tensors | {"rope_freqs.weight": factors}
 
 
 def kda_keys(config):
@@ -820,7 +814,12 @@ def windowed_keys(config):
 
 
 def cwm_tensors(parameters, config):
-    return neighbours_of(plain_tensors(parameters, config), config) | {"rope_freqs.weight": divisors(config, "llama3")}
+    rope = config.rope_parameters
+    pairs = config.head_dim // 2
+    turns = rope["original_max_position_embeddings"] * rope["rope_theta"] ** -(np.arange(pairs) / pairs) / (2 * np.pi)
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return neighbours_of(plain_tensors(parameters, config), config) | {"rope_freqs.weight": 1 / ((1 - smooth) / factor + smooth)}
 
 
 def hyperclovax_keys(config):
@@ -880,7 +879,10 @@ def lfm3_tensors(parameters, config):
     ]
     norm = "model.embedding_norm.weight"
     tensors = by_names({name: data for name, data in parameters.items() if name != norm}, config, names, {"conv.conv.weight": lambda data, *_: {"shortconv.conv.weight": data[:, 0]}})
-    return tensors | {"token_embd_norm.weight": parameters[norm], "rope_freqs.weight": divisors(config, "proportional", "full_attention")}
+    # Pairs behind the part that turns stand still.
+    pairs = config.head_dim // 2
+    turned = pairs * config.rope_parameters["full_attention"]["partial_rotary_factor"]
+    return tensors | {"token_embd_norm.weight": parameters[norm], "rope_freqs.weight": np.where(np.arange(pairs) < turned, 1, 1e30)}
 
 
 def axk1_keys(config):
@@ -2491,7 +2493,7 @@ MODELS = {
         ),
         Lfm3ForCausalLM,
         ROUNDED,
-        ByHand(lfm3_keys, lfm3_tensors),
+        ByHand(lfm3_keys, lfm3_tensors, single=["shortconv.conv"]),
     ),
     "gpt2": (GPT2Config(**GPT2, tie_word_embeddings=False), GPT2LMHeadModel, ROUNDED, None),
     "starcoder": (

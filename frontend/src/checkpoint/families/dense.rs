@@ -7,11 +7,21 @@ use super::{Family, USUAL, base_by_alpha};
 
 pub(super) static ROWS: &[Family] = &[
     Family {
-        model_types: &["ernie4_5", "paddleocr_vl_text", "paddleocr_vl"],
+        model_types: &["ernie4_5"],
         architecture: "ernie4_5",
         tensors: &[ERNIE],
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128,
             "rope_theta": 5e5, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    // Its pairs lie half a head apart.
+    Family {
+        model_types: &["paddleocr_vl_text", "paddleocr_vl"],
+        architecture: "ernie4_5",
+        tensors: &[ERNIE, TURNED],
+        defaults: r#"{"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 18, "num_attention_heads": 16,
+            "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5,
+            "tie_word_embeddings": true}"#,
         ..USUAL
     },
     Family {

@@ -325,7 +325,7 @@ static LFM_2: &[Rule] = &[
 static LFM_3: &[Rule] = &[
     rule("model.layers.{L}.post_operator_norm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_ffn_norm", "blk.{L}.post_ffw_norm", plain),
-    rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.self_attn.gate_proj", "blk.{L}.attn_gate", plain),
 ];
 
 /// Nemotron-H: each layer is one part behind one norm. Nothing turns queries and keys, which are in the order of those that turn neighbours all the same.
