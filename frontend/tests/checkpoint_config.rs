@@ -17,7 +17,7 @@ fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBu
     for (name, dtype, shape) in tensors {
         let each = match *dtype {
             "F8_E4M3" | "F8_E8M0" | "I8" | "U8" => 1,
-            "F32" => 4,
+            "F32" | "I32" => 4,
             "I64" => 8,
             _ => 2,
         };
@@ -340,6 +340,42 @@ fn firsts(model: &Gguf, tensor: &str) -> Vec<f32> {
     rows.chunks(2 * tensor.dims()[0] as usize)
         .map(|row| f32::from_bits(u32::from(u16::from_le_bytes([row[0], row[1]])) << 16))
         .collect()
+}
+
+/// Packed integers (compressed-tensors) that no format has, and shapes that do not fit each other, are refused by what is wrong.
+#[test]
+fn packed_integers_that_are_not_read_are_refused() {
+    const WEIGHT: &str = "model.layers.0.self_attn.q_proj.weight";
+    let [packed, scale] = ["packed", "scale"].map(|end| format!("{WEIGHT}_{end}"));
+    let refused = |test: &str, weights: Json, shape: &[u64], scales: (&str, &[u64])| {
+        let said = json!({
+            "quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": weights}},
+        });
+        let tensors = [(packed.as_str(), "I32", shape), (scale.as_str(), scales.0, scales.1)];
+        let at = mimo_2(&format!("packed-{test}"), &said, &tensors);
+        ixc_frontend::open(&at).err().unwrap_or_else(|| panic!("{test}: read")).to_string()
+    };
+    let usual = || json!({"num_bits": 4, "type": "int", "symmetric": true});
+    for (test, weights, says) in [
+        ("bits", json!({"num_bits": 8}), "\"num_bits\" is 8"),
+        ("zeros", json!({"num_bits": 4, "symmetric": false}), "\"symmetric\" is false"),
+        ("floats", json!({"num_bits": 4, "type": "float"}), "\"type\" is \"float\""),
+        ("order", json!({"num_bits": 4, "actorder": "group"}), "\"actorder\" is \"group\""),
+    ] {
+        let error = refused(test, weights, &[128, 4], ("BF16", &[128, 1]));
+        assert!(error.contains(says), "{test}: {error}");
+    }
+    for (test, shape, scales, says) in [
+        ("columns", &[128, 3][..], ("BF16", &[128, 1][..]), "of whole blocks of 32 columns"),
+        ("empty", &[128, 0], ("BF16", &[128, 1]), "of whole blocks of 32 columns"),
+        ("rows", &[128, 4], ("BF16", &[64, 1]), "for each row of"),
+        ("groups", &[128, 8], ("BF16", &[128, 3]), "for each row of"),
+        ("none", &[128, 4], ("BF16", &[128, 0]), "for each row of"),
+        ("kind", &[128, 4], ("I32", &[128, 1]), "F32, F16 or BF16"),
+    ] {
+        let error = refused(test, usual(), shape, scales);
+        assert!(error.contains(says), "{test}: {error}");
+    }
 }
 
 const FUSED: [&str; 2] = ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"];

@@ -319,7 +319,12 @@ impl Derived {
                         return outside("its scales", extent.bytes);
                     }
                 }
-                (Element::Mxfp4, _) => return wrong("blocks without a scale for each"),
+                (Element::Mxfp4, _) | (Element::Int4, None | Some(Scales { kind: ScaleKind::OfBlock, .. })) => {
+                    return wrong("blocks without a scale for each");
+                }
+                (Element::Int4, _) if self.format != Format::Q4_0 || piece.change != Change::Keep => {
+                    return wrong("blocks of another format");
+                }
                 (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => return wrong("scales of blocks, and no blocks"),
                 (Element::Block(format), _) if format.row().gguf_id.is_none() => {
                     return wrong("blocks of a format that no file has");
@@ -329,13 +334,21 @@ impl Derived {
                     _,
                     Some(Scales {
                         kind:
-                            ScaleKind::Number(Element::Mxfp4 | Element::F8E4m3 | Element::Block(_) | Element::Tiled(_)),
+                            ScaleKind::Number(
+                                Element::Mxfp4
+                                | Element::Int4
+                                | Element::F8E4m3
+                                | Element::Block(_)
+                                | Element::Tiled(_),
+                            ),
                         ..
                     }),
                 ) => {
                     return wrong("scales that are no numbers of two or four bytes");
                 }
-                _ if !is_float => return wrong("a format that numbers are not converted to"),
+                _ if !is_float && element != Element::Int4 => {
+                    return wrong("a format that numbers are not converted to");
+                }
                 (_, None) => {}
                 (_, Some(scales)) => {
                     if scales.block_rows == 0 || scales.block_columns == 0 || scales.columns == 0 {
@@ -533,6 +546,21 @@ impl Derived {
             }
             return true;
         }
+        if let (Element::Int4, Some(scales)) = (element, scales) {
+            let mut each = vec![1f32; count as usize];
+            if !scale(scales, first, &mut each, fetch) {
+                return false;
+            }
+            let blocks = out.chunks_exact_mut(2 + MX_CODES as usize);
+            for ((block, codes), each) in blocks.zip(stored.as_chunks().0).zip(each) {
+                let (to, codes_to) = block.split_at_mut(2);
+                if !store(Format::F16, each, to) {
+                    return false;
+                }
+                codes_to.copy_from_slice(&halves_apart(codes));
+            }
+            return true;
+        }
         let mut x = vec![0f32; count as usize];
         element.floats(&stored, &mut x);
         if let Some(scales) = scales
@@ -724,7 +752,7 @@ mod tests {
                 Element::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
                 Element::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
                 Element::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
-                Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) | Element::Tiled(_) => {
+                Element::F8E4m3 | Element::Mxfp4 | Element::Int4 | Element::Block(_) | Element::Tiled(_) => {
                     (0..1800u32).map(|i| (i * 31 % 126) as u8).collect()
                 }
             };
@@ -858,6 +886,40 @@ mod tests {
         let made = read(&derived, &file, 17);
         let right: Vec<u8> = std::iter::once(121).chain((0..16).map(|i| i | i << 4)).collect();
         assert_eq!(made, right);
+    }
+
+    #[test]
+    fn four_bit_integers_have_the_scale_of_their_blocks() {
+        // Two rows of two blocks, with a scale for each row; element i of a block is i modulo 16, less 8.
+        let codes: [u8; 16] = std::array::from_fn(|byte| ((2 * (byte as u8)) & 15) | ((2 * (byte as u8) + 1) << 4));
+        let mut file = codes.repeat(4);
+        file.extend([1.5f32, -3.0].iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()));
+        let kind = ScaleKind::Number(Element::Bf16);
+        let scales = Scales { extent: extent(64, 4), kind, block_rows: 1, block_columns: 2, columns: 2 };
+        let views = (axes(&[(2, 2)]), axes(&[(2, 1)]));
+        let piece = Piece {
+            scales: Some(scales),
+            rows: views.0,
+            columns: views.1,
+            ..piece(Element::Int4, extent(0, 64), &[], &[])
+        };
+        let derived = Derived { format: Format::Q4_0, columns: 64, beside: 1, pieces: vec![piece] };
+        derived.check(&[68]).unwrap();
+        let made = read(&derived, &file, 36);
+        let mut x = vec![0f32; 128];
+        Format::Q4_0.dequantise(&made, &mut x);
+        let right: Vec<f32> = (0..128).map(|i| (i % 16 - 8) as f32 * if i < 64 { 1.5 } else { -3.0 }).collect();
+        assert_eq!(x, right);
+        let refused = |change: &dyn Fn(&mut Derived)| {
+            let mut bad = derived.clone();
+            change(&mut bad);
+            bad.check(&[68]).unwrap_err().to_string()
+        };
+        assert!(refused(&|d| d.pieces[0].scales = None).contains("without a scale"));
+        assert!(refused(&|d| d.format = Format::Q4_1).contains("another format"));
+        assert!(
+            refused(&|d| d.pieces[0].scales = Some(Scales { block_columns: 1, ..scales })).contains("its scales end")
+        );
     }
 
     #[test]

@@ -19,6 +19,8 @@ use serde_json::Value as Json;
 const CHECKPOINTS: [(&str, f64); 3] = [("qwen3moe", 3e-5), ("deepseek-fp8", 3e-5), ("gpt-oss-mxfp4", 3e-4)];
 /// Of compiled logits of models whose matrices are f16, which round keys alone.
 const KIN: f64 = 2e-7;
+/// The same where experts are of integers of four bits, which take activations of eight.
+const INTEGERS: f64 = 1e-4;
 /// Of the interpreter's logits, which round where those that are compared with them round, too: single precision.
 const EXACT: f64 = 1e-9;
 
@@ -68,16 +70,18 @@ fn a_folder_has_the_bits_of_the_file_that_is_converted_from_it() {
 #[test]
 fn kin_under_other_names_compute_what_transformers_computes() {
     let scratch = scratch("checkpoints_kin");
-    let mut names: Vec<_> = fs::read_dir(folder().join("kin")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        fs::read_dir(folder().join("kin")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert!(names.len() >= 18, "{names:?}");
+    assert!(names.len() >= 19, "{names:?}");
     for name in names {
         let name = name.to_str().unwrap();
         let (model, ids, out) = (folder().join("kin").join(name), tokens(name), scratch.join("logits.npy"));
         let (_, expect) = read_npy(&folder().join(format!("expect/{name}.npy")));
         let emulate = (!Target::AVX2.missing().is_empty()).then_some("--emulate");
         let compiled: Vec<&str> = ["--target", "avx2"].into_iter().chain(emulate).collect();
-        for (arguments, limit) in [(&["--engine", "interpreter"][..], EXACT), (&compiled, KIN)] {
+        let limit = if name == "kimi_k2" { INTEGERS } else { KIN };
+        for (arguments, limit) in [(&["--engine", "interpreter"][..], EXACT), (&compiled, limit)] {
             let ours = logits(&model, &ids, &out, arguments);
             let error = nmse(&ours[ours.len() - expect.len()..], &expect);
             println!("{error:.1e} <= {limit:.0e}  {name} {}", arguments.join(" "));

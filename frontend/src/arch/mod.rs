@@ -99,6 +99,7 @@ mod llama4;
 mod maincoder;
 mod mamba;
 mod mamba2;
+mod maple;
 mod mellum;
 mod mimo2;
 mod minicpm;
@@ -249,6 +250,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     falcon_h1::ARCHITECTURE,
     flint::ARCHITECTURE,
     mamba2::ARCHITECTURE,
+    maple::ARCHITECTURE,
     mamba::ARCHITECTURE,
     jamba::ARCHITECTURE,
     step35::ARCHITECTURE,

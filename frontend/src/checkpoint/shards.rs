@@ -139,6 +139,8 @@ pub(super) fn hint(folder: &Path) -> &'static str {
 pub(super) struct Quantisation {
     /// Rows and columns that share a scale, where it says.
     block: Option<[u64; 2]>,
+    /// Whether words are of eight integers of four bits.
+    words: bool,
 }
 
 impl Quantisation {
@@ -152,6 +154,7 @@ impl Quantisation {
             // What is 4 bits wide there has other names for its weights.
             "compressed-tensors" => match said.text(&["format"])?.unwrap_or("float-quantized") {
                 "float-quantized" | "naive-quantized" | "mxfp4-pack-quantized" => {}
+                "pack-quantized" => return Quantisation::words(&said),
                 other => return Err(refused(&format!("{method}, {other}"))),
             },
             other => return Err(refused(other)),
@@ -167,14 +170,43 @@ impl Quantisation {
             [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
             _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
         });
-        Ok(Quantisation { block: block.transpose()? })
+        Ok(Quantisation { block: block.transpose()?, words: false })
+    }
+
+    /// Of compressed-tensors' packed integers: those of four bits without zero points.
+    fn words(said: &Config) -> Result<Quantisation, CheckpointError> {
+        if let Some(groups) = said.object("config_groups")?
+            && let Some(group) = groups.object("group_0")?
+            && let Some(weights) = group.object("weights")?
+        {
+            for (key, right, is) in [
+                ("num_bits", "4", weights.count(&["num_bits"])?.is_none_or(|bits| bits == 4)),
+                ("type", "int", weights.text(&["type"])?.is_none_or(|kind| kind == "int")),
+                ("symmetric", "true", weights.flag(&["symmetric"])? != Some(false)),
+                (
+                    "actorder",
+                    "null or \"weight\"",
+                    weights.text(&["actorder"]).is_ok_and(|order| order != Some("group")),
+                ),
+            ] {
+                if !is {
+                    let found = weights.value(key).map_or_else(String::new, ToString::to_string);
+                    return Err(weights.wrong(key, found, right));
+                }
+            }
+        }
+        Ok(Quantisation { block: None, words: true })
     }
 }
 
 /// Types of bytes with two numbers of four bits.
 const CODES: [&str; 2] = ["I8", "U8"];
+/// Integers of four bits in a word.
+const OF_WORD: u64 = 8;
 /// The end of names of such weights, where it is not that of others.
 const PACKED: &str = "_packed";
+/// And of what says how many rows and columns they have, which their own shape does.
+const SHAPE: &str = "_shape";
 /// Ends of names of what only says how activations are quantised, which they are not here.
 const OF_ACTIVATIONS: [&str; 4] = [".input_scale", ".activation_scale", ".k_scale", ".v_scale"];
 
@@ -274,7 +306,8 @@ pub(super) fn weights(
             shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
         }) || beside.is_some_and(|(_, weight)| {
             CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
-        }) || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
+        }) || name.strip_suffix(SHAPE).is_some_and(|weight| shards.tensors.contains_key(&*format!("{weight}{PACKED}")))
+            || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
             || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
             || multiplied.iter().any(|(end, other)| {
                 name.strip_suffix(other).is_some_and(|base| shards.tensors.contains_key(&*format!("{base}{end}")))
@@ -293,6 +326,13 @@ pub(super) fn weights(
             && let Some((scales, found)) = scales_of(packed)
         {
             weights.insert(packed.into(), pairs(shards, name, entry, extent, scales, found)?);
+            continue;
+        }
+        if of.words
+            && packed.len() < name.len()
+            && let Some((scales, (file, found))) = scales_of(packed)
+        {
+            weights.insert(packed.into(), words(shards, name, entry, extent, scales, (*file, found))?);
             continue;
         }
         let unreadable = || shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3");
@@ -442,6 +482,44 @@ fn pairs(
     }
     mx_blocks(extent, &scales.shape, *file, scales)
         .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
+}
+
+/// A matrix of integers of four bits (compressed-tensors): words `[.., rows, columns / 8]`, with scales `[.., rows, groups]` of as many whole blocks each.
+fn words(
+    shards: &Shards,
+    name: &str,
+    entry: &Entry,
+    extent: Extent,
+    scales_name: &str,
+    (file, scales): (u32, &Entry),
+) -> Result<Array, CheckpointError> {
+    let expected = "[.., rows, columns / 8] of I32, of whole blocks of 32 columns";
+    let wrong = || shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected);
+    let words_of_block = Element::Int4.columns() / OF_WORD;
+    let (&words, rows) = entry.shape.split_last().ok_or_else(wrong)?;
+    if entry.dtype.name != "I32" || words == 0 || !words.is_multiple_of(words_of_block) {
+        return Err(wrong());
+    }
+    let columns = words / words_of_block;
+    let groups = match scales.shape.split_last() {
+        Some((&groups, others)) if others == rows && groups > 0 && columns.is_multiple_of(groups) => groups,
+        _ => {
+            let expected = format!("for each row of {name}, {:?}, one for each of some whole blocks", entry.shape);
+            return Err(shards.wrong(scales_name, format!("{:?}", scales.shape), expected));
+        }
+    };
+    let number = scales.dtype.element.filter(|of| matches!(of, Element::F32 | Element::F16 | Element::Bf16));
+    let number = number.ok_or_else(|| shards.wrong(scales_name, scales.dtype.name.to_owned(), "F32, F16 or BF16"))?;
+    let units: Vec<u64> = rows.iter().copied().chain([columns]).collect();
+    let mut array = Array::whole(extent, Element::Int4, &units).ok_or_else(wrong)?;
+    array.set_scales(Scales {
+        extent: Extent { file, offset: scales.offset, bytes: scales.bytes },
+        kind: ScaleKind::Number(number),
+        block_rows: 1,
+        block_columns: columns / groups,
+        columns,
+    });
+    Ok(array)
 }
 
 /// Blocks of codes, and their scales.

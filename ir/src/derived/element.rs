@@ -19,6 +19,9 @@ pub enum Element {
     F8E4m3,
     /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower half. Views count blocks; scales are bytes apart.
     Mxfp4,
+    /// Blocks of 32 four-bit integers, less 8, two neighbours in a byte, the first in its lower half (compressed-tensors' words of eight are these bytes).
+    /// Views count blocks; scales are numbers apart, one for a block or for several of a row.
+    Int4,
     /// A number of a format of files, whose blocks lie one behind another. Views count numbers.
     Block(Format),
     /// An integer of a matrix in tiles, with a scale for each row. Views count integers, and are of whole rows.
@@ -38,7 +41,7 @@ impl Element {
             Element::F32 => (1, 4),
             Element::F16 | Element::Bf16 => (1, 2),
             Element::F8E4m3 => (1, 1),
-            Element::Mxfp4 => (1, MX_CODES),
+            Element::Mxfp4 | Element::Int4 => (1, MX_CODES),
             Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
             Element::Tiled(tiles) => (tiles.per_byte(), 1),
         }
@@ -63,18 +66,19 @@ impl Element {
     pub fn columns(self) -> u64 {
         match self {
             Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) | Element::Tiled(_) => 1,
-            Element::Mxfp4 => MX_BLOCK,
+            Element::Mxfp4 | Element::Int4 => MX_BLOCK,
         }
     }
 
     /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are,
-    /// of a matrix in tiles its integers with a scale for each row.
+    /// of four-bit integers blocks with the nearest f16 as their scale, of a matrix in tiles its integers with a scale for each row.
     pub fn scaled_format(self) -> Format {
         match self {
             Element::F32 | Element::Block(_) => Format::F32,
             Element::F16 => Format::F16,
             Element::Bf16 | Element::F8E4m3 => Format::Bf16,
             Element::Mxfp4 => Format::Mxfp4,
+            Element::Int4 => Format::Q4_0,
             Element::Tiled(Tiles { bits: 4, .. }) => Format::I4Row,
             Element::Tiled(_) => Format::I8Row,
         }
@@ -86,7 +90,7 @@ impl Element {
             Element::F32 => Some(Format::F32),
             Element::F16 => Some(Format::F16),
             Element::Bf16 => Some(Format::Bf16),
-            Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) | Element::Tiled(_) => None,
+            Element::F8E4m3 | Element::Mxfp4 | Element::Int4 | Element::Block(_) | Element::Tiled(_) => None,
         }
     }
 
@@ -94,7 +98,13 @@ impl Element {
     pub(super) fn tiles(self) -> Option<Tiles> {
         match self {
             Element::Tiled(tiles) => Some(tiles),
-            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Mxfp4 | Element::Block(_) => None,
+            Element::F32
+            | Element::F16
+            | Element::Bf16
+            | Element::F8E4m3
+            | Element::Mxfp4
+            | Element::Int4
+            | Element::Block(_) => None,
         }
     }
 
@@ -111,7 +121,7 @@ impl Element {
             }
             Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
             // Blocks are moved, never converted, or converted whole; tiles are moved.
-            Element::Mxfp4 | Element::Block(_) | Element::Tiled(_) => {}
+            Element::Mxfp4 | Element::Int4 | Element::Block(_) | Element::Tiled(_) => {}
         }
     }
 }

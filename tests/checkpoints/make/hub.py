@@ -295,7 +295,14 @@ def dots3note(config, tensors):
     return own, tensors
 
 
+def maple(config, tensors):
+    """Maple: one table of RoPE, and no key for the limit but where it is another than the code's."""
+    own = {"model_type": "maple", "architectures": ["MapleForCausalLM"], "nope_on_global_attention": True, "num_shared_experts": 0}
+    return config | own | {"rope_parameters": config["rope_parameters"]["sliding_attention"]}, tensors
+
+
 HUB = {
+    "maple": maple,
     "pangu-embedded": typed("PanguEmbedded"),
     "xverse": typed("xverse"),
     "orion": typed("orion"),

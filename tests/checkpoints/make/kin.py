@@ -66,6 +66,26 @@ KIN = {
     "qwen2_5_omni": (without(SECTIONS, "head_dim"), True),
     "qwen3_omni_moe": (EXPERTS | dict(num_experts=8, rope_parameters=SECTIONS["rope_parameters"]), True),
 }
+# Experts are of integers of four bits (compressed-tensors), as they are published: with a scale for each 32 columns.
+INTEGERS = {
+    "kimi_k2": (
+        "deepseek_v3",
+        without(EXPERTS, "head_dim")
+        | LATENT
+        | dict(hidden_size=64, moe_intermediate_size=32, n_routed_experts=8, n_group=1, topk_group=1, first_k_dense_replace=1),
+        {
+            "config_groups": {
+                "group_0": {
+                    "targets": ["Linear"],
+                    "weights": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "actorder": None},
+                }
+            },
+            "format": "pack-quantized",
+            "quant_method": "compressed-tensors",
+        },
+    ),
+}
+GROUP = 32
 # Of models that speak: what hears and thinks.
 SPEAKING = {"qwen2_5_omni": "Qwen2_5OmniForConditionalGeneration", "qwen3_omni_moe": "Qwen3OmniMoeForConditionalGeneration"}
 
@@ -100,10 +120,30 @@ def with_parts(name, decoder):
     return getattr(transformers, SPEAKING[name])(config)
 
 
+def scales_of(matrix):
+    """Of groups of a row, so that the largest number is the largest integer."""
+    groups = matrix.unflatten(-1, (-1, GROUP))
+    return (groups.abs().amax(-1, keepdim=True) / 7).bfloat16().float(), groups
+
+
+def rounded(matrix):
+    scales, groups = scales_of(matrix)
+    return ((groups / scales).round().clamp(-8, 7) * scales).flatten(-2)
+
+
+def packed(matrix):
+    """Words of eight integers, the first in the lowest bits, and scales."""
+    scales, groups = scales_of(matrix)
+    integers = ((groups / scales).round().to(torch.int64).flatten(-2) + 8).unflatten(-1, (-1, 8))
+    words = (integers << torch.arange(0, 32, 4)).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32), scales.squeeze(-1).bfloat16()
+
+
 def make(name):
-    decoder, has_parts = KIN[name]
+    base, decoder, said = INTEGERS.get(name, (name, *KIN.get(name, (None, None))[:1], None))
+    has_parts = name in KIN and KIN[name][1]
     torch.manual_seed(SEED)
-    model = with_parts(name, decoder) if has_parts else AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **decoder))
+    model = with_parts(name, decoder) if has_parts else AutoModelForCausalLM.from_config(AutoConfig.for_model(base, **decoder))
     model = model.eval()
     generator = torch.Generator().manual_seed(SEED)
     thinker = model.thinker if name in SPEAKING else model
@@ -113,6 +153,9 @@ def make(name):
             part.set_experts_implementation("eager")
     golden.randomise(model, generator)
     golden.round_matrices(model)
+    for key, parameter in model.named_parameters():
+        if said and ".experts." in key:
+            parameter.data.copy_(rounded(parameter.data))
     folder = HERE / "kin" / name
     model.save_pretrained(folder)
     for file in folder.iterdir():
@@ -123,7 +166,14 @@ def make(name):
     others = sorted((tensor.numel(), key) for key, tensor in tensors.items() if not key.startswith(decoders))
     for _, key in others[1:]:
         del tensors[key]
-    halves = {key: tensor.half().contiguous() if tensor.dim() >= 2 else tensor for key, tensor in tensors.items()}
+    if said:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": name, "quantization_config": said}, indent=2) + "\n")
+        for key in [key for key in tensors if ".experts." in key]:
+            matrix = tensors.pop(key)
+            tensors[f"{key}_packed"], tensors[f"{key}_scale"] = packed(matrix)
+            tensors[f"{key}_shape"] = torch.tensor(matrix.shape)
+    halves = {key: tensor.half().contiguous() if tensor.dim() >= 2 and tensor.dtype == torch.float32 else tensor for key, tensor in tensors.items()}
     save_file(halves, folder / "model.safetensors", {"format": "pt"})
     tokens = torch.randint(3, 64, (TOKENS,), generator=generator).tolist()
     with torch.inference_mode():
@@ -133,5 +183,5 @@ def make(name):
     print(f"{name}: {(folder / 'model.safetensors').stat().st_size} bytes, beside the decoder {len(others)} tensors", flush=True)
 
 
-for name in sys.argv[1:] or KIN:
+for name in sys.argv[1:] or [*KIN, *INTEGERS]:
     make(name)

@@ -703,6 +703,36 @@ class DeepseekForCausalLM(LlamaForCausalLM):
             layer.mlp = DeepseekExperts(config, layer)
 
 
+class LimitedExperts(torch.nn.Module):
+    """Experts of which gates, and up on both sides, have a limit."""
+
+    def __init__(self, experts, limit):
+        super().__init__()
+        self.gate_up_proj, self.down_proj, self.limit = experts.gate_up_proj, experts.down_proj, limit
+
+    def forward(self, x, chosen, weights):
+        gate, up = torch.einsum("th,eoh->teo", x, self.gate_up_proj).chunk(2, -1)
+        hidden = torch.nn.functional.silu(gate.clamp(max=self.limit)) * up.clamp(-self.limit, self.limit)
+        each = torch.einsum("tei,ehi->teh", hidden, self.down_proj)
+        return (each.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * weights[..., None]).sum(1)
+
+
+class MapleForCausalLM(MellumForCausalLM):
+    """Mellum without RoPE in layers that see all, and with a limit of gates (Maple, which transformers has not)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer, kind in zip(self.model.layers, config.layer_types):
+            layer.mlp.experts = LimitedExperts(layer.mlp.experts, config.swiglu_limit)
+            if kind == "full_attention":
+                layer.self_attn.register_forward_pre_hook(self.unturned, with_kwargs=True)
+
+    @staticmethod
+    def unturned(_attention, arguments, named):
+        cos, sin = named["position_embeddings"]
+        return arguments, named | {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
+
+
 class LayerNormed(LlamaForCausalLM):
     """Llama with layer norms (Orion, which transformers has not)."""
 
@@ -850,6 +880,16 @@ def flint_keys(config):
 def flint_tensors(parameters, config):
     names = [*NAMES, (r"self_attn\.sinks", "attn_sinks.weight"), (r"mlp\.shared_expert\.(gate|up|down)_proj\b", r"ffn_\1_shexp")]
     return by_names(parameters, config, names, {})
+
+
+def maple_keys(config):
+    keys = windowed_keys(config)
+    return keys | {
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "swiglu_clamp_exp": [config.swiglu_limit] * config.num_hidden_layers,
+    }
 
 
 def lfm3_keys(config):
@@ -2475,6 +2515,23 @@ MODELS = {
         FlintForCausalLM,
         ROUNDED,
         ByHand(flint_keys, flint_tensors),
+    ),
+    "maple": (
+        MellumConfig(
+            **WINDOWED
+            | {
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                "num_hidden_layers": 3,
+                "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ["full_attention", "sliding_attention"]},
+            },
+            moe_intermediate_size=16,
+            num_experts=6,
+            num_experts_per_tok=3,
+            swiglu_limit=0.4,
+        ),
+        MapleForCausalLM,
+        ROUNDED,
+        ByHand(maple_keys, plain_tensors),
     ),
     "lfm3": (
         Lfm3Config(

@@ -43,6 +43,24 @@ pub(super) static ROWS: &[Family] = &[
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
         ..USUAL
     },
+    // Its code has no key for the limit of gates.
+    Family {
+        model_types: &["maple"],
+        architecture: "maple",
+        keys: |keys| {
+            let config = keys.config;
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            keys.count("attention.sliding_window", &["sliding_window"])?;
+            keys.rotated_part(1.0)?;
+            let limit = config.number(&["swiglu_limit"])?.unwrap_or(0.0) as f32;
+            keys.put("swiglu_clamp_exp", vec![limit; config.require(&["num_hidden_layers"])? as usize]);
+            keys.refuse("nope_on_global_attention", |value| value.as_bool() != Some(true), "true")?;
+            keys.refuse("num_shared_experts", |value| value.as_u64() != Some(0), "0")?;
+            keys.windows()
+        },
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "swiglu_limit": 7.0}"#,
+        ..USUAL
+    },
     Family {
         model_types: &["smallthinker"],
         architecture: "smallthinker",
