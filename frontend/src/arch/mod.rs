@@ -147,8 +147,8 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales,
-    Ssm, Streams, Xielu,
+    Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope,
+    Scales, Ssm, Streams, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
