@@ -73,6 +73,7 @@ mod granite;
 mod granite_swa;
 mod granitehybrid;
 mod granitemoe;
+mod grok;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
@@ -262,6 +263,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     apertus::ARCHITECTURE,
     smallthinker::ARCHITECTURE,
     arctic::ARCHITECTURE,
+    grok::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
