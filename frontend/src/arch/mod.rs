@@ -42,6 +42,7 @@ mod chatglm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
+mod dbrx;
 mod deci;
 mod decoder;
 mod deepseek;
@@ -264,6 +265,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     smallthinker::ARCHITECTURE,
     arctic::ARCHITECTURE,
     grok::ARCHITECTURE,
+    dbrx::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
