@@ -110,6 +110,7 @@ mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod olmo;
 mod olmo2;
 mod olmoe;
 mod orion;
@@ -266,6 +267,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     arctic::ARCHITECTURE,
     grok::ARCHITECTURE,
     dbrx::ARCHITECTURE,
+    olmo::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
