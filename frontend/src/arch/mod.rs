@@ -75,6 +75,7 @@ mod granite_swa;
 mod granitehybrid;
 mod granitemoe;
 mod grok;
+mod grovemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
@@ -268,6 +269,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     grok::ARCHITECTURE,
     dbrx::ARCHITECTURE,
     olmo::ARCHITECTURE,
+    grovemoe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
