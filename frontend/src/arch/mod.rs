@@ -108,6 +108,7 @@ mod mistral3;
 mod mistral4;
 mod mla;
 mod muse_glimmer;
+mod nanbeige;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
@@ -270,6 +271,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     dbrx::ARCHITECTURE,
     olmo::ARCHITECTURE,
     grovemoe::ARCHITECTURE,
+    nanbeige::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
