@@ -70,6 +70,7 @@ mod glm5_next;
 mod glm_dsa;
 mod gpt2;
 mod gpt_oss;
+mod gptneox;
 mod granite;
 mod granite_swa;
 mod granitehybrid;
@@ -272,6 +273,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     olmo::ARCHITECTURE,
     grovemoe::ARCHITECTURE,
     nanbeige::ARCHITECTURE,
+    gptneox::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
