@@ -58,6 +58,7 @@ mod error;
 mod exaone;
 mod exaone4;
 mod exaone_moe;
+mod falcon;
 mod falcon_h1;
 mod gemma;
 mod gemma2;
@@ -274,6 +275,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     grovemoe::ARCHITECTURE,
     nanbeige::ARCHITECTURE,
     gptneox::ARCHITECTURE,
+    falcon::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
