@@ -122,6 +122,7 @@ mod pangu_embed;
 mod phi2;
 mod phi3;
 mod phimoe;
+mod plamo;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -276,6 +277,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     nanbeige::ARCHITECTURE,
     gptneox::ARCHITECTURE,
     falcon::ARCHITECTURE,
+    plamo::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
