@@ -123,6 +123,7 @@ mod phi2;
 mod phi3;
 mod phimoe;
 mod plamo;
+mod plamo3;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -278,6 +279,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     gptneox::ARCHITECTURE,
     falcon::ARCHITECTURE,
     plamo::ARCHITECTURE,
+    plamo3::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
