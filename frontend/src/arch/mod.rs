@@ -37,6 +37,8 @@ mod arctic;
 mod bailingmoe;
 mod bailingmoe2;
 mod bailingmoe3;
+mod bitnet;
+mod bitnet_b1_58;
 mod builder;
 mod chatglm;
 mod cohere2;
@@ -280,6 +282,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     falcon::ARCHITECTURE,
     plamo::ARCHITECTURE,
     plamo3::ARCHITECTURE,
+    bitnet::ARCHITECTURE,
+    bitnet_b1_58::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
