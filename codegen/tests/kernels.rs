@@ -14,11 +14,11 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
-    Bits, Cache, Centre, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, Gated,
-    Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace, Pack, Quantise, Relu,
-    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap,
-    Softmax, SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares, Swiglu,
-    Temperature, Xielu, generate,
+    Bits, Cache, Centre, Clamp, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed,
+    ExpertGroups, Gated, Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace,
+    Pack, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score,
+    ShortConv, Softcap, Softmax, SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares,
+    Swiglu, Temperature, Xielu, generate,
 };
 use ixc_targets::Target;
 use support::{Group, run_changed};
@@ -668,6 +668,36 @@ fn rectified_gates() {
 }
 
 #[test]
+fn squared_gates() {
+    let pace = Pace::default();
+    let mut group = Group::new("squared_gates");
+    let (act, limit, shift, bend) = (Activation::ReluSquared, None, None, None);
+    for n in ODD {
+        group.one(Gated { act, n, limit, shift, bend });
+    }
+    for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+        let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
+        let (up, x, n, gate_bias, up_bias, rows) = (gate, gate.activation(), 2 * tile, false, false, 13);
+        group.rows(
+            Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
+            13,
+        );
+    }
+    group.done();
+}
+
+#[test]
+fn expert_groups() {
+    let mut group = Group::new("expert_groups");
+    for n in [1, 3, 8, 17] {
+        for size in [1, 2, 64] {
+            group.one(ExpertGroups { n, size });
+        }
+    }
+    group.done();
+}
+
+#[test]
 fn attention_window() {
     let mut group = Group::new("attention_window");
     for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (9, 40, 8), (2, 100, 100), (5, 10, 33)] {
@@ -1166,6 +1196,26 @@ fn relu() {
         for from in [0.0, 0.5, -1.5] {
             group.one(Relu { n, from: Bits::of(from) });
         }
+    }
+    group.done();
+}
+
+#[test]
+fn clamp() {
+    let mut group = Group::new("clamp");
+    for n in [1, 15, 16, 17, 31, 33, 100] {
+        for limit in [0.0, 0.5, 8.0] {
+            group.one(Clamp { n, limit: Bits::of(limit) });
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn gelu_erf() {
+    let mut group = Group::new("gelu_erf");
+    for n in [1, 15, 16, 17, 31, 33, 100] {
+        group.one(Map { function: Elementwise::GeluErf, n });
     }
     group.done();
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 
 use ixc_frontend::arch::{self, ArchError, Nextn, Parts};
 use ixc_frontend::gguf::write::GgufWriter;
@@ -518,6 +519,56 @@ fn keys_of_what_layers_have_of_their_own_are_checked() {
         let text = model.refused();
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
+}
+
+/// Limits of queries, keys and values, caps of routers, layers that follow each other several times, groups of experts, and norms without weights.
+#[test]
+fn keys_of_older_models_are_checked() {
+    let experts = |changes: &[(&'static str, ixc_frontend::gguf::Value)]| {
+        let usual = [("expert_count", 4u32.into()), ("expert_used_count", 2u32.into())];
+        as_architecture("grovemoe", &[&usual, changes].concat())
+    };
+    let cases = [
+        (small().key("llama.attention.clamp_kqv", 8f32), "key \"llama.attention.clamp_kqv\" is 8; must be "),
+        (
+            small().key("llama.router_logit_softcapping", 30f32),
+            "key \"llama.router_logit_softcapping\" is 30; must be ",
+        ),
+        (small().key("llama.num_loops", 2u32), "key \"llama.num_loops\" is 2; must be "),
+        (
+            as_architecture("nanbeige", &[("num_loops", 257u32.into())]),
+            "key \"nanbeige.num_loops\" is 257; must be from 0 to 256",
+        ),
+        (
+            as_architecture(
+                "dbrx",
+                &[("attention.clamp_kqv", (-1f32).into()), ("attention.layer_norm_epsilon", 1e-5f32.into())],
+            ),
+            "key \"dbrx.attention.clamp_kqv\" is -1; must be 0 or a positive number",
+        ),
+        (as_architecture("grok", &[]), "key \"grok.expert_count\" is missing"),
+        (experts(&[]), "key \"grovemoe.experts_per_group\" is missing"),
+        (
+            experts(&[("experts_per_group", 3u32.into())]),
+            "key \"grovemoe.experts_per_group\" is 3; must be a power of two that divides expert_count, 4",
+        ),
+        (experts(&[("experts_per_group", 2u32.into())]), "key \"grovemoe.expert_group_scale\" is missing"),
+        // Norms without weights ask for none, and refuse some.
+        (
+            as_architecture("olmo", &[("attention.layer_norm_epsilon", 1e-5f32.into())]),
+            "tensor \"output_norm.weight\" has no place in architecture olmo",
+        ),
+        (as_architecture("bitnet", &[]), "tensor \"blk.0.attn_sub_norm.weight\" is missing"),
+    ];
+    for (model, expected) in cases {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+    // What changes behind a number of positions is not computed.
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/models");
+    let hyper = |name: &str| arch::build(&ixc_frontend::open(&golden.join(name)).unwrap()).unwrap().hyper;
+    assert_eq!([hyper("grok.gguf"), hyper("grok-2.gguf")].map(|hyper| hyper.context_length), [512, 384]);
+    assert_eq!(hyper("nanbeige.gguf").rounds, 3);
 }
 
 /// Published files of Gemma 4's small models have keys and values in layers that read those of others: nobody reads them, and nothing else is let through.

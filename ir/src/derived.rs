@@ -65,6 +65,8 @@ pub enum Change {
     Exp,
     /// This number, whatever is stored.
     Number(f32),
+    /// So much more: the weight of a norm that multiplies by `w` and a number that is not 1.
+    Plus(f32),
 }
 
 impl Change {
@@ -76,6 +78,7 @@ impl Change {
             Change::Times([first, second]) => x * first * second,
             Change::Exp => f64::from(x).exp() as f32,
             Change::Number(number) => number,
+            Change::Plus(number) => x + number,
         }
     }
 }

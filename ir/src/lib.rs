@@ -5,6 +5,7 @@
 //! | [`cache`] | keys and values in blocks: their numbers, and how they lie in memory |
 //! | [`derived`] | tensors that are made of the bytes of others when they are read |
 //! | [`drawing`] | graphs as other programs draw them |
+//! | [`erf`] | the error function |
 //! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
@@ -20,6 +21,7 @@
 pub mod cache;
 pub mod derived;
 pub mod drawing;
+pub mod erf;
 pub mod format;
 pub mod graph;
 pub mod kernel;

@@ -31,10 +31,13 @@ pub enum Activation {
     BentSilu,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)^2`.
+    ReluSquared,
 }
 
 words! { Activation {
-    Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu"
+    Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu",
+    ReluSquared "relu_squared"
 } }
 
 /// Of [`Activation::QuickGelu`].
@@ -44,9 +47,12 @@ impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu | Activation::Relu => {
-                false
-            }
+            Activation::Silu
+            | Activation::Gelu
+            | Activation::QuickGelu
+            | Activation::BentSilu
+            | Activation::Relu
+            | Activation::ReluSquared => false,
             Activation::LimitedSilu => true,
         }
     }
@@ -58,7 +64,8 @@ impl Activation {
             | Activation::Gelu
             | Activation::QuickGelu
             | Activation::LimitedSilu
-            | Activation::Relu => false,
+            | Activation::Relu
+            | Activation::ReluSquared => false,
             Activation::BentSilu => true,
         }
     }
@@ -83,6 +90,11 @@ impl Activation {
                 let zero = b.splat_f32(b.ty(x).lanes, 0.0);
                 b.same(Op::Max, &[x, zero])
             }
+            Activation::ReluSquared => {
+                let zero = b.splat_f32(b.ty(x).lanes, 0.0);
+                let x = b.same(Op::Max, &[x, zero]);
+                b.mul(x, x)
+            }
         }
     }
 
@@ -97,6 +109,21 @@ impl Activation {
             Activation::QuickGelu => x / (1.0 + (f64::from(-QUICK) * x).exp()),
             Activation::BentSilu => bend * (x / bend).tanh() / (1.0 + (-x).exp()),
             Activation::Relu => x.max(0.0),
+            Activation::ReluSquared => x.max(0.0).powi(2),
+        }
+    }
+
+    /// How much steeper than its argument it is at most, where that is `x`.
+    fn slope(self, x: f64) -> f64 {
+        match self {
+            Activation::Silu
+            | Activation::Gelu
+            | Activation::QuickGelu
+            | Activation::LimitedSilu
+            | Activation::BentSilu
+            | Activation::Relu => 1.13,
+            // With room for an argument that is a little larger.
+            Activation::ReluSquared => 2.1 * x.max(0.0) + 0.1,
         }
     }
 }
@@ -143,11 +170,11 @@ impl Gate {
         b.mul(gate, up)
     }
 
-    /// The result in f64, and by how much it changes at most with the gate and with the other: all activations are at most 1.13 times
-    /// as steep as their argument.
+    /// The result in f64, and by how much it changes at most with the gate and with the other.
     pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
         let (bends, bend) = (self.act.bends(), f64::from(self.bend()));
+        let slope = self.act.slope(gate);
         let gate = match self.act.limits_result() {
             true => self.act.exact(gate, bend).min(limit),
             false => self.act.exact(if bends { gate } else { gate.min(limit) }, bend),
@@ -157,7 +184,7 @@ impl Gate {
             false => up.clamp(-limit, limit),
         };
         let up = up + self.shift.map_or(0.0, |shift| shift.value().into());
-        (gate * up, 1.13 * up.abs(), gate.abs())
+        (gate * up, slope * up.abs(), gate.abs())
     }
 
     /// For names of kernels: nothing for SwiGLU as it was first.

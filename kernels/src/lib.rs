@@ -4,7 +4,7 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`], [`relu`], [`xielu`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`], [`relu`], [`xielu`], [`clamp`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
@@ -39,6 +39,7 @@ mod bf16_tile;
 mod cache;
 pub mod catalogue;
 mod centre;
+mod clamp;
 mod column_squares;
 mod combine;
 mod compress;
@@ -47,6 +48,7 @@ mod definition;
 mod delta_net;
 mod delta_net_chunks;
 mod embed;
+mod expert_groups;
 mod gated;
 mod gather;
 mod generate;
@@ -155,4 +157,6 @@ registry! {
     heads_sum::HeadsSum,
     relu::Relu,
     xielu::Xielu,
+    clamp::Clamp,
+    expert_groups::ExpertGroups,
 }

@@ -1,5 +1,6 @@
 //! Elementwise functions of rows.
 
+use ixc_ir::erf::erf;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,8 @@ pub enum Elementwise {
     Gelu,
     /// `sqrt(max(|a|, 1e-6))` with the sign of `a`; 0 of 0.
     SignedRoot,
+    /// `a / 2 * (1 + erf(a / sqrt(2)))`.
+    GeluErf,
 }
 
 /// What [`Elementwise::SignedRoot`] takes for numbers nearer to 0.
@@ -39,7 +42,7 @@ const LEAST_ROOTED: f32 = 1e-6;
 words! {
     Elementwise {
         Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid", ReluSquared "relu_squared", Softplus "softplus", Gelu "gelu",
-        SignedRoot "signed_root"
+        SignedRoot "signed_root", GeluErf "gelu_erf"
     }
 }
 
@@ -53,6 +56,7 @@ impl Elementwise {
             | Elementwise::ReluSquared
             | Elementwise::Softplus
             | Elementwise::Gelu
+            | Elementwise::GeluErf
             | Elementwise::SignedRoot => false,
         }
     }
@@ -78,6 +82,7 @@ const ROWS: &[Row] = &[
     row("relu_squared", 1, "map function=relu_squared n=1856"),
     row("softplus", 1, "map function=softplus n=4096"),
     row("gelu", 1, "map function=gelu n=10240"),
+    row("gelu_erf", 1, "map function=gelu_erf n=18176"),
     row("signed_root", 1, "map function=signed_root n=4"),
 ];
 
@@ -118,6 +123,7 @@ impl Definition for Map {
                 Elementwise::Sigmoid => math::sigmoid(b, v),
                 Elementwise::Softplus => math::softplus(b, v),
                 Elementwise::Gelu => math::gelu(b, v),
+                Elementwise::GeluErf => math::gelu_erf(b, v),
                 Elementwise::SignedRoot => {
                     let (ints, floats) = (Type::i32(lanes), Type::f32(lanes));
                     let (zero, least) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, LEAST_ROOTED));
@@ -159,6 +165,7 @@ impl Definition for Map {
                 Elementwise::Softplus => a[i].max(0.0) + (-a[i].abs()).exp().ln_1p(),
                 Elementwise::SignedRoot if a[i] == 0.0 => 0.0,
                 Elementwise::SignedRoot => a[i].abs().max(LEAST_ROOTED.into()).sqrt().copysign(a[i]),
+                Elementwise::GeluErf => a[i] / 2.0 * (1.0 + erf(a[i] / std::f64::consts::SQRT_2)),
                 Elementwise::Gelu => {
                     let t = (2.0 / std::f64::consts::PI).sqrt() * (a[i] + 0.044715 * a[i].powi(3));
                     a[i] / 2.0 * (1.0 + t.tanh())

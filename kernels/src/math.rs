@@ -117,6 +117,44 @@ pub fn gelu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.mul(x, share)
 }
 
+/// `ln(erfc(z) / t) + z^2` as a polynomial of `t = 1 / (1 + z / 2)`, for z of 0 and more, within 1.2e-7 (Press et al., "Numerical Recipes", `erfcc`), the highest power first.
+const ERFC: [f32; 10] = [
+    0.170_872_77,
+    -0.822_152_23,
+    1.488_515_87,
+    -1.135_203_98,
+    0.278_868_07,
+    -0.186_288_06,
+    0.096_784_18,
+    0.374_091_96,
+    1.000_023_68,
+    -1.265_512_23,
+];
+
+/// `x / 2 * (1 + erf(x / sqrt(2)))`, as `max(x, 0) - |x| / 2 * erfc(|x| / sqrt(2))`: nothing cancels on either side of 0.
+pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
+    let lanes = b.ty(x).lanes;
+    let [zero, half, one] = [0.0, 0.5, 1.0].map(|x| b.splat_f32(lanes, x));
+    let root = b.splat_f32(lanes, std::f32::consts::FRAC_1_SQRT_2);
+    let magnitude = abs(b, x);
+    let z = b.mul(magnitude, root);
+    let denominator = b.fma(z, half, one);
+    let t = b.same(Op::Div, &[one, denominator]);
+    let mut exponent = b.splat_f32(lanes, ERFC[0]);
+    for c in &ERFC[1..] {
+        let c = b.splat_f32(lanes, *c);
+        exponent = b.fma(exponent, t, c);
+    }
+    let negative = b.sub(zero, z);
+    let exponent = b.fma(negative, z, exponent);
+    let power = exp(b, exponent);
+    let tail = b.mul(t, power);
+    let share = b.mul(magnitude, half);
+    let tail = b.mul(share, tail);
+    let positive = b.same(Op::Max, &[x, zero]);
+    b.sub(positive, tail)
+}
+
 /// Where [`TANH`] ends (Cephes' `tanhf`): below it `1 - 2 / (e^2t + 1)` cancels.
 const TANH_NEAR: f32 = 0.625;
 /// `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], within 1.3e-7 of it (Cephes' `tanhf`).

@@ -277,6 +277,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::AttentionEntries
         | OpKind::RouteListed
         | OpKind::RouteGiven
+        | OpKind::ExpertGroups
         | OpKind::StreamWeights
         | OpKind::StreamInput
         | OpKind::StreamMix

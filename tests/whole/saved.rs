@@ -42,10 +42,11 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state: attention to all positions, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries;
+/// Models of each kind of state: attention to all positions, several times in a layer, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries;
 /// delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant decays, short convolutions, rows by the last tokens.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "granite",
+    "nanbeige",
     "gemma2",
     "gpt-oss",
     "llama4",

@@ -8,7 +8,7 @@ use ixc_ir::plan::{
     ArenaBuffer, Arg, Bands, BufferId, KernelId, Output, Plan, RopeTable, RowCount, Source, Split, Step, Task, Variant,
 };
 use ixc_kernels::signature::BindError;
-use ixc_kernels::{AddBias, Gated, KernelSpec, Map, Relu, Scale, Softcap, Xielu};
+use ixc_kernels::{AddBias, Clamp, Gated, KernelSpec, Map, Relu, Scale, Softcap, Xielu};
 use ixc_passes::draft::{Draft, Resource, What, Work, fit, row_bytes};
 use ixc_passes::error::{PassError, ScheduleError};
 use ixc_passes::pass::Context;
@@ -189,6 +189,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::Gated(spec) => self.elementwise(whole, spec.n, |n| Gated { n, ..*spec }.into()),
             KernelSpec::Scale(spec) => self.elementwise(whole, spec.n, |n| Scale { n, ..*spec }.into()),
             KernelSpec::Relu(spec) => self.elementwise(whole, spec.n, |n| Relu { n, ..*spec }.into()),
+            KernelSpec::Clamp(spec) => self.elementwise(whole, spec.n, |n| Clamp { n, ..*spec }.into()),
             KernelSpec::Xielu(spec) => self.elementwise(whole, spec.n, |n| Xielu { n, ..*spec }.into()),
             KernelSpec::Softcap(spec) => self.elementwise(whole, spec.n, |n| Softcap { n, ..*spec }.into()),
             // A bias of heads, as a norm of them, has columns already.
@@ -224,6 +225,7 @@ impl<'a> Cutting<'a> {
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)
             | KernelSpec::Route(_)
+            | KernelSpec::ExpertGroups(_)
             | KernelSpec::Softmax(_)
             | KernelSpec::Pack(_)
             | KernelSpec::SumSquares(_)

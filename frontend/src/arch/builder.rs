@@ -18,8 +18,8 @@ use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
 use super::hyper::{
-    Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, KEPT_EVERY, LayerInputs, Mla, Ngrams, Rope, Ssm,
-    Streams, Xielu,
+    Adjugate, Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, KEPT_EVERY, LayerInputs, Mla, Ngrams, Rope,
+    Ssm, Streams, Xielu,
 };
 use crate::gguf::{Gguf, Tensor};
 
@@ -61,6 +61,8 @@ pub(super) struct Builder<'a> {
     routed_scales: HashSet<String>,
     /// The token of each layer's keys and values, behind what was done with them last.
     caches: HashMap<usize, ValueId>,
+    /// Which time the layers are built, from 0.
+    round: usize,
     /// The same of entries beside them.
     entries: HashMap<usize, ValueId>,
 }
@@ -90,6 +92,7 @@ impl<'a> Builder<'a> {
             used: HashSet::new(),
             routed_scales: HashSet::new(),
             caches: HashMap::new(),
+            round: 0,
             entries: HashMap::new(),
         }
     }
@@ -307,20 +310,26 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Norm of the residual stream, with the weight `name`: of RMS, or a layer norm, whose bias is beside the weight where the file has one.
+    /// Norm of the residual stream, with the weight `name`, where the model's norms have some: of RMS, or a layer norm, whose bias is beside the weight where the
+    /// file has one.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
-        // Files of Falcon-H1 have `ffn_norm` without `.weight`.
-        let bare = name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name));
-        let name = bare.unwrap_or(name);
+        let name = self.as_written(name);
         let (width, layer_norms) = (self.hyper.embedding_length, self.hyper.layer_norms);
-        let weight = self.vector(name, width)?;
+        let weight = if self.hyper.weighted_norms { Some(self.vector(name, width)?) } else { None };
         let x = if layer_norms { self.centre(x)? } else { x };
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps / self.hyper.scales.residual.powi(2));
         let y = self.typed(y)?;
         match layer_norms {
-            true => self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width),
-            false => Ok(y),
+            true if self.hyper.weighted_norms => {
+                self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width)
+            }
+            true | false => Ok(y),
         }
+    }
+
+    /// The name of a norm's weight as the file has it: those of Falcon-H1 have `ffn_norm` without `.weight`, those of PLaMo 3 norms behind blocks.
+    fn as_written<'n>(&self, name: &'n str) -> &'n str {
+        name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name)).unwrap_or(name)
     }
 
     /// Norm of heads of `d` elements, each with a weight of its own, as the stream's but without a bias.
@@ -411,6 +420,15 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
+    /// Elements, cut off to stay within a limit; as they are where that is 0.
+    pub fn clamp(&mut self, x: ValueId, limit: f64) -> Result<ValueId, ArchError> {
+        if limit == 0.0 {
+            return Ok(x);
+        }
+        let y = self.graph.unary(Unary::Clamp, x, vec![Attr::rounded(limit)]);
+        self.typed(y)
+    }
+
     /// RMS norm along the last dimension, of length `len`, with the weight `name`.
     pub fn rms_norm(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         self.rms_norm_of(x, name, len, self.hyper.norm_eps)
@@ -418,7 +436,7 @@ impl<'a> Builder<'a> {
 
     /// As [`Builder::rms_norm`], with another number added to the mean square.
     pub fn rms_norm_of(&mut self, x: ValueId, name: &str, len: u64, eps: f64) -> Result<ValueId, ArchError> {
-        let weight = self.vector(name, len)?;
+        let weight = self.vector(self.as_written(name), len)?;
         let y = self.graph.rms_norm(x, weight, eps);
         self.typed(y)
     }
@@ -650,10 +668,21 @@ impl<'a> Builder<'a> {
         self.typed(weight).map(Some)
     }
 
+    /// Builds the layers another time: those that follow have keys and values of their own.
+    pub fn next_round(&mut self) {
+        self.round += 1;
+    }
+
+    /// The number of a layer's keys and values.
+    fn cache(&self, layer: usize) -> usize {
+        self.round * self.hyper.layers.len() + layer
+    }
+
     /// Appends `k` and `v` to the state of `layer`; both `[T, heads, d]`.
     pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
         let facts = &self.hyper.layers[layer];
-        let state = State::paged(&format!("kv.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
+        let cache = self.cache(layer);
+        let state = State::paged(&format!("kv.{cache}"), facts.kv_heads, facts.key_length, facts.value_length);
         let state = State { window: facts.window, chunked: facts.chunked, ..state };
         let state = self.graph.state(state);
         let state = self.typed(state)?;
@@ -661,7 +690,7 @@ impl<'a> Builder<'a> {
         let kv = self.typed(kv)?;
         let kv = self.graph.kv_append(kv, k, v, self.step.pos);
         let kv = self.typed(kv)?;
-        self.caches.insert(layer, kv);
+        self.caches.insert(cache, kv);
         Ok(())
     }
 
@@ -679,7 +708,7 @@ impl<'a> Builder<'a> {
         chosen: Option<ValueId>,
     ) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
-        let (scale, heads, of) = (facts.attention_scale, facts.heads, facts.shares.unwrap_or(layer));
+        let (scale, heads, of) = (facts.attention_scale, facts.heads, self.cache(facts.shares.unwrap_or(layer)));
         let kv =
             *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
         let sinks = match sinks {
@@ -797,6 +826,18 @@ impl<'a> Builder<'a> {
         let Streams { count, rank, .. } = self.streams()?;
         let key = format!("{}.hyper_connection.low_rank", self.architecture);
         Ok((count, rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?))
+    }
+
+    /// Small experts that groups of experts share, which the file must have.
+    pub fn adjugate(&self) -> Result<Adjugate, ArchError> {
+        let key = format!("{}.experts_per_group", self.architecture);
+        self.hyper.adjugate.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// The groups of so many experts that these ids are of.
+    pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, ArchError> {
+        let groups = self.graph.expert_groups(ids, size);
+        self.typed(groups)
     }
 
     /// The streams of which layers compute with one, which the file must have.

@@ -89,6 +89,8 @@ pub(super) struct Style {
     pub keys_as_values: bool,
     /// What weights the result of attention.
     pub output_gate: OutputGate,
+    /// Whether what attention gives goes through an RMS norm before its matrix, and gated values before theirs.
+    pub inner_norms: bool,
     /// Whether attention and the feed-forward network stand behind a norm each.
     pub pre_norms: bool,
     /// Whether the feed-forward network takes what attention takes, beside it, where there is no norm of its own.
@@ -131,6 +133,7 @@ impl Style {
         value_norm: false,
         keys_as_values: false,
         output_gate: OutputGate::None,
+        inner_norms: false,
         pre_norms: true,
         parallel: false,
         ffn_norm: "ffn_norm",
@@ -165,7 +168,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     }
     for layer in b.layers() {
         if style.parallel && !b.has(&format!("blk.{layer}.{}.weight", style.ffn_norm)) {
-            x = beside(b, layer, x, style)?;
+            x = beside(b, layer, x, ["attn_norm"; 2], style)?;
             continue;
         }
         x = attention(b, layer, x, style)?;
@@ -174,10 +177,18 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     b.logits(x)
 }
 
-/// Attention and the feed-forward network beside it, behind one norm.
-fn beside(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
-    let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+/// Attention and the feed-forward network beside it, behind these norms, or behind one.
+pub(super) fn beside(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    norms: [&str; 2],
+    style: &Style,
+) -> Result<ValueId, ArchError> {
+    let [own, other] = norms.map(|norm| format!("blk.{layer}.{norm}.weight"));
+    let h = b.norm(x, &own)?;
     let y = attention_of(b, layer, h, style)?;
+    let h = if own == other { h } else { b.norm(x, &other)? };
     let x = b.add(y, x)?;
     feed_forward_of(b, layer, x, h, style)
 }
@@ -291,6 +302,9 @@ pub(super) fn attention_to(
     if let OutputGate::Own(function) = style.output_gate {
         y = gated_output(b, layer, h, (y, facts.value_length), function)?;
     }
+    if style.inner_norms {
+        y = b.rms_norm(y, &name("attn_sub_norm.weight"), facts.heads * facts.value_length)?;
+    }
     b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)
 }
 
@@ -335,10 +349,11 @@ fn projections(
     style: &Style,
 ) -> Result<(ValueId, Option<[ValueId; 2]>), ArchError> {
     let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
-    let ([q, k, v], bias) = (widths, style.bias);
+    let ([q, k, v], bias, limit) = (widths, style.bias, b.hyper.scales.clamp);
     let shares = b.hyper.layers[layer].shares.is_some();
     let (q, mut kv) = if b.has(&name("attn_qkv.weight")) {
         let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
+        let all = b.clamp(all, limit)?;
         let q_rows = b.slice(all, 0, q)?;
         if shares {
             return Ok((q_rows, None));
@@ -346,6 +361,7 @@ fn projections(
         (q_rows, Some([b.slice(all, q, k)?, b.slice(all, q + k, v)?]))
     } else {
         let q = b.linear(h, &name("attn_q"), width, q, bias)?;
+        let q = b.clamp(q, limit)?;
         if shares {
             // Checkpoints have the matrices of all layers, read or not, and converters keep them.
             let head = b.hyper.layers[layer].key_length;
@@ -355,9 +371,13 @@ fn projections(
             return Ok((q, None));
         }
         let k = b.linear(h, &name("attn_k"), width, k, bias)?;
+        let k = b.clamp(k, limit)?;
         let v = match style.keys_as_values && !b.has(&name("attn_v.weight")) {
             true => k,
-            false => b.linear(h, &name("attn_v"), width, v, bias)?,
+            false => {
+                let v = b.linear(h, &name("attn_v"), width, v, bias)?;
+                b.clamp(v, limit)?
+            }
         };
         (q, Some([k, v]))
     };
@@ -446,7 +466,10 @@ pub(super) fn network(
         let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
         (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
     };
-    let y = b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.shared))?;
+    let mut y = b.gated(gate, up, &limited(b, style, b.hyper.layers[layer].limits.shared))?;
+    if style.inner_norms {
+        y = b.rms_norm(y, &name("ffn_sub_norm.weight"), inner)?;
+    }
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
@@ -462,7 +485,10 @@ pub(super) fn experts(
     let width = b.hyper.embedding_length;
     let halved = style.halved && of.shared > 0;
     let of = &Experts { scale: if halved { of.scale / 2.0 } else { of.scale }, ..of.clone() };
-    let logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
+    let mut logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
+    if b.hyper.scales.router_softcap != 0.0 {
+        logits = b.softcap(logits, b.hyper.scales.router_softcap)?;
+    }
     let (ids, weights) = b.route(layer, logits, of)?;
     let mut shared = if of.shared > 0 { Some(shared_expert(b, layer, h, of.shared, style)?) } else { None };
     if let (Some(shared), Some(x)) = (&mut shared, x) {

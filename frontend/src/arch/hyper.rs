@@ -4,6 +4,7 @@
 //! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
 //! unless they hold the value that changes nothing.
 
+mod adjugate;
 mod alternating;
 mod compressed;
 mod experts;
@@ -17,6 +18,7 @@ mod xielu;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
 
+pub use adjugate::Adjugate;
 pub use alternating::Alternating;
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::{Compressed, EntryIndex};
@@ -36,6 +38,8 @@ use crate::gguf::{Gguf, GgufError, Made, StringArray, Value};
 const MAX_WIDTH: u64 = 1 << 24;
 /// Most heads, experts and layers.
 const MAX_COUNT: u64 = 1 << 16;
+/// Most layers that follow each other where each does so several times: no tensors speak for them. (As many as llama.cpp has.)
+const MAX_ROUNDED: u64 = 512;
 /// Most streams of a residual, and most iterations of what balances the matrix that mixes them.
 const MAX_STREAMS: u64 = 1 << 8;
 const MAX_ITERATIONS: u64 = 1 << 10;
@@ -57,6 +61,14 @@ pub struct Hyper {
     pub norm_eps: f64,
     /// Whether norms take the mean away first (layer norms), and have biases where files have them.
     pub layer_norms: bool,
+    /// Whether norms have weights.
+    pub weighted_norms: bool,
+    /// Whether the file says that attention and the network stand beside each other; where it says nothing, they do.
+    pub parallel: bool,
+    /// How often the layers follow each other, each time with keys and values of their own.
+    pub rounds: u64,
+    /// Whether the last norm stands between these, too.
+    pub normed_rounds: bool,
     /// Rotary embedding.
     pub rope: Rope,
     /// Whether layers have it at all: the files of some models switch it off.
@@ -71,6 +83,8 @@ pub struct Hyper {
     pub scales: Scales,
     /// Streams that the residual is, where it is more than one.
     pub streams: Option<Streams>,
+    /// Small experts that groups of experts share, where they do.
+    pub adjugate: Option<Adjugate>,
     /// Streams of which a layer computes with one, where the residual is such.
     pub alternating: Option<Alternating>,
     /// Layers between two streams that rows keep to attend to (attention residuals), where they do.
@@ -122,6 +136,10 @@ pub struct Scales {
     pub softcap: f64,
     /// The same of scores of attention.
     pub attention_softcap: f64,
+    /// The same of logits of routers.
+    pub router_softcap: f64,
+    /// What queries, keys and values are cut off to stay within; 0 where they are not.
+    pub clamp: f64,
     /// On what attention gives.
     pub value: f64,
     /// On the normalised input of a block, where that is what it adds to.
@@ -136,6 +154,8 @@ impl Scales {
         logit: 1.0,
         softcap: 0.0,
         attention_softcap: 0.0,
+        router_softcap: 0.0,
+        clamp: 0.0,
         value: 1.0,
         normed: 1.0,
     };
@@ -338,11 +358,16 @@ impl Rope {
     }
 }
 
+/// Of a file that says so: how often its layers follow each other.
+const ROUNDS: &str = "num_loops";
+
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 14] = [
+const NEUTRAL: [(&str, &[f64]); 16] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
+    ("router_logit_softcapping", &[0.0]),
+    (ROUNDS, &[0.0, 1.0]),
     ("embedding_scale", &[0.0, 1.0]),
     ("residual_scale", &[0.0, 1.0]),
     ("logit_scale", &[0.0, 1.0]),
@@ -379,6 +404,10 @@ pub(super) struct Defaults {
     pub temperature: Temperature,
     /// Whether the ramp of YaRN begins and ends at whole pairs.
     pub truncated_yarn: bool,
+    /// Whether RoPE is not scaled, though files say that it is.
+    pub unscaled: bool,
+    /// The key of a number of positions behind which layers do what no graph here does: the context is cut to it.
+    pub context_of: Option<&'static str>,
     /// What scales the stream and logits where files have no keys.
     pub scales: fn(&Widths) -> Scales,
     /// Whether `logit_scale` multiplies logits; it divides them otherwise.
@@ -428,6 +457,8 @@ pub(super) enum Norms {
     Rms,
     /// Layer norms.
     Layer,
+    /// Layer norms without weights.
+    Bare,
     /// Layer norms in files that say `attention.layer_norm_epsilon` and no `attention.layer_norm_rms_epsilon`.
     ByKey,
 }
@@ -562,6 +593,8 @@ impl Defaults {
         norms: Norms::Rms,
         temperature: Temperature::None,
         truncated_yarn: true,
+        unscaled: false,
+        context_of: None,
         scales: |_| Scales::NONE,
         logits_multiplied: false,
         windows: None,
@@ -616,6 +649,17 @@ impl Hyper {
             tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
             context_length = window;
         }
+        if let Some(key) = defaults.context_of {
+            let most = keys.optional(key, 0, MAX_CONTEXT)?.filter(|&most| most > 0).unwrap_or(context_length);
+            if most < context_length {
+                tracing::warn!(
+                    most,
+                    context_length,
+                    "what changes behind {key} is not computed: the context is cut to it"
+                );
+                context_length = most;
+            }
+        }
         if let Some(chosen) = indexer::all_blocks(&keys)?.filter(|&chosen| chosen < context_length) {
             tracing::warn!(
                 chosen,
@@ -636,7 +680,7 @@ impl Hyper {
         let [has_own, has_other] = [&own, &other].map(|key| keys.metadata.get(key).is_some());
         let layer_norms = match defaults.norms {
             Norms::Rms => false,
-            Norms::Layer => true,
+            Norms::Layer | Norms::Bare => true,
             Norms::ByKey => !has_own,
         };
         let takes_other = match layer_norms {
@@ -742,6 +786,13 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             layer_norms,
+            weighted_norms: defaults.norms != Norms::Bare,
+            parallel: keys.metadata.read_or(&keys.name("use_parallel_residual"), true)?,
+            rounds: match defaults.reads.contains(&ROUNDS) {
+                true => keys.optional(ROUNDS, 0, (MAX_ROUNDED / layers.len() as u64).max(1))?.unwrap_or(1).max(1),
+                false => 1,
+            },
+            normed_rounds: !keys.metadata.read_or(&keys.name("skip_loop_final_norm"), false)?,
             temperature: temperature(&keys, &rope)?,
             rope,
             roped,
@@ -749,6 +800,7 @@ impl Hyper {
             local_rope,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
+            adjugate: Adjugate::read(&keys)?,
             alternating: Alternating::read(&keys)?,
             kept_every: match defaults.reads.contains(&KEPT_EVERY) {
                 true => keys.optional(KEPT_EVERY, 1, MAX_COUNT)?,
@@ -902,6 +954,8 @@ impl Scales {
             logit: if multiplied { 1.0 / logit } else { logit },
             softcap: cap("final_logit_softcapping", usual.softcap)?,
             attention_softcap: cap("attn_logit_softcapping", usual.attention_softcap)?,
+            router_softcap: cap("router_logit_softcapping", usual.router_softcap)?,
+            clamp: cap("attention.clamp_kqv", usual.clamp)?,
             value: factor("attention.value_scale", usual.value)?,
         })
     }
@@ -950,7 +1004,11 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
             ["attention.key_length_swa", "attention.value_length_swa"].map(|key| keys.optional(key, 1, MAX_WIDTH));
         local = [key_length?.or(full[0]), value_length?.or(full[1])];
     }
-    let scale = keys.float("attention.scale", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    // Grok's files call it otherwise.
+    let [scale, other] = ["attention.scale", "attention.output_scale"]
+        .map(|key| keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"));
+    let (scale, other) = (scale?, other?);
+    let scale = if scale == 0.0 { other } else { scale };
     let scale = if scale == 0.0 { keys.defaults.attention_scale } else { scale };
     let experts = experts(keys, count)?;
     let least = u64::from(experts.is_none() && !keys.defaults.parts.lack_both());

@@ -38,12 +38,15 @@ mod axk1;
 mod bailingmoe;
 mod bailingmoe2;
 mod bailingmoe3;
+mod bitnet;
+mod bitnet_b1_58;
 mod builder;
 mod chatglm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
 mod cwm;
+mod dbrx;
 mod deci;
 mod decoder;
 mod deepseek;
@@ -59,6 +62,7 @@ mod error;
 mod exaone;
 mod exaone4;
 mod exaone_moe;
+mod falcon;
 mod falcon_h1;
 mod flint;
 mod gemma;
@@ -72,10 +76,13 @@ mod glm5_next;
 mod glm_dsa;
 mod gpt2;
 mod gpt_oss;
+mod gptneox;
 mod granite;
 mod granite_swa;
 mod granitehybrid;
 mod granitemoe;
+mod grok;
+mod grovemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
@@ -111,9 +118,11 @@ mod mistral3;
 mod mistral4;
 mod mla;
 mod muse_glimmer;
+mod nanbeige;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod olmo;
 mod olmo2;
 mod olmoe;
 mod orion;
@@ -121,6 +130,8 @@ mod pangu_embed;
 mod phi2;
 mod phi3;
 mod phimoe;
+mod plamo;
+mod plamo3;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -153,8 +164,8 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope, Scales,
-    Ssm, Streams, Xielu,
+    Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope,
+    Scales, Ssm, Streams, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -274,6 +285,17 @@ pub static ARCHITECTURES: &[Architecture] = &[
     smallthinker::ARCHITECTURE,
     arctic::ARCHITECTURE,
     axk1::ARCHITECTURE,
+    grok::ARCHITECTURE,
+    dbrx::ARCHITECTURE,
+    olmo::ARCHITECTURE,
+    grovemoe::ARCHITECTURE,
+    nanbeige::ARCHITECTURE,
+    gptneox::ARCHITECTURE,
+    falcon::ARCHITECTURE,
+    plamo::ARCHITECTURE,
+    plamo3::ARCHITECTURE,
+    bitnet::ARCHITECTURE,
+    bitnet_b1_58::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -16,21 +16,28 @@ const COUNTS: [(&str, &[&str]); 9] = [
     ("block_count", &LAYERS),
     (
         "context_length",
-        &["max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "seq_length"],
+        &[
+            "max_position_embeddings",
+            "n_positions",
+            "max_sequence_length",
+            "model_max_length",
+            "seq_length",
+            "max_seq_len",
+        ],
     ),
     ("embedding_length", &WIDTH),
     ("attention.head_count", &HEADS),
-    ("attention.head_count_kv", &["num_key_value_heads", HEADS[0], HEADS[1]]),
+    ("attention.head_count_kv", &["num_key_value_heads", HEADS[0], HEADS[1], HEADS[2]]),
     ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
     ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
     ("expert_group_count", &["n_group"]),
     ("expert_group_used_count", &["topk_group"]),
 ];
 /// What configurations call their number of layers.
-const LAYERS: [&str; 3] = ["num_hidden_layers", "n_layer", "num_layers"];
+const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"];
 /// And the width of their residual stream, and their query heads.
-const WIDTH: [&str; 2] = ["hidden_size", "n_embd"];
-const HEADS: [&str; 2] = ["num_attention_heads", "n_head"];
+const WIDTH: [&str; 3] = ["hidden_size", "n_embd", "d_model"];
+const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
 /// Most layers, of each of which some keys have an element.
 const MAX_LAYERS: u32 = 1 << 16;
 /// Longest head whose frequencies are divided.
@@ -488,13 +495,18 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     Ok(Sizes {
         layers: keys.number_of("block_count").unwrap_or(0),
         layer_kv_heads: 0,
-        experts: count(&[
+        experts_of_group: keys.number_of("experts_per_group").unwrap_or(0),
+        experts: match count(&[
             "num_local_experts",
             "num_experts",
             "n_routed_experts",
             "moe_num_experts",
             "moe_num_primary_experts",
-        ])?,
+        ])? {
+            // Where that is said elsewhere.
+            0 => keys.number_of("expert_count").unwrap_or(0),
+            count => count,
+        },
         heads,
         kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
         head_dim: head_dim(config)?,

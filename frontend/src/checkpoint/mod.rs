@@ -325,7 +325,7 @@ fn made(
 /// are the nearest bf16.
 fn format(name: &str, rank: usize, element: Element, change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
-        || matches!(change, Change::PlusOne | Change::MinusExp | Change::Exp)
+        || matches!(change, Change::PlusOne | Change::Plus(_) | Change::MinusExp | Change::Exp)
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || single.iter().any(|end| name.ends_with(end));

@@ -1,6 +1,6 @@
 //! Names of Hugging Face's tensors, and which of GGUF's they are.
 //!
-//! A rule names a tensor by a pattern, in which `{L}` is a layer, and `{E}` an expert, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table, `{A}` a stream or `{R}` a
+//! A rule names a tensor by a pattern, in which `{L}` is a layer, and `{E}` an expert, `{G}` a small expert of a group, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table, `{A}` a stream or `{R}` a
 //! machine's part of a matrix, of each of which there is a tensor that are one in GGUF files, and says what is made of it. A name matches with `.weight` or
 //! `.bias` behind the pattern, which the other name then has, too, or as it is. The first rule that matches counts: those of a model, then [`SHARED`].
 
@@ -12,6 +12,8 @@ use ixc_ir::derived::Change;
 pub(super) struct Sizes {
     pub layers: u64,
     pub experts: u64,
+    /// Experts of a group that shares a small one.
+    pub experts_of_group: u64,
     pub heads: u64,
     pub kv_heads: u64,
     /// Key heads of the layer that a tensor is of, as GGUF has them: 0 where it does not attend.
@@ -140,6 +142,31 @@ pub(super) fn skip(_: &Sizes, _: Array) -> Option<Vec<Made>> {
 /// The weight of a norm that multiplies by one more.
 pub(super) fn plus_one(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::PlusOne))
+}
+
+/// The weight of a norm behind attention that multiplies by a fifth more.
+pub(super) fn plus_fifth(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.changed(Change::Plus(1.0 / 5.0)))
+}
+
+/// That of a norm behind a network, which multiplies by `5^-1.5` more.
+pub(super) fn plus_root_of_fifths(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.changed(Change::Plus((1.0 / 5f64.powf(1.5)) as f32)))
+}
+
+/// Queries of heads those of one key of which lie as far apart as there are keys, so that they lie side by side.
+pub(super) fn query_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(together(s, x, 0)?)
+}
+
+/// Columns of what such heads give.
+pub(super) fn output_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(together(s, x, 1)?)
+}
+
+fn together(s: &Sizes, x: Array, dim: usize) -> Option<Array> {
+    let each = s.heads.checked_div(s.layer_kv_heads)?;
+    x.split(dim, &[each, s.layer_kv_heads, s.head_dim])?.swap(dim, dim + 1)?.join(dim)?.join(dim)
 }
 
 /// Rows of heads whose pairs lie half a head apart, so that they lie side by side.
@@ -281,6 +308,35 @@ pub(super) fn grouped(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let turned = |from, len| heads.clone().slice(1, from, len)?.swap(2, 3)?.join(0)?.join(0)?.join(0);
     let values = heads.clone().slice(1, each + 1, 1)?.join(0)?.join(0)?.join(0);
     parts([("q", turned(0, each)), ("k", turned(each, 1)), ("v", values)])
+}
+
+/// The same, pairs of RoPE as they are, one behind the other.
+pub(super) fn by_key_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let each = s.heads.checked_div(s.layer_kv_heads)?;
+    let of_head = each.checked_add(2)?;
+    let length = x.len(0).checked_div(s.layer_kv_heads.checked_mul(of_head)?)?;
+    let heads = x.split(0, &[s.layer_kv_heads, of_head, length])?;
+    if each == 1 {
+        // Biases, too, of which several views make no vector.
+        return one(heads.swap(0, 1)?.join(0)?.join(0)?);
+    }
+    let part = |from, len| heads.clone().slice(1, from, len)?.join(0)?.join(0);
+    Some(vec![Made { part: "", arrays: vec![part(0, each)?, part(each, 1)?, part(each + 1, 1)?] }])
+}
+
+/// Matrices of experts that are one: the rows of each behind those of the one before.
+pub(super) fn of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(rows_of_experts(s, x)?)
+}
+
+/// The same, transposed.
+pub(super) fn transposed_of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(transposed_array(rows_of_experts(s, x)?)?)
+}
+
+fn rows_of_experts(s: &Sizes, x: Array) -> Option<Array> {
+    let rows = x.len(0).checked_div(s.experts)?;
+    x.split(0, &[s.experts, rows])
 }
 
 /// Times a factor of the model, or two.
@@ -523,7 +579,13 @@ struct Several {
     stacked: bool,
 }
 
-const SEVERAL: [Several; 6] = [
+const SEVERAL: [Several; 7] = [
+    Several {
+        place: "{G}",
+        word: "group's expert",
+        count: |sizes| sizes.experts.checked_div(sizes.experts_of_group),
+        stacked: true,
+    },
     Several { place: "{E}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true },
     Several { place: "{Q}", word: "head", count: |sizes| Some(sizes.heads), stacked: true },
     Several { place: "{K}", word: "key head", count: |sizes| Some(sizes.kv_heads), stacked: true },

@@ -77,15 +77,20 @@ pub enum Activation {
     BentSilu,
     /// `max(x, 0)`: ReGLU.
     Relu,
+    /// `max(x, 0)^2`.
+    ReluSquared,
 }
 
 impl Activation {
     /// Whether a limit of the gate is one of the function's result and not of its argument.
     pub fn limits_result(self) -> bool {
         match self {
-            Activation::Silu | Activation::Gelu | Activation::QuickGelu | Activation::BentSilu | Activation::Relu => {
-                false
-            }
+            Activation::Silu
+            | Activation::Gelu
+            | Activation::QuickGelu
+            | Activation::BentSilu
+            | Activation::Relu
+            | Activation::ReluSquared => false,
             Activation::LimitedSilu => true,
         }
     }
@@ -97,7 +102,8 @@ impl Activation {
             | Activation::Gelu
             | Activation::QuickGelu
             | Activation::LimitedSilu
-            | Activation::Relu => false,
+            | Activation::Relu
+            | Activation::ReluSquared => false,
             Activation::BentSilu => true,
         }
     }
@@ -143,7 +149,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
-words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu", ReluSquared "relu_squared" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 

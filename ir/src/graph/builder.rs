@@ -440,6 +440,11 @@ impl GraphBuilder {
         self.two(OpKind::RouteGiven, vec![V(ids), V(p)], vec![int(experts)])
     }
 
+    /// `expert.groups`.
+    pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertGroups, vec![V(ids)], vec![int(size)])
+    }
+
     /// `stream.weights`, of `streams` streams.
     pub fn stream_weights(
         &mut self,

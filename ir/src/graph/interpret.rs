@@ -467,6 +467,11 @@ impl<'a> Interpreter<'a> {
                 let dims = vec![dims[0], k];
                 Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
             }
+            OpKind::ExpertGroups => {
+                let size = op.attr("size").int() as i32;
+                let data = ints(value("ids")).iter().map(|id| id.div_euclid(size)).collect();
+                Ok(vec![Value::I32 { dims: self.dims(value("ids")), data }])
+            }
             OpKind::RouteGiven => {
                 let (dims, experts) = (self.dims(value("ids")), op.attr("experts").int().unsigned_abs() as usize);
                 let (mut ids, mut p) = (ints(value("ids")).to_vec(), f32s(self, "p")?.into_owned());

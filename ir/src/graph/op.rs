@@ -10,6 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::erf::erf;
+
 use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
 
 /// What an operand may be.
@@ -298,6 +300,8 @@ macro_rules! graph_ops {
                 Gelu "gelu" {} |x| x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()), "x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), elementwise.";
                 Relu "relu" {from: FLOAT} |x| (x - from.float()).max(0.0), "max(x - from, 0), elementwise.";
                 Xielu "xielu" {alpha_n: FLOAT, alpha_p: FLOAT, beta: FLOAT, eps: FLOAT} |x| if x > 0.0 { x * (alpha_p.float() * x + beta.float()) } else { alpha_n.float() * (x.min(eps.float()).exp_m1() - x) + beta.float() * x }, "alpha_p * x^2 + beta * x above 0, and alpha_n * (exp(min(x, eps)) - 1 - x) + beta * x elsewhere, elementwise (xIELU, arXiv 2411.13010).";
+                Clamp "clamp" {limit: FLOAT} |x| x.max(-limit.float()).min(limit.float()), "min(max(x, -limit), limit), elementwise.";
+                GeluErf "gelu_erf" {} |x| x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2)), "x / 2 * (1 + erf(x / sqrt(2))), elementwise: what `gelu` is near to.";
             }
             // Each takes the token of its state before these, and gives rows and the next token.
             @recurrent {
@@ -330,6 +334,7 @@ macro_rules! graph_ops {
             AttentionEntries "attention.entries" (q: Value, kv: Value, entries: Value, pos: Value, sinks: OptWeight, chosen: OptValue) {scale: FLOAT} -> 3 State, "`attention` of queries f32[T, h, d] over a `paged` state and, in the same softmax, over another of the same shape whose places several positions share: those that are whole at i32[T]: f32[T, h, dv]. With chosen i32[T, n] a row sees those of them alone.";
             RouteListed "route.listed" (logits: Value, ids: Value, table: Weight) {score: SCORE, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The experts that a table has for i32 ids [T], with weights as `route` gives them: ids i32[T, k] and weights f32[T, k] of f32[T, e]. The table [n, k] has i32 in the place of its f32; what is no expert's number is the nearest.";
             RouteGiven "route.given" (ids: Value, p: Value) {experts: INT} -> 2 Pure, "Ids i32[T, k] of so many experts and weights f32[T, k] that came with the rows, as `route` gives them. An id of -1 is nobody's here: it is the first of its row that is not, or 0, with a weight of 0.";
+            ExpertGroups "expert.groups" (ids: Value) {size: INT} -> 1 Pure, "The groups of experts that ids i32[T, k], as `route` gives them, are of: each divided by `size`, a power of two, and rounded down: i32[T, k]. What is read by these are matrices of groups.";
             StreamWeights "stream.weights" (x: Value, scale: Weight, base: Weight) {streams: INT, iterations: INT, eps: FLOAT, magnitude: FLOAT} -> 1 Pure, "What n streams are mixed with (manifold-constrained hyper-connections), of f32[T, n] times scale [1] plus base, or f32[T, (2 + n) * n] whose three parts are times their number of scale [3], plus base: n weights of a block's input, a sigmoid plus eps; n of its output, `magnitude` sigmoids; and a matrix [n, n], the softmax of each row plus eps, of which columns, then `iterations` - 1 times rows and columns, are divided by their sums plus eps. Of f32[T, 2 * n] and scale [2] there is no matrix, and weights of the output are plus eps, too: streams stay apart (independent hyper-connections).";
             StreamInput "stream.input" (x: Value, w: Value) {} -> 1 Pure, "A block's input: the sum of streams f32[T, n, d], each times its number of the first n of f32[T, m], as `stream.weights` gives them: f32[T, d].";
             StreamMix "stream.mix" (x: Value, y: Value, w: Value) {} -> 1 Pure, "Streams f32[T, n, d] behind a block that gave y f32[T, d]: stream k is w[n + k] * y plus the sum over j of w[(2 + j) * n + k] * x[j], for w f32[T, (2 + n) * n] as `stream.weights` gives them, or plus x[k] for w f32[T, 2 * n]: f32[T, n, d].";

@@ -461,6 +461,14 @@ pub fn result_types(
             let dims = [rows.clone(), slots.clone()];
             Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
         }
+        OpKind::ExpertGroups => {
+            let [rows, slots] = rule.i32("ids")?;
+            let size = rule.positive("size")?;
+            if !size.is_power_of_two() || i32::try_from(size).is_err() {
+                return Err(rule.attr("size", "a power of two below 2^31"));
+            }
+            one(Type::i32([rows.clone(), slots.clone()]))
+        }
         OpKind::StreamWeights => {
             let [rows, width] = rule.f32("x")?;
             let n = rule.positive("streams")?;

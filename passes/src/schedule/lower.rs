@@ -493,6 +493,7 @@ impl<'a> Lowering<'a> {
             }
             OpKind::RouteListed => self.route_listed(op)?,
             OpKind::RouteGiven => self.route_given(op)?,
+            OpKind::ExpertGroups => self.groups_of_experts(op)?,
             OpKind::StreamWeights => self.stream_weights(op)?,
             OpKind::StreamInput => self.stream_input(op)?,
             OpKind::StreamMix => self.stream_mix(op)?,

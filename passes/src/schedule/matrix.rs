@@ -62,6 +62,7 @@ pub(super) fn gate(op: &Op) -> Gate {
         attrs::Activation::Gelu => Activation::Gelu,
         attrs::Activation::QuickGelu => Activation::QuickGelu,
         attrs::Activation::Relu => Activation::Relu,
+        attrs::Activation::ReluSquared => Activation::ReluSquared,
         attrs::Activation::LimitedSilu => Activation::LimitedSilu,
         attrs::Activation::BentSilu => Activation::BentSilu,
     };

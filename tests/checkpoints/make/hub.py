@@ -301,7 +301,126 @@ def maple(config, tensors):
     return config | own | {"rope_parameters": config["rope_parameters"]["sliding_attention"]}, tensors
 
 
+GROK = {
+    "input_layernorm": "rms_norm",
+    "post_attention_layernorm": "rms_norm_1",
+    "pre_moe_layernorm": "rms_norm_2",
+    "post_moe_layernorm": "rms_norm_3",
+    **{f"self_attn.{part}_proj": f"multi_head_attention.{own}" for part, own in zip("qkvo", ["query", "key", "value", "linear"])},
+    "mlp.gate": "router",
+}
+
+
+def one_by_one(stem, names, tensor):
+    """Experts' matrices, one for each of these names."""
+    for expert, both in enumerate(tensor):
+        yield from ((f"{stem}{expert}.{name}.weight", own) for name, own in zip(names, both.chunk(len(names))))
+
+
+def grok(config, tensors):
+    """Grok 1."""
+    own = {
+        "model_type": "grok-1",
+        "architectures": ["Grok1ForCausalLM"],
+        "hidden_size": config["hidden_size"],
+        "intermediate_size": config["moe_intermediate_size"],
+        "num_hidden_layers": config["num_hidden_layers"],
+        "num_attention_heads": config["num_attention_heads"],
+        "num_key_value_heads": config["num_key_value_heads"],
+        "vocab_size": config["vocab_size"],
+        "max_position_embeddings": 512,
+        "rms_norm_eps": config["rms_norm_eps"],
+        "num_local_experts": config["num_local_experts"],
+        "num_experts_per_tok": config["num_experts_per_tok"],
+        "attn_output_multiplier": config["attention_scale"],
+        "attn_logit_softcapping": config["attention_cap"],
+        "router_logit_softcapping": config["router_cap"],
+        "embedding_multiplier_scale": config["embedding_scale"],
+        "output_multiplier_scale": config["logit_scale"],
+        "rope_theta": config["rope_theta"],
+        "tie_word_embeddings": False,
+    }
+    made = {"lm_head.weight": tensors["lm_head.weight"], "transformer.in_out_embed.weight": tensors["model.embed_tokens.weight"], "transformer.rms_norm.weight": tensors["model.norm.weight"]}
+    for name, tensor in tensors.items():
+        _, layer, part = name.partition("model.layers.")
+        if not layer:
+            continue
+        number, part = part.split(".", 1)
+        stem = f"transformer.decoder_layer.{number}."
+        if part.startswith("mlp.experts."):
+            made |= one_by_one(f"{stem}moe.", ["linear", "linear_v"] if "gate_up" in part else ["linear_1"], tensor)
+        else:
+            part, end = part.rsplit(".", 1)
+            made[f"{stem}{GROK[part]}.{end}"] = tensor
+    return own, made
+
+
+def grovemoe(config, tensors):
+    """GroveMoE: small experts that groups share."""
+    made = {}
+    for name, tensor in tensors.items():
+        stem, _, part = name.rpartition("experts.")
+        if part in ("gate_up_proj", "down_proj"):
+            made |= one_by_one(f"{stem}experts.", ["gate_proj", "up_proj"] if part == "gate_up_proj" else ["down_proj"], tensor)
+        else:
+            made[name] = tensor
+    if "num_local_experts" in config:
+        config["num_experts"] = config.pop("num_local_experts")
+    made |= {f"model.layers.{layer}.mlp.expert_bias": torch.zeros(config["num_experts"]) for layer in range(config["num_hidden_layers"])}
+    return config | {"model_type": "grove_moe", "architectures": ["GroveMoeForCausalLM"]}, made
+
+
+def plamo(config, tensors):
+    """PLaMo 1: heads that share a key lie apart."""
+    heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["hidden_size"]
+    own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps", "max_position_embeddings"]}
+    own |= {"model_type": "plamo", "architectures": ["PlamoForCausalLM"], "num_key_value_heads": heads, "n_shared_head": heads // kv_heads, "tie_word_embeddings": False}
+    made = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            tensor = tensor.view(kv_heads, heads // kv_heads, -1, width).transpose(0, 1).reshape(width, width)
+        if "o_proj" in name:
+            tensor = tensor.view(width, kv_heads, heads // kv_heads, -1).transpose(1, 2).reshape(width, width)
+        made[name.replace("model.layers.", "model.layers.layers.").replace("input_layernorm", "norm")] = tensor
+    return own, made
+
+
+PLAMO3 = [
+    ("input_layernorm", "pre_mixer_norm", 1.0),
+    ("post_attention_layernorm", "post_mixer_norm", 1.0 / 5),
+    ("pre_mlp_layernorm", "pre_mlp_norm", 1.0),
+    ("post_mlp_layernorm", "post_mlp_norm", 1.0 / 5**1.5),
+    ("self_attn.q_norm", "mixer.q_norm", 1.0),
+    ("self_attn.k_norm", "mixer.k_norm", 1.0),
+    ("self_attn.o_proj", "mixer.o_proj", 0.0),
+    ("model.norm", "model.norm", 1.0),
+]
+
+
+def plamo3(config, tensors):
+    """PLaMo 3: norms multiply by more than their weights."""
+    own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "rope_theta"]}
+    own |= {"model_type": "plamo3", "architectures": ["Plamo3ForCausalLM"], "max_position_embeddings": 512, "tie_word_embeddings": False, "hidden_act": "silu"}
+    own |= {"window_size": max(config["windows"]), "sliding_window_pattern": 3, "rope_local_theta": config["local_theta"]}
+    made = {}
+    for name, tensor in tensors.items():
+        if "self_attn.q_proj" in name:
+            name, tensor = name.replace("self_attn.q_proj", "mixer.qkv_proj"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "self_attn.k_proj" in name or "self_attn.v_proj" in name:
+            continue
+        for part, other, more in PLAMO3:
+            if part in name:
+                name, tensor = name.replace(part, other), tensor - more if more else tensor
+        made[name.replace("model.layers.", "model.layers.layers.")] = tensor
+    return own, made
+
+
 HUB = {
+    "plamo": plamo,
+    "plamo3": plamo3,
+    "grok": grok,
+    "grovemoe": grovemoe,
+    "nanbeige": typed("nanbeige"),
     "maple": maple,
     "pangu-embedded": typed("PanguEmbedded"),
     "xverse": typed("xverse"),

@@ -91,6 +91,10 @@ def as_converter_knows(parameters):
         parameters[key] = [words.get(word, word) for word in parameters[key]]
     if parameters["model_type"] == "gpt2":
         parameters["n_ctx"] = parameters["n_positions"]
+    if parameters["model_type"] == "gpt_neox":
+        parameters["rotary_pct"] = parameters["rope_parameters"]["partial_rotary_factor"]
+    if parameters["model_type"] == "falcon" and not parameters["new_decoder_architecture"] and parameters["multi_query"]:
+        parameters["num_kv_heads"] = 1
     if parameters["model_type"] == "cohere2":
         parameters["rotary_pct"] = 1.0
     if parameters["model_type"] == "nemotron_h":

@@ -4,6 +4,7 @@ Sizes are small and unlike each other, and keep the ratios of real models: sever
 a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,9 @@ from transformers import Jais2Config, Jais2ForCausalLM, MuseGlimmerConfig, MuseG
 from transformers import AXK1Config, AXK1ForCausalLM, CwmConfig, CwmForCausalLM, FlintConfig, FlintForCausalLM
 from transformers import HyperCLOVAXConfig, HyperCLOVAXForCausalLM, Lfm3Config, Lfm3ForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTBigCodeForCausalLM
+from transformers import BitNetConfig, BitNetForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers import DbrxConfig, DbrxForCausalLM, FalconConfig, FalconForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, OlmoConfig, OlmoForCausalLM
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from transformers import DeepseekV32Config, DeepseekV32ForCausalLM, GlmMoeDsaConfig, GlmMoeDsaForCausalLM
@@ -317,20 +321,202 @@ class SparseLayer(torch.nn.Module):
 class SparseForCausalLM(torch.nn.Module):
     """A model that transformers has no class for, by its formula."""
 
+    layer = SparseLayer
+
     def __init__(self, config):
         super().__init__()
         self.config = config
         self.model = torch.nn.Module()
         self.model.embed_tokens = torch.nn.Embedding(config.vocab_size, config.hidden_size)
-        self.model.layers = torch.nn.ModuleList(SparseLayer(config, layer) for layer in range(config.num_hidden_layers))
+        self.model.layers = torch.nn.ModuleList(self.layer(config, layer) for layer in range(config.num_hidden_layers))
         self.model.norm = Norm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def save_pretrained(self, folder):
+        """Its numbers and parameters; the hub's are in `tests/checkpoints/make/hub.py`."""
+        numbers = {key: value for key, value in vars(self.config).items() if not callable(value)}
+        (Path(folder)).mkdir(exist_ok=True)
+        (Path(folder) / "config.json").write_text(json.dumps(numbers))
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, Path(folder) / "model.safetensors", {"format": "pt"})
 
     def forward(self, input_ids):
         x = self.model.embed_tokens(input_ids[0])
         for layer in self.model.layers:
             x = layer(x)
         return SimpleNamespace(logits=self.lm_head(self.model.norm(x))[None])
+
+
+def capped(x, cap):
+    return cap * (x / cap).tanh() if cap else x
+
+
+class GrokAttention(Attention):
+    """The same with scores that are bent to stay within a cap, and a factor of its own."""
+
+    def forward(self, x):
+        config, count = self.config, x.shape[0]
+        q, k, v = (getattr(self, f"{name}_proj")(x).view(count, -1, config.head_dim) for name in "qkv")
+        q, k = (rotated(part, config.rope_theta, True) for part in (q, k))
+        k, v = (part.repeat_interleave(q.shape[1] // k.shape[1], 1) for part in (k, v))
+        scores = capped(torch.einsum("thd,shd->hts", q, k) * config.attention_scale, config.attention_cap)
+        later = torch.arange(count)[:, None] < torch.arange(count)
+        weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+        return self.o_proj(torch.einsum("hts,shd->thd", weights, v).flatten(1))
+
+
+class GrokExperts(Experts):
+    """Experts whose weights are shares of a softmax over all of them, of logits that are bent to stay within a cap."""
+
+    def forward(self, x, logits):
+        weights, chosen = capped(logits, self.config.router_cap).softmax(-1).topk(self.config.num_experts_per_tok, -1)
+        gate, up = torch.einsum("td,tend->ten", x, self.gate_up_proj[chosen]).chunk(2, -1)
+        rows = torch.einsum("ten,tedn->ted", self.config.activation(gate) * up, self.down_proj[chosen])
+        return (weights[..., None] * rows).sum(1)
+
+
+class GrokLayer(torch.nn.Module):
+    """A layer of Grok: blocks between two norms, and in Grok 2 a dense network beside the experts."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.config = config
+        width = config.hidden_size
+        for name in ("input", "post_attention", "pre_moe", "post_moe"):
+            setattr(self, f"{name}_layernorm", Norm(width, config.rms_norm_eps))
+        self.self_attn = GrokAttention(config, layer)
+        self.mlp = torch.nn.Module()
+        self.mlp.gate = torch.nn.Linear(width, config.num_local_experts, bias=False)
+        self.mlp.experts = GrokExperts(config)
+        if config.beside:
+            for part, (to, of) in {"gate": (config.intermediate_size, width), "up": (config.intermediate_size, width), "down": (width, config.intermediate_size)}.items():
+                setattr(self.mlp, f"{part}_proj", torch.nn.Linear(of, to, bias=False))
+
+    def forward(self, x):
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x)))
+        h = self.pre_moe_layernorm(x)
+        y = self.mlp.experts(h, self.mlp.gate(h))
+        if self.config.beside:
+            y = (self.mlp.down_proj(self.config.activation(self.mlp.gate_proj(h)) * self.mlp.up_proj(h)) + y) / 2**0.5
+        return x + self.post_moe_layernorm(y)
+
+
+class GrokForCausalLM(SparseForCausalLM):
+    layer = GrokLayer
+
+    def forward(self, input_ids):
+        x = self.model.embed_tokens(input_ids[0]) * self.config.embedding_scale
+        for layer in self.model.layers:
+            x = layer(x)
+        return SimpleNamespace(logits=capped(self.lm_head(self.model.norm(x)) * self.config.logit_scale, self.config.logit_cap)[None])
+
+
+class Beside(LlamaDecoderLayer):
+    """A layer whose network takes what attention takes."""
+
+    def forward(self, x, **rest):
+        h = self.input_layernorm(x)
+        return x + self.self_attn(hidden_states=h, **rest)[0] + self.mlp(h)
+
+
+class PlamoForCausalLM(LlamaForCausalLM):
+    """PLaMo 1, which transformers has not."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.__class__, layer.post_attention_layernorm = Beside, torch.nn.Identity()
+
+
+class HeadsNormed(Attention):
+    """The same with norms of heads, and another base of RoPE where there is no window."""
+
+    def __init__(self, config, layer):
+        super().__init__(config, layer)
+        self.q_norm, self.k_norm = (Norm(config.head_dim, config.rms_norm_eps) for _ in range(2))
+
+    def forward(self, x):
+        config, count = self.config, x.shape[0]
+        q, k, v = (getattr(self, f"{name}_proj")(x).view(count, -1, config.head_dim) for name in "qkv")
+        base = config.local_theta if self.window else config.rope_theta
+        q, k = (rotated(norm(part), base, config.neox) for norm, part in ((self.q_norm, q), (self.k_norm, k)))
+        k, v = (part.repeat_interleave(q.shape[1] // k.shape[1], 1) for part in (k, v))
+        back = torch.arange(count)[:, None] - torch.arange(count)
+        scores = torch.einsum("thd,shd->hts", q, k) / config.head_dim**0.5
+        weights = scores.masked_fill((back < 0) | (back >= (self.window or count)), float("-inf")).softmax(-1)
+        return self.o_proj(torch.einsum("hts,shd->thd", weights, v).flatten(1))
+
+
+class Plamo3Layer(torch.nn.Module):
+    """A layer of PLaMo 3: blocks between two norms."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        for name in ("input", "post_attention", "pre_mlp", "post_mlp"):
+            setattr(self, f"{name}_layernorm", Norm(config.hidden_size, config.rms_norm_eps))
+        self.self_attn = HeadsNormed(config, layer)
+        self.mlp = torch.nn.Module()
+        self.mlp.gate_up_proj = torch.nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.mlp.down_proj = torch.nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x):
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x)))
+        gate, up = self.mlp.gate_up_proj(self.pre_mlp_layernorm(x)).chunk(2, -1)
+        return x + self.post_mlp_layernorm(self.mlp.down_proj(torch.nn.functional.silu(gate) * up))
+
+
+class Plamo3ForCausalLM(SparseForCausalLM):
+    layer = Plamo3Layer
+
+
+class NanbeigeForCausalLM(LlamaForCausalLM):
+    """Llama whose layers follow each other several times, with the last norm between (Nanbeige 4.2, which transformers has not)."""
+
+    def forward(self, input_ids):
+        model = self.model
+        x = model.embed_tokens(input_ids)
+        turns = model.rotary_emb(x, torch.arange(input_ids.shape[1])[None])
+        turns = tuple(part.to(x.dtype) for part in turns)
+        later = torch.triu(torch.full((input_ids.shape[1],) * 2, float("-inf"), dtype=x.dtype), 1)[None, None]
+        for round in range(self.config.num_loops):
+            if round and not self.config.skip_loop_final_norm:
+                x = model.norm(x)
+            for layer in model.layers:
+                x = layer(x, attention_mask=later, position_embeddings=turns)
+        return SimpleNamespace(logits=self.lm_head(model.norm(x)))
+
+
+class GroveExperts(torch.nn.Module):
+    """Experts of GroveMoE: in groups that share a small one each, which has the weight of whichever of them was chosen."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        count, width = config.num_experts, config.hidden_size
+        self.gate = torch.nn.Linear(width, count, bias=False)
+        for name, count, inner in [("experts", count, config.moe_intermediate_size), ("chunk_experts", count // 2, config.head_dim)]:
+            experts = torch.nn.Module()
+            experts.gate_up_proj = torch.nn.Parameter(torch.empty(count, 2 * inner, width))
+            experts.down_proj = torch.nn.Parameter(torch.empty(count, width, inner))
+            setattr(self, name, experts)
+
+    def forward(self, x):
+        logits = self.gate(x[0])
+        chosen = logits.sigmoid().topk(self.config.num_experts_per_tok, -1).indices
+        weights = logits.softmax(-1).gather(-1, chosen)
+        weights = (weights / weights.sum(-1, keepdim=True))[..., None]
+        sums = []
+        for experts, ids in [(self.experts, chosen), (self.chunk_experts, chosen // 2)]:
+            gate, up = torch.einsum("td,tend->ten", x[0], experts.gate_up_proj[ids]).chunk(2, -1)
+            rows = torch.einsum("ten,tedn->ted", torch.nn.functional.silu(gate) * up, experts.down_proj[ids])
+            sums.append((weights * rows).sum(1))
+        return (sums[0] + 0.05 * sums[1])[None]
+
+
+class GroveMoeForCausalLM(Qwen3MoeForCausalLM):
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp = GroveExperts(config)
 
 
 class Formula(SimpleNamespace):
@@ -341,6 +527,7 @@ class Formula(SimpleNamespace):
 
 
 FORMULA = dict(
+    model_type="formula",
     vocab_size=64,
     hidden_size=48,
     num_hidden_layers=4,
@@ -381,6 +568,64 @@ def formula_keys(config):
     if any(config.windows):
         keys["attention.sliding_window"] = max(config.windows)
     return keys
+
+
+def grok_keys(config):
+    keys = formula_keys(config) | {
+        "attention.output_scale": config.attention_scale,
+        "attn_logit_softcapping": config.attention_cap,
+        "router_logit_softcapping": config.router_cap,
+        "embedding_scale": config.embedding_scale,
+        "logit_scale": config.logit_scale,
+    }
+    del keys["expert_gating_func"]
+    if not config.beside:
+        del keys["expert_feed_forward_length"]
+        return keys
+    # Grok 2's files say that RoPE is scaled, which it is not.
+    return keys | {
+        "feed_forward_length": config.intermediate_size,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "final_logit_softcapping": config.logit_cap,
+        "attention.temperature_length": 384,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 16.0,
+        "rope.scaling.original_context_length": 32,
+        "rope.scaling.yarn_ext_factor": 1.0,
+        "rope.scaling.yarn_attn_factor": 1.0,
+        "rope.scaling.yarn_beta_fast": 8.0,
+        "rope.scaling.yarn_beta_slow": 1.0,
+    }
+
+
+def grok_tensors(parameters, config):
+    names = [
+        (r"post_attention_layernorm\b", "attn_output_norm"),
+        (r"pre_moe_layernorm\b", "ffn_norm"),
+        (r"post_moe_layernorm\b", "post_ffw_norm" if config.beside else "layer_output_norm"),
+        *(row for row in NAMES if not row[0].startswith("post_attention")),
+    ]
+    return by_names(parameters, config, names, {})
+
+
+def plamo3_keys(config):
+    keys = formula_keys(config) | {"feed_forward_length": config.intermediate_size, "rope.freq_base_swa": config.local_theta}
+    keys |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim, "attention.sliding_window_pattern": 3}
+    return {key: value for key, value in keys.items() if not key.startswith("expert")}
+
+
+def plamo3_tensors(parameters, config):
+    names = [
+        (r"post_attention_layernorm\.weight", "post_attention_norm"),
+        (r"pre_mlp_layernorm\b", "ffn_norm"),
+        (r"post_mlp_layernorm\.weight", "post_ffw_norm"),
+        (r"mlp\.gate_up_proj\b", "ffn_up"),
+        *(row for row in NAMES if not row[0].startswith("post_attention")),
+    ]
+    tensors = by_names(parameters, config, names, {})
+    for layer in range(config.num_hidden_layers):
+        tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate([tensors.pop(f"blk.{layer}.attn_{part}.weight") for part in "qkv"])
+    return tensors
 
 
 def formula_tensors(parameters, config):
@@ -785,7 +1030,7 @@ def plain_keys(config):
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "rope.dimension_count": config.head_dim,
+        "rope.dimension_count": getattr(config, "head_dim", config.hidden_size // config.num_attention_heads),
         "rope.freq_base": config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"],
     }
 
@@ -802,6 +1047,34 @@ def neighbours(data, heads):
 def orion_keys(config):
     keys = plain_keys(config)
     return keys | {"attention.layer_norm_epsilon": keys.pop("attention.layer_norm_rms_epsilon")}
+
+
+def grove_keys(config):
+    keys = plain_keys(config) | {
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_chunk_feed_forward_length": config.head_dim,
+        "experts_per_group": 2,
+        "expert_group_scale": 0.05,
+    }
+    del keys["rope.dimension_count"]
+    return keys
+
+
+def grove_tensors(parameters, config):
+    def small_gate_and_up(data, *_):
+        return dict(zip(("ffn_gate_chexps.weight", "ffn_up_chexps.weight"), np.split(data, 2, axis=1)))
+
+    parts = {"mlp.chunk_experts.gate_up_proj": small_gate_and_up}
+    return by_names(parameters, config, [*NAMES, (r"mlp\.chunk_experts\.down_proj", "ffn_down_chexps.weight")], parts)
+
+
+def bitnet_tensors(parameters, config):
+    names = [*NAMES, (r"self_attn\.attn_sub_norm\b", "attn_sub_norm"), (r"mlp\.ffn_sub_norm\b", "ffn_sub_norm")]
+    return by_names(parameters, config, names, {})
 
 
 def maincoder_tensors(parameters, config):
@@ -1238,6 +1511,40 @@ QWEN4EXP = dict(
     rope_parameters=SECTIONS | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
     bos_token_id=None,
     eos_token_id=5,
+    pad_token_id=None,
+)
+
+GROK = FORMULA | {
+    "neox": True,
+    "activation": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "intermediate_size": 40,
+    "embedding_scale": 6.5,
+    "logit_scale": 0.4,
+    "attention_scale": 0.7,
+    "attention_cap": 3.0,
+    "router_cap": 1.5,
+    "logit_cap": 0.0,
+}
+GPT_NEOX = dict(
+    vocab_size=64,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=160,
+    max_position_embeddings=512,
+    rotary_pct=0.25,
+    tie_word_embeddings=False,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
+FALCON = dict(
+    vocab_size=64,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    bos_token_id=None,
+    eos_token_id=None,
     pad_token_id=None,
 )
 
@@ -2552,6 +2859,66 @@ MODELS = {
         ROUNDED,
         ByHand(lfm3_keys, lfm3_tensors, single=["shortconv.conv"]),
     ),
+    # Of which the first has experts alone, and files the other name of the last norm.
+    "grok": (
+        Formula(**GROK | {"num_hidden_layers": 2}),
+        GrokForCausalLM,
+        ROUNDED,
+        ByHand(grok_keys, grok_tensors, single=["ffn_gate_inp"]),
+    ),
+    "grok-2": (
+        Formula(**GROK | {"num_hidden_layers": 2, "beside": True, "logit_cap": 5.0}),
+        GrokForCausalLM,
+        ROUNDED,
+        ByHand(grok_keys, grok_tensors, single=["ffn_gate_inp"]),
+    ),
+    # A limit that a third of queries, keys and values exceed.
+    "dbrx": (
+        DbrxConfig(
+            vocab_size=64,
+            d_model=64,
+            n_heads=4,
+            n_layers=2,
+            max_seq_len=512,
+            attn_config={"clip_qkv": 0.9, "kv_n_heads": 2, "rope_theta": 10000.0},
+            ffn_config={"ffn_hidden_size": 24, "moe_num_experts": 6, "moe_top_k": 3},
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        ),
+        DbrxForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    "olmo": (OlmoConfig(**SMALL | {"clip_qkv": 0.9}), OlmoForCausalLM, ROUNDED, None),
+    "nanbeige": (
+        LlamaConfig(**SMALL | {"num_hidden_layers": 2, "num_loops": 3, "skip_loop_final_norm": False}),
+        NanbeigeForCausalLM,
+        ROUNDED,
+        renamed("nanbeige", num_loops=3, skip_loop_final_norm=False),
+    ),
+    "grovemoe": (
+        Qwen3MoeConfig(
+            **SMALL | {"head_dim": 16, "hidden_size": 48, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+        ),
+        GroveMoeForCausalLM,
+        ROUNDED,
+        ByHand(grove_keys, grove_tensors, single=["ffn_gate_inp"]),
+    ),
+    "plamo": (LlamaConfig(**SMALL), PlamoForCausalLM, ROUNDED, ByHand(plain_keys, plain_tensors)),
+    # Windows in two layers of three.
+    "plamo3": (
+        Formula(**FORMULA | {"windows": [24, 24, 0, 24], "neox": True, "intermediate_size": 40, "rope_theta": 1000000.0, "local_theta": 10000.0}),
+        Plamo3ForCausalLM,
+        UNNORMED,
+        ByHand(plamo3_keys, plamo3_tensors),
+    ),
+    # Norms behind attention make what it rounds count as much as all that it gives.
+    "bitnet": (BitNetConfig(**SMALL | {"hidden_act": "silu"}), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors)),
+    "bitnet-b1.58": (BitNetConfig(**SMALL), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors, architecture="bitnet-b1.58")),
+    "gptneox": (GPTNeoXConfig(**GPT_NEOX), GPTNeoXForCausalLM, ROUNDED, None),
+    "gptneox-behind": (GPTNeoXConfig(**GPT_NEOX | {"use_parallel_residual": False}), GPTNeoXForCausalLM, UNNORMED, None),
+    # Of 7 billion parameters: one key head, and one norm. Of 40 and of 11: several, and two norms, or one.
+    "falcon": (FalconConfig(**FALCON), FalconForCausalLM, ROUNDED, None),
+    "falcon-two": (FalconConfig(**FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}), FalconForCausalLM, ROUNDED, None),
     "gpt2": (GPT2Config(**GPT2, tie_word_embeddings=False), GPT2LMHeadModel, ROUNDED, None),
     "starcoder": (
         GPTBigCodeConfig(**GPT2, tie_word_embeddings=True, activation_function="gelu_pytorch_tanh", multi_query=True),

@@ -23,6 +23,7 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
     let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
     let (scaling, factor) = match kind {
+        _ if keys.defaults.unscaled => (RopeScaling::None, 1.0),
         "none" => (RopeScaling::None, 1.0),
         "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
         "linear" => (RopeScaling::Linear, factor),

@@ -2,7 +2,10 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, TURNED, plain, plus_one, query_key_value, row, rule, skip, transposed};
+use super::super::names::{
+    Rule, TURNED, by_key_heads, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns,
+    query_key_value, row, rule, skip, transposed,
+};
 use super::{Family, USUAL, base_by_alpha};
 
 pub(super) static ROWS: &[Family] = &[
@@ -118,6 +121,62 @@ pub(super) static ROWS: &[Family] = &[
         single: &["position_embd.weight"],
         defaults: r#"{"n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "layer_norm_epsilon": 1e-5,
             "activation_function": "gelu_pytorch_tanh", "multi_query": true, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gpt_neox"],
+        architecture: "gptneox",
+        keys: |keys| {
+            let parallel = keys.config.flag(&["use_parallel_residual"])?.unwrap_or(true);
+            keys.put("use_parallel_residual", parallel);
+            keys.number("rope.freq_base", &["rotary_emb_base"])?;
+            let share = keys.config.number(&["rotary_pct"])?;
+            keys.rotated_part(share.unwrap_or(0.25))
+        },
+        tensors: &[GPT_NEOX],
+        // Of the others it is told apart: this one is by the error function.
+        activations: &["gelu"],
+        defaults: r#"{"max_position_embeddings": 2048, "layer_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["falcon", "RefinedWebModel", "RefinedWeb"],
+        architecture: "falcon",
+        keys: falcon,
+        tensors: &[FALCON],
+        defaults: r#"{"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5, "alibi": false, "multi_query": true,
+            "new_decoder_architecture": false, "parallel_attn": true, "bias": false, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["plamo"],
+        architecture: "plamo",
+        keys: |keys| {
+            // Configurations count a key head for each query head, which share theirs.
+            let (heads, shared) =
+                (keys.config.require(&["num_attention_heads"])?, keys.config.require(&["n_shared_head"])?);
+            keys.put("attention.head_count_kv", heads.checked_div(shared).unwrap_or(0));
+            Ok(())
+        },
+        tensors: &[PLAMO],
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "n_shared_head": 8}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["plamo3"],
+        architecture: "plamo3",
+        keys: |keys| {
+            let config = keys.config;
+            keys.refuse("rope_scaling_factor", |value| value.as_f64() != Some(1.0), "1")?;
+            if let Some(window) = config.count(&["window_size", "sliding_window"])? {
+                keys.put("attention.sliding_window", window);
+                keys.windows()?;
+                keys.number("rope.freq_base_swa", &["rope_local_theta"])?;
+            }
+            Ok(())
+        },
+        tensors: &[PLAMO_3],
+        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "sliding_window_pattern": 8, "rope_local_theta": 1e4}"#,
         ..USUAL
     },
     Family {
@@ -320,6 +379,63 @@ static GPT_2: &[Rule] = &[
     rule("model.h.{L}.attn.masked_bias", "", skip),
 ];
 
+/// PLaMo 1: heads that share a key lie apart.
+static PLAMO: &[Rule] = &[
+    rule("model.layers.layers.{L}.norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query_in_turns),
+    rule("model.layers.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", plain),
+    rule("model.layers.layers.{L}.self_attn.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.layers.layers.{L}.self_attn.o_proj", "blk.{L}.attn_output", output_in_turns),
+    rule("model.layers.layers.{L}.self_attn.rotary_emb.inv_freq", "", skip),
+    rule("model.layers.layers.{L}.mlp.gate_proj", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.layers.{L}.mlp.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
+];
+
+/// PLaMo 3: weights of norms multiply by more than they are.
+static PLAMO_3: &[Rule] = &[
+    rule("model.norm", "output_norm", plus_one),
+    rule("model.layers.layers.{L}.pre_mixer_norm", "blk.{L}.attn_norm", plus_one),
+    rule("model.layers.layers.{L}.post_mixer_norm.weight", "blk.{L}.post_attention_norm", plus_fifth),
+    rule("model.layers.layers.{L}.pre_mlp_norm", "blk.{L}.ffn_norm", plus_one),
+    rule("model.layers.layers.{L}.post_mlp_norm.weight", "blk.{L}.post_ffw_norm", plus_root_of_fifths),
+    rule("model.layers.layers.{L}.mixer.qkv_proj", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.layers.{L}.mixer.o_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.layers.{L}.mixer.q_norm", "blk.{L}.attn_q_norm", plus_one),
+    rule("model.layers.layers.{L}.mixer.k_norm", "blk.{L}.attn_k_norm", plus_one),
+    rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
+];
+
+/// GPT-NeoX: queries, keys and values in one matrix, head by head.
+static GPT_NEOX: &[Rule] = &[
+    rule("gpt_neox.embed_in", "token_embd", plain),
+    rule("gpt_neox.final_layer_norm", "output_norm", plain),
+    rule("embed_out", "output", plain),
+    rule("gpt_neox.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plain),
+    rule("gpt_neox.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("gpt_neox.layers.{L}.attention.query_key_value", "blk.{L}.attn_qkv", by_key_heads),
+    rule("gpt_neox.layers.{L}.attention.dense", "blk.{L}.attn_output", plain),
+    rule("gpt_neox.layers.{L}.mlp.dense_h_to_4h", "blk.{L}.ffn_up", plain),
+    rule("gpt_neox.layers.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
+    rule("gpt_neox.layers.{L}.attention.rotary_emb.inv_freq", "", skip),
+    rule("gpt_neox.layers.{L}.attention.bias", "", skip),
+    rule("gpt_neox.layers.{L}.attention.masked_bias", "", skip),
+];
+
+/// Falcon, whose larger ones have a norm for attention and one for the network.
+static FALCON: &[Rule] = &[
+    rule("model.word_embeddings", "token_embd", plain),
+    rule("model.ln_f", "output_norm", plain),
+    rule("model.h.{L}.input_layernorm", "blk.{L}.attn_norm", plain),
+    rule("model.h.{L}.ln_mlp", "blk.{L}.attn_norm", plain),
+    rule("model.h.{L}.ln_attn", "blk.{L}.attn_norm_2", plain),
+    rule("model.h.{L}.self_attention.query_key_value", "blk.{L}.attn_qkv", by_key_heads),
+    rule("model.h.{L}.self_attention.dense", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.mlp.dense_h_to_4h", "blk.{L}.ffn_up", plain),
+    rule("model.h.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
+];
+
 /// Its matrices, which are transposed.
 static TRANSPOSED: &[Rule] = &[
     rule("model.h.{L}.attn.c_attn.weight", "blk.{L}.attn_qkv.weight", transposed),
@@ -327,6 +443,25 @@ static TRANSPOSED: &[Rule] = &[
     rule("model.h.{L}.mlp.c_fc.weight", "blk.{L}.ffn_up.weight", transposed),
     rule("model.h.{L}.mlp.c_proj.weight", "blk.{L}.ffn_down.weight", transposed),
 ];
+
+fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let wide = config.require(&["hidden_size"])?.saturating_mul(4);
+    keys.put("feed_forward_length", config.count(&["ffn_hidden_size"])?.unwrap_or(wide));
+    // One is all that the first ones have, whatever they say, unless each head has its own.
+    let [grouped, one] = ["new_decoder_architecture", "multi_query"]
+        .map(|key| Ok::<_, CheckpointError>(config.flag(&[key])? == Some(true)));
+    match (grouped?, one?) {
+        (true, _) => keys.count("attention.head_count_kv", &["num_kv_heads", "n_head_kv"])?,
+        (false, true) => keys.put("attention.head_count_kv", 1u32),
+        (false, false) => {}
+    }
+    keys.refuse("activation", |value| value.as_str() != Some("gelu"), "gelu")?;
+    keys.refuse("alibi", |value| value.as_bool() == Some(true), "false")?;
+    keys.refuse("parallel_attn", |value| value.as_bool() == Some(false), "true")?;
+    // All of a head turns.
+    keys.rotated_part(1.0)
+}
 
 fn gpt_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let width = keys.config.require(&["n_embd"])?;

@@ -4,8 +4,8 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    POST_ATTENTION, Rule, TURNED, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, plain, plus_one,
-    query_key_value_of_layer, rule, transposed, turned_query_key_value,
+    POST_ATTENTION, Rule, TURNED, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain,
+    plus_one, query_key_value_of_layer, rule, skip, transposed, transposed_of_experts, turned_query_key_value,
 };
 use super::dense::ERNIE;
 use super::recurrent::attends_linearly;
@@ -83,6 +83,41 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[ARCTIC, TURNED],
         ignores_head_dim: true,
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 1}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["dbrx"],
+        architecture: "dbrx",
+        keys: dbrx,
+        tensors: &[DBRX],
+        defaults: r#"{"max_seq_len": 2048}"#,
+        ..USUAL
+    },
+    // As it is in files that others made of what was released; Grok 2's are parts of matrices for several machines.
+    Family {
+        model_types: &["grok-1"],
+        architecture: "grok",
+        keys: grok,
+        tensors: &[GROK_1],
+        defaults: r#"{"max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "num_experts_per_tok": 2, "attn_output_multiplier": 0.08838834764831845,
+            "embedding_multiplier_scale": 78.38367176906169, "output_multiplier_scale": 0.5773502691896257, "max_attn_value": 30.0,
+            "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["grove_moe"],
+        architecture: "grovemoe",
+        keys: |keys| {
+            keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
+            // Numbers of the code, which has no names for them.
+            let width = keys.config.count(&["head_dim"])?.unwrap_or(128);
+            keys.put("expert_chunk_feed_forward_length", width);
+            keys.put("experts_per_group", 2u32);
+            keys.put("expert_group_scale", 0.05f32);
+            Ok(())
+        },
+        tensors: &[GROVE],
+        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "head_dim": 128}"#,
         ..USUAL
     },
     Family {
@@ -330,6 +365,84 @@ pub(super) static ROWS: &[Family] = &[
 static FLINT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.softmax_offset", "blk.{L}.attn_sinks.weight", plain),
     rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),
+];
+
+/// DBRX: matrices of all experts are one.
+static DBRX: &[Rule] = &[
+    rule("model.wte", "token_embd", plain),
+    rule("model.norm_f", "output_norm", plain),
+    rule("model.blocks.{L}.norm_attn_norm.norm_1", "blk.{L}.attn_norm", plain),
+    rule("model.blocks.{L}.norm_attn_norm.norm_2", "blk.{L}.attn_output_norm", plain),
+    rule("model.blocks.{L}.norm_attn_norm.attn.Wqkv", "blk.{L}.attn_qkv", plain),
+    rule("model.blocks.{L}.norm_attn_norm.attn.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.blocks.{L}.ffn.router.layer", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.blocks.{L}.ffn.experts.mlp.w1", "blk.{L}.ffn_gate_exps.weight", of_experts),
+    rule("model.blocks.{L}.ffn.experts.mlp.v1", "blk.{L}.ffn_up_exps.weight", of_experts),
+    rule("model.blocks.{L}.ffn.experts.mlp.w2", "blk.{L}.ffn_down_exps.weight", transposed_of_experts),
+];
+
+fn dbrx(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let part = |key: &str| config.object(key)?.ok_or_else(|| config.wrong(key, "missing", "an object"));
+    let (attention, network) = (part("attn_config")?, part("ffn_config")?);
+    keys.put("attention.layer_norm_epsilon", 1e-5f32);
+    keys.put("attention.head_count_kv", attention.require(&["kv_n_heads"])?);
+    if let Some(limit) = attention.number(&["clip_qkv"])? {
+        keys.put("attention.clamp_kqv", limit as f32);
+    }
+    if let Some(base) = attention.number(&["rope_theta"])? {
+        keys.put("rope.freq_base", base as f32);
+    }
+    keys.put("feed_forward_length", network.require(&["ffn_hidden_size"])?);
+    keys.put("expert_count", network.require(&["moe_num_experts"])?);
+    keys.put("expert_used_count", network.require(&["moe_top_k"])?);
+    for (key, expected, is_right) in [
+        ("moe_normalize_expert_weights", "1", (|value| value.as_f64() == Some(1.0)) as fn(&serde_json::Value) -> bool),
+        ("ffn_act_fn", "silu", |value| {
+            value.is_null() || value.get("name").and_then(|name| name.as_str()) == Some("silu")
+        }),
+    ] {
+        if let Some(value) = network.value(key).filter(|value| !is_right(value)) {
+            return Err(network.wrong(key, value.to_string(), format!("{expected}: nothing else is supported")));
+        }
+    }
+    Ok(())
+}
+
+/// Grok 1.
+static GROK_1: &[Rule] = &[
+    rule("model.in_out_embed", "token_embd", plain),
+    rule("model.rms_norm", "output_norm", plain),
+    rule("model.decoder_layer.{L}.rms_norm", "blk.{L}.attn_norm", plain),
+    rule("model.decoder_layer.{L}.rms_norm_1", "blk.{L}.attn_output_norm", plain),
+    rule("model.decoder_layer.{L}.rms_norm_2", "blk.{L}.ffn_norm", plain),
+    rule("model.decoder_layer.{L}.rms_norm_3", "blk.{L}.layer_output_norm", plain),
+    rule("model.decoder_layer.{L}.multi_head_attention.query", "blk.{L}.attn_q", plain),
+    rule("model.decoder_layer.{L}.multi_head_attention.key", "blk.{L}.attn_k", plain),
+    rule("model.decoder_layer.{L}.multi_head_attention.value", "blk.{L}.attn_v", plain),
+    rule("model.decoder_layer.{L}.multi_head_attention.linear", "blk.{L}.attn_output", plain),
+    rule("model.decoder_layer.{L}.router", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.decoder_layer.{L}.moe.{E}.linear", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.decoder_layer.{L}.moe.{E}.linear_v", "blk.{L}.ffn_up_exps", plain),
+    rule("model.decoder_layer.{L}.moe.{E}.linear_1", "blk.{L}.ffn_down_exps", plain),
+];
+
+fn grok(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.number("attention.output_scale", &["attn_output_multiplier"])?;
+    keys.number("embedding_scale", &["embedding_multiplier_scale"])?;
+    keys.number("logit_scale", &["output_multiplier_scale"])?;
+    keys.number("attn_logit_softcapping", &["attn_logit_softcapping", "max_attn_value"])?;
+    let cap = keys.config.number(&["router_logit_softcapping"])?;
+    keys.put("router_logit_softcapping", cap.unwrap_or(30.0) as f32);
+    keys.number("final_logit_softcapping", &["final_logit_softcapping"])
+}
+
+/// GroveMoE: small experts that groups share, and biases that nothing reads.
+static GROVE: &[Rule] = &[
+    rule("model.layers.{L}.mlp.chunk_experts.{G}.gate_proj", "blk.{L}.ffn_gate_chexps", plain),
+    rule("model.layers.{L}.mlp.chunk_experts.{G}.up_proj", "blk.{L}.ffn_up_chexps", plain),
+    rule("model.layers.{L}.mlp.chunk_experts.{G}.down_proj", "blk.{L}.ffn_down_chexps", plain),
+    rule("model.layers.{L}.mlp.expert_bias", "", skip),
 ];
 
 /// SmallThinker: experts' matrices without `proj` behind their names.

@@ -173,6 +173,31 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5, "rope_theta": 1e4}"#,
         ..USUAL
     },
+    // Norms have no weights, and no other epsilon than their code.
+    Family {
+        model_types: &["olmo"],
+        architecture: "olmo",
+        keys: |keys| {
+            keys.put("attention.layer_norm_epsilon", 1e-5f32);
+            keys.number("attention.clamp_kqv", &["clip_qkv"])
+        },
+        tensors: &[TURNED],
+        defaults: r#"{"max_position_embeddings": 2048}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["nanbeige"],
+        architecture: "nanbeige",
+        keys: |keys| {
+            keys.count("num_loops", &["num_loops"])?;
+            let skips = keys.config.flag(&["skip_loop_final_norm"])?.unwrap_or(false);
+            keys.put("skip_loop_final_norm", skips);
+            Ok(())
+        },
+        tensors: &[TURNED],
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "num_loops": 1}"#,
+        ..USUAL
+    },
     Family {
         model_types: &["nemotron-nas"],
         architecture: "deci",

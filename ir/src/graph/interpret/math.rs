@@ -109,6 +109,7 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
         Activation::Gelu => x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
         Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0) * x.max(0.0),
         Activation::BentSilu => attrs.bend * (x / attrs.bend).tanh() / (1.0 + (-x).exp()),
     };
     let bent = |x: f32| match limit == f32::INFINITY {

@@ -108,6 +108,7 @@ impl Soup {
             Activation::LimitedSilu,
             Activation::BentSilu,
             Activation::Relu,
+            Activation::ReluSquared,
         ]);
         GateAttrs {
             act,
@@ -421,6 +422,11 @@ impl Soup {
                 let (ids, p, slots) = self.routed();
                 let (ids, p) = ok(self.b.route_given(ids, p, IDS));
                 self.routed.push((ids, p, slots));
+            }
+            OpKind::ExpertGroups => {
+                let (ids, p, slots) = self.routed();
+                let groups = ok(self.b.expert_groups(ids, self.rng.pick(&[1, 2])));
+                self.routed.push((groups, p, slots));
             }
             OpKind::StreamWeights => {
                 let n = self.rng.pick(&[1, 4]);

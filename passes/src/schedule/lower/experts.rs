@@ -10,7 +10,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
-use ixc_kernels::{AddBias, Bits, Combine, Gather, Route, ScaleBy, Score};
+use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
@@ -93,6 +93,27 @@ impl Lowering<'_> {
         self.routes.insert(ids.buffer, logits.width);
         self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
         Ok(Binding::ArenaRows(ids))
+    }
+
+    /// Groups of experts that a route gave: a routing of its own, into groups.
+    pub(super) fn groups_of_experts(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let (name, size) = (op.kind.row().mnemonic, op.attr("size").int().unsigned_abs());
+        // Routings are numbered in the order in which steps fill them: that of the experts is before that of their groups.
+        let slots = self.slots(op, "ids")?;
+        self.routing(name, slots)?;
+        let ids = slots.of;
+        let Some(&experts) = self.routes.get(&ids.buffer).filter(|_| slots.count == ids.width) else {
+            return unsupported(name, "some of the ids of a route");
+        };
+        let groups = self.buffer(name, ids.rows, Format::F32, ids.width)?;
+        let args = vec![
+            ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
+            ("groups", by_row(Source::Arena(groups.buffer), groups.row_bytes()?)),
+        ];
+        let spec = ExpertGroups { n: fit("experts of a token", ids.width)?, size: fit("experts of a group", size)? };
+        self.by_rows(name.to_string(), ids.rows, 1, (spec, &[]), args)?;
+        self.routes.insert(groups.buffer, experts.div_ceil(size));
+        Ok(Binding::ArenaRows(groups))
     }
 
     pub(super) fn split(&mut self, op: &Op) -> Result<Binding, ScheduleError> {

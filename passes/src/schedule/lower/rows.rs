@@ -10,8 +10,8 @@ use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimRule, Input, Ngram, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
-    AddBias, Bits, Centre, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise, Relu,
-    RmsNorm, Scale, ScaleHeads, Softcap, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, Xielu,
+    AddBias, Bits, Centre, Clamp, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise,
+    Relu, RmsNorm, Scale, ScaleHeads, Softcap, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, Xielu,
 };
 
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Rows, ScheduleError};
@@ -432,6 +432,8 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
         Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),
         Unary::Softplus => Map { function: Elementwise::Softplus, n }.into(),
         Unary::Gelu => Map { function: Elementwise::Gelu, n }.into(),
+        Unary::GeluErf => Map { function: Elementwise::GeluErf, n }.into(),
+        Unary::Clamp => Clamp { n, limit: Bits::of(op.attr("limit").float()) }.into(),
         Unary::Relu => Relu { n, from: Bits::of(op.attr("from").float()) }.into(),
         Unary::Xielu => {
             let [alpha_n, alpha_p, beta, eps] =

@@ -1,0 +1,32 @@
+//! `gptneox`: GPT-NeoX, Pythia, StableLM of the first year: attention and the network stand beside each other, each behind a layer norm of its own, or one behind the
+//! other where files say so (`use_parallel_residual`). Between up and down stands GELU by the error function, as the models were trained.
+
+use ixc_ir::graph::{Unary, ValueId};
+
+use super::Architecture;
+use super::builder::Builder;
+use super::decoder::{Style, attention, beside, feed_forward};
+use super::error::ArchError;
+use super::hyper::{Defaults, Norms};
+
+const STYLE: Style = Style { ungated: Some(Unary::GeluErf), ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gptneox",
+    doc: "GPT-NeoX, Pythia",
+    defaults: Defaults { norms: Norms::Layer, ..Defaults::USUAL },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        if b.hyper.parallel {
+            x = beside(b, layer, x, ["attn_norm", STYLE.ffn_norm], &STYLE)?;
+            continue;
+        }
+        x = attention(b, layer, x, &STYLE)?;
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}

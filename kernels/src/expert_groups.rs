@@ -1,0 +1,60 @@
+//! Groups that experts are of: ids divided by how many experts a group has, a power of two.
+
+use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::reference::{Mismatch, Run, equal};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::vectors::for_vectors;
+
+spec! {
+    /// The groups of a row's experts.
+    pub struct ExpertGroups "expert_groups" {
+        /// Ids of a row.
+        pub n: u32,
+        /// Experts of a group, a power of two.
+        pub size: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("expert_groups", 1, "expert_groups n=8 size=2"),
+];
+
+impl Definition for ExpertGroups {
+    fn name(&self) -> String {
+        format!("expert_groups_n{}_s{}", self.n, self.size)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new().read("ids", Holds::Ids).write("groups", Holds::Ids)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let (ExpertGroups { n, size }, bytes) = (*self, i64::from(self.n) * 4);
+        check(&name, "experts of a group", size.into(), size.is_power_of_two(), "a power of two")?;
+        let mut b = KernelBuilder::new(name);
+        let (ids, groups) = (b.read("ids", bytes), b.write("groups", bytes));
+        for_vectors(&mut b, vectors.lanes, n, |b, at, lanes| {
+            let id = b.load(Type::i32(lanes), ids, at.clone() * 4);
+            let group = if size > 1 { b.shift(Op::ShrU, id, i64::from(size.trailing_zeros())) } else { id };
+            b.store(groups, at * 4, group);
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let ids = run.input().ints("ids")?;
+        let groups: Vec<u8> = ids.into_iter().flat_map(|id| (id.cast_unsigned() / self.size).to_le_bytes()).collect();
+        equal("groups", run.output().get("groups")?, &groups)
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
