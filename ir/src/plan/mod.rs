@@ -27,7 +27,7 @@ use crate::derived::Derived;
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
 
-pub use choice::Choice;
+pub use choice::{Choice, Chosen};
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;

@@ -13,7 +13,7 @@ use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId, WeightId};
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Choice, Division, Input, Leaves, LongFrequencies, RopeStyle, RopeTable, Source, Temperature,
+    ATTENTION_BLOCK, Choice, Chosen, Division, Input, Leaves, LongFrequencies, RopeStyle, RopeTable, Source, Temperature,
 };
 use ixc_kernels::{
     self as kernels, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles,
@@ -248,7 +248,8 @@ impl Lowering<'_> {
         }
         self.tell_by_rows(&label, &choices, &[PARTS], &[]);
         self.tasks.task(label, (q.rows.axis(), 1), choices, &[], args)?;
-        let choice = Choice { top_k, every: every.unwrap_or(1), entries };
+        let of = if entries { Chosen::Entries } else { Chosen::Positions };
+        let choice = Choice { top_k, every: every.unwrap_or(1), of };
         Ok(Binding::Marks { bits: marks, choice })
     }
 
@@ -257,9 +258,9 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         match op.operand("chosen") {
             Operand::Value(chosen) => match self.meaning(name, chosen)? {
-                Binding::Marks { bits, choice } if of_bit(choice) == every => Ok(Some((bits, choice))),
+                Binding::Marks { bits, choice } if choice.of_bit() == every => Ok(Some((bits, choice))),
                 Binding::Marks { choice, .. } => {
-                    let own = of_bit(choice);
+                    let own = choice.of_bit();
                     let places =
                         |every: u32| if every == 1 { "positions".into() } else { format!("places of {every}") };
                     unsupported(name, format!("a choice among {}; it takes one among {}", places(own), places(every)))
@@ -502,11 +503,6 @@ impl Lowering<'_> {
         weight.format.dequantise(&bytes, &mut floats);
         Ok(floats)
     }
-}
-
-/// Positions that share a bit of what was chosen.
-fn of_bit(choice: Choice) -> u32 {
-    if choice.entries { choice.every } else { 1 }
 }
 
 /// Rows of an item of attention by tiles. Over all positions before them these are as many as may be. Rows of a window share conversions, too, but

@@ -1,15 +1,18 @@
 //! Places of a state that an index chose: what a plan may say of them.
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, RowAxis, RowCount, Source, Task, Variant};
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, Chosen, RowAxis, RowCount, Source, Task, Variant};
 
 use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, range};
 use super::Checker;
 
 /// A choice is of some places, in whole runs.
-pub fn check(Choice { top_k, every, entries }: Choice) -> Result<(), Problem> {
+pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
     range("chosen places", top_k, 1, MAX_CONTEXT)?;
     range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
-    let ok = entries || top_k.is_multiple_of(every);
+    let ok = match of {
+        Chosen::Positions => top_k.is_multiple_of(every),
+        Chosen::Entries => true,
+    };
     if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs" }) }
 }
 
@@ -35,7 +38,7 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
         return Err(Problem::Shape { expected: "for tokens, of one choice, where places are chosen" });
     }
     // Entries are chosen beside positions.
-    if choice.entries {
+    if choice.of == Chosen::Entries {
         let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
         return if alone { Ok(None) } else { Err(Problem::Shape { expected: "one row at a time, of chosen entries" }) };
     }
@@ -51,7 +54,7 @@ impl Checker<'_> {
         check(choice)?;
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;
-        let every = if choice.entries { choice.every } else { 1 };
+        let every = choice.of_bit();
         // They are copied as numbers of two bytes.
         let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
         if !held.positions || !halves || state.window.is_some() || state.every != every {
