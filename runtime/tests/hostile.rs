@@ -290,7 +290,7 @@ fn bands(plan: &mut Plan<Kernel>) -> &mut Bands {
 }
 
 /// What an index may choose.
-const CHOSEN: [Chosen; 2] = [Chosen::Positions, Chosen::Entries];
+const CHOSEN: [Chosen; 3] = [Chosen::Positions, Chosen::Entries, Chosen::Blocks];
 
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
@@ -404,7 +404,12 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                     let marks = BufferId(random.index(buffers + 1) as u32);
                     let sources = [
                         Source::Chosen { state, field, marks, choice },
-                        Source::Chosen { state, field, marks, choice: Choice { every: 1, of: Chosen::Positions, ..choice } },
+                        Source::Chosen {
+                            state,
+                            field,
+                            marks,
+                            choice: Choice { every: 1, of: Chosen::Positions, ..choice },
+                        },
                         Source::Input(Input::Chosen(choice)),
                         Source::Input(Input::LastChosen(choice)),
                         Source::Input(Input::Ngram(Ngram { state: random.index(3) as u32, hash })),
@@ -598,7 +603,18 @@ fn errors_say_what_is_wrong() {
         }),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
         ("of all chosen places, from the first on", |p| chosen_argument(p).offset = 2),
-        ("of all chosen places, from the first on", |p| chosen_argument(p).column_stride = 64),
+        ("of all chosen places, from the first on", |p| chosen_argument(p).row_stride = 64),
+        ("of all chosen places, from the first on", |p| chosen_argument(p).column_stride = 2),
+        ("with a bit of each column for each place of the context", |p| {
+            chosen_argument(p).column_stride = 64;
+            task(p, "attention").columns = 2;
+        }),
+        ("with choices of whole runs or blocks", |p| {
+            let arg = chosen_argument(p);
+            let Source::Chosen { state, field, marks, .. } = arg.source else { panic!("{arg:?}") };
+            let choice = Choice { top_k: 5, every: 4, of: Chosen::Blocks };
+            arg.source = Source::Chosen { state, field, marks, choice };
+        }),
         ("of no other states, where positions are chosen", |p| {
             chosen_argument(p).source = Source::State { state: 0, field: 0 };
         }),

@@ -1,6 +1,12 @@
 //! How many places of a state an index leaves a row to see.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
+
+/// Positions of a block, where an index chooses blocks for each head: a power of two among these. A word of bits is then of one block, and a block's score costs
+/// little beside its positions'.
+pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 
 /// How many places an index chooses for a row. It follows from the row's position alone, and so do the blocks and parts of what is chosen.
 ///
@@ -17,6 +23,9 @@ use serde::{Deserialize, Serialize};
 /// // Entries of 4 positions, as far as they are whole.
 /// let choice = Choice { top_k: 16, every: 4, of: Chosen::Entries };
 /// assert_eq!([2, 3, 62, 63, 1000].map(|position| choice.count(position)), [0, 1, 15, 16, 16]);
+/// // Blocks of 4 positions, of which the row's own is one.
+/// let choice = Choice { top_k: 16, every: 4, of: Chosen::Blocks };
+/// assert_eq!([14, 15, 16, 18, 19, 20].map(|position| choice.count(position)), [15, 16, 13, 15, 16, 13]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -37,6 +46,8 @@ pub enum Chosen {
     Positions,
     /// Entries, each of several positions, as far as they are whole.
     Entries,
+    /// Positions, in whole blocks; of the row's own, which is always one of those that are chosen, the positions up to it.
+    Blocks,
 }
 
 impl Choice {
@@ -44,7 +55,7 @@ impl Choice {
     pub fn seen(self, position: u32) -> u32 {
         let positions = position.saturating_add(1);
         match self.of {
-            Chosen::Positions => positions,
+            Chosen::Positions | Chosen::Blocks => positions,
             Chosen::Entries => positions / self.every.max(1),
         }
     }
@@ -55,6 +66,10 @@ impl Choice {
         match self.of {
             Chosen::Positions => (seen / every).min(self.top_k / every) * every + seen % every,
             Chosen::Entries => seen.min(self.top_k),
+            Chosen::Blocks => {
+                let before = (self.top_k / every).saturating_sub(1);
+                (position / every).min(before) * every + position % every + 1
+            }
         }
     }
 
@@ -69,25 +84,26 @@ impl Choice {
     /// ```
     /// use ixc_ir::plan::{Choice, Chosen::*};
     ///
-    /// for (top_k, every, of) in [(5, 1, Positions), (1, 1, Positions), (8, 4, Positions), (5, 4, Entries)] {
+    /// for (top_k, every, of) in [(5, 1, Positions), (1, 1, Positions), (8, 4, Positions), (5, 4, Entries), (8, 4, Blocks)] {
     ///     let choice = Choice { top_k, every, of };
     ///     assert!((0..100).all(|position| choice.is_all(position) == (position < choice.beyond())));
     /// }
     /// ```
     pub fn beyond(self) -> u32 {
         let every = self.every.max(1);
-        let scored = match self.of {
-            Chosen::Positions => self.top_k / every,
-            Chosen::Entries => self.top_k,
-        };
-        scored.saturating_add(1).saturating_mul(every) - 1
+        // The end of the first place that is too many, or the beginning of the first block.
+        match self.of {
+            Chosen::Positions => (self.top_k / every).saturating_add(1).saturating_mul(every) - 1,
+            Chosen::Entries => self.top_k.saturating_add(1).saturating_mul(every) - 1,
+            Chosen::Blocks => (self.top_k / every).max(1).saturating_mul(every),
+        }
     }
 
     /// Places that the row at any position sees at most.
     pub fn most(self) -> u64 {
         let behind = match self.of {
             Chosen::Positions => u64::from(self.every.max(1)) - 1,
-            Chosen::Entries => 0,
+            Chosen::Entries | Chosen::Blocks => 0,
         };
         u64::from(self.top_k) + behind
     }
@@ -95,7 +111,7 @@ impl Choice {
     /// Positions that share a bit of what was chosen.
     pub fn of_bit(self) -> u32 {
         match self.of {
-            Chosen::Positions => 1,
+            Chosen::Positions | Chosen::Blocks => 1,
             Chosen::Entries => self.every,
         }
     }

@@ -11,8 +11,8 @@
 use std::fmt::Write;
 
 use super::{
-    Choice, Chosen, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount,
-    Source, State, Step, Task, Temperature, WeightFile,
+    Choice, Chosen, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RopeStyle, RowAxis,
+    RowCount, Source, State, Step, Task, Temperature, WeightFile,
 };
 
 /// The plan's text. `name` gives a kernel's.
@@ -258,6 +258,7 @@ fn chosen(Choice { top_k, every, of }: Choice) -> String {
         (1, Chosen::Positions) => format!("{top_k} chosen"),
         (every, Chosen::Positions) => format!("{top_k} chosen in runs of {every}"),
         (every, Chosen::Entries) => format!("{top_k} chosen entries of {every}"),
+        (every, Chosen::Blocks) => format!("{top_k} chosen in blocks of {every}"),
     }
 }
 

@@ -61,8 +61,10 @@ impl Pass<'_> {
         let from = part(from(0)?, 0, held, parameter, item)?;
         let words = u64::from(seen.div_ceil(ATTENTION_BLOCK)) * 4;
         let row = self.program.buffers[marks.0 as usize].row_bytes.saturating_mul(item.row);
-        let marks = part(self.arena(marks.0 as usize), row, words, parameter, item)?;
-        // SAFETY: the region has as many words, and the check of the program found the buffer and its rows aligned for them. If the plan is wrong and
+        // Of bits that each column has its own the column's.
+        let bits = row.saturating_add(arg.column_stride.saturating_mul(item.column.into()));
+        let marks = part(self.arena(marks.0 as usize), bits, words, parameter, item)?;
+        // SAFETY: the region has as many words, and the check of the program found the buffer, its rows and their columns aligned for them. If the plan is wrong and
         // another thread writes there meanwhile, atomic reads find one word or another.
         let words = unsafe { std::slice::from_raw_parts(marks.base().cast::<AtomicU32>(), words as usize / 4) };
         let width = row_bytes as usize / ELEMENT;

@@ -10,20 +10,10 @@ pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
     range("chosen places", top_k, 1, MAX_CONTEXT)?;
     range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
     let ok = match of {
-        Chosen::Positions => top_k.is_multiple_of(every),
+        Chosen::Positions | Chosen::Blocks => top_k.is_multiple_of(every),
         Chosen::Entries => true,
     };
-    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs" }) }
-}
-
-/// That an argument of chosen places is all of them: there is no other way to read them.
-pub fn unshifted(arg: &Arg) -> Result<(), Problem> {
-    let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
-    let shifted = [offset, row_stride, column_stride, expert_stride] != [0; 4];
-    match matches!(arg.source, Source::Chosen { .. }) && shifted {
-        true => Err(Problem::Shape { expected: "of all chosen places, from the first on" }),
-        false => Ok(()),
-    }
+    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs or blocks" }) }
 }
 
 /// What an index chose of the positions that a task's rows see, where it chose any.
@@ -49,6 +39,26 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
 }
 
 impl Checker<'_> {
+    /// That an argument of chosen places is all of them, for there is no other way to read them; and that bits of all columns are in a row of marks.
+    pub(super) fn unshifted(&self, columns: u32, arg: &Arg) -> Result<(), Problem> {
+        let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
+        let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
+        if [offset, row_stride, expert_stride] != [0; 3] || !column_stride.is_multiple_of(4) {
+            return Err(Problem::Shape { expected: "of all chosen places, from the first on" });
+        }
+        let marks = id("buffer", marks.0, &self.plan.buffers)?;
+        let last = column_stride.saturating_mul(u64::from(columns).saturating_sub(1));
+        match last.saturating_add(self.bytes_of_bits(choice)) <= marks.row_bytes {
+            true => Ok(()),
+            false => Err(Problem::Shape { expected: "with a bit of each column for each place of the context" }),
+        }
+    }
+
+    /// Bytes of a bit for each place of the context, in words.
+    fn bytes_of_bits(&self, choice: Choice) -> u64 {
+        u64::from(self.plan.context_length.div_ceil(choice.of_bit()).div_ceil(ATTENTION_BLOCK)) * 4
+    }
+
     /// That an index chooses among the places of a state, with a bit for each that the context has room for.
     pub(super) fn chosen(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
         check(choice)?;
@@ -63,9 +73,8 @@ impl Checker<'_> {
             });
         }
         let marks = id("buffer", marks.0, &self.plan.buffers)?;
-        let words = self.plan.context_length.div_ceil(every).div_ceil(ATTENTION_BLOCK);
         let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
-        if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < u64::from(words) * 4 {
+        if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < self.bytes_of_bits(choice) {
             return Err(Problem::Shape { expected: "with an aligned bit of each token for each place of the context" });
         }
         Ok(())
