@@ -42,9 +42,9 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state: attention to all positions, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries;
+/// Models of each kind of state: attention to all positions, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries, by blocks of each key head;
 /// delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant decays, short convolutions, rows by the last tokens.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "granite",
     "gemma2",
     "gpt-oss",
@@ -53,6 +53,7 @@ const KINDS: [&str; 15] = [
     "deepseek32",
     "deepseek4",
     "deepseek4-chosen",
+    "minimax-m3-chosen",
     "qwen3next-ssm_in",
     "falcon-h1",
     "mamba2",
