@@ -265,6 +265,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         temperature: None,
         mla: None,
         indexer: None,
+        block_index: None,
         ssm: None,
         conv_taps: None,
         streams: None,

@@ -948,8 +948,24 @@ fn indices_of_runs() {
     for (n, every) in ODD.into_iter().zip([2, 4, 8, 16, 32].into_iter().cycle()) {
         for (blocks, runs) in [(1, 2), (4, 1), (9, 3), (33, 8)] {
             let (chosen, positions) = (runs * every, 32 * blocks);
-            let spec = IndexTopK { heads: 4, d: n, chosen, positions, every: Some(every), entries: false };
+            let spec = IndexTopK { heads: 4, d: n, chosen, positions, every: Some(every), entries: false, local: None };
             group.rows(spec, blocks);
+        }
+    }
+    group.done();
+}
+
+/// Blocks of positions, of which some are local: fewer than are chosen, as many, and more, of 32 positions and of several times as many; at once, and of scores
+/// of all parts.
+#[test]
+fn indices_of_blocks() {
+    let mut group = Group::new("indices_of_blocks");
+    for (n, every) in ODD.into_iter().zip([32, 64, 128, 256, 32].into_iter().cycle()) {
+        for (blocks, count, local) in [(1, 2, 1), (4, 1, 1), (9, 3, 2), (33, 2, 1), (33, 5, 5), (40, 3, 1)] {
+            let (chosen, positions, every, local) = (count * every, 32 * 40, Some(every), Some(local));
+            group.rows(IndexTopK { heads: 1, d: n, chosen, positions, every, entries: false, local }, blocks);
+            group.rows(IndexScores { heads: 1, d: n, positions, every: None, plain: true }, blocks);
+            group.rows(IndexChoose { chosen, positions, every, local }, blocks);
         }
     }
     group.done();
@@ -961,8 +977,8 @@ fn indices_of_entries() {
     let mut group = Group::new("indices_of_entries");
     for (n, every) in ODD.into_iter().zip([2, 4, 3, 128].into_iter().cycle()) {
         for (blocks, chosen) in [(1, 2), (2, 64), (4, 1), (9, n), (33, 500)] {
-            let spec =
-                IndexTopK { heads: 4, d: n, chosen, positions: 32 * 33 * every, every: Some(every), entries: true };
+            let positions = 32 * 33 * every;
+            let spec = IndexTopK { heads: 4, d: n, chosen, positions, every: Some(every), entries: true, local: None };
             group.rows(spec, blocks);
         }
     }
@@ -989,7 +1005,8 @@ fn indices() {
     let mut group = Group::new("indices");
     for n in ODD {
         for (blocks, top_k) in [(1, 5), (2, 64), (3, 1), (5, n)] {
-            let spec = IndexTopK { heads: n, d: 34 - n, chosen: top_k, positions: 32 * 5, every: None, entries: false };
+            let (chosen, positions) = (top_k, 32 * 5);
+            let spec = IndexTopK { heads: n, d: 34 - n, chosen, positions, every: None, entries: false, local: None };
             group.rows(spec, blocks);
             group.rows(IndexTopK { heads: 16, d: n, positions: 32 * blocks, ..spec }, blocks);
         }
@@ -1003,9 +1020,11 @@ fn indices_in_parts() {
     let mut group = Group::new("indices_in_parts");
     for (n, every) in ODD.into_iter().zip([None, Some(2), Some(4), None, Some(128)].into_iter().cycle()) {
         for (blocks, chosen) in [(1, 5), (2, 64), (3, 1), (5, n), (33, 500)] {
-            group.rows(IndexScores { heads: 4, d: n, positions: 32 * 64 * every.unwrap_or(1), every }, blocks);
-            group.rows(IndexScores { heads: n, d: 34 - n, positions: 32 * 64 * every.unwrap_or(1), every }, blocks);
-            group.rows(IndexChoose { chosen, positions: 32 * 40 }, blocks);
+            let positions = 32 * 64 * every.unwrap_or(1);
+            let spec = IndexScores { heads: 4, d: n, positions, every, plain: false };
+            group.rows(spec, blocks);
+            group.rows(IndexScores { heads: n, d: 34 - n, ..spec }, blocks);
+            group.rows(IndexChoose { chosen, positions: 32 * 40, every: None, local: None }, blocks);
         }
     }
     group.done();

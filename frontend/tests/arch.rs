@@ -367,6 +367,19 @@ fn keys_of_an_index_are_checked() {
             None => model,
         }
     };
+    let blocks = |block: u32, heads: u32, local: u32| {
+        let key = |part: &str| &*format!("attention.indexer.{part}").leak();
+        let keys =
+            [("block_size", block), ("top_k", 2), ("head_count", heads), ("key_length", 4), ("local_blocks", local)];
+        let keys = keys.map(|(part, value)| (key(part), value.into()));
+        let experts = [
+            ("expert_count", 2u32),
+            ("expert_used_count", 1),
+            ("expert_feed_forward_length", 4),
+            ("context_length", 128),
+        ];
+        as_architecture("minimax-m3", &[&keys[..], &experts.map(|(key, value)| (key, value.into()))].concat())
+    };
     for (model, expected) in [
         (as_architecture("deepseek32", &[]), "key \"deepseek32.attention.indexer.head_count\" is missing"),
         (
@@ -386,6 +399,20 @@ fn keys_of_an_index_are_checked() {
         (
             as_architecture("minimax-m3", &[("attention.indexer.block_size", 4u32.into())]),
             "key \"minimax-m3.attention.indexer.top_k\" is missing",
+        ),
+        (
+            blocks(24, 1, 1),
+            "key \"minimax-m3.attention.indexer.block_size\" is 24; must be a power of two from 32 to 4096",
+        ),
+        (
+            blocks(16, 1, 1),
+            "key \"minimax-m3.attention.indexer.block_size\" is 16; must be a power of two from 32 to 4096",
+        ),
+        (blocks(32, 2, 0), "key \"minimax-m3.attention.indexer.local_blocks\" is 0; must be from 1 to 2"),
+        (blocks(32, 2, 3), "key \"minimax-m3.attention.indexer.local_blocks\" is 3; must be from 1 to 2"),
+        (
+            blocks(32, 7, 1),
+            "key \"minimax-m3.attention.indexer.head_count\" is 7; must be 2, as many as layer 0 has key heads",
         ),
         (
             as_architecture("kimi-linear", &[("kda.head_dim", 4u32.into())]),

@@ -404,6 +404,46 @@ fn an_index_chooses_runs_that_share_a_key() {
     assert_eq!(found[0], i32s(&[6, 3], expected.as_flattened()));
 }
 
+/// Of blocks of two positions each head chooses the row's own, as far as it is there, and one before it, by the highest product, of either sign, of one of its
+/// positions; query heads see what their key head chose.
+#[test]
+fn heads_of_an_index_choose_blocks_for_themselves() {
+    let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
+        state @kv : paged f16[2, S, 1], f16[2, S, 1]
+        func @f(%index: token<@index>, %kv: token<@kv>, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %a: f32[T, 2, 1], %v: f32[T, 2, 1], %p: i32[T])
+        -> (i32[T, 2, 4], f32[T, 2, 1], token<@index>, token<@kv>) {
+        %1 = kv.append %index, %k, %k, %p
+        %chosen, %2 = index.top_k %q, _, %1, %p {top_k = 4, entries = false, block = 2, local = 1}
+        %3 = kv.append %kv, %v, %v, %p
+        %y, %4 = attention %a, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
+        return %chosen, %y, %2, %4 }";
+    let mut queries = [1.0, -1.0].repeat(7);
+    // Both heads' blocks are equal ones for the last row: the first is taken.
+    queries[12..].fill(0.0);
+    let keys = [-5.0, 3.0, -4.0, 5.0, -2.0, -3.0, 9.0];
+    let values: Vec<f32> = (0..7).flat_map(|p| [p as f32, p as f32 * 100.0]).collect();
+    let args = vec![
+        Value::Token,
+        Value::Token,
+        f32s(&[7, 2, 1], &queries),
+        f32s(&[7, 1, 1], &keys),
+        f32s(&[7, 2, 1], &[0.0; 14]),
+        f32s(&[7, 2, 1], &values),
+        i32s(&[7], &[0, 1, 2, 3, 4, 5, 6]),
+    ];
+    let found = run(text, &[], &args).unwrap();
+    let all = [[0, -1, -1, -1], [0, 1, -1, -1], [0, 1, 2, -1], [0, 1, 2, 3]];
+    let mut expected: Vec<[i32; 4]> = all.iter().flat_map(|row| [*row; 2]).collect();
+    // The highest of each block is 3 and 5, and 5 and 4 where the sign is turned.
+    expected.extend([[2, 3, 4, -1], [0, 1, 4, -1], [2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 6, -1], [0, 1, 6, -1]]);
+    assert_eq!(found[0], i32s(&[7, 2, 4], expected.as_flattened()));
+    let means = expected.iter().enumerate().map(|(i, of)| {
+        let seen: Vec<f32> = of.iter().filter(|p| **p >= 0).map(|p| *p as f32).collect();
+        seen.iter().sum::<f32>() / seen.len() as f32 * if i % 2 == 0 { 1.0 } else { 100.0 }
+    });
+    near(&found[1], &means.collect::<Vec<f32>>());
+}
+
 /// Positions that are not there take no room, however many are to be chosen.
 #[test]
 fn an_index_of_few_positions_has_few_columns() {

@@ -2,7 +2,7 @@
 //! that are whole, or as many as an index chose of them ([`crate::IndexTopK`]), which lie as if there were no others; see [`crate::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Choice, DimRule};
+use ixc_ir::plan::{Choice, Chosen, DimRule};
 
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -49,7 +49,7 @@ impl AttentionEntries {
     fn entries(&self) -> DimRule {
         let AttentionEntries { every, chosen, .. } = *self;
         match chosen {
-            Some(top_k) => DimRule::ChosenBlocks(Choice { top_k, every, entries: true }),
+            Some(top_k) => DimRule::ChosenBlocks(Choice { top_k, every, of: Chosen::Entries }),
             None => DimRule::WholeBlocks(every),
         }
     }

@@ -1,12 +1,12 @@
 //! Which positions a row attends to, by the scores that parts of them have ([`crate::IndexScores`]): as [`crate::IndexTopK`] chooses, which says how.
 
-use ixc_ir::kernel::{Kernel, KernelBuilder};
+use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder};
 use ixc_ir::plan::ATTENTION_BLOCK;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
-use crate::index_top_k::Scored;
+use crate::index_top_k::{Blocks, Scored};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
@@ -20,6 +20,10 @@ spec! {
         pub chosen: u32,
         /// Most places.
         pub positions: u32,
+        /// Positions of a block, where those are chosen.
+        pub every: Option<u32>,
+        /// Then, how many of them are chosen whatever their score is, up to the last position that has one.
+        pub local: Option<u32>,
     }
 }
 
@@ -27,12 +31,15 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_choose", 1024, "index_choose chosen=2048 positions=163840"),
+    row("index_choose_blocks", 1024, "index_choose chosen=2048 positions=524288 every=128 local=1"),
 ];
 
 impl Definition for IndexChoose {
     fn name(&self) -> String {
-        let IndexChoose { chosen: top_k, positions } = *self;
-        format!("index_choose{top_k}_p{positions}")
+        let IndexChoose { chosen: top_k, positions, every, local } = *self;
+        let [every, local] =
+            [("e", every), ("l", local)].map(|(what, n)| n.map_or(String::new(), |n| format!("{what}{n}")));
+        format!("index_choose{top_k}_p{positions}{every}{local}")
     }
 
     fn signature(&self) -> Signature {
@@ -44,13 +51,29 @@ impl Definition for IndexChoose {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let IndexChoose { chosen: top_k, positions } = *self;
+        let IndexChoose { chosen: top_k, positions, every, local } = *self;
         check(&name, "chosen places", top_k.into(), top_k > 0, "at least 1")?;
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "places", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
+        let of_blocks = local.map(|local| Blocks::of((1, top_k, every, local), &name)).transpose()?;
+        check(
+            &name,
+            "positions of a block",
+            every.unwrap_or(1).into(),
+            every.is_none() || local.is_some(),
+            "with local ones",
+        )?;
         let mut b = KernelBuilder::new(name);
         let blocks = b.dim("blocks", 0, i64::from(positions.div_ceil(ATTENTION_BLOCK)));
         let (scores, chosen) = (b.read("parts", blocks * (BLOCK * 4)), b.write("chosen", blocks * 4));
+        if let Some(of) = of_blocks {
+            let bytes = blocks * (BLOCK * 4);
+            let shared = b.buffer("scratch", BufferKind::Scratch, bytes.clone() + of.best_bytes(blocks.into()));
+            let scored = Scored { lanes: vectors.lanes, scores: shared, blocks: blocks.into() };
+            let own = scored.last(&mut b, scores);
+            scored.choose_blocks(&mut b, (scores, bytes, own), chosen, (&of, positions));
+            return Ok(b.finish());
+        }
         Scored { lanes: vectors.lanes, scores, blocks: blocks.into() }.choose(&mut b, chosen, top_k, positions);
         Ok(b.finish())
     }
@@ -58,6 +81,9 @@ impl Definition for IndexChoose {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let scores = run.input().ints("parts")?;
         let words = run.output().ints("chosen")?;
+        if let (Some(every), Some(local)) = (self.every, self.local) {
+            return self.reference_of_blocks(&scores, &words, (every as usize, local as usize));
+        }
         let mut order: Vec<usize> = (0..scores.len()).filter(|&p| scores[p] > i32::MIN).collect();
         order.sort_by_key(|&p| (std::cmp::Reverse(scores[p]), p));
         let mut expected = vec![0i32; words.len()];
@@ -72,5 +98,28 @@ impl Definition for IndexChoose {
 
     fn rows() -> &'static [Row] {
         ROWS
+    }
+}
+
+impl IndexChoose {
+    fn reference_of_blocks(
+        &self,
+        scores: &[i32],
+        words: &[i32],
+        (every, local): (usize, usize),
+    ) -> Result<(), Mismatch> {
+        let seen = scores.iter().filter(|score| **score > i32::MIN).count();
+        let first_local = (seen.saturating_sub(1) / every + 1).saturating_sub(local);
+        let highest = |block: &[i32]| block.iter().copied().max().unwrap_or(i32::MIN).min(i32::MAX - 1);
+        let highest: Vec<i32> = scores.chunks(every).take(first_local).map(highest).collect();
+        let mut order: Vec<usize> = (0..highest.len()).collect();
+        order.sort_by_key(|&block| (std::cmp::Reverse(highest[block]), block));
+        order.truncate(self.chosen as usize / every - local);
+        for p in 0..words.len() * 32 {
+            let expected = p < seen && (p / every >= first_local || order.contains(&(p / every)));
+            let found = words[p / 32] >> (p % 32) & 1;
+            close(format_args!("the bit of position {p}"), found.into(), expected.into(), 0.0)?;
+        }
+        Ok(())
     }
 }

@@ -26,6 +26,8 @@ spec! {
         pub positions: u32,
         /// Positions of an entry, where those are scored.
         pub every: Option<u32>,
+        /// Whether there is one head, whose products are scores.
+        pub plain: bool,
     }
 }
 
@@ -33,18 +35,20 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_scores", 128, "index_scores heads=64 d=128 positions=163840"),
+    row("index_scores_plain", 128, "index_scores heads=1 d=128 positions=524288 plain"),
     row("index_scores_entries", 128, "index_scores heads=64 d=128 positions=1048576 every=4"),
 ];
 
 impl Definition for IndexScores {
     fn name(&self) -> String {
-        let IndexScores { heads, d, positions, every } = *self;
+        let IndexScores { heads, d, positions, every, plain } = *self;
         let every = every.map_or(String::new(), |every| format!("e{every}"));
-        format!("index_scores_h{heads}d{d}p{positions}{every}")
+        let plain = if plain { "_plain" } else { "" };
+        format!("index_scores_h{heads}d{d}p{positions}{every}{plain}")
     }
 
     fn signature(&self) -> Signature {
-        let signature = Signature::new().read("q", Holds::Floats).read("w", Holds::Floats);
+        let signature = Signature::new().read("q", Holds::Floats).read_if(!self.plain, "w", Holds::Floats);
         let signature = match self.every {
             Some(_) => signature.read("whole", Holds::Whole),
             None => signature.read("position", Holds::Positions),
@@ -58,16 +62,18 @@ impl Definition for IndexScores {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let IndexScores { heads, d, positions, every } = *self;
+        let IndexScores { heads, d, positions, every, plain } = *self;
         let sizes = [("heads", heads), ("elements of a key", d), ("positions of an entry", every.unwrap_or(1))];
         sizes.into_iter().try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
+        check(&name, "heads", heads.into(), heads == 1 || !plain, "1 where products are scores")?;
         let mut b = KernelBuilder::new(name);
         let most = i64::from(positions.div_ceil(every.unwrap_or(1)).div_ceil(ATTENTION_BLOCK));
         let (first, blocks) = (b.dim("first", 0, most), b.dim("places", 0, most));
         let (heads, d) = (i64::from(heads), i64::from(d));
-        let (q, w) = (b.read("q", heads * d * 4), b.read("w", heads * 4));
+        let q = b.read("q", heads * d * 4);
+        let w = (!plain).then(|| b.read("w", heads * 4));
         let own = b.read(if every.is_some() { "whole" } else { "position" }, 4);
         let keys = b.read("keys", blocks * (BLOCK * d * 2));
         let scores = b.write("part", blocks * (BLOCK * 4));
@@ -83,7 +89,8 @@ impl Definition for IndexScores {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let (heads, d) = (self.heads as usize, self.d as usize);
         let input = run.input();
-        let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
+        let (q, keys) = (input.floats("q")?, input.halves("keys")?);
+        let w = if self.plain { Vec::new() } else { input.floats("w")? };
         let first = 32 * run.dim("first") as usize;
         let end = match self.every {
             Some(_) => input.id("whole")?,
@@ -98,7 +105,8 @@ impl Definition for IndexScores {
             let key = |e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
             let head = |h: usize| {
                 let products = (0..d).map(|e| q[h * d + e] * key(e));
-                (w[h] * products.clone().sum::<f64>().max(0.0), w[h].abs() * products.map(f64::abs).sum::<f64>())
+                let (sum, size) = (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>());
+                if self.plain { (sum, size) } else { (w[h] * sum.max(0.0), w[h].abs() * size) }
             };
             let (score, size) = (0..heads).map(head).fold((0.0, 0.0), |(s, m), (x, own)| (s + x, m + own));
             // The order is undone as it is made.

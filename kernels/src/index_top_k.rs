@@ -17,10 +17,14 @@
 //! **Runs.** Where so many positions share a key (GLM-5.3-Flash), whole runs of them are scored and chosen in place of positions; a row sees the positions of the
 //! chosen ones, and those behind the last whole run. Of a word of bits each run has some side by side.
 //!
+//! **Blocks.** Where each position has a key and blocks of them are chosen, for each head alone (MiniMax-M3), a block's score is the highest `q . k` of its
+//! positions. Those up to the row's own that are local have the highest score of all, and the others' positions the score of their block: of as many positions as
+//! are in the chosen blocks, none is then of a block of which not all are.
+//!
 //! **Entries.** Where it is places that are chosen and not their positions (DeepSeek-V4), those that are whole are as positions up to a row's own, and have a bit each.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES};
+use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK, DimRule, KEY_LANES};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -50,6 +54,9 @@ spec! {
         pub every: Option<u32>,
         /// Whether what they share is chosen, and has the bit.
         pub entries: bool,
+        /// Where each has its own key, and blocks of so many are chosen by the highest product of one head: how many are chosen whatever their
+        /// score is, up to and with the row's own.
+        pub local: Option<u32>,
     }
 }
 
@@ -58,21 +65,24 @@ spec! {
 const ROWS: &[Row] = &[
     row("index_top_k", 128, "index_top_k heads=64 d=128 chosen=2048 positions=163840"),
     row("index_top_k_runs", 128, "index_top_k heads=32 d=128 chosen=2048 positions=163840 every=4"),
+    row("index_top_k_blocks", 128, "index_top_k heads=1 d=128 chosen=2048 positions=524288 every=128 local=1"),
     row("index_top_k_entries", 512, "index_top_k heads=64 d=128 chosen=512 positions=1048576 every=4 entries"),
 ];
 
 impl Definition for IndexTopK {
     fn name(&self) -> String {
-        let IndexTopK { heads, d, chosen: top_k, positions, every, entries } = *self;
+        let IndexTopK { heads, d, chosen: top_k, positions, every, entries, local } = *self;
         let every = every.map_or(String::new(), |every| format!("e{every}"));
         let entries = if entries { "_entries" } else { "" };
-        format!("index_top_k{top_k}_h{heads}d{d}p{positions}{every}{entries}")
+        let local = local.map_or(String::new(), |local| format!("l{local}"));
+        format!("index_top_k{top_k}_h{heads}d{d}p{positions}{every}{entries}{local}")
     }
 
     fn signature(&self) -> Signature {
-        let signature = Signature::new().read("q", Holds::Floats).read("w", Holds::Floats);
+        let signature = Signature::new().read("q", Holds::Floats).read_if(self.local.is_none(), "w", Holds::Floats);
         // Where a row's position is: among those that share a key, too; or how many are whole before it.
-        let signature = match (self.every, self.entries) {
+        let of_blocks = self.local.is_some();
+        let signature = match (self.every.filter(|_| !of_blocks), self.entries) {
             (Some(_), false) => signature.read("place", Holds::Whole).index("phase"),
             (Some(_), true) => signature.read("whole", Holds::Whole),
             (None, _) => signature.read("position", Holds::Positions),
@@ -82,18 +92,23 @@ impl Definition for IndexTopK {
             return signature.dim("entries", DimRule::WholeBlocks(every));
         }
         let signature = signature.dim("full", DimRule::FullBlocks).dim("masked", DimRule::MaskedBlocks);
-        match self.every {
+        match self.every.filter(|_| !of_blocks) {
             Some(every) => signature.dim("entries", DimRule::WholeBlocks(every)),
             None => signature,
         }
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let IndexTopK { heads, d, chosen: top_k, positions, every, entries } = *self;
+        let IndexTopK { heads, d, chosen: top_k, positions, every, entries, local } = *self;
         let sizes = [("heads", heads), ("elements of a key", d), ("chosen positions", top_k)];
         sizes.into_iter().try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
+        if let Some(local) = local {
+            let blocks = Blocks::of((heads, top_k, every, local), &name)?;
+            check(&name, "whether entries are chosen", entries.into(), !entries, "not of blocks")?;
+            return Ok(of_blocks(KernelBuilder::new(name), vectors.lanes, self, &blocks));
+        }
         if entries {
             let every = every.unwrap_or(1);
             check(&name, "positions of an entry", every.into(), every > 1, "at least 2")?;
@@ -123,7 +138,7 @@ impl Definition for IndexTopK {
         let scores = b.buffer("scores", BufferKind::Scratch, scored(BLOCK * 4) + behind);
         let blocks = entries.map_or_else(|| Affine::from(full) + masked, Affine::from);
         let scored = Scored { lanes: vectors.lanes, scores, blocks };
-        let index = Index { scored, heads, d, q, w, keys, first: Affine::default() };
+        let index = Index { scored, heads, d, q, w: Some(w), keys, first: Affine::default() };
         let words = Affine::from(full) + masked;
         let own = b.load(Type::i32(1), position, 0);
         let Some((every, phase)) = every.zip(phase) else {
@@ -152,7 +167,10 @@ impl Definition for IndexTopK {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let IndexTopK { heads, d, chosen: top_k, every, entries, .. } = *self;
+        let IndexTopK { heads, d, chosen: top_k, every, entries, local, .. } = *self;
+        if let (Some(every), Some(local)) = (every, local) {
+            return self.reference_of_blocks(run, (every as usize, local as usize));
+        }
         let (heads, d) = (heads as usize, d as usize);
         let input = run.input();
         let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
@@ -203,14 +221,16 @@ impl Definition for IndexTopK {
         if self.entries {
             return vec![i64::from(rows)];
         }
-        let runs = self.every.map(|every| i64::from(rows / every.max(1)));
+        let runs = self.every.filter(|_| self.local.is_none()).map(|every| i64::from(rows / every.max(1)));
         [i64::from(rows) - 1, 1].into_iter().chain(runs).collect()
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
         // Keys are of positions, or of runs or entries.
-        let keys =
-            if self.every.is_some() { call.dims.last().map_or(&[][..], std::slice::from_ref) } else { call.dims };
+        let keys = match self.every.filter(|_| self.local.is_none()) {
+            Some(_) => call.dims.last().map_or(&[][..], std::slice::from_ref),
+            None => call.dims,
+        };
         let blocks: i64 = keys.iter().sum();
         let multiply_adds = u64::from(self.heads) * u64::from(self.d) * 32 * blocks.max(0).unsigned_abs();
         Work { bytes: call.bytes("keys"), multiply_adds, arithmetic: Arithmetic::F32 }
@@ -218,6 +238,101 @@ impl Definition for IndexTopK {
 
     fn rows() -> &'static [Row] {
         ROWS
+    }
+}
+
+/// Blocks of which a head chooses some.
+pub(crate) struct Blocks {
+    /// Positions of all that are chosen.
+    top_k: u32,
+    /// Positions of one: a power of two of [`BLOCK`]s.
+    every: u32,
+    /// How many are chosen whatever they score, up to the row's own.
+    local: u32,
+}
+
+impl Blocks {
+    /// Of so many heads, positions, positions of a block and local blocks.
+    pub fn of((heads, top_k, every, local): (u32, u32, Option<u32>, u32), name: &str) -> Result<Blocks, GenerateError> {
+        check(name, "heads", heads.into(), heads == 1, "1, of blocks")?;
+        let every = every.unwrap_or(1);
+        let is_block = every.is_power_of_two() && CHOSEN_BLOCK.contains(&every.into());
+        let ok = is_block && top_k > 0 && top_k.is_multiple_of(every);
+        let (least, most) = (CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
+        let limit = format!("a power of two from {least} to {most}, of which the chosen ones are a multiple");
+        check(name, "positions of a block", every.into(), ok, limit)?;
+        let limit = format!("1 to {}, as many as are chosen", top_k / every);
+        check(name, "local blocks", local.into(), (1..=top_k / every).contains(&local), limit)?;
+        Ok(Blocks { top_k, every, local })
+    }
+
+    /// Runs of [`BLOCK`] positions of one.
+    fn runs(&self) -> i64 {
+        i64::from(self.every / ATTENTION_BLOCK)
+    }
+
+    /// Bytes of a score for each [`BLOCK`] positions of so many, with those of no position before and behind them.
+    pub fn best_bytes(&self, blocks: Affine) -> Affine {
+        blocks * 4 + 2 * (self.runs() - 1) * 4
+    }
+}
+
+/// The kernel that chooses blocks of positions.
+fn of_blocks(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, of: &Blocks) -> Kernel {
+    let most = i64::from(spec.positions.div_ceil(ATTENTION_BLOCK));
+    let (full, masked) = (b.dim("full", 0, most), b.dim("masked", 0, MOST_MASKED));
+    let d = i64::from(spec.d);
+    let blocks = Affine::from(full) + masked;
+    let of_positions = |bytes: i64| full * bytes + masked * bytes;
+    let (q, position) = (b.read("q", d * 4), b.read("position", 4));
+    let keys = b.read("keys", of_positions(BLOCK * d * 2));
+    let chosen = b.write("chosen", of_positions(4));
+    let best = of_positions(BLOCK * 4);
+    let scores = b.buffer("scores", BufferKind::Scratch, best.clone() + of.best_bytes(blocks.clone()));
+    let own = b.load(Type::i32(1), position, 0);
+    let scored = Scored { lanes, scores, blocks };
+    let index = Index { scored, heads: 1, d, q, w: None, keys, first: Affine::default() };
+    index.scores(&mut b, own);
+    index.choose_blocks(&mut b, (scores, best, own), chosen, (of, spec.positions));
+    b.finish()
+}
+
+impl IndexTopK {
+    fn reference_of_blocks(&self, run: &Run<'_>, (every, local): (usize, usize)) -> Result<(), Mismatch> {
+        let d = self.d as usize;
+        let input = run.input();
+        let (q, keys, own) = (input.floats("q")?, input.halves("keys")?, input.id("position")?);
+        // The score of a block, and the highest that its products are with all terms of one sign.
+        let product = |p: usize| {
+            let products = (0..d).map(|e| q[e] * keys[(p / 16 * d + e) * 16 + p % 16]);
+            (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>())
+        };
+        let score = |block: usize| {
+            let products = (block * every..(block + 1) * every).map(product);
+            products.fold((f64::NEG_INFINITY, 0.0f64), |(a, m), (b, n)| (a.max(b), m.max(n)))
+        };
+        let words = run.output().ints("chosen")?;
+        let has_bit = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
+        let first_local = (own / every + 1).saturating_sub(local);
+        for p in 0..words.len() * 32 {
+            let expected = if p > own { false } else { p / every >= first_local || has_bit(p / every * every) };
+            close(format_args!("the bit of position {p}"), has_bit(p).into(), expected.into(), 0.0)?;
+        }
+        let is_chosen = |block: usize| has_bit(block * every);
+        let expected = (self.chosen as usize / every - local).min(first_local);
+        let count = (0..first_local).filter(|&block| is_chosen(block)).count();
+        close(format_args!("the number of chosen blocks"), count as f64, expected as f64, 0.0)?;
+        let scores: Vec<(f64, f64)> = (0..first_local).map(score).collect();
+        let mut falling: Vec<f64> = scores.iter().map(|(score, _)| *score).collect();
+        falling.sort_by(|a, b| b.total_cmp(a));
+        let Some(&least) = falling[..expected].last() else { return Ok(()) };
+        for (block, (score, size)) in scores.iter().enumerate() {
+            // Sums of d products, whose differences decide.
+            let bound = 2.0 * size * (d + 2) as f64 * UNIT;
+            let wrong = if is_chosen(block) { least - score } else { score - least };
+            close(format_args!("how far block {block} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;
+        }
+        Ok(())
     }
 }
 
@@ -231,7 +346,7 @@ fn of_entries(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, every: u32) ->
     let chosen = b.write("chosen", blocks * 4);
     let scores = b.buffer("scores", BufferKind::Scratch, blocks * (BLOCK * 4));
     let scored = Scored { lanes, scores, blocks: blocks.into() };
-    let index = Index { scored, heads, d, q, w, keys, first: Affine::default() };
+    let index = Index { scored, heads, d, q, w: Some(w), keys, first: Affine::default() };
     let last = last_entry(&mut b, whole);
     index.scores(&mut b, last);
     index.choose(&mut b, chosen, spec.chosen, entries);
@@ -260,7 +375,8 @@ pub(crate) struct Index {
     pub heads: i64,
     pub d: i64,
     pub q: BufferId,
-    pub w: BufferId,
+    /// Weights of heads; without them there is one, whose products are scores.
+    pub w: Option<BufferId>,
     pub keys: BufferId,
     /// The number of the first block.
     pub first: Affine,
@@ -281,6 +397,92 @@ impl Scored {
         let least = self.least(b, top_k);
         let end = self.end(b, (top_k, least), positions);
         self.mark(b, chosen, least, end);
+    }
+
+    /// A bit for each position of the best blocks. Scores of positions are in a buffer, of which those of blocks may take the place; behind so many bytes of
+    /// their own is room for [`Blocks::best_bytes`].
+    pub fn choose_blocks(
+        &self,
+        b: &mut KernelBuilder,
+        (from, best, own): (BufferId, Affine, ValueId),
+        chosen: BufferId,
+        (of, positions): (&Blocks, u32),
+    ) {
+        self.share(b, (from, best), own, of);
+        // Of the row's own block as many positions as there are.
+        let scalar = Type::i32(1);
+        let inside = b.splat_int(scalar, i64::from(of.every) - 1);
+        let inside = b.same(Op::And, &[own, inside]);
+        let before = b.splat_int(scalar, i64::from(of.top_k - of.every) + 1);
+        let top_k = b.iadd(before, inside);
+        let least = self.least(b, top_k);
+        let end = self.end(b, (top_k, least), positions);
+        self.mark(b, chosen, least, end);
+    }
+
+    /// Gives each position up to the row's own the score of its block, and those of local blocks the highest of all.
+    fn share(&self, b: &mut KernelBuilder, (from, best): (BufferId, Affine), own: ValueId, of: &Blocks) {
+        let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
+        let (ty, runs) = (Type::i32(lanes), of.runs());
+        // Of each 32 positions the highest; none is before and behind them.
+        let lowest = b.splat_int(scalar, i32::MIN.into());
+        for i in 0..runs - 1 {
+            b.store(self.scores, best.clone() + i * 4, lowest);
+            b.store(self.scores, best.clone() + self.blocks.clone() * 4 + (runs - 1 + i) * 4, lowest);
+        }
+        b.for_each("block", self.blocks.clone(), |b, block| {
+            let mut highest = b.load(ty, from, block * (BLOCK * 4));
+            for v in 1..self.vectors() {
+                let score = b.load(ty, from, block * (BLOCK * 4) + v * width * 4);
+                highest = b.same(Op::IMax, &[highest, score]);
+            }
+            let highest = if lanes == 1 { highest } else { b.op(Op::ReduceMax, scalar, &[highest]) };
+            b.store(self.scores, best.clone() + (runs - 1) * 4 + block * 4, highest);
+        });
+        let number = |b: &mut KernelBuilder, value: i64| b.splat_int(scalar, value);
+        // The first of the local ones, in 32 positions.
+        let first = b.shift(Op::ShrS, own, of.every.trailing_zeros().into());
+        let before = number(b, i64::from(of.local) - 1);
+        let first = b.same(Op::ISub, &[first, before]);
+        let length = number(b, runs);
+        let first = b.same(Op::IMul, &[first, length]);
+        b.for_each("block", self.blocks.clone(), |b, block| {
+            let at = b.index(block);
+            let (mask, outside) = (number(b, runs - 1), number(b, -runs));
+            let phase = b.same(Op::And, &[at, mask]);
+            let highest = b.for_carry("near", 2 * runs - 1, &[lowest], |b, near, carried| {
+                // So many behind the first of its block, which has `runs` of them.
+                let (place, back) = (b.index(near), number(b, runs - 1));
+                let place = b.iadd(phase, place);
+                let place = b.same(Op::ISub, &[place, back]);
+                let place = b.same(Op::And, &[place, outside]);
+                let none = number(b, 0);
+                let is_own = b.same(Op::CmpEq, &[place, none]);
+                let score = b.load(scalar, self.scores, best.clone() + block * 4 + near * 4);
+                let score = b.op(Op::Select, scalar, &[is_own, score, carried[0]]);
+                vec![b.same(Op::IMax, &[score, carried[0]])]
+            });
+            // A NaN's may be the highest.
+            let (all, below) = (number(b, i32::MAX.into()), number(b, i64::from(i32::MAX) - 1));
+            let highest = b.same(Op::IMin, &[highest[0], below]);
+            let is_other = b.same(Op::CmpGt, &[first, at]);
+            let score = b.op(Op::Select, scalar, &[is_other, highest, all]);
+            let (score, own, lowest) = (self.wide(b, score), self.wide(b, own), self.wide(b, lowest));
+            for v in 0..self.vectors() {
+                let position = self.positions(b, block * BLOCK + v * width);
+                let after = b.same(Op::CmpGt, &[position, own]);
+                let score = b.op(Op::Select, ty, &[after, lowest, score]);
+                b.store(self.scores, block * (BLOCK * 4) + v * width * 4, score);
+            }
+        });
+    }
+
+    /// The position of a row: one less than how many have a score.
+    pub fn last(&self, b: &mut KernelBuilder, from: BufferId) -> ValueId {
+        let lowest = self.number(b, i32::MIN.into());
+        let seen = self.count_of(b, from, |b, score, _| b.same(Op::CmpGt, &[score, lowest]));
+        let one = b.splat_int(Type::i32(1), 1);
+        b.same(Op::ISub, &[seen, one])
     }
 
     /// Vectors of a block of positions.
@@ -324,7 +526,11 @@ impl Index {
                     let sums = self.products(b, (tile, together), (&at, vectors));
                     let mut scores = scores.to_vec();
                     for (h, sums) in sums.chunks(vectors as usize).enumerate() {
-                        let w = b.load_splat(ty, self.w, tile * (together * 4) + h as i64 * 4);
+                        let Some(w) = self.w else {
+                            scores.copy_from_slice(sums);
+                            continue;
+                        };
+                        let w = b.load_splat(ty, w, tile * (together * 4) + h as i64 * 4);
                         for (score, &sum) in scores.iter_mut().zip(sums) {
                             let found = b.same(Op::Max, &[sum, none]);
                             *score = b.fma(found, w, *score);
@@ -386,6 +592,16 @@ impl Scored {
     fn count(
         &self,
         b: &mut KernelBuilder,
+        mask: impl FnMut(&mut KernelBuilder, ValueId, Affine) -> ValueId,
+    ) -> ValueId {
+        self.count_of(b, self.scores, mask)
+    }
+
+    /// The same of scores that are in a buffer.
+    fn count_of(
+        &self,
+        b: &mut KernelBuilder,
+        scores: BufferId,
         mut mask: impl FnMut(&mut KernelBuilder, ValueId, Affine) -> ValueId,
     ) -> ValueId {
         let width = i64::from(self.lanes);
@@ -394,7 +610,7 @@ impl Scored {
             let mut count = counts[0];
             for v in 0..self.vectors() {
                 let first = block * BLOCK + v * width;
-                let score = b.load(Type::i32(self.lanes), self.scores, first.clone() * 4);
+                let score = b.load(Type::i32(self.lanes), scores, first.clone() * 4);
                 // All ones are -1.
                 let is = mask(b, score, first);
                 count = b.same(Op::ISub, &[count, is]);

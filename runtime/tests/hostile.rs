@@ -257,7 +257,7 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
 
 /// Attention to places that an index chose, whose bits nobody writes.
 fn choose(plan: &mut Plan<Kernel>) -> Choice {
-    let choice = Choice { top_k: 5, every: 1, entries: false };
+    let choice = Choice { top_k: 5, every: 1, of: Chosen::Positions };
     let row_bytes = u64::from(plan.context_length.div_ceil(32)) * 4;
     let (marks, offset) = (BufferId(plan.buffers.len() as u32), plan.arena_bytes.next_multiple_of(64));
     plan.buffers.push(ArenaBuffer { name: "marks".into(), row_bytes, rows: RowCount::Tokens, offset });
@@ -288,6 +288,9 @@ fn split(plan: &mut Plan<Kernel>) -> &mut Split {
 fn bands(plan: &mut Plan<Kernel>) -> &mut Bands {
     task(plan, "q").variants[0].bands.as_mut().unwrap()
 }
+
+/// What an index may choose.
+const CHOSEN: [Chosen; 3] = [Chosen::Positions, Chosen::Entries, Chosen::Blocks];
 
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
@@ -396,12 +399,17 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                     };
                     let numbers = [0, 1, 2, 4, 40, u32::MAX];
                     let (top_k, every) = (numbers[random.index(6)], numbers[random.index(6)]);
-                    let choice = Choice { top_k, every, entries: random.index(2) == 1 };
+                    let choice = Choice { top_k, every, of: CHOSEN[random.index(CHOSEN.len())] };
                     let (state, field) = (random.index(2) as u32, random.index(3) as u32);
                     let marks = BufferId(random.index(buffers + 1) as u32);
                     let sources = [
                         Source::Chosen { state, field, marks, choice },
-                        Source::Chosen { state, field, marks, choice: Choice { every: 1, entries: false, ..choice } },
+                        Source::Chosen {
+                            state,
+                            field,
+                            marks,
+                            choice: Choice { every: 1, of: Chosen::Positions, ..choice },
+                        },
                         Source::Input(Input::Chosen(choice)),
                         Source::Input(Input::LastChosen(choice)),
                         Source::Input(Input::Ngram(Ngram { state: random.index(3) as u32, hash })),
@@ -453,7 +461,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         DimRule::ChosenBlocks(Choice {
                             top_k: random.number(40) as u32,
                             every: random.number(3) as u32,
-                            entries: random.index(2) == 1,
+                            of: CHOSEN[random.index(CHOSEN.len())],
                         }),
                         DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
                         DimRule::Band,
@@ -595,7 +603,18 @@ fn errors_say_what_is_wrong() {
         }),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
         ("of all chosen places, from the first on", |p| chosen_argument(p).offset = 2),
-        ("of all chosen places, from the first on", |p| chosen_argument(p).column_stride = 64),
+        ("of all chosen places, from the first on", |p| chosen_argument(p).row_stride = 64),
+        ("of all chosen places, from the first on", |p| chosen_argument(p).column_stride = 2),
+        ("with a bit of each column for each place of the context", |p| {
+            chosen_argument(p).column_stride = 64;
+            task(p, "attention").columns = 2;
+        }),
+        ("with choices of whole runs or blocks", |p| {
+            let arg = chosen_argument(p);
+            let Source::Chosen { state, field, marks, .. } = arg.source else { panic!("{arg:?}") };
+            let choice = Choice { top_k: 5, every: 4, of: Chosen::Blocks };
+            arg.source = Source::Chosen { state, field, marks, choice };
+        }),
         ("of no other states, where positions are chosen", |p| {
             chosen_argument(p).source = Source::State { state: 0, field: 0 };
         }),

@@ -12,17 +12,24 @@ use ixc_testing::nmse::nmse;
 
 const TOKENS: u32 = 450;
 
-/// Golden models, and how many places they are told to choose: more than a part of attention has positions; runs of 4; entries of 4 positions, of which fewer are there.
-const MODELS: [(&str, u32); 6] = [
+/// Golden models, and how many places they are told to choose: more than a part of attention has positions; runs of 4; entries of 4 positions, of which fewer are there;
+/// blocks of 32, by head.
+const MODELS: [(&str, u32); 7] = [
     ("deepseek32", 300),
     ("glm-dsa", 290),
     ("glm5-next", 300),
     ("deepseek4-chosen", 40),
     ("hy_v4", 300),
     ("dots3note", 300),
+    (BLOCKS, 9),
 ];
-/// More than there are.
-const ALL: u32 = 512;
+const BLOCKS: &str = "minimax-m3-chosen";
+const BLOCK: u32 = 32;
+
+/// More than there are, if fewer than would be in a context where nobody asks an index.
+fn all(name: &str) -> u32 {
+    if name == BLOCKS { TOKENS.div_ceil(BLOCK) } else { 512 }
+}
 
 /// A golden model whose index chooses so many.
 fn choosing(name: &str, top_k: u32) -> Model {
@@ -51,6 +58,7 @@ fn beyond(name: &str, top_k: u32) -> usize {
     match name {
         "glm5-next" => top_k as usize + 3,
         "deepseek4-chosen" => (top_k as usize + 1) * 4 - 1,
+        BLOCKS => (top_k * BLOCK) as usize,
         _ => top_k as usize,
     }
 }
@@ -58,7 +66,7 @@ fn beyond(name: &str, top_k: u32) -> usize {
 #[test]
 fn what_is_left_out_changes_what_is_behind_alone() {
     for (name, top_k) in MODELS {
-        let (few, all, tokens) = (choosing(name, top_k), choosing(name, ALL), tokens(name));
+        let (few, all, tokens) = (choosing(name, top_k), choosing(name, all(name)), tokens(name));
         let target = Target::AVX2;
         if !target.missing().is_empty() {
             println!("not on this machine: it would be emulated for long");
@@ -95,7 +103,7 @@ fn what_is_left_out_changes_what_is_behind_alone() {
 /// All targets choose the same, and are as near to each other as elsewhere.
 #[test]
 fn targets_agree_on_chosen_places() {
-    for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20)] {
+    for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20), (BLOCKS, 2)] {
         let (model, tokens) = (choosing(name, top_k), &tokens(name)[..70]);
         let found = |target: Target, step: usize| {
             let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
@@ -108,6 +116,38 @@ fn targets_agree_on_chosen_places() {
                 let error = nmse(&found(target, step), &right);
                 println!("{name}, {step} rows: {} {error:.1e} from portable", target.name());
                 assert!(error < 1e-4, "{name}, {step} rows: {error:e}");
+            }
+        }
+    }
+}
+
+/// With experts from the drive, and after going back to where blocks are chosen, and to where none is left out.
+#[test]
+fn chosen_blocks_depend_on_no_experts_or_what_was_dropped() {
+    let (model, tokens) = (choosing(BLOCKS, 2), tokens(BLOCKS));
+    for target in [Target::AVX2, Target::PORTABLE] {
+        let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
+        let mut resident = load(compile(&model, &options).unwrap().plan, target, 0).unwrap();
+        for step in [64, 1] {
+            let right = bits(&logits(&mut resident, &tokens, step));
+            // Six of sixteen experts.
+            let budget = 6 << 14;
+            let streamed = Options { expert_memory: Some(budget), ..options.clone() };
+            let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();
+            assert!(bits(&logits(&mut engine, &tokens, step)) == right, "{}, {step} rows", target.name());
+        }
+        let right = bits(&logits(&mut resident, &tokens, 1));
+        let width = right.len() / tokens.len();
+        let other: Vec<u32> = tokens.iter().rev().copied().collect();
+        for kept in [200, 50] {
+            assert_eq!(resident.truncate(kept), kept);
+            for tokens in other[..100].chunks(50) {
+                resident.step(tokens, &[]).unwrap();
+            }
+            assert_eq!(resident.truncate(kept), kept);
+            for (i, token) in tokens.iter().enumerate().skip(kept as usize) {
+                let found = bits(resident.step(&[*token], &[0]).unwrap());
+                assert!(found == right[i * width..][..width], "{}: position {i} after going back", target.name());
             }
         }
     }

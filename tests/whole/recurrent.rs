@@ -413,6 +413,7 @@ fn model(name: &str, mut module: Module) -> Model {
         mla: None,
         local_mla: None,
         indexer: None,
+        block_index: None,
         ssm: None,
         conv_taps: None,
         streams: None,

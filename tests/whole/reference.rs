@@ -35,6 +35,7 @@ fn graph_ops() -> String {
             .map(|a| {
                 let kind = match a.kind {
                     AttrKind::Int => "int".to_string(),
+                    AttrKind::OptInt => "[int]".to_string(),
                     AttrKind::Float => "float".to_string(),
                     AttrKind::OptFloat => "[float]".to_string(),
                     AttrKind::Bool => "bool".to_string(),

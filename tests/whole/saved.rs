@@ -42,7 +42,7 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state: attention to all positions, several times in a layer, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries;
+/// Models of each kind of state: attention to all positions, several times in a layer, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries, by blocks of each key head;
 /// delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant decays, short convolutions, rows by the last tokens.
 const KINDS: [&str; 16] = [
     "granite",
@@ -54,6 +54,7 @@ const KINDS: [&str; 16] = [
     "deepseek32",
     "deepseek4",
     "deepseek4-chosen",
+    "minimax-m3-chosen",
     "qwen3next-ssm_in",
     "falcon-h1",
     "mamba2",

@@ -918,6 +918,26 @@ impl<'a> Builder<'a> {
         key_length: u64,
         (top_k, run, entries): (u64, u64, bool),
     ) -> Result<ValueId, ArchError> {
+        let kv = self.index_keys(state, k, key_length, run)?;
+        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, (top_k, entries));
+        Ok(self.typed(chosen)?.0)
+    }
+
+    /// Positions that each head of an index chooses for itself, in blocks, with the state `state`; values are its queries `[T, heads, d]` and keys `[T, 1, d]`.
+    pub fn index_blocks(
+        &mut self,
+        state: &str,
+        [q, k]: [ValueId; 2],
+        key_length: u64,
+        numbers: [u64; 3],
+    ) -> Result<ValueId, ArchError> {
+        let kv = self.index_keys(state, k, key_length, 1)?;
+        let chosen = self.graph.index_blocks(q, kv, self.step.pos, numbers);
+        Ok(self.typed(chosen)?.0)
+    }
+
+    /// The token of a new state with keys of an index, `run` positions each.
+    fn index_keys(&mut self, state: &str, k: ValueId, key_length: u64, run: u64) -> Result<ValueId, ArchError> {
         // A state of keys and values, of which nobody reads the latter.
         let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
         let state = self.typed(state)?;
@@ -925,9 +945,7 @@ impl<'a> Builder<'a> {
         let kv = self.graph.state_begin(state);
         let kv = self.typed(kv)?;
         let kv = self.graph.kv_append(kv, k, none, self.step.pos);
-        let kv = self.typed(kv)?;
-        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, (top_k, entries));
-        Ok(self.typed(chosen)?.0)
+        self.typed(kv)
     }
 
     /// Sizes of the recurrent states, which the file must have.

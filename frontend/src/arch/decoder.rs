@@ -8,7 +8,7 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
-use super::hyper::{Bends, Experts};
+use super::hyper::{Bends, BlockIndex, Experts};
 
 /// RMS norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,7 +225,23 @@ pub(super) fn has_sinks(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
 
 /// What attention makes of rows: with its output matrix.
 pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
-    attention_to(b, layer, h, style, None)
+    let chosen = chosen_blocks(b, layer, h, style)?;
+    attention_to(b, layer, h, style, chosen)
+}
+
+/// The blocks of positions that each key head of a layer sees, by its normalised rows; `None` where it sees all.
+fn chosen_blocks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<Option<ValueId>, ArchError> {
+    let Some(index) = b.hyper.block_index.clone().filter(|index| index.own[layer]) else { return Ok(None) };
+    let BlockIndex { heads, key_length, top_k, block, local, .. } = index;
+    let mut turned = |part: &str, heads: u64| -> Result<ValueId, ArchError> {
+        let name = |of: &str| format!("blk.{layer}.indexer.{part}_{of}");
+        let x = b.linear(h, &name("proj"), b.hyper.embedding_length, heads * key_length, Bias::Optional)?;
+        let x = b.split_heads(x, heads)?;
+        let x = b.rms_norm(x, &name("norm.weight"), key_length)?;
+        b.rope(layer, x, style.pairs)
+    };
+    let (q, k) = (turned("q", heads)?, turned("k", 1)?);
+    b.index_blocks(&format!("index.{layer}"), [q, k], key_length, [top_k, block, local]).map(Some)
 }
 
 /// The same over `chosen` positions, where there are any.

@@ -22,8 +22,8 @@ pub use adjugate::Adjugate;
 pub use alternating::Alternating;
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::{Compressed, EntryIndex};
-pub use indexer::Indexer;
 pub(super) use indexer::index_run;
+pub use indexer::{BlockIndex, Indexer};
 pub(super) use mla::latent_lengths;
 pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
@@ -101,6 +101,8 @@ pub struct Hyper {
     pub local_mla: Option<Mla>,
     /// What chooses the positions of attention, where something does.
     pub indexer: Option<Indexer>,
+    /// An index whose heads choose blocks, where it leaves any out.
+    pub block_index: Option<BlockIndex>,
     /// Sizes of recurrent states, where layers have them.
     pub ssm: Option<Ssm>,
     /// Taps of the convolutions that layers have in place of attention, where they have them.
@@ -660,14 +662,6 @@ impl Hyper {
                 context_length = most;
             }
         }
-        if let Some(chosen) = indexer::all_blocks(&keys)?.filter(|&chosen| chosen < context_length) {
-            tracing::warn!(
-                chosen,
-                context_length,
-                "blocks of positions are not chosen: the context is cut to where all are"
-            );
-            context_length = chosen;
-        }
         let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
         let known = |of: &ScoreOf| of.layers.contains(&layers) && of.vocabulary == vocabulary;
@@ -772,6 +766,7 @@ impl Hyper {
             Some(_) => None,
             None => Indexer::read(&keys, &layers, context_length)?,
         };
+        let block_index = BlockIndex::read(&keys, &layers, context_length)?;
         let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
             _ if ngrams.is_some() => None,
@@ -812,6 +807,7 @@ impl Hyper {
             mla,
             local_mla,
             indexer,
+            block_index,
             ssm,
             conv_taps: recurrent::conv_taps(&keys)?,
             layer_inputs,

@@ -1,9 +1,12 @@
-//! `minimax-m3`: MiniMax-M3: normalised heads, gates as gpt-oss has them, a dense network in the first layers, shared experts in the others. Its attention is over
-//! blocks of positions that an index chooses, the ones around a row always: all of them up to a context of as many blocks as are chosen, to which the model's
-//! is cut (`hyper`).
+//! `minimax-m3`: MiniMax-M3: normalised heads, gates as gpt-oss has them, a dense network in the first layers, shared experts in the others, whose attention is over
+//! blocks of positions that an index chooses (transformers `minimax_m3_vl`, llama.cpp `minimax-m3.cpp`).
 //!
-//! Beyond that each head of keys attends to blocks of its own: its index scores a block by the largest `q . k` of its positions. `index.top_k` scores positions, or runs that
-//! have one key, by a sum over heads, and gives one list for all heads of an `attention`.
+//! ```text
+//! k = rope(norm(indexer.k_proj h)),  q[g] = rope(norm(indexer.q_proj h))     // one key; a query for each key head g
+//! attention over index.top_k(q, _, k) {block, local}                         // by head: local blocks, and those with the highest q[g] . k of a position
+//! ```
+//!
+//! Where the context is no longer than what is chosen, all is, and nobody asks the index.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
@@ -22,16 +25,18 @@ const STYLE: Style = Style {
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "minimax-m3",
-    doc: "MiniMax-M3 (contexts up to its chosen blocks)",
+    doc: "MiniMax-M3",
     defaults: Defaults { score: RouteScore::Sigmoid, ..Defaults::USUAL },
     build: decoder,
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     // Where all blocks are chosen, nobody asks the index.
-    for layer in 0..b.hyper.layers.len() {
-        for part in ["q_proj", "k_proj", "q_norm", "k_norm"] {
-            b.leave_out(&format!("blk.{layer}.indexer.{part}.weight"));
+    if b.hyper.block_index.is_none() {
+        for layer in 0..b.hyper.layers.len() {
+            for part in ["q_proj", "k_proj", "q_norm", "k_norm"] {
+                b.leave_out(&format!("blk.{layer}.indexer.{part}.weight"));
+            }
         }
     }
     decoder::decoder(b, &STYLE)

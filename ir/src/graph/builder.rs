@@ -350,8 +350,22 @@ impl GraphBuilder {
         pos: ValueId,
         (top_k, entries): (u64, bool),
     ) -> Result<(ValueId, ValueId), TypeError> {
-        let attrs = vec![Attr::Int(top_k as i64), Attr::Bool(entries)];
+        let attrs = vec![Attr::Int(top_k as i64), Attr::Bool(entries), Attr::Int(0), Attr::Int(0)];
         self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], attrs)
+    }
+
+    /// `index.top_k` without weights: for each head `top_k` positions in blocks of so many, of which the `local` last ones are always chosen; and the
+    /// next token.
+    pub fn index_blocks(
+        &mut self,
+        q: ValueId,
+        kv: ValueId,
+        pos: ValueId,
+        [top_k, block, local]: [u64; 3],
+    ) -> Result<(ValueId, ValueId), TypeError> {
+        let number = |value: u64| Attr::Int(value as i64);
+        let attrs = vec![number(top_k), Attr::Bool(false), number(block), number(local)];
+        self.two(OpKind::IndexTopK, vec![V(q), Operand::Absent, V(kv), V(pos)], attrs)
     }
 
     /// `attention`: the result and the next token. Scores have a factor, and a cap that is 0 where there is none.

@@ -340,13 +340,26 @@ impl<'a> Interpreter<'a> {
                 Ok(vec![Value::Token])
             }
             OpKind::IndexTopK => {
-                let (q, w, dims) = (f32s(self, "q")?, f32s(self, "w")?, self.dims(value("q")));
+                let (q, dims) = (f32s(self, "q")?, self.dims(value("q")));
                 let state = env.state(op, "kv");
                 let [keys, _] = &self.states[state.index()][..] else {
                     unreachable!("verified: state {} has keys and values", state.0)
                 };
                 let every = self.module.states[state.index()].every as usize;
                 let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
+                let Operand::Value(w) = op.operand("w") else {
+                    let [block, local] = ["block", "local"].map(|name| op.attr(name).int() as usize);
+                    // As below: of columns no more than blocks that there are have.
+                    let top_k = top_k.min(length.next_multiple_of(block).max(local.saturating_mul(block)));
+                    let mut data = Vec::with_capacity(dims[0] * dims[1] * top_k);
+                    for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(ints(value("pos"))) {
+                        let position = index(mnemonic, "position", position, length)?;
+                        let heads = q.chunks_exact(dims[2]);
+                        data.extend(heads.flat_map(|q| math::index_blocks(q, keys, position, [top_k, block, local])));
+                    }
+                    return Ok(vec![Value::I32 { dims: vec![dims[0], dims[1], top_k], data }, Value::Token]);
+                };
+                let w = self.floats(env.get(w))?;
                 let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
                 let entries = op.attr("entries").bool();
                 // More than there are places for cannot be chosen: columns of -1 alone are left out.
@@ -828,7 +841,7 @@ impl<'a> Interpreter<'a> {
         states: &[StateId],
         q: &[f32],
         dims: &[usize],
-        (positions, chosen): (&[i32], Option<&[i32]>),
+        (positions, chosen): (&[i32], Option<Lists<'_>>),
     ) -> Result<(Vec<f32>, Vec<usize>), InterpretError> {
         let cache = self.cache(states[0]);
         let shape = AttentionShape {
@@ -866,15 +879,22 @@ impl<'a> Interpreter<'a> {
                 values.extend_from_slice(&all_values[part(cache.value)]);
                 (before, seen, begin) = (seen, seen + end - first, first);
             }
-            let chosen = chosen.map(|chosen| &chosen[row * (chosen.len() / dims[0])..][..chosen.len() / dims[0]]);
-            let sees =
-                |p: usize| chosen.is_none_or(|chosen| p < before || chosen.contains(&((begin + p - before) as i32)));
+            // One list for all key heads, or one for each.
+            let sees = |head: usize, p: usize| {
+                let Some((dims, chosen)) = chosen else { return true };
+                let n = dims[dims.len() - 1];
+                let list = if dims.len() > 2 { row * dims[1] + head } else { row };
+                p < before || chosen[list * n..][..n].contains(&((begin + p - before) as i32))
+            };
             let sinks = sinks.as_deref();
             out.extend(math::attention(q, [&keys, &values], &shape, seen - 1, scale, sinks, sees));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }
 }
+
+/// What an index chose: dimensions, of which the last is a list's length, and numbers of places.
+type Lists<'a> = (&'a [usize], &'a [i32]);
 
 struct Env<'a> {
     function: &'a Function,
@@ -890,10 +910,13 @@ impl Env<'_> {
         }
     }
 
-    /// What an op's rows see alone, where it is said.
-    fn choice(&self, op: &Op) -> Option<&[i32]> {
+    /// What an op's rows see alone, where it is said: dimensions and places.
+    fn choice(&self, op: &Op) -> Option<Lists<'_>> {
         match op.operand("chosen") {
-            Operand::Value(chosen) => Some(ints(self.get(chosen))),
+            Operand::Value(chosen) => match self.get(chosen) {
+                Value::I32 { dims, data } => Some((dims, data)),
+                other => unreachable!("verified: {other:?} is no choice"),
+            },
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
         }
     }

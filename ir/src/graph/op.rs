@@ -34,6 +34,8 @@ pub enum OperandKind {
 pub enum AttrKind {
     /// An integer.
     Int,
+    /// The same, which does not stand in IR text where it is 0.
+    OptInt,
     /// A float, of 32 bits.
     Float,
     /// The same, which does not stand in IR text where it is 0.
@@ -130,6 +132,7 @@ impl AttrRow {
     /// What it is where IR text does not have it.
     pub fn absent(&self) -> Option<Attr> {
         match self.kind {
+            AttrKind::OptInt => Some(Attr::Int(0)),
             AttrKind::OptFloat => Some(Attr::Float(0.0)),
             AttrKind::Int | AttrKind::Float | AttrKind::Bool | AttrKind::Word(_) | AttrKind::Format => None,
         }
@@ -265,6 +268,7 @@ macro_rules! op_table {
 }
 
 const INT: AttrKind = AttrKind::Int;
+const OPT_INT: AttrKind = AttrKind::OptInt;
 const FLOAT: AttrKind = AttrKind::Float;
 const OPT_FLOAT: AttrKind = AttrKind::OptFloat;
 const BOOL: AttrKind = AttrKind::Bool;
@@ -322,8 +326,8 @@ macro_rules! graph_ops {
             Ngram "ngram" (tokens: Value, ids: Value) {eos: INT, m0: INT, m1: INT, m2: INT, m3: INT, modulus: INT, offset: INT} -> 2 State, "Rows of a table that the last tokens name together: of i32 ids [T] and those before, ids * m0 ^ (ids before) * m1 ^ ..., modulo `modulus`, plus `offset`; from an eos before a token on all ids are eos: i32[T]. Only `embed` takes them. The `recurrent` state f32[1, 3] is the ids before, plus 1, and 0 where there are none.";
             StateBegin "state.begin" (state: State) {} -> 1 State, "The token of a state, as the step before left it; once for each state in a function.";
             KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into a `paged` state at positions i32[T].";
-            IndexTopK "index.top_k" (q: Value, w: Value, kv: Value, pos: Value) {top_k: INT, entries: BOOL} -> 2 State, "The top_k positions j up to its own that each row of queries f32[T, h, d] and weights f32[T, h] scores highest, by the sum over heads of w * max(q . k[j], 0) with the keys of a `paged` state of one key head (the first ones of equal scores), in rising order, then -1 where there are fewer: i32[T, top_k]. Where n positions share a key, whole runs of them are scored, top_k / n are chosen, and those behind the last whole run are theirs, too: i32[T, top_k + n - 1]. Only `attention` takes them. With `entries` it is places that are scored, of which several positions share each: the numbers of top_k of those that are whole, i32[T, top_k], which `attention.entries` alone takes.";
-            Attention "attention" (q: Value, kv: Value, pos: Value, sinks: OptWeight, chosen: OptValue) {scale: FLOAT, cap: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over a `paged` state; query heads share its key heads in equal groups: f32[T, h, dv]. Scores are scale * q . k, bent as by `softcap` where cap is not 0. A head's score in sinks [h] takes part in its softmax, and has no value. With chosen i32[T, n] a row sees those positions alone.";
+            IndexTopK "index.top_k" (q: Value, w: OptValue, kv: Value, pos: Value) {top_k: INT, entries: BOOL, block: OPT_INT, local: OPT_INT} -> 2 State, "The top_k positions j up to its own that each row of queries f32[T, h, d] and weights f32[T, h] scores highest, by the sum over heads of w * max(q . k[j], 0) with the keys of a `paged` state of one key head (the first ones of equal scores), in rising order, then -1 where there are fewer: i32[T, top_k]. Where n positions share a key, whole runs of them are scored, top_k / n are chosen, and those behind the last whole run are theirs, too: i32[T, top_k + n - 1]. Only `attention` takes them. With `entries` it is places that are scored, of which several positions share each: the numbers of top_k of those that are whole, i32[T, top_k], which `attention.entries` alone takes. Without w each head chooses for itself, among blocks of `block` positions up to its own, of which it takes top_k / block: the `local` last ones, its own with them, and of the others those with the highest q . k[j] of a position (the first ones of equal ones). They are theirs as far as up to its own, in rising order, then -1: i32[T, h, top_k].";
+            Attention "attention" (q: Value, kv: Value, pos: Value, sinks: OptWeight, chosen: OptValue) {scale: FLOAT, cap: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over a `paged` state; query heads share its key heads in equal groups: f32[T, h, dv]. Scores are scale * q . k, bent as by `softcap` where cap is not 0. A head's score in sinks [h] takes part in its softmax, and has no value. With chosen i32[T, n] a row sees those positions alone; with i32[T, hk, n] the query heads of each of hk key heads see their own.";
             HeadsMatmul "heads.matmul" (x: Value, w: Value) {} -> 1 Pure, "f32[T, h, k], each head times the transpose of its own matrix of f32[h, n, k]: f32[T, h, n].";
             Route "route" (logits: Value, bias: OptWeight, scales: OptWeight) {top_k: INT, score: SCORE, groups: INT, groups_kept: INT, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The top_k experts of each row of f32[T, e] in falling order of score plus bias [e] (lowest id first where equal), of the groups_kept of equal groups whose two highest sum to most: ids i32[T, k] and weights f32[T, k], the scores without bias, divided by their sum where `normalise`, times `scale` and, where there are scales [e], that of the expert. Scores are a softmax over all experts, or a sigmoid or root of softplus of each logit; or logits, and weights a softmax over the chosen.";
             ExpertMatmul "expert.matmul" (x: Value, ids: Value, w: Value) {} -> 1 Pure, "For row t and slot j: x[t] (f32[T, k]) or x[t, j] (f32[T, s, k]) times the transpose of expert ids[t, j] of f32[e, n, k]: f32[T, s, n].";

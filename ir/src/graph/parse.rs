@@ -539,7 +539,7 @@ impl<'t> Parser<'t> {
     fn attr(&mut self, row: &AttrRow) -> Result<Attr, Failure> {
         let (at, token) = self.next()?;
         match (row.kind, &token) {
-            (AttrKind::Int, Token::Number(text)) => {
+            (AttrKind::Int | AttrKind::OptInt, Token::Number(text)) => {
                 let value = match text.strip_prefix("0x") {
                     Some(hex) => i64::from_str_radix(hex, 16),
                     None => text.parse(),
@@ -554,7 +554,7 @@ impl<'t> Parser<'t> {
             (AttrKind::Bool, Token::Word("false")) => Ok(Attr::Bool(false)),
             (AttrKind::Word(words), Token::Word(word)) if words.contains(word) => Ok(Attr::Word(word.to_string())),
             (AttrKind::Format, Token::Word(word)) => Ok(Attr::Format(self.format(at, word)?)),
-            (AttrKind::Int, _) => Err(expected(at, "an integer", &token)),
+            (AttrKind::Int | AttrKind::OptInt, _) => Err(expected(at, "an integer", &token)),
             (AttrKind::Float | AttrKind::OptFloat, _) => Err(expected(at, "a number", &token)),
             (AttrKind::Bool, _) => Err(expected(at, "true or false", &token)),
             (AttrKind::Word(words), _) => Err(expected(at, &words.join(" or "), &token)),

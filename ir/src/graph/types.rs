@@ -295,10 +295,19 @@ pub fn result_types(
             if cache.heads != 1 || rule.number("q", d)? != cache.key {
                 return Err(rule.operand("kv", format!("the token of a paged state of one head with keys of {d}")));
             }
+            let (top_k, every) = (rule.positive("top_k")?, rule.state("kv", StateKind::Paged)?.every);
+            if !rule.has("w") {
+                rule.blocks_of_heads(top_k, every)?;
+                return Ok(vec![Type::i32([rows.clone(), heads.clone(), Dim::Fixed(top_k)]), rule.value("kv").clone()]);
+            }
             if rule.f32("w")? != [rows, heads] {
                 return Err(rule.operand("w", format!("f32[{rows}, {heads}], one for each head of q")));
             }
-            let (top_k, every) = (rule.positive("top_k")?, rule.state("kv", StateKind::Paged)?.every);
+            for name in ["block", "local"] {
+                if rule.find_attr(name).int() != 0 {
+                    return Err(rule.attr(name, "0 with weights, by which all heads choose together"));
+                }
+            }
             if rule.find_attr("entries").bool() {
                 if every == 1 {
                     return Err(rule.operand("kv", "the token of a state whose places several positions share"));
@@ -328,7 +337,7 @@ pub fn result_types(
             if rule.find_attr("cap").float() < 0.0 {
                 return Err(rule.attr("cap", "0 or more"));
             }
-            rule.choice("chosen", rows)?;
+            rule.choice("chosen", rows, Some(cache.heads))?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
         }
         OpKind::HeadsMatmul => {
@@ -434,7 +443,7 @@ pub fn result_types(
                 return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
             rule.bias("sinks", rule.number("q", heads)?)?;
-            rule.choice("chosen", rows)?;
+            rule.choice("chosen", rows, None)?;
             let y = Type::f32([rows.clone(), heads.clone(), cache.value.into()]);
             Ok(vec![y, rule.value("kv").clone(), rule.value("entries").clone()])
         }

@@ -129,6 +129,7 @@ macro_rules! field_type {
     (OptValue) => { Option<ValueId> };
     (OptWeight) => { Option<WeightId> };
     (INT) => { i64 };
+    (OPT_INT) => { i64 };
     (FLOAT) => { f64 };
     (OPT_FLOAT) => { f64 };
     (BOOL) => { bool };

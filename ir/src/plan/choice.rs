@@ -1,22 +1,31 @@
 //! How many places of a state an index leaves a row to see.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
+
+/// Positions of a block, where an index chooses blocks for each head: a power of two among these. A word of bits is then of one block, and a block's score costs
+/// little beside its positions'.
+pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 
 /// How many places an index chooses for a row. It follows from the row's position alone, and so do the blocks and parts of what is chosen.
 ///
 /// ```
-/// use ixc_ir::plan::Choice;
+/// use ixc_ir::plan::{Choice, Chosen};
 ///
 /// // 2048 positions of those up to the row's own.
-/// let choice = Choice { top_k: 2048, every: 1, entries: false };
+/// let choice = Choice { top_k: 2048, every: 1, of: Chosen::Positions };
 /// assert_eq!([0, 2047, 2048, 100_000].map(|position| choice.count(position)), [1, 2048, 2048, 2048]);
 /// assert_eq!([2047, 2048].map(|position| choice.is_all(position)), [true, false]);
 /// // Whole runs of 4, and the positions behind the last whole one.
-/// let choice = Choice { top_k: 16, every: 4, entries: false };
+/// let choice = Choice { top_k: 16, every: 4, of: Chosen::Positions };
 /// assert_eq!([14, 15, 16, 18, 19, 22].map(|position| choice.count(position)), [15, 16, 17, 19, 16, 19]);
 /// // Entries of 4 positions, as far as they are whole.
-/// let choice = Choice { top_k: 16, every: 4, entries: true };
+/// let choice = Choice { top_k: 16, every: 4, of: Chosen::Entries };
 /// assert_eq!([2, 3, 62, 63, 1000].map(|position| choice.count(position)), [0, 1, 15, 16, 16]);
+/// // Blocks of 4 positions, of which the row's own is one.
+/// let choice = Choice { top_k: 16, every: 4, of: Chosen::Blocks };
+/// assert_eq!([14, 15, 16, 18, 19, 20].map(|position| choice.count(position)), [15, 16, 13, 15, 16, 13]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -25,21 +34,43 @@ pub struct Choice {
     pub top_k: u32,
     /// Positions that are scored together: 1, or those of a run or an entry.
     pub every: u32,
-    /// Whether a place is such an entry. Otherwise it is a position, and those behind the last whole run are chosen, too.
-    pub entries: bool,
+    /// What a place is.
+    pub of: Chosen,
+}
+
+/// What an index chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Chosen {
+    /// Positions, in whole runs; those behind the last whole run come along.
+    Positions,
+    /// Entries, each of several positions, as far as they are whole.
+    Entries,
+    /// Positions, in whole blocks; of the row's own, which is always one of those that are chosen, the positions up to it.
+    Blocks,
 }
 
 impl Choice {
     /// Places that the row at a position could see.
     pub fn seen(self, position: u32) -> u32 {
         let positions = position.saturating_add(1);
-        if self.entries { positions / self.every.max(1) } else { positions }
+        match self.of {
+            Chosen::Positions | Chosen::Blocks => positions,
+            Chosen::Entries => positions / self.every.max(1),
+        }
     }
 
     /// Those of them that it sees.
     pub fn count(self, position: u32) -> u32 {
         let (seen, every) = (self.seen(position), self.every.max(1));
-        if self.entries { seen.min(self.top_k) } else { (seen / every).min(self.top_k / every) * every + seen % every }
+        match self.of {
+            Chosen::Positions => (seen / every).min(self.top_k / every) * every + seen % every,
+            Chosen::Entries => seen.min(self.top_k),
+            Chosen::Blocks => {
+                let before = (self.top_k / every).saturating_sub(1);
+                (position / every).min(before) * every + position % every + 1
+            }
+        }
     }
 
     /// Whether it sees all of them: then they are read where they lie, and rows are taken together as without an index. It is so up to some position,
@@ -51,21 +82,37 @@ impl Choice {
     /// The first position at which it is not so.
     ///
     /// ```
-    /// use ixc_ir::plan::Choice;
+    /// use ixc_ir::plan::{Choice, Chosen::*};
     ///
-    /// for (top_k, every, entries) in [(5, 1, false), (1, 1, false), (8, 4, false), (5, 4, true)] {
-    ///     let choice = Choice { top_k, every, entries };
+    /// for (top_k, every, of) in [(5, 1, Positions), (1, 1, Positions), (8, 4, Positions), (5, 4, Entries), (8, 4, Blocks)] {
+    ///     let choice = Choice { top_k, every, of };
     ///     assert!((0..100).all(|position| choice.is_all(position) == (position < choice.beyond())));
     /// }
     /// ```
     pub fn beyond(self) -> u32 {
         let every = self.every.max(1);
-        let scored = if self.entries { self.top_k } else { self.top_k / every };
-        scored.saturating_add(1).saturating_mul(every) - 1
+        // The end of the first place that is too many, or the beginning of the first block.
+        match self.of {
+            Chosen::Positions => (self.top_k / every).saturating_add(1).saturating_mul(every) - 1,
+            Chosen::Entries => self.top_k.saturating_add(1).saturating_mul(every) - 1,
+            Chosen::Blocks => (self.top_k / every).max(1).saturating_mul(every),
+        }
     }
 
     /// Places that the row at any position sees at most.
     pub fn most(self) -> u64 {
-        u64::from(self.top_k) + if self.entries { 0 } else { u64::from(self.every.max(1)) - 1 }
+        let behind = match self.of {
+            Chosen::Positions => u64::from(self.every.max(1)) - 1,
+            Chosen::Entries | Chosen::Blocks => 0,
+        };
+        u64::from(self.top_k) + behind
+    }
+
+    /// Positions that share a bit of what was chosen.
+    pub fn of_bit(self) -> u32 {
+        match self.of {
+            Chosen::Positions | Chosen::Blocks => 1,
+            Chosen::Entries => self.every,
+        }
     }
 }

@@ -27,7 +27,7 @@ use crate::derived::Derived;
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
 
-pub use choice::Choice;
+pub use choice::{CHOSEN_BLOCK, Choice, Chosen};
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
@@ -550,7 +550,8 @@ pub enum Source {
     Weight(u32),
     /// A rotary table.
     Rope(u32),
-    /// A field of a state. Of one with positions it is the item's column, from the first position of the item's part on; else all of it.
+    /// A field of a state. Of one with positions it is the item's column, from the first position of the item's part on, or where the field has one column and
+    /// is only read, that one; else all of it.
     State {
         /// Position in [`Plan::states`].
         state: u32,
@@ -558,7 +559,8 @@ pub enum Source {
         field: u32,
     },
     /// Of such a field the places that an index chose for the item's row, in their order and one behind the other, from the first place of the item's
-    /// part on. Where they are all that the row could see, it is the field itself.
+    /// part on. Where they are all that the row could see, it is the field itself. An argument's column stride is from the bits of a column to the
+    /// next one's, 0 where they are all columns'; it has no other.
     Chosen {
         /// Position in [`Plan::states`].
         state: u32,

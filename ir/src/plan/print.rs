@@ -11,8 +11,8 @@
 use std::fmt::Write;
 
 use super::{
-    Choice, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RopeStyle, RowAxis, RowCount,
-    Source, State, Step, Task, Temperature, WeightFile,
+    Choice, Chosen, Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RopeStyle, RowAxis,
+    RowCount, Source, State, Step, Task, Temperature, WeightFile,
 };
 
 /// The plan's text. `name` gives a kernel's.
@@ -253,11 +253,12 @@ fn count(rows: RowCount) -> String {
 }
 
 /// What an index chooses.
-fn chosen(Choice { top_k, every, entries }: Choice) -> String {
-    match (every, entries) {
-        (1, false) => format!("{top_k} chosen"),
-        (every, false) => format!("{top_k} chosen in runs of {every}"),
-        (every, true) => format!("{top_k} chosen entries of {every}"),
+fn chosen(Choice { top_k, every, of }: Choice) -> String {
+    match (every, of) {
+        (1, Chosen::Positions) => format!("{top_k} chosen"),
+        (every, Chosen::Positions) => format!("{top_k} chosen in runs of {every}"),
+        (every, Chosen::Entries) => format!("{top_k} chosen entries of {every}"),
+        (every, Chosen::Blocks) => format!("{top_k} chosen in blocks of {every}"),
     }
 }
 

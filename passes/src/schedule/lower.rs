@@ -239,10 +239,12 @@ enum Binding {
     ArenaRows(ArenaRows),
     /// Some of a route's slots, which only experts take.
     Chosen(Slots),
-    /// What an index chose, as a bit for each position, or for each entry, which only attention takes.
+    /// What an index chose, as a bit for each position, or for each entry, which only attention takes; of each head, so many bytes behind the one before, where
+    /// they choose for themselves.
     Marks {
         bits: ArenaRows,
         choice: Choice,
+        stride: u64,
     },
     Ids,
     /// Rows of a table, by tokens and those before them, which only its look-up takes.

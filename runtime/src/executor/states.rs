@@ -253,6 +253,12 @@ impl States {
         columns.column(column)?.part(skipped, columns.column_bytes.checked_sub(skipped)?)
     }
 
+    /// Whether a field with positions has one column.
+    pub fn has_one_column(&self, state: u32, field: u32) -> bool {
+        let columns = self.fields.get(state as usize).and_then(|fields| fields.get(field as usize));
+        columns.is_some_and(|columns| columns.field.positions && columns.field.columns == 1)
+    }
+
     /// Bytes of a place of a field with positions, and whether places lie side by side in it ([`FieldRow::lanes`](ixc_ir::state::FieldRow::lanes)).
     pub fn place(&self, state: u32, field: u32) -> Option<(u64, bool)> {
         let row_bytes = self.fields.get(state as usize)?.get(field as usize)?.row_bytes;

@@ -420,7 +420,7 @@ impl Checker<'_> {
         range("arguments", task.args.len() as u64, 0, MAX_BUFFERS as u64)?;
         for arg in &task.args {
             self.source(arg.source, filled)?;
-            chosen::unshifted(arg)?;
+            self.unshifted(task.columns, arg)?;
         }
         let ascending = task.variants.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
         if !ascending || task.variants.last().is_none_or(|last| last.up_to_rows != u32::MAX) {

@@ -1288,6 +1288,25 @@ GEMMA4 = SMALL | {
     },
 }
 
+# A dense layer that attends to all, and two with experts whose index chooses blocks.
+MINIMAX_M3 = {key: value for key, value in SMALL.items() if key != "max_position_embeddings"} | {
+    "intermediate_size": 16,
+    "num_hidden_layers": 3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    "dense_intermediate_size": 48,
+    "shared_intermediate_size": 16,
+    "head_dim": 16,
+    "rotary_dim": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 1.7,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "index_block_size": 32,
+    "index_local_blocks": 1,
+}
 # Matrices in f16: what rounds are keys and values in f16 (2e-8 of their squares), sums in f32, and pairs of bf16 on targets with tiles.
 ROUNDED = 5e-8
 # The same where blocks take the stream as it is: its values are larger than what norms leave.
@@ -2360,32 +2379,18 @@ MODELS = {
         CHOSEN,
         None,
     ),
-    # All blocks are chosen.
+    # All blocks of the context are chosen.
     "minimax-m3": (
-        MiniMaxM3VLTextConfig(
-            **SMALL
-            | {
-                "intermediate_size": 16,
-                "num_hidden_layers": 3,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-            },
-            dense_intermediate_size=48,
-            shared_intermediate_size=16,
-            head_dim=16,
-            rotary_dim=8,
-            num_local_experts=8,
-            num_experts_per_tok=3,
-            routed_scaling_factor=1.7,
-            mlp_layer_types=["dense", "sparse", "sparse"],
-            layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
-            index_n_heads=2,
-            index_head_dim=16,
-            index_block_size=32,
-            index_topk_blocks=5,
-            index_local_blocks=1,
-        ),
+        MiniMaxM3VLTextConfig(**MINIMAX_M3, max_position_embeddings=160, index_topk_blocks=5),
         MiniMaxM3VLForCausalLM,
         ROUNDED,
+        None,
+    ),
+    # Each key head has the row's own block, and one of those before it.
+    "minimax-m3-chosen": (
+        MiniMaxM3VLTextConfig(**MINIMAX_M3, max_position_embeddings=512, index_topk_blocks=2),
+        MiniMaxM3VLForCausalLM,
+        CHOSEN,
         None,
     ),
     # Windowed layers have sinks and twice as many key heads, and values are shorter than keys.

@@ -5,10 +5,13 @@
 //! glm-dsa.attention.indexer.key_length = 128     // elements of a query and of a key
 //! glm-dsa.attention.indexer.top_k      = 2048    // positions that it chooses
 //! glm-dsa.attention.indexer.types      = [true, true, true, false, …]   // layers with one of their own
-//! minimax-m3.attention.indexer.block_size = 128  // it chooses blocks of so many positions
+//! minimax-m3.attention.indexer.block_size = 128  // its heads choose blocks of so many positions, each for itself: top_k of them
+//! minimax-m3.attention.indexer.local_blocks = 1  // of which so many are the last ones up to a row's own
 //! glm5-next.attention.indexer.kpool       = 4    // it chooses runs of so many, by a key for each, and those behind the last whole one
 //! qwen4exp.attention.compress_ratios      = [0, 4, 0, 4]     // the same, by layer: 0 where a layer has none
 //! ```
+
+use ixc_ir::plan::CHOSEN_BLOCK;
 
 use super::keys::Keys;
 use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
@@ -22,6 +25,9 @@ const MAX_RUN: u64 = 32;
 /// Positions that share a key, in one number or by layer.
 const RUN: &str = "attention.indexer.kpool";
 const RATIOS: &str = "attention.compress_ratios";
+/// Positions of a block.
+const BLOCK: &str = "attention.indexer.block_size";
+const TOP_K: &str = "attention.indexer.top_k";
 
 /// An index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,11 +48,10 @@ impl Indexer {
     /// Of a file that has one, for these layers.
     pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
         let layers = of.len();
-        if all_blocks(keys)?.is_some() {
+        if keys.optional(BLOCK, 1, MAX_CONTEXT)?.is_some() {
             return Ok(None);
         }
         let Some(heads) = keys.optional("attention.indexer.head_count", 1, MAX_COUNT)? else { return Ok(None) };
-        const TOP_K: &str = "attention.indexer.top_k";
         let (key, run, own_by_run) = match keys.defaults.runs_by_layer {
             true => {
                 let Some((run, own)) = runs_by_layer(keys, layers)? else { return Ok(None) };
@@ -101,10 +106,53 @@ fn runs_by_layer(keys: &Keys<'_>, layers: usize) -> Result<Option<(u64, Vec<bool
     Ok(Some((run, runs.into_iter().map(|run| run > 0).collect())))
 }
 
-/// Of an index of blocks, the context in which it chooses all of them.
-pub(super) fn all_blocks(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
-    let Some(block) = keys.optional("attention.indexer.block_size", 1, MAX_CONTEXT)? else { return Ok(None) };
-    Ok(Some(block.saturating_mul(keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?)))
+/// An index whose heads choose blocks of positions, each for the key head of its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockIndex {
+    /// Query heads, as many as there are key heads.
+    pub heads: u64,
+    /// Elements of a query and of a key.
+    pub key_length: u64,
+    /// Positions of the blocks that are chosen.
+    pub top_k: u64,
+    /// Positions of a block.
+    pub block: u64,
+    /// Blocks of the chosen ones that are the last up to a row's own.
+    pub local: u64,
+    /// By layer, whether it has one; others attend to all positions.
+    pub own: Vec<bool>,
+}
+
+impl BlockIndex {
+    /// Of a file that has one, if the context is longer than the blocks that are chosen: up to there nobody asks it. Layers with experts have it
+    /// (llama.cpp, `minimax-m3.cpp`).
+    pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<BlockIndex>, GgufError> {
+        let Some(block) = keys.optional(BLOCK, 1, MAX_CONTEXT)? else { return Ok(None) };
+        let count = keys.required(TOP_K, 1, MAX_CONTEXT)?;
+        let top_k = block.saturating_mul(count);
+        if top_k >= context {
+            return Ok(None);
+        }
+        if !CHOSEN_BLOCK.contains(&block) || !block.is_power_of_two() {
+            let limit = format!("a power of two from {} to {}", CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
+            return Err(keys.metadata.bad_value(&keys.name(BLOCK), block, limit));
+        }
+        const HEADS: &str = "attention.indexer.head_count";
+        let heads = keys.required(HEADS, 1, MAX_COUNT)?;
+        let own: Vec<bool> = of.iter().map(|layer| layer.experts.is_some()).collect();
+        if let Some((layer, other)) = of.iter().enumerate().find(|(i, layer)| own[*i] && layer.kv_heads != heads) {
+            let limit = format!("{}, as many as layer {layer} has key heads", other.kv_heads);
+            return Err(keys.metadata.bad_value(&keys.name(HEADS), heads, limit));
+        }
+        Ok(Some(BlockIndex {
+            heads,
+            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            top_k,
+            block,
+            local: keys.required("attention.indexer.local_blocks", 1, count)?,
+            own,
+        }))
+    }
 }
 
 fn own(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufError> {

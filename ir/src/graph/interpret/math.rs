@@ -251,6 +251,25 @@ pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k
     chosen
 }
 
+/// Of blocks of `block` positions the `local` last ones up to `position`, and of those before them as many more as make `top_k` positions: those of whose keys
+/// one has the highest `q . k`, of equal ones the first. Their positions up to `position`, in rising order, then -1.
+pub fn index_blocks(q: &[f32], keys: &[f32], position: usize, [top_k, block, local]: [usize; 3]) -> Vec<i32> {
+    let d = q.len().max(1);
+    let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
+    let first_local = (position / block + 1).saturating_sub(local);
+    let product = |key: &[f32]| dot(&q, key) as f32 + 0.0;
+    let score = |keys: &[f32]| keys.chunks_exact(d).map(product).fold(f32::NEG_INFINITY, f32::max);
+    let scores: Vec<f32> = keys.chunks_exact(d * block).take(first_local).map(score).collect();
+    let mut best: Vec<usize> = (0..scores.len()).collect();
+    best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    best.truncate(top_k / block - local);
+    best.sort_unstable();
+    let of_blocks = best.into_iter().flat_map(|number| number * block..(number + 1) * block);
+    let mut chosen: Vec<i32> = of_blocks.chain(first_local * block..position + 1).map(|p| p as i32).collect();
+    chosen.resize(top_k, -1);
+    chosen
+}
+
 /// The `top_k` of the first `count` keys that score highest, in rising order.
 fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> Vec<usize> {
     let d = q.len() / w.len().max(1);
@@ -271,7 +290,7 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
 
 /// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
 /// `[position][kv head][element]`: softmax of `scale * q . k`, within `cap` where it is not 0, over positions 0 to its own, or those of them that `sees`
-/// says.
+/// says for the key head.
 /// A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
@@ -280,7 +299,7 @@ pub fn attention(
     position: usize,
     [scale, cap]: [f64; 2],
     sinks: Option<&[f32]>,
-    sees: impl Fn(usize) -> bool,
+    sees: impl Fn(usize, usize) -> bool,
 ) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, key, value } = *shape;
     let mut out = Vec::with_capacity(heads * value);
@@ -288,7 +307,7 @@ pub fn attention(
         let kv = h / (heads / kv_heads);
         let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
         let capped = |score: f64| if cap == 0.0 { score } else { cap * (score / cap).tanh() };
-        let score = |p: usize| match sees(p) {
+        let score = |p: usize| match sees(kv, p) {
             true => capped(scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key])),
             false => f64::NEG_INFINITY,
         };

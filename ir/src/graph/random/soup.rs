@@ -329,10 +329,16 @@ impl Soup {
                 let cache = self.cache((1, d, 4));
                 let (k, v) = (self.f32(&[1, d]), self.f32(&[1, 4]));
                 self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
-                let (q, w) = (self.f32(&[heads, d]), self.f32(&[heads]));
-                let top_k = self.rng.pick(&[1, 3]);
-                (_, self.caches[cache].1) =
-                    ok(self.b.index_top_k(q, w, self.caches[cache].1, self.pos, (top_k, false)));
+                let (q, kv) = (self.f32(&[heads, d]), self.caches[cache].1);
+                (_, self.caches[cache].1) = if self.rng.once_in(2) {
+                    let (block, local) = (1 + self.rng.below(3), 1 + self.rng.below(2));
+                    let top_k = block * (local + self.rng.below(2));
+                    ok(self.b.index_blocks(q, kv, self.pos, [top_k, block, local]))
+                } else {
+                    let w = self.f32(&[heads]);
+                    let top_k = self.rng.pick(&[1, 3]);
+                    ok(self.b.index_top_k(q, w, kv, self.pos, (top_k, false)))
+                };
             }
             OpKind::Attention => {
                 if self.caches.is_empty() {

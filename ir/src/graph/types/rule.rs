@@ -64,7 +64,7 @@ impl<'a> Rule<'a> {
         }
         for (attr, declared) in attrs.iter().zip(row.attrs) {
             let (fits, expected) = match (declared.kind, attr) {
-                (AttrKind::Int, Attr::Int(_))
+                (AttrKind::Int | AttrKind::OptInt, Attr::Int(_))
                 | (AttrKind::Bool, Attr::Bool(_))
                 | (AttrKind::Format, Attr::Format(_)) => (true, String::new()),
                 (AttrKind::Float | AttrKind::OptFloat, Attr::Float(v)) => {
@@ -73,7 +73,7 @@ impl<'a> Rule<'a> {
                 (AttrKind::Word(words), Attr::Word(word)) => {
                     (words.contains(&word.as_str()), format!("one of {}", words.join(", ")))
                 }
-                (AttrKind::Int, _) => (false, "an integer".to_string()),
+                (AttrKind::Int | AttrKind::OptInt, _) => (false, "an integer".to_string()),
                 (AttrKind::Float | AttrKind::OptFloat, _) => (false, "a number".to_string()),
                 (AttrKind::Bool, _) => (false, "true or false".to_string()),
                 (AttrKind::Word(words), _) => (false, format!("one of {}", words.join(", "))),
@@ -321,14 +321,44 @@ impl<'a> Rule<'a> {
         self.same_number(name, bias, &n.into())
     }
 
-    /// What an index chose for each of `rows`, where it is there.
-    pub(in crate::graph) fn choice(&self, name: &'static str, rows: &Dim) -> Result<(), TypeError> {
+    /// What an index chose for each of `rows`, where it is there: for all heads, or for each of so many key heads.
+    pub(in crate::graph) fn choice(&self, name: &'static str, rows: &Dim, heads: Option<u64>) -> Result<(), TypeError> {
         if self.has(name) {
-            let [of_rows, chosen] = self.i32(name)?;
+            let (of_rows, chosen) = match (heads, self.value(name).dims().len()) {
+                (Some(heads), 3) => {
+                    let [of_rows, of_heads, chosen] = self.i32(name)?;
+                    if self.number(name, of_heads)? != heads {
+                        return Err(
+                            self.operand(name, format!("one list for all heads, or {heads}, one for each key head"))
+                        );
+                    }
+                    (of_rows, chosen)
+                }
+                _ => self.i32(name).map(|[of_rows, chosen]| (of_rows, chosen))?,
+            };
             self.same(name, of_rows, rows)?;
             self.number(name, chosen)?;
         }
         Ok(())
+    }
+
+    /// What an index without weights chooses, of a state of so many positions a place: blocks of positions, for each head.
+    pub(in crate::graph) fn blocks_of_heads(&self, top_k: u64, every: u64) -> Result<(), TypeError> {
+        if every != 1 {
+            return Err(self.operand("kv", "the token of a state with a place for every position, without weights"));
+        }
+        if self.find_attr("entries").bool() {
+            return Err(self.attr("entries", "false without weights"));
+        }
+        let block = self.positive("block")?;
+        if !top_k.is_multiple_of(block) {
+            return Err(self.attr("top_k", format!("a multiple of {block}, the positions of a block")));
+        }
+        let local = self.positive("local")?;
+        match local <= top_k / block {
+            true => Ok(()),
+            false => Err(self.attr("local", format!("in 1..={}, the blocks that are chosen", top_k / block))),
+        }
     }
 
     /// A bias of each expert.

@@ -3,6 +3,7 @@
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
 //! index.top_k %q, %w, %kv, %pos    index_top_k: tokens, one of them in parts; a bit for each position, or entry, that the context has room for
+//! index.top_k %q, _, %kv, %pos     the same: tokens x heads, each with bits of its own
 //! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, if it has no
 //!                                  window, many by tiles; of chosen positions as if there were no others
 //! ```
@@ -13,7 +14,8 @@ use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId, WeightId};
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Choice, Division, Input, Leaves, LongFrequencies, RopeStyle, RopeTable, Source, Temperature,
+    ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Choice, Chosen, Division, Input, Leaves, LongFrequencies, RopeStyle, RopeTable,
+    Source, Temperature,
 };
 use ixc_kernels::{
     self as kernels, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles,
@@ -198,6 +200,9 @@ impl Lowering<'_> {
 
     pub(super) fn index_top_k(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
+        if op.operand("w") == Operand::Absent {
+            return self.index_blocks(op);
+        }
         let (q, w) = (self.operand(op, "q")?, self.operand(op, "w")?);
         self.positions(op, &q)?;
         let (state, cache) = self.cache(op)?;
@@ -236,30 +241,81 @@ impl Lowering<'_> {
         }
         let top_k = fit("chosen positions", op.attr("top_k").int().unsigned_abs())?;
         let heads = fit("heads of an index", w.width)?;
-        let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every, entries };
+        let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every, entries, local: None };
         let mut choices = vec![KernelChoice::by_chunks(1, spec)];
         // What is behind the last whole run is no part's.
         if every.is_none() || entries {
-            let combine = IndexChoose { chosen: top_k, positions: positions.div_ceil(of_bit) }.into();
-            let spec = IndexScores { heads, d: cache.key, positions, every }.into();
+            let places = positions.div_ceil(of_bit);
+            let combine = IndexChoose { chosen: top_k, positions: places, every: None, local: None }.into();
+            let spec = IndexScores { heads, d: cache.key, positions, every, plain: false }.into();
             let (division, leaves) = (Division::THREADS, Leaves::Words);
             let parts = Some(Parts { part: "part", result: "chosen", division, leaves, combine });
             choices.insert(0, KernelChoice { up_to_rows: 1, row_chunk: 1, spec, parts, bands: None });
         }
         self.tell_by_rows(&label, &choices, &[PARTS], &[]);
         self.tasks.task(label, (q.rows.axis(), 1), choices, &[], args)?;
-        let choice = Choice { top_k, every: every.unwrap_or(1), entries };
-        Ok(Binding::Marks { bits: marks, choice })
+        let of = if entries { Chosen::Entries } else { Chosen::Positions };
+        let choice = Choice { top_k, every: every.unwrap_or(1), of };
+        Ok(Binding::Marks { bits: marks, choice, stride: 0 })
+    }
+
+    /// An index whose heads choose blocks of positions each for itself: an item is a row's head, and a row of marks has the bits of each head.
+    fn index_blocks(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let q = self.operand(op, "q")?;
+        self.positions(op, &q)?;
+        let (state, cache) = self.cache(op)?;
+        cache.in_halves(name)?;
+        let d = u64::from(cache.key);
+        let heads = q.width / d.max(1);
+        self.expect(name, &q, Format::F32, heads * d)?;
+        if self.module.states[state.index()].window.is_some() {
+            return unsupported(name, "a state with a window");
+        }
+        let [top_k, every, local] = ["top_k", "block", "local"].map(|name| op.attr(name).int().unsigned_abs());
+        if !CHOSEN_BLOCK.contains(&every) || !every.is_power_of_two() {
+            let limit = format!("a power of two from {} to {}", CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
+            return unsupported(name, format!("blocks of {every} positions; it takes {limit}"));
+        }
+        let (top_k, every) = (fit("chosen positions", top_k)?, fit("positions of a block", every)?);
+        let local = fit("local blocks", local)?;
+        let label = format!("{name} {}", self.module.states[state.index()].name);
+        let positions = self.most_positions();
+        // Words, which are as wide as f32, of each head.
+        let words = u64::from(positions.div_ceil(ATTENTION_BLOCK));
+        let marks = self.buffer(&label, q.rows, Format::F32, words.saturating_mul(heads))?;
+        let stride = row_bytes(Format::F32, words)?;
+        let args = vec![
+            ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, d)?)),
+            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            ("keys", whole(self.field(state, "keys"))),
+            ("chosen", by_column(Source::Arena(marks.buffer), marks.row_bytes()?, stride)),
+            ("scores", scratch_arg()),
+        ];
+        let (every, local) = (Some(every), Some(local));
+        let spec = IndexTopK { heads: 1, d: cache.key, chosen: top_k, positions, every, entries: false, local };
+        let combine = IndexChoose { chosen: top_k, positions, every, local }.into();
+        let of_part = IndexScores { heads: 1, d: cache.key, positions, every: None, plain: true }.into();
+        let (division, leaves) = (Division::THREADS, Leaves::Words);
+        let parts = Some(Parts { part: "part", result: "chosen", division, leaves, combine });
+        let one = KernelChoice { up_to_rows: 1, row_chunk: 1, spec: of_part, parts, bands: None };
+        let choices = vec![one, KernelChoice::by_chunks(1, spec)];
+        self.tell_by_rows(&label, &choices, &[PARTS], &[]);
+        self.tasks.task(label, (q.rows.axis(), heads), choices, &[], args)?;
+        let choice = Choice { top_k, every: every.unwrap_or(1), of: Chosen::Blocks };
+        Ok(Binding::Marks { bits: marks, choice, stride })
     }
 
     /// What an index chose, where a row does not see all: positions, or places that so many of them share.
-    fn marks(&self, op: &Op, every: u32) -> Result<Option<(ArenaRows, Choice)>, ScheduleError> {
+    fn marks(&self, op: &Op, every: u32) -> Result<Option<Marks>, ScheduleError> {
         let name = op.kind.row().mnemonic;
         match op.operand("chosen") {
             Operand::Value(chosen) => match self.meaning(name, chosen)? {
-                Binding::Marks { bits, choice } if of_bit(choice) == every => Ok(Some((bits, choice))),
+                Binding::Marks { bits, choice, stride } if choice.of_bit() == every => {
+                    Ok(Some(Marks { bits, choice, stride }))
+                }
                 Binding::Marks { choice, .. } => {
-                    let own = of_bit(choice);
+                    let own = choice.of_bit();
                     let places =
                         |every: u32| if every == 1 { "positions".into() } else { format!("places of {every}") };
                     unsupported(name, format!("a choice among {}; it takes one among {}", places(own), places(every)))
@@ -271,12 +327,12 @@ impl Lowering<'_> {
     }
 
     /// A field of a state, or those of its places that an index chose.
-    fn places(&self, state: StateId, name: &str, marks: Option<(ArenaRows, Choice)>) -> Source {
+    fn places(&self, state: StateId, name: &str, marks: Option<Marks>) -> Arg {
         match (self.field(state, name), marks) {
-            (Source::State { state, field }, Some((marks, choice))) => {
-                Source::Chosen { state, field, marks: marks.buffer, choice }
+            (Source::State { state, field }, Some(Marks { bits, choice, stride })) => {
+                by_column(Source::Chosen { state, field, marks: bits.buffer, choice }, 0, stride)
             }
-            (field, _) => field,
+            (field, _) => whole(field),
         }
     }
 
@@ -296,12 +352,12 @@ impl Lowering<'_> {
         let sinks = self.opt_weight(op, "sinks");
         let marks = self.marks(op, 1)?;
         // A row's position among those that it sees.
-        let position = marks.map_or(Input::Positions, |(_, choice)| Input::LastChosen(choice));
+        let position = marks.map_or(Input::Positions, |marks| Input::LastChosen(marks.choice));
         let mut args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
             ("position", by_row(Source::Input(position), INDEX_BYTES)),
-            ("keys", whole(self.places(state, "keys", marks))),
-            ("values", whole(self.places(state, "values", marks))),
+            ("keys", self.places(state, "keys", marks)),
+            ("values", self.places(state, "values", marks)),
         ];
         if let Some(sinks) = sinks {
             let sinks = Source::Weight(self.vector(name, sinks)?);
@@ -395,7 +451,7 @@ impl Lowering<'_> {
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let sinks = self.opt_weight(op, "sinks");
         let marks = self.marks(op, every)?;
-        let count = marks.map_or(Input::Whole(every), |(_, choice)| Input::Chosen(choice));
+        let count = marks.map_or(Input::Whole(every), |marks| Input::Chosen(marks.choice));
         let of_heads = |heads: u64, elements: u64| row_bytes(Format::F32, heads.saturating_mul(elements));
         let mut args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, of_heads(group, d)?)),
@@ -403,8 +459,8 @@ impl Lowering<'_> {
             ("keys", whole(self.field(state, "keys"))),
             ("values", whole(self.field(state, "values"))),
             ("whole", by_row(Source::Input(count), INDEX_BYTES)),
-            ("entry_keys", whole(self.places(entries, "keys", marks))),
-            ("entry_values", whole(self.places(entries, "values", marks))),
+            ("entry_keys", self.places(entries, "keys", marks)),
+            ("entry_values", self.places(entries, "values", marks)),
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, of_heads(group, dv)?)),
             ("scratch", scratch_arg()),
         ];
@@ -416,7 +472,7 @@ impl Lowering<'_> {
         let spec = |group: u64| -> Result<AttentionEntries, ScheduleError> {
             let group = fit("query heads of a key head", group)?;
             let (d, dv, sinks) = (cache.key, cache.value, sinks.is_some());
-            let chosen = marks.map(|(_, choice)| choice.top_k);
+            let chosen = marks.map(|marks| marks.choice.top_k);
             Ok(AttentionEntries { group, d, dv, scale, sinks, window, every, chosen })
         };
         let mut choice = KernelChoice::by_chunks(1, spec(group)?);
@@ -504,11 +560,6 @@ impl Lowering<'_> {
     }
 }
 
-/// Positions that share a bit of what was chosen.
-fn of_bit(choice: Choice) -> u32 {
-    if choice.entries { choice.every } else { 1 }
-}
-
 /// Rows of an item of attention by tiles. Over all positions before them these are as many as may be. Rows of a window share conversions, too, but
 /// what one of them sees and another does not is computed for both: an item goes through the window and as many positions as it has rows.
 fn tile_rows(group: u32, window: Option<u32>) -> u32 {
@@ -524,6 +575,16 @@ fn tile_rows(group: u32, window: Option<u32>) -> u32 {
 
 /// What ops that choose positions or share places take no keys and values in.
 const IN_BLOCKS: &str = "keys or values in blocks; it takes them in f16";
+
+/// What an index chose, where a row does not see all.
+#[derive(Clone, Copy)]
+struct Marks {
+    /// Rows of bits.
+    bits: ArenaRows,
+    choice: Choice,
+    /// Bytes from a key head's bits to the next one's; 0 where they are all heads'.
+    stride: u64,
+}
 
 /// Heads, sizes and formats of a `paged` state.
 #[derive(Clone, Copy)]

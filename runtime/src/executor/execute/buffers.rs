@@ -143,7 +143,7 @@ impl Pass<'_> {
         let matrix = self.matrix(arg, item);
         let (region, values_below) = match matrix {
             Some(region) => (region, 0),
-            None => self.source(thread, arg.source, item),
+            None => self.source(thread, arg.source, &self.reading(parameter, arg.source, item)),
         };
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
@@ -170,6 +170,17 @@ impl Pass<'_> {
             }
         }
         part(region, offset, bytes, parameter, item)
+    }
+
+    /// The item as which it reads a source: of a state with one column, which its columns share, that one's.
+    fn reading(&self, parameter: &Parameter, source: Source, item: &Item) -> Item {
+        let shares = match (source, &parameter.access) {
+            (Source::State { state, field }, Access::Read) => {
+                self.states(item.piece).is_some_and(|states| states.has_one_column(state, field))
+            }
+            _ => false,
+        };
+        if shares { Item { column: 0, ..*item } } else { *item }
     }
 
     /// The matrix of the item's expert in its block, where the argument is a weight that lies in blocks or is streamed.

@@ -14,7 +14,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, Choice, KEY_LANES, Source};
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, Choice, Chosen, KEY_LANES, Source};
 
 use super::buffers::part;
 use super::{Item, Pass, Problem};
@@ -42,7 +42,7 @@ impl Pass<'_> {
         let states = self.states(item.piece).ok_or_else(size_error)?;
         let position = self.last_position(item);
         // Entries are beside positions, and in no parts.
-        let first = if choice.entries { 0 } else { item.span.first() };
+        let first = if choice.of == Chosen::Entries { 0 } else { item.span.first() };
         let from = |block: u64| states.region(state, field, item.column, block).ok_or_else(size_error);
         if choice.is_all(position) {
             return part(from(first)?, 0, bytes, parameter, item);
@@ -61,8 +61,10 @@ impl Pass<'_> {
         let from = part(from(0)?, 0, held, parameter, item)?;
         let words = u64::from(seen.div_ceil(ATTENTION_BLOCK)) * 4;
         let row = self.program.buffers[marks.0 as usize].row_bytes.saturating_mul(item.row);
-        let marks = part(self.arena(marks.0 as usize), row, words, parameter, item)?;
-        // SAFETY: the region has as many words, and the check of the program found the buffer and its rows aligned for them. If the plan is wrong and
+        // Of bits that each column has its own the column's.
+        let bits = row.saturating_add(arg.column_stride.saturating_mul(item.column.into()));
+        let marks = part(self.arena(marks.0 as usize), bits, words, parameter, item)?;
+        // SAFETY: the region has as many words, and the check of the program found the buffer, its rows and their columns aligned for them. If the plan is wrong and
         // another thread writes there meanwhile, atomic reads find one word or another.
         let words = unsafe { std::slice::from_raw_parts(marks.base().cast::<AtomicU32>(), words as usize / 4) };
         let width = row_bytes as usize / ELEMENT;
@@ -204,7 +206,7 @@ mod tests {
     #[test]
     fn places_come_in_order_from_any_on_and_none_behind_the_rows_own() {
         let bits = [0x8000_0001, 0, 0xffff_0000, 0xffff_ffff];
-        let choice = Choice { top_k: 23, every: 1, entries: false };
+        let choice = Choice { top_k: 23, every: 1, of: Chosen::Positions };
         let expected: Vec<u32> = [0, 31].into_iter().chain(80..96).chain(96..101).collect();
         let words = words(&bits);
         for (skipped, room) in (0..=23).flat_map(|skipped| [1, 5, 32].map(|room| (skipped, room))) {

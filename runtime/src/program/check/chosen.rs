@@ -1,26 +1,19 @@
 //! Places of a state that an index chose: what a plan may say of them.
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, RowAxis, RowCount, Source, Task, Variant};
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, Chosen, RowAxis, RowCount, Source, Task, Variant};
 
 use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, range};
 use super::Checker;
 
 /// A choice is of some places, in whole runs.
-pub fn check(Choice { top_k, every, entries }: Choice) -> Result<(), Problem> {
+pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
     range("chosen places", top_k, 1, MAX_CONTEXT)?;
     range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
-    let ok = entries || top_k.is_multiple_of(every);
-    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs" }) }
-}
-
-/// That an argument of chosen places is all of them: there is no other way to read them.
-pub fn unshifted(arg: &Arg) -> Result<(), Problem> {
-    let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
-    let shifted = [offset, row_stride, column_stride, expert_stride] != [0; 4];
-    match matches!(arg.source, Source::Chosen { .. }) && shifted {
-        true => Err(Problem::Shape { expected: "of all chosen places, from the first on" }),
-        false => Ok(()),
-    }
+    let ok = match of {
+        Chosen::Positions | Chosen::Blocks => top_k.is_multiple_of(every),
+        Chosen::Entries => true,
+    };
+    if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs or blocks" }) }
 }
 
 /// What an index chose of the positions that a task's rows see, where it chose any.
@@ -35,7 +28,7 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
         return Err(Problem::Shape { expected: "for tokens, of one choice, where places are chosen" });
     }
     // Entries are chosen beside positions.
-    if choice.entries {
+    if choice.of == Chosen::Entries {
         let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
         return if alone { Ok(None) } else { Err(Problem::Shape { expected: "one row at a time, of chosen entries" }) };
     }
@@ -46,12 +39,32 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
 }
 
 impl Checker<'_> {
+    /// That an argument of chosen places is all of them, for there is no other way to read them; and that bits of all columns are in a row of marks.
+    pub(super) fn unshifted(&self, columns: u32, arg: &Arg) -> Result<(), Problem> {
+        let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
+        let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
+        if [offset, row_stride, expert_stride] != [0; 3] || !column_stride.is_multiple_of(4) {
+            return Err(Problem::Shape { expected: "of all chosen places, from the first on" });
+        }
+        let marks = id("buffer", marks.0, &self.plan.buffers)?;
+        let last = column_stride.saturating_mul(u64::from(columns).saturating_sub(1));
+        match last.saturating_add(self.bytes_of_bits(choice)) <= marks.row_bytes {
+            true => Ok(()),
+            false => Err(Problem::Shape { expected: "with a bit of each column for each place of the context" }),
+        }
+    }
+
+    /// Bytes of a bit for each place of the context, in words.
+    fn bytes_of_bits(&self, choice: Choice) -> u64 {
+        u64::from(self.plan.context_length.div_ceil(choice.of_bit()).div_ceil(ATTENTION_BLOCK)) * 4
+    }
+
     /// That an index chooses among the places of a state, with a bit for each that the context has room for.
     pub(super) fn chosen(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
         check(choice)?;
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;
-        let every = if choice.entries { choice.every } else { 1 };
+        let every = choice.of_bit();
         // They are copied as numbers of two bytes.
         let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
         if !held.positions || !halves || state.window.is_some() || state.every != every {
@@ -60,9 +73,8 @@ impl Checker<'_> {
             });
         }
         let marks = id("buffer", marks.0, &self.plan.buffers)?;
-        let words = self.plan.context_length.div_ceil(every).div_ceil(ATTENTION_BLOCK);
         let aligned = marks.offset.is_multiple_of(4) && marks.row_bytes.is_multiple_of(4);
-        if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < u64::from(words) * 4 {
+        if marks.rows != RowCount::Tokens || !aligned || marks.row_bytes < self.bytes_of_bits(choice) {
             return Err(Problem::Shape { expected: "with an aligned bit of each token for each place of the context" });
         }
         Ok(())
