@@ -23,7 +23,7 @@ spec! {
 /// Representative ones.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
-    row("expert_groups", 1, "expert_groups n=8 size=2"),
+    row("expert_groups", 1, "expert_groups n=64 size=2"),
 ];
 
 impl Definition for ExpertGroups {

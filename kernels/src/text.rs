@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(error("gather bytes=-1"), "bytes is \"-1\"; right would be NUMBER");
         assert_eq!(
             error("map n=3 function=relu"),
-            "function is \"relu\"; right would be add|mul|silu|sigmoid|relu_squared|softplus|gelu|signed_root"
+            "function is \"relu\"; right would be add|mul|silu|sigmoid|relu_squared|softplus|gelu|signed_root|gelu_erf"
         );
         assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::expected()));
         assert!(error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv").contains("the word alone, or nothing"));

@@ -130,12 +130,15 @@ pub(super) static ROWS: &[Family] = &[
             let parallel = keys.config.flag(&["use_parallel_residual"])?.unwrap_or(true);
             keys.put("use_parallel_residual", parallel);
             keys.number("rope.freq_base", &["rotary_emb_base"])?;
+            // The first one has what is near to the error function's, the others that itself, as graphs do.
+            let near = keys.config.require(&["hidden_size"])? == 6144;
+            let expected = if near { "gelu_fast" } else { "gelu" };
+            keys.refuse("hidden_act", |value| (value.as_str() == Some("gelu")) == near, expected)?;
             let share = keys.config.number(&["rotary_pct"])?;
             keys.rotated_part(share.unwrap_or(0.25))
         },
         tensors: &[GPT_NEOX],
-        // Of the others it is told apart: this one is by the error function.
-        activations: &["gelu"],
+        activations: &["gelu", "gelu_fast", "gelu_new"],
         defaults: r#"{"max_position_embeddings": 2048, "layer_norm_eps": 1e-5}"#,
         ..USUAL
     },
