@@ -44,7 +44,7 @@ fn golden(name: &str) -> Golden {
 
 /// Models of each kind of state: attention to all positions, several times in a layer, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries, by blocks of each key head;
 /// delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant decays, short convolutions, rows by the last tokens.
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 17] = [
     "granite",
     "nanbeige",
     "gemma2",
