@@ -65,6 +65,8 @@ pub enum Change {
     Exp,
     /// This number, whatever is stored.
     Number(f32),
+    /// `exp(-x)`: what a frequency is divided by, of which the logarithm of a factor is stored.
+    ExpMinus,
 }
 
 impl Change {
@@ -76,6 +78,7 @@ impl Change {
             Change::Times([first, second]) => x * first * second,
             Change::Exp => f64::from(x).exp() as f32,
             Change::Number(number) => number,
+            Change::ExpMinus => (-f64::from(x)).exp() as f32,
         }
     }
 }

@@ -13,13 +13,14 @@ use ixc_testing::nmse::nmse;
 const TOKENS: u32 = 450;
 
 /// Golden models, and how many places they are told to choose: more than a part of attention has positions; runs of 4; entries of 4 positions, of which fewer are there.
-const MODELS: [(&str, u32); 6] = [
+const MODELS: [(&str, u32); 7] = [
     ("deepseek32", 300),
     ("glm-dsa", 290),
     ("glm5-next", 300),
     ("deepseek4-chosen", 40),
     ("hy_v4", 300),
     ("dots3note", 300),
+    ("mistral-large4", 300),
 ];
 /// More than there are.
 const ALL: u32 = 512;

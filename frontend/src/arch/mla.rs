@@ -115,14 +115,13 @@ impl Choice {
         let name = |part: &str| format!("blk.{layer}.indexer.{part}");
         let Indexer { heads, key_length, top_k, run, ref own } = self.sizes;
         if let (Some(last), false) = (self.last, own[layer]) {
-            // Files may have what nobody reads.
-            let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
-            parts.into_iter().for_each(|part| b.leave_out(&name(part)));
-            for part in ["q_norm", "temperature"] {
-                ["weight", "bias"].into_iter().for_each(|of| b.leave_out(&name(&format!("{part}.{of}"))));
-            }
-            for part in ["gate", "ape"] {
-                b.leave_out(&format!("blk.{layer}.indexer_compressor_{part}.weight"));
+            // Files may have what nobody reads; not those of models without such files, which say what layers have.
+            if !self.style.of_stream {
+                let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
+                parts.into_iter().for_each(|part| b.leave_out(&name(part)));
+                for part in ["gate", "ape"] {
+                    b.leave_out(&format!("blk.{layer}.indexer_compressor_{part}.weight"));
+                }
             }
             return Ok(last);
         }

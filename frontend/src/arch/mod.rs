@@ -103,6 +103,7 @@ mod minimax_m2;
 mod minimax_m3;
 mod mistral3;
 mod mistral4;
+mod mistral_large4;
 mod mla;
 mod muse_glimmer;
 mod nemotron;
@@ -262,6 +263,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     apertus::ARCHITECTURE,
     smallthinker::ARCHITECTURE,
     arctic::ARCHITECTURE,
+    mistral_large4::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
