@@ -15,10 +15,10 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
     Bits, Cache, Centre, Clamp, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed,
-    ExpertGroups, Gated, Gather, HeadsSum, IndexChoose, IndexScores, IndexTopK, Linear, Map, MatmulStrategy, Pace,
-    Pack, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy, ScaleHeads, Score,
-    ShortConv, Softcap, Softmax, SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares,
-    Swiglu, Temperature, Xielu, generate,
+    ExpertGroups, Gated, Gather, HeadsSum, HeadsTemperature, IndexChoose, IndexScores, IndexTopK, Linear, Map,
+    MatmulStrategy, Pace, Pack, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy,
+    ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts,
+    StreamWeights, SumSquares, Swiglu, Temperature, Xielu, generate,
 };
 use ixc_targets::Target;
 use support::{Group, run_changed};
@@ -752,6 +752,7 @@ fn layer_norms_temperatures_and_mixers() {
     for n in ODD {
         group.one(Centre { n });
         group.rows(Temperature { n }, 3);
+        group.rows(HeadsTemperature { n }, 3);
     }
     for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (33, 8), (128, 8)] {
         let (score, groups, kept, scale) = (Score::SparseMixer, 1, 1, Bits::of(2.5));

@@ -598,6 +598,35 @@ fn keys_of_older_models_are_checked() {
     assert_eq!(hyper("nanbeige.gguf").rounds, 3);
 }
 
+/// A file may say by layer whose keys and values it reads: those of one before it that has some, and is of its kind.
+#[test]
+fn layers_may_read_keys_and_values_of_one_before() {
+    let with = |sources: Vec<u32>| small().key("llama.attention.kv_source_layers", sources);
+    let shares = |sources: Vec<u32>| -> Vec<Option<usize>> {
+        with(sources).build().unwrap().hyper.layers.iter().map(|layer| layer.shares).collect()
+    };
+    assert_eq!((shares(vec![0, 0]), shares(vec![0, 1, 2])), (vec![None, Some(0)], vec![None, None]));
+    let turned: ixc_frontend::gguf::Value = Array::Bool(vec![true, false]).into();
+    for (model, expected) in [
+        (
+            with(vec![1, 1]),
+            "key \"llama.attention.kv_source_layers\" is 1; must be 0 for layer 0, or a layer before it",
+        ),
+        (
+            with(vec![0, 7]),
+            "key \"llama.attention.kv_source_layers\" is 7; must be 1 for layer 1, or a layer before it",
+        ),
+        (with(vec![0]), "key \"llama.attention.kv_source_layers\" is an array of 1; must be an array of 2 or more"),
+        (
+            with(vec![0, 0]).key("llama.attention.rope_pattern", turned),
+            "key \"llama.attention.kv_source_layers\" is 0; must be 1 for layer 1, or a layer before it with keys of its own",
+        ),
+    ] {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
 /// Published files of Gemma 4's small models have keys and values in layers that read those of others: nobody reads them, and nothing else is let through.
 #[test]
 fn tensors_of_layers_that_share_keys_and_values_may_be_there() {

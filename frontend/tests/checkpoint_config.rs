@@ -525,6 +525,41 @@ fn vectors_are_multiplied_by_others() {
     }
 }
 
+/// Mistral Large 4: which layers turn, and which have an index, is listed, or follows from numbers (transformers, `MistralLarge4TextConfig`).
+#[test]
+fn kinds_of_layers_are_listed_or_follow() {
+    let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checkpoints/mistral-large4-own.json");
+    let saved: Json = serde_json::from_slice(&fs::read(vector).unwrap()).unwrap();
+    let opened = |test: &str, changes: Json| {
+        let mut config = saved["config"].clone();
+        for key in ["no_rope_layers", "indexer_types", "kv_source_layers"] {
+            config.as_object_mut().unwrap().remove(key);
+        }
+        changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
+        config["num_hidden_layers"] = 6.into();
+        let embedding = ("model.embed_tokens.weight", "F16", &[64u64, 32][..]);
+        ixc_frontend::open(&folder(&format!("kinds-{test}"), &config, &[embedding])).map_err(|error| error.to_string())
+    };
+    let of = |test: &str, changes: Json| {
+        let model = opened(test, changes).unwrap();
+        let key =
+            |name: &str| model.metadata().get(&format!("mistral-large4.attention.{name}")).map_or(vec![], numbers);
+        [key("rope_pattern"), key("indexer.types"), key("kv_source_layers")]
+    };
+    let ones = vec![1.0; 6];
+    assert_eq!(of("usual", json!({})), [vec![1.0, 1.0, 1.0, 0.0, 1.0, 1.0], ones, vec![]]);
+    let numbers = json!({"no_rope_layer_interval": 2, "index_topk_freq": 2, "index_skip_topk_offset": 1});
+    let [turned, own, _] = of("numbers", numbers);
+    assert_eq!((turned, own), (vec![1.0, 0.0, 1.0, 0.0, 1.0, 0.0], vec![1.0, 0.0, 1.0, 0.0, 1.0, 0.0]));
+    let lists = json!({"no_rope_layers": [0, 1, 1, 1, 1, 0, 1, 1], "index_topk_pattern": "FFSFSS", "kv_source_layers": [0, 1, 1, 3, 1, 0]});
+    let expected = [[0.0, 1.0, 1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 3.0, 1.0, 0.0]];
+    assert_eq!(of("lists", lists), expected.map(|list| list.to_vec()));
+    // As transformers reads it: not the first layer's, as a later one of that kind is read, too.
+    let other = opened("other", json!({"no_rope_layers": [1, 1, 1, 1, 1, 0], "kv_source_layers": [0, 1, 0, 1, 4, 5]}))
+        .unwrap_err();
+    assert!(other.contains("is 0 for layer 2; expected 1 or 2: the last layer before it"), "{other}");
+}
+
 /// Whatever is read as a GGUF file is read as a folder, but where files have numbers of three values, which are made of others when they are written.
 #[test]
 fn every_architecture_has_folders() {

@@ -67,6 +67,8 @@ pub enum Change {
     Number(f32),
     /// So much more: the weight of a norm that multiplies by `w` and a number that is not 1.
     Plus(f32),
+    /// `exp(-x)`: what a frequency is divided by, of which the logarithm of a factor is stored.
+    ExpMinus,
 }
 
 impl Change {
@@ -79,6 +81,7 @@ impl Change {
             Change::Exp => f64::from(x).exp() as f32,
             Change::Number(number) => number,
             Change::Plus(number) => x + number,
+            Change::ExpMinus => (-f64::from(x)).exp() as f32,
         }
     }
 }

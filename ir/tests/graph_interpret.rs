@@ -288,6 +288,17 @@ fn temperatures_grow_in_steps_and_means_are_taken_away() {
     check(text, &[], &[f32s(&[1, 2, 2], &X)], &[f32s(&[1, 2, 2], &[-0.5, 0.5, 3.5, -3.5])]);
 }
 
+#[test]
+fn temperatures_of_heads() {
+    let text = "weight @s : f32[2] weight @b : f32[2]
+        func @f(%x: f32[T, 2, 2], %p: i32[T]) -> (f32[T, 2, 2]) { %y = heads.temperature %x, %p, @s, @b return %y }";
+    let weights = [vec![0.5f32, -2.0], vec![1.0, 3.0]].map(|of| of.iter().flat_map(|x| x.to_le_bytes()).collect());
+    let x = [2.0, -4.0, 1.0, 0.5];
+    let y = run(text, &weights, &[f32s(&[2, 2, 2], &[x, x].concat()), i32s(&[2], &[0, 6])]).unwrap();
+    let [one, other] = [1.0 + 0.5 * 7f64.ln(), 3.0 - 2.0 * 7f64.ln()].map(|factor| factor as f32);
+    near(&y[0], &[2.0, -4.0, 3.0, 1.5, 2.0 * one, -4.0 * one, other, 0.5 * other]);
+}
+
 /// Positions 0 and 1 are of one chunk of 32, 32 of the next; scores of 4 are bent to 2 tanh 2.
 #[test]
 fn attention_in_chunks_and_within_a_cap() {

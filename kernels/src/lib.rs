@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`], [`relu`], [`xielu`], [`clamp`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
+//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
@@ -53,6 +53,7 @@ mod gated;
 mod gather;
 mod generate;
 mod heads_sum;
+mod heads_temperature;
 mod index_choose;
 mod index_scores;
 mod index_top_k;
@@ -159,4 +160,5 @@ registry! {
     xielu::Xielu,
     clamp::Clamp,
     expert_groups::ExpertGroups,
+    heads_temperature::HeadsTemperature,
 }

@@ -261,6 +261,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Concat
         | OpKind::Rope
         | OpKind::Temperature
+        | OpKind::HeadsTemperature
         | OpKind::Centre
         | OpKind::HeadsSum
         | OpKind::Ngram

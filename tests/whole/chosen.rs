@@ -14,7 +14,7 @@ const TOKENS: u32 = 450;
 
 /// Golden models, and how many places they are told to choose: more than a part of attention has positions; runs of 4; entries of 4 positions, of which fewer are there;
 /// blocks of 32, by head.
-const MODELS: [(&str, u32); 7] = [
+const MODELS: [(&str, u32); 8] = [
     ("deepseek32", 300),
     ("glm-dsa", 290),
     ("glm5-next", 300),
@@ -22,6 +22,7 @@ const MODELS: [(&str, u32); 7] = [
     ("hy_v4", 300),
     ("dots3note", 300),
     (BLOCKS, 9),
+    ("mistral-large4", 300),
 ];
 const BLOCKS: &str = "minimax-m3-chosen";
 const BLOCK: u32 = 32;

@@ -219,6 +219,7 @@ impl<'a> Cutting<'a> {
             | KernelSpec::StreamMix(_)
             | KernelSpec::StreamAttend(_)
             | KernelSpec::Temperature(_)
+            | KernelSpec::HeadsTemperature(_)
             | KernelSpec::Centre(_)
             | KernelSpec::HeadsSum(_)
             | KernelSpec::Copy(_)

@@ -347,6 +347,14 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
+    /// Heads times what their positions make of two numbers of each head, `NAME.bias + NAME.weight * ln(1 + position)`.
+    pub fn heads_temperature(&mut self, x: ValueId, name: &str, heads: u64) -> Result<ValueId, ArchError> {
+        let scales = self.vector(&format!("{name}.weight"), heads)?;
+        let biases = self.vector(&format!("{name}.bias"), heads)?;
+        let y = self.graph.heads_temperature(x, self.step.pos, [scales, biases]);
+        self.typed(y)
+    }
+
     /// `output_norm` and the output matrix (tied to the embedding table where the file has none) on the wanted rows.
     pub fn logits(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         self.logits_behind(x, "output_norm.weight")

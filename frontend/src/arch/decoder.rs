@@ -77,6 +77,8 @@ pub(super) struct Style {
     pub roped: Roped,
     /// Whether queries that are rotated have the model's temperature, too.
     pub tempered: bool,
+    /// Whether queries have a temperature that is each head's own, whose numbers are tensors; in latent attention alone.
+    pub tempered_heads: bool,
     /// Bias of Q, K and V.
     pub bias: Bias,
     /// Which layers' heads have sinks: a logit each that takes a part of the weights and has no value.
@@ -127,6 +129,7 @@ impl Style {
         pairs: RopeStyle::Norm,
         roped: Roped::All,
         tempered: true,
+        tempered_heads: false,
         bias: Bias::Optional,
         sinks: Sinks::None,
         head_norm: HeadNorm::Absent,

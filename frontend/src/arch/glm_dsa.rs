@@ -5,7 +5,7 @@ use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use super::Architecture;
 use super::decoder::Style;
 use super::hyper::{Defaults, GuessFrom};
-use super::mla::indexed;
+use super::mla::{IndexStyle, indexed};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm-dsa",
@@ -17,5 +17,5 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         guess_from: Some(GuessFrom::Norm),
         ..Defaults::USUAL
     },
-    build: |b| indexed(b, &Style::LLAMA, RopeStyle::Norm),
+    build: |b| indexed(b, &Style::LLAMA, IndexStyle::usual(RopeStyle::Norm)),
 };

@@ -14,6 +14,7 @@ mod mla;
 mod ngrams;
 mod recurrent;
 mod rope;
+mod shares;
 mod xielu;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
@@ -32,6 +33,7 @@ pub use xielu::Xielu;
 use self::experts::experts;
 use self::keys::Keys;
 use self::rope::{rope, sectioned, yarn_magnitude};
+use self::shares::share;
 use crate::gguf::{Gguf, GgufError, Made, StringArray, Value};
 
 /// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
@@ -270,7 +272,7 @@ pub struct Layer {
     pub experts: Option<Experts>,
     /// What gates and up do not exceed.
     pub limits: Limits,
-    /// Whether queries and keys are rotated, where the model's are.
+    /// Whether queries and keys are rotated, where the model's are. With latent attention, all of a key is made of the latent row where they are not.
     pub roped: bool,
     /// The numbers of what stands between up and down, where that is xIELU.
     pub xielu: Option<Xielu>,
@@ -899,28 +901,6 @@ fn temperature(keys: &Keys<'_>, rope: &Rope) -> Result<Option<TemperatureAttrs>,
         return Err(keys.missing(LENGTH));
     }
     Ok(Some(TemperatureAttrs { scale, length, ..usual }))
-}
-
-/// Layers at the end that read the keys and values of the last layer before them that has a window as they have, or none.
-fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
-    const KEY: &str = "attention.shared_kv_layers";
-    let count = layers.len();
-    let shared = keys.optional(KEY, 0, count as u64)?.unwrap_or(0);
-    let own = count - shared as usize;
-    for at in own..count {
-        let (before, layer) = (&layers[..own], &layers[at]);
-        let same = |other: &Layer| {
-            (other.window.is_some(), other.kv_heads, other.key_length, other.value_length)
-                == (layer.window.is_some(), layer.kv_heads, layer.key_length, layer.value_length)
-        };
-        let shares = before.iter().rposition(|other| other.window.is_some() == layer.window.is_some());
-        layers[at].shares = shares.filter(|&shares| same(&before[shares]));
-        if layers[at].shares.is_none() {
-            let limit = format!("so few that layer {at} has one of its kind and sizes before those that share");
-            return Err(keys.metadata.bad_value(&keys.name(KEY), shared, limit));
-        }
-    }
-    Ok(())
 }
 
 impl Scales {

@@ -13,6 +13,8 @@
 //! attention over index.top_k(q, indexer.proj x, k)    // ir/src/graph/op.rs
 //! ```
 //!
+//! Where queries are made of the stream itself (Mistral Large 4), so are the index's, behind a layer norm, and its heads have temperatures of their own.
+//!
 //! Where positions share keys (GLM-5.3-Flash), a key is their mean by weights of a gate, element by element (`compress`), and neither it nor queries turn.
 //!
 //! Of some models the last elements of its queries and keys turn, as in attention (Hy4).
@@ -39,12 +41,14 @@ pub(super) struct IndexStyle {
     pub last_turned: bool,
     /// Whether the norm of keys adds what the stream's do.
     pub eps_of_stream: bool,
+    /// Whether queries are made of the rows that go into the layer, behind a layer norm of their own, and each head has a temperature.
+    pub of_stream: bool,
 }
 
 impl IndexStyle {
     /// As DeepSeek has it, with pairs like these.
     pub const fn usual(pairs: RopeStyle) -> IndexStyle {
-        IndexStyle { pairs, last_turned: false, eps_of_stream: false }
+        IndexStyle { pairs, last_turned: false, eps_of_stream: false, of_stream: false }
     }
 }
 
@@ -61,9 +65,9 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     layers(b, style, None)
 }
 
-/// The same with an index, whose queries and keys turn in these pairs.
-pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, pairs: RopeStyle) -> Result<ValueId, ArchError> {
-    let choice = Choice::new(b, IndexStyle::usual(pairs))?;
+/// The same with an index.
+pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, index: IndexStyle) -> Result<ValueId, ArchError> {
+    let choice = Choice::new(b, index)?;
     layers(b, style, Some(choice))
 }
 
@@ -91,7 +95,7 @@ impl Choice {
     /// Heads of an index, turned.
     fn turned(&self, b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
         let (length, turned) = (self.sizes.key_length, b.hyper.rope.dims);
-        if !b.hyper.roped {
+        if !b.hyper.roped || !b.hyper.layers[layer].roped {
             return Ok(x);
         }
         if !self.style.last_turned {
@@ -111,17 +115,30 @@ impl Choice {
         let name = |part: &str| format!("blk.{layer}.indexer.{part}");
         let Indexer { heads, key_length, top_k, run, ref own } = self.sizes;
         if let (Some(last), false) = (self.last, own[layer]) {
-            // Files may have what nobody reads.
-            let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
-            parts.into_iter().for_each(|part| b.leave_out(&name(part)));
-            for part in ["gate", "ape"] {
-                b.leave_out(&format!("blk.{layer}.indexer_compressor_{part}.weight"));
+            // Files may have what nobody reads; not those of models without such files, which say what layers have.
+            if !self.style.of_stream {
+                let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
+                parts.into_iter().for_each(|part| b.leave_out(&name(part)));
+                for part in ["gate", "ape"] {
+                    b.leave_out(&format!("blk.{layer}.indexer_compressor_{part}.weight"));
+                }
             }
             return Ok(last);
         }
-        let (width, rank) = (b.hyper.embedding_length, b.query_rank()?);
+        let width = b.hyper.embedding_length;
+        let (row, rank) = match self.style.of_stream {
+            false => (row, b.query_rank()?),
+            true => {
+                let row = b.centre(h)?;
+                let row = b.rms_norm_of(row, &name("q_norm.weight"), width, INDEX_EPS)?;
+                (b.optional_bias(row, &name("q_norm.bias"), width)?, width)
+            }
+        };
         let q = b.linear(row, &name("attn_q_b"), rank, heads * key_length, Bias::Optional)?;
-        let q = b.split_heads(q, heads)?;
+        let mut q = b.split_heads(q, heads)?;
+        if self.style.of_stream {
+            q = b.heads_temperature(q, &name("temperature"), heads)?;
+        }
         let q = self.turned(b, layer, q)?;
         let k = b.linear(h, &name("attn_k"), width, key_length, Bias::Optional)?;
         let k = b.centre(k)?;
@@ -167,7 +184,9 @@ pub(super) fn attention_of(
 ) -> Result<ValueId, ArchError> {
     let Mla { query_rank, rank, key_length, value_length, norm_eps } = *mla;
     let eps = norm_eps.unwrap_or(b.hyper.norm_eps);
-    let (width, heads, turned) = (b.hyper.embedding_length, b.hyper.layers[layer].heads, b.hyper.rope.dims);
+    let (width, heads) = (b.hyper.embedding_length, b.hyper.layers[layer].heads);
+    // Of a layer that does not turn, where others do, all of a key is made of the row.
+    let turned = if b.hyper.layers[layer].roped { b.hyper.rope.dims } else { 0 };
     let still = key_length - turned;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let (row, q) = match query_rank {
@@ -190,20 +209,25 @@ pub(super) fn attention_of(
     let q_turned = q_turned.map(|x| roped(b, x)).transpose()?;
     let q_still = b.heads_linear(q_still, &name("attn_k_b"), [heads, rank, still])?;
     let q = q_turned.map_or(Ok(q_still), |x| b.concat(q_still, x))?;
-    let q = b.temperature(q)?;
-    let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
-    let (c, k) = parted(b, kept, rank)?;
-    let c = b.rms_norm_of(c, &name("attn_kv_a_norm.weight"), rank, eps)?;
-    let c = b.split_heads(c, 1)?;
-    let norm = name("attn_k_norm.weight");
-    let k = match k {
-        // Of some models it is normalised before it turns (dots.3 note).
-        Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, turned)?),
-        k => k,
+    let q = match style.tempered_heads {
+        true => b.heads_temperature(q, &name("attn_temperature"), heads)?,
+        false => b.temperature(q)?,
     };
-    let k = k.map(|x| b.split_heads(x, 1).and_then(|x| roped(b, x))).transpose()?;
-    let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
-    b.append(layer, k, c)?;
+    if b.hyper.layers[layer].shares.is_none() {
+        let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
+        let (c, k) = parted(b, kept, rank)?;
+        let c = b.rms_norm_of(c, &name("attn_kv_a_norm.weight"), rank, eps)?;
+        let c = b.split_heads(c, 1)?;
+        let norm = name("attn_k_norm.weight");
+        let k = match k {
+            // Of some models it is normalised before it turns (dots.3 note).
+            Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, turned)?),
+            k => k,
+        };
+        let k = k.map(|x| b.split_heads(x, 1).and_then(|x| roped(b, x))).transpose()?;
+        let k = k.map_or(Ok(c), |x| b.concat(c, x))?;
+        b.append(layer, k, c)?;
+    }
     let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let y = match !b.has(&own) && b.has(&of_both) {

@@ -116,6 +116,7 @@ mod minimax_m2;
 mod minimax_m3;
 mod mistral3;
 mod mistral4;
+mod mistral_large4;
 mod mla;
 mod muse_glimmer;
 mod nanbeige;
@@ -296,6 +297,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     plamo3::ARCHITECTURE,
     bitnet::ARCHITECTURE,
     bitnet_b1_58::ARCHITECTURE,
+    mistral_large4::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

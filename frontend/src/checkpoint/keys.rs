@@ -77,6 +77,8 @@ pub(super) struct OfLayer {
     pub kv_heads: u64,
     /// Whether it has a window.
     pub windowed: bool,
+    /// Whether queries and keys are rotated.
+    pub roped: bool,
 }
 
 /// That there are no more layers than any model has, before anything is listed for each.
@@ -152,12 +154,17 @@ impl Keys<'_> {
 
     /// The numbers of each layer, as far as there are any.
     fn of_layers(&self) -> Vec<OfLayer> {
-        let windowed = |layer: usize| match self.find("attention.sliding_window_pattern") {
-            Some(Value::Array(array)) => array.bool(layer).unwrap_or(false),
-            _ => false,
+        let flag = |key: &str, layer: usize, usual: bool| match self.find(key) {
+            Some(Value::Array(array)) => array.bool(layer).unwrap_or(usual),
+            _ => usual,
         };
         let heads = self.kv_heads().into_iter().enumerate();
-        heads.map(|(layer, kv_heads)| OfLayer { kv_heads, windowed: windowed(layer) }).collect()
+        let of_layer = |(layer, kv_heads): (usize, u64)| OfLayer {
+            kv_heads,
+            windowed: flag("attention.sliding_window_pattern", layer, false),
+            roped: flag("attention.rope_pattern", layer, true),
+        };
+        heads.map(of_layer).collect()
     }
 
     /// Key heads of each layer, as far as there are any.
@@ -511,6 +518,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
         head_dim: head_dim(config)?,
         still: count(&["qk_nope_head_dim"])?,
+        turned: count(&["qk_rope_head_dim"])?,
         value: count(&["v_head_dim"])?,
         local: [count(&["swa_num_attention_heads"])?, count(&["swa_qk_nope_head_dim"])?, count(&["swa_v_head_dim"])?],
         width: count(&WIDTH)?,

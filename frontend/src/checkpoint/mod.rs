@@ -64,7 +64,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 37] = [
+const OTHER_PARTS: [&str; 42] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -102,6 +102,11 @@ const OTHER_PARTS: [&str; 37] = [
     "talker.",
     "token2wav.",
     "code2wav.",
+    "vision_encoder.",
+    "vision_language_adapter.",
+    "pre_mm_projector_norm.",
+    "patch_merger.",
+    "mtp_dspark.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
 const PREFIXES: [(&str, &str); 15] = [
@@ -288,7 +293,7 @@ fn made(
         }
         let shape = array.shape();
         let of_layer = found.layer.and_then(|layer| layers.get(usize::try_from(layer).ok()?));
-        let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of.kv_heads, of.windowed));
+        let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of));
         let parts = (rule.how)(&sizes, array).ok_or_else(|| {
             shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
         })?;
@@ -325,7 +330,7 @@ fn made(
 /// are the nearest bf16.
 fn format(name: &str, rank: usize, element: Element, change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
-        || matches!(change, Change::PlusOne | Change::Plus(_) | Change::MinusExp | Change::Exp)
+        || matches!(change, Change::PlusOne | Change::Plus(_) | Change::MinusExp | Change::Exp | Change::ExpMinus)
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || single.iter().any(|end| name.ends_with(end));

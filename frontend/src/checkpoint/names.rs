@@ -5,6 +5,7 @@
 //! `.bias` behind the pattern, which the other name then has, too, or as it is. The first rule that matches counts: those of a model, then [`SHARED`].
 
 use super::array::Array;
+use super::keys::OfLayer;
 use ixc_ir::derived::Change;
 
 /// Numbers of a configuration that tensors are taken apart by.
@@ -22,8 +23,9 @@ pub(super) struct Sizes {
     /// Of the residual stream, and of an expert.
     pub width: u64,
     pub expert_width: u64,
-    /// Latent attention: lengths of a head's key without its rotated part, and of its value.
+    /// Latent attention: lengths of a head's key without its rotated part, of that part, and of its value.
     pub still: u64,
+    pub turned: u64,
     pub value: u64,
     /// Heads and these of layers with a window, where they are others.
     pub local: [u64; 3],
@@ -241,11 +243,12 @@ pub(super) fn gate_up_elements(_: &Sizes, x: Array) -> Option<Vec<Made>> {
 }
 
 impl Sizes {
-    /// Those of a layer with so many key heads, which may have a window.
-    pub fn of_layer(self, layer_kv_heads: u64, windowed: bool) -> Sizes {
-        let own = Sizes { layer_kv_heads, ..self };
+    /// Those of a layer. Of one that is not rotated, all of a key is made of its latent row.
+    pub fn of_layer(self, of: &OfLayer) -> Sizes {
+        let still = if of.roped { self.still } else { self.still.saturating_add(self.turned) };
+        let own = Sizes { layer_kv_heads: of.kv_heads, still, ..self };
         match self.local {
-            [heads, still, value] if windowed && still > 0 => Sizes { heads, still, value, ..own },
+            [heads, still, value] if of.windowed && still > 0 => Sizes { heads, still, value, ..own },
             _ => own,
         }
     }
@@ -450,6 +453,11 @@ pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<Made>> {
 /// The decay of states whose logarithm is stored.
 pub(super) fn decay(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::MinusExp))
+}
+
+/// What frequencies are divided by, where files have the logarithm of what they are multiplied by.
+pub(super) fn divisors(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.changed(Change::ExpMinus))
 }
 
 /// The weight of a norm of each group of heads: a row for each, where there are several.

@@ -157,7 +157,9 @@ pub(super) fn together(piece: &Piece, tiles: Tiles, row: u64) -> u64 {
 pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
     let changes = match piece.change {
         Change::Keep | Change::Times(_) => true,
-        Change::PlusOne | Change::MinusExp | Change::Exp | Change::Number(_) | Change::Plus(_) => false,
+        Change::PlusOne | Change::MinusExp | Change::Exp | Change::ExpMinus | Change::Number(_) | Change::Plus(_) => {
+            false
+        }
     };
     // An axis of one row is none.
     let rows = piece.rows.iter().all(|axis| axis.stride == tiles.columns) && piece.rows.len() <= 1;

@@ -316,6 +316,16 @@ impl GraphBuilder {
         self.one(OpKind::Temperature, vec![V(x), V(pos)], of.attrs())
     }
 
+    /// `heads.temperature`; weights are scales and biases.
+    pub fn heads_temperature(
+        &mut self,
+        x: ValueId,
+        pos: ValueId,
+        [scales, biases]: [WeightId; 2],
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::HeadsTemperature, vec![V(x), V(pos), W(scales), W(biases)], vec![])
+    }
+
     /// `centre`.
     pub fn centre(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::Centre, vec![V(x)], vec![])

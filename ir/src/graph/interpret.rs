@@ -294,6 +294,20 @@ impl<'a> Interpreter<'a> {
                 }
                 one(dims, y)
             }
+            OpKind::HeadsTemperature => {
+                let (x, pos, dims) = (f32s(self, "x")?, ints(value("pos")), self.dims(value("x")));
+                let [scales, biases] = ["scales", "biases"].map(|name| self.dequantised(weight(op, name)));
+                let (scales, biases) = (scales?, biases?);
+                let mut y = Vec::with_capacity(x.len());
+                for (row, &position) in x.chunks_exact((dims[1] * dims[2]).max(1)).zip(pos) {
+                    let log = (index(mnemonic, "position", position, i32::MAX as usize)? as f64).ln_1p();
+                    for (head, (&scale, &bias)) in row.chunks_exact(dims[2].max(1)).zip(scales.iter().zip(&biases)) {
+                        let factor = f64::from(bias) + f64::from(scale) * log;
+                        y.extend(head.iter().map(|&x| (f64::from(x) * factor) as f32));
+                    }
+                }
+                one(dims, y)
+            }
             OpKind::Centre => {
                 let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
                 one(dims.clone(), math::centre(&x, dims[dims.len() - 1]))

@@ -247,6 +247,16 @@ pub fn result_types(
             rule.not_negative("offset")?;
             one(Type::f32(dims))
         }
+        OpKind::HeadsTemperature => {
+            let dims @ [rows, heads, d] = rule.f32("x")?;
+            rule.number("x", d)?;
+            rule.rows("pos", rows)?;
+            for name in ["scales", "biases"] {
+                let [n] = rule.weight(name)?;
+                rule.same_number(name, n, heads)?;
+            }
+            one(Type::f32(dims.map(Dim::clone)))
+        }
         OpKind::Centre => {
             let (lead, d) = rule.f32_rows("x")?;
             rule.number("x", d)?;

@@ -466,6 +466,7 @@ impl<'a> Lowering<'a> {
             OpKind::Concat => self.concat(op)?,
             OpKind::Rope => self.rope_heads(op, None)?,
             OpKind::Temperature => self.temperature(op)?,
+            OpKind::HeadsTemperature => self.heads_temperature(op)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,
             OpKind::ColumnSquares => self.column_squares(op)?,

@@ -4,7 +4,7 @@ of code of their own."""
 import re
 
 import torch
-from make import OLD_NAMES, as_converter_knows
+from make import OLD_NAMES, apart, as_converter_knows
 
 
 def deepseek(config, tensors):
@@ -415,6 +415,38 @@ def plamo3(config, tensors):
     return own, made
 
 
+MISTRAL_LARGE_4 = [
+    (r"^model\.(layers|norm)\.", r"\1."),
+    (r"^model\.embed_tokens\.", "tok_embeddings."),
+    (r"^model\.rotary_emb\.", "lerope."),
+    (r"^lm_head\.", "output."),
+    (r"\.self_attn\.", ".attention."),
+    (r"\.input_layernorm\.", ".attention_norm."),
+    (r"\.post_attention_layernorm\.", ".ffn_norm."),
+    (r"\.q_proj\.", ".wq."),
+    (r"\.o_proj\.", ".wo."),
+    (r"\.kv_a_proj_with_mqa\.", ".wkv_a_with_mqa."),
+    (r"\.kv_b_proj\.", ".wkv_b."),
+    (r"\.kv_a_layernorm\.", ".kv_a_norm."),
+    (r"\.softmax_scaling\.(s|b)\w+", r".ssmax_scaling.\1"),
+    (r"\.mlp\.(gate\.|experts\.|shared_experts\.)", r".\1"),
+    (r"\.mlp\.", ".feed_forward."),
+    (r"\.gate_proj\.", ".w1."),
+    (r"\.down_proj\.", ".w2."),
+    (r"\.up_proj\.", ".w3."),
+]
+
+
+def mistral_large4(config, tensors):
+    """Mistral Large 4: the decoder of a model that sees, under Mistral's own names, with parts that no decoder of text has."""
+    made = {"vision_encoder.ln_pre.weight": torch.ones(8), "mtp_dspark.norm.weight": torch.ones(8)}
+    for name, tensor in apart(tensors):
+        for pattern, other in MISTRAL_LARGE_4:
+            name = re.sub(pattern, other, name)
+        made[name] = tensor
+    return {"model_type": "mistral_large4", "architectures": ["MistralLarge4ForConditionalGeneration"], "text_config": config}, made
+
+
 HUB = {
     "plamo": plamo,
     "plamo3": plamo3,
@@ -422,6 +454,7 @@ HUB = {
     "grovemoe": grovemoe,
     "nanbeige": typed("nanbeige"),
     "maple": maple,
+    "mistral-large4": mistral_large4,
     "pangu-embedded": typed("PanguEmbedded"),
     "xverse": typed("xverse"),
     "orion": typed("orion"),

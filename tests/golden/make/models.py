@@ -76,6 +76,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bailing_hybrid.modeling_bailing_hybrid import BailingHybridConfig, BailingHybridForCausalLM
 from transformers.models.dots3_note.modeling_dots3_note import Dots3NoteForCausalLM, Dots3NoteTextConfig
 from transformers.models.glm5_next.modeling_glm5_next import Glm5NextTextConfig, Glm5NextTextModel
+from transformers.models.mistral_large4.modeling_mistral_large4 import MistralLarge4TextConfig, MistralLarge4TextModel
 from transformers.models.step3p7.modeling_step3p7 import Step3p7TextConfig, Step3p7TextModel
 from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM, Qwen4ExpTextConfig
 from transformers import FalconH1Config, FalconH1ForCausalLM, KimiLinearConfig, KimiLinearForCausalLM, Mamba2Config, Mamba2ForCausalLM
@@ -219,6 +220,20 @@ class TextModel(torch.nn.Module):
 
 class Step35ForCausalLM(TextModel):
     layers = Step3p7TextModel
+
+
+class MistralLarge4ForCausalLM(TextModel):
+    """With the cap on logits, which transformers has in the model that sees."""
+
+    layers = MistralLarge4TextModel
+
+    def __init__(self, config):
+        config._attn_implementation = "eager"
+        super().__init__(config)
+
+    def forward(self, input_ids):
+        cap = self.config.final_logit_softcapping
+        return SimpleNamespace(logits=torch.tanh(super().forward(input_ids).logits / cap) * cap)
 
 
 class Glm5NextForCausalLM(TextModel):
@@ -803,6 +818,68 @@ def glm5_next_tensors(parameters, config):
         "A_log": lambda data, *_: {"ssm_a": -np.exp(data)},
     }
     return by_names(parameters, config, names, parts)
+
+
+def mistral_large4_keys(config):
+    turned, rope = config.qk_rope_head_dim, config.rope_parameters
+    keys = decoder_keys(config, config.num_attention_heads) | {
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.kv_lora_rank + turned,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + turned,
+        "attention.value_length_mla": config.v_head_dim,
+        "attention.indexer.head_count": config.index_n_heads,
+        "attention.indexer.key_length": config.index_head_dim,
+        "attention.indexer.top_k": config.index_topk,
+        "attention.indexer.types": [kind == "full" for kind in config.indexer_types],
+        "attention.rope_pattern": [bool(turns) for turns in config.no_rope_layers],
+        "attention.kv_source_layers": config.kv_source_layers,
+        "rope.dimension_count": turned,
+        "rope.freq_base": rope["rope_theta"],
+        "expert_gating_func": 1,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "final_logit_softcapping": config.final_logit_softcapping,
+    }
+    if rope["rope_type"] == "yarn":
+        keys |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": rope["beta_fast"],
+            "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+            "rope.scaling.yarn_attn_factor": rope["attention_factor"],
+        }
+    return keys
+
+
+def mistral_large4_tensors(parameters, config):
+    names = [
+        *NAMES,
+        *MLA_NAMES,
+        (r"self_attn\.softmax_scaling\.scale", "attn_temperature.weight"),
+        (r"self_attn\.softmax_scaling\.bias", "attn_temperature.bias"),
+        (r"self_attn\.indexer\.softmax_scaling\.scale", "indexer.temperature.weight"),
+        (r"self_attn\.indexer\.softmax_scaling\.bias", "indexer.temperature.bias"),
+        (r"self_attn\.indexer\.q_input_norm\b", "indexer.q_norm"),
+        (r"self_attn\.indexer\.wq_b\b", "indexer.attn_q_b"),
+        (r"self_attn\.indexer\.wk\b", "indexer.attn_k"),
+        (r"self_attn\.indexer\.k_norm\b", "indexer.k_norm"),
+        (r"self_attn\.indexer\.weights_proj\b", "indexer.proj"),
+    ]
+
+    def absorbed_of_layer(data, config, layer):
+        heads = data.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+        still = heads.shape[1] - config.v_head_dim
+        return {"attn_k_b.weight": heads[:, :still].transpose(0, 2, 1), "attn_v_b.weight": heads[:, still:]}
+
+    parameters = dict(parameters)
+    alpha = parameters.pop("model.rotary_emb.alpha").astype(np.float64)
+    tensors = by_names(parameters, config, names, {"kv_b_proj.weight": absorbed_of_layer})
+    return tensors | {"rope_freqs.weight": np.exp(-alpha)}
 
 
 def bailingmoe3_keys(config):
@@ -1459,8 +1536,30 @@ STABLELM = SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rota
 # Most positions are behind those that an index chooses. Keys of the index in f16 may choose another one, whose error would be thousands of times this:
 # of these sizes and numbers none does.
 CHOSEN = 1e-7
-# Hy4: what keys and values in f16 are worth. llama.cpp's error on the same file, with such a cache, is 2.4e-7.
+# Hy4, and Mistral Large 4 of short heads: what keys and values in f16 are worth. Of the former llama.cpp's error on the same file, with such a cache, is 2.4e-7.
 CHOSEN_SHARPLY = 3e-7
+MISTRAL_LARGE4 = dict(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=40,
+    moe_intermediate_size=16,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    n_routed_experts=6,
+    num_experts_per_tok=2,
+    routed_scaling_factor=1.7,
+    kv_lora_rank=24,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=16,
+    v_head_dim=20,
+    index_head_dim=12,
+    index_n_heads=12,
+    final_logit_softcapping=4.0,
+    max_position_embeddings=512,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
 INDEXED = dict(
     vocab_size=64,
     hidden_size=48,
@@ -2603,6 +2702,49 @@ MODELS = {
         Dots3NoteForCausalLM,
         CHOSEN,
         None,
+    ),
+    # Every kind of layer: rotated or not, with latent rows or a choice of its own or those of one before. Of so many heads none
+    # has scores of 0 at the edge of what is chosen, and none are as near to each other there as keys in f16 to those in f32.
+    "mistral-large4": (
+        MistralLarge4TextConfig(
+            **MISTRAL_LARGE4,
+            num_hidden_layers=5,
+            first_k_dense_replace=1,
+            n_group=3,
+            topk_group=2,
+            indexer_types=["full", "shared", "full", "full", "shared"],
+            no_rope_layers=[1, 1, 0, 1, 0],
+            kv_source_layers=[0, 1, 2, 1, 2],
+            index_topk=18,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "attention_factor": 1.0,
+            },
+        ),
+        MistralLarge4ForCausalLM,
+        CHOSEN_SHARPLY,
+        ByHand(mistral_large4_keys, mistral_large4_tensors, single=["ffn_gate_inp", "indexer.proj"], architecture="mistral-large4"),
+    ),
+    # Another prefix of layers, a wider shared expert, more that is chosen, and positions as they are.
+    "mistral-large4-own": (
+        MistralLarge4TextConfig(
+            **MISTRAL_LARGE4,
+            num_hidden_layers=4,
+            first_k_dense_replace=2,
+            n_shared_experts=2,
+            n_group=1,
+            topk_group=1,
+            index_topk=34,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        ),
+        MistralLarge4ForCausalLM,
+        CHOSEN,
+        ByHand(mistral_large4_keys, mistral_large4_tensors, single=["ffn_gate_inp", "indexer.proj"], architecture="mistral-large4"),
     ),
     # Most positions are behind those that an index chooses, by fours.
     "glm5-next": (

@@ -64,7 +64,7 @@ impl Mla {
     }
 
     /// That the lengths in the cache are those of the row that is kept, one for all heads. Of values it is the row's, whatever `attention.value_length`
-    /// says: in files of Kimi Linear that is of nothing.
+    /// says: in files of Kimi Linear that is of nothing. Layers that are not rotated, where others are, keep no part that would be.
     pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
         // Layers without RoPE may have no part that would turn.
         let least = u64::from(keys.defaults.rotates != Rotates::Never);
@@ -74,6 +74,9 @@ impl Mla {
             let key = self.rank + rope.dims;
             keys.in_range("attention.key_length", layer.key_length, key, key)?;
             layer.value_length = self.rank;
+            if !layer.roped {
+                layer.key_length = self.rank;
+            }
         }
         Ok(())
     }

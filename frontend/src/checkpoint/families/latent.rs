@@ -1,8 +1,9 @@
 //! Models with latent attention.
 
+use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, latent_keys_values, norm_of_rank, plain, rule, table};
+use super::super::names::{Rule, divisors, latent_keys_values, norm_of_rank, plain, rule, table};
 use super::{Family, INDEXED, SIGMOID, USUAL, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
@@ -172,6 +173,23 @@ pub(super) static ROWS: &[Family] = &[
             "llama_4_scaling_beta": 0.1}}"#,
         ..USUAL
     },
+    Family {
+        model_types: &["mistral_large4_text", "mistral_large4"],
+        architecture: "mistral-large4",
+        keys: mistral_large_4,
+        tensors: &[LATENT, INDEX, MISTRAL_LARGE_4, MISTRAL_4],
+        single: &INDEXED,
+        ignores_head_dim: true,
+        defaults: r#"{"vocab_size": 204800, "hidden_size": 6144, "intermediate_size": 24576, "moe_intermediate_size": 6144,
+            "num_hidden_layers": 72, "num_attention_heads": 64, "n_shared_experts": 1, "n_routed_experts": 128,
+            "routed_scaling_factor": 1.0, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 64,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4, "max_position_embeddings": 1048576, "rms_norm_eps": 1e-5,
+            "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32, "first_k_dense_replace": 1,
+            "final_logit_softcapping": 30.0, "no_rope_layer_interval": 4, "index_topk_freq": 1, "index_skip_topk_offset": 2,
+            "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2048.0, "original_max_position_embeddings": 512,
+            "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.0}}"#,
+        ..USUAL
+    },
     // Not latent, but of the same kin.
     Family {
         model_types: &["deepseek_v4"],
@@ -289,6 +307,45 @@ static HY_4: &[Rule] = &[
 static MISTRAL_4: &[Rule] =
     &[rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain)];
 
+/// Mistral Large 4, as transformers names its tensors and as they are on the hub.
+static MISTRAL_LARGE_4: &[Rule] = &[
+    rule("tok_embeddings", "token_embd", plain),
+    rule("output", "output", plain),
+    rule("lerope.alpha", "rope_freqs.weight", divisors),
+    rule("model.rotary_emb.alpha", "rope_freqs.weight", divisors),
+    rule("model.layers.{L}.attention_norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.ffn_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.self_attn.softmax_scaling.scale", "blk.{L}.attn_temperature.weight", plain),
+    rule("model.layers.{L}.self_attn.softmax_scaling", "blk.{L}.attn_temperature", plain),
+    rule("model.layers.{L}.self_attn.indexer.softmax_scaling.scale", "blk.{L}.indexer.temperature.weight", plain),
+    rule("model.layers.{L}.self_attn.indexer.softmax_scaling", "blk.{L}.indexer.temperature", plain),
+    rule("model.layers.{L}.self_attn.indexer.q_input_norm", "blk.{L}.indexer.q_norm", plain),
+    rule("model.layers.{L}.attention.wq", "blk.{L}.attn_q", plain),
+    rule("model.layers.{L}.attention.wkv_a_with_mqa", "blk.{L}.attn_kv_a_mqa", plain),
+    rule("model.layers.{L}.attention.kv_a_norm", "blk.{L}.attn_kv_a_norm", plain),
+    rule("model.layers.{L}.attention.wkv_b.weight", "blk.{L}.attn_{P}.weight", latent_keys_values),
+    rule("model.layers.{L}.attention.wo", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.attention.ssmax_scaling.s", "blk.{L}.attn_temperature.weight", plain),
+    rule("model.layers.{L}.attention.ssmax_scaling.b", "blk.{L}.attn_temperature.bias", plain),
+    rule("model.layers.{L}.attention.indexer.ssmax_scaling.s", "blk.{L}.indexer.temperature.weight", plain),
+    rule("model.layers.{L}.attention.indexer.ssmax_scaling.b", "blk.{L}.indexer.temperature.bias", plain),
+    rule("model.layers.{L}.attention.indexer.q_input_norm", "blk.{L}.indexer.q_norm", plain),
+    rule("model.layers.{L}.attention.indexer.k_norm", "blk.{L}.indexer.k_norm", plain),
+    rule("model.layers.{L}.attention.indexer.weights_proj", "blk.{L}.indexer.proj", plain),
+    rule("model.layers.{L}.attention.indexer.wk", "blk.{L}.indexer.attn_k", plain),
+    rule("model.layers.{L}.attention.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
+    rule("model.layers.{L}.feed_forward.w1", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.feed_forward.w2", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.feed_forward.w3", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.gate", "blk.{L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.experts.{E}.w1", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.experts.{E}.w2", "blk.{L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.experts.{E}.w3", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.shared_experts.w1", "blk.{L}.ffn_gate_shexp", plain),
+    rule("model.layers.{L}.shared_experts.w2", "blk.{L}.ffn_down_shexp", plain),
+    rule("model.layers.{L}.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
+];
+
 pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     // Absorbed: one key head, which is what is kept of a position.
     keys.put("attention.head_count_kv", 1u32);
@@ -333,6 +390,70 @@ pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.indexer.head_count", &["index_n_heads"])?;
     keys.count("attention.indexer.key_length", &["index_head_dim"])?;
     keys.count("attention.indexer.top_k", &["index_topk"])
+}
+
+/// Which layers are rotated, which have an index, and whose latent rows each reads (transformers, `MistralLarge4TextConfig`).
+fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    indexed(keys)?;
+    keys.put("expert_weights_norm", true);
+    keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
+    let config = keys.config;
+    let layers = config.require(&["num_hidden_layers"])?;
+    let turned: Vec<bool> = match config.counts("no_rope_layers")? {
+        // There may be more than layers.
+        Some(turned) => turned.iter().take(layers as usize).map(|turned| *turned != 0).collect(),
+        None => {
+            let period = config.require(&["no_rope_layer_interval"])?;
+            (1..=layers).map(|layer| layer.checked_rem(period) != Some(0)).collect()
+        }
+    };
+    if let Some(sources) = config.counts("kv_source_layers")? {
+        of_the_last(config, &turned, &sources)?;
+        keys.put("attention.kv_source_layers", sources);
+    }
+    keys.flags("attention.rope_pattern", turned.into_iter());
+    let own: Vec<bool> = match (config.texts("indexer_types"), config.value("index_topk_pattern")) {
+        (Ok(Some(kinds)), _) => kinds.iter().map(|kind| *kind == "full").collect(),
+        (Err(error), _) => return Err(error),
+        (Ok(None), Some(serde_json::Value::String(letters))) => letters.bytes().map(|letter| letter == b'F').collect(),
+        (Ok(None), Some(_)) => {
+            let kinds = config.texts("index_topk_pattern")?.unwrap_or_default();
+            kinds.iter().map(|kind| *kind == "full").collect()
+        }
+        (Ok(None), None) => {
+            let period = config.require(&["index_topk_freq"])?.max(1);
+            let offset = config.require(&["index_skip_topk_offset"])?;
+            (0..layers).map(|layer| (layer + 1).saturating_sub(offset).is_multiple_of(period)).collect()
+        }
+    };
+    keys.flags("attention.indexer.types", own.into_iter());
+    Ok(())
+}
+
+/// That layers which read latent rows of one before read those of the last one of their kind that is read: transformers' code reads these, whatever the configuration
+/// says, and what it says would be something else.
+fn of_the_last(config: &Config, turned: &[bool], sources: &[u32]) -> Result<(), CheckpointError> {
+    // By layer, the last one that reads its rows.
+    let mut readers = vec![0; sources.len()];
+    for (at, source) in sources.iter().enumerate() {
+        readers.get_mut(*source as usize).into_iter().for_each(|reader| *reader = at);
+    }
+    // Of those that turn, and of the others.
+    let mut last = [None; 2];
+    for (at, (&source, &turns)) in sources.iter().zip(turned).enumerate() {
+        let last = &mut last[usize::from(turns)];
+        if source as usize != at && *last != Some(source as usize) {
+            let expected = match last {
+                Some(last) => format!("{last} or {at}: the last layer before it of its kind that is read, or itself"),
+                None => format!("{at}: no layer before it of its kind is read"),
+            };
+            return Err(config.wrong("kv_source_layers", format!("{source} for layer {at}"), expected));
+        }
+        if readers[at] > at {
+            *last = Some(at);
+        }
+    }
+    Ok(())
 }
 
 fn dots_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

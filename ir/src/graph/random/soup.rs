@@ -277,6 +277,10 @@ impl Soup {
                 ];
                 ok(self.b.op(kind, vec![Operand::Value(x), Operand::Value(self.pos)], attrs));
             }
+            OpKind::HeadsTemperature => {
+                let (x, scales, biases) = (self.f32(&[heads, d]), self.weight(&[heads]), self.weight(&[heads]));
+                ok(self.b.heads_temperature(x, self.pos, [scales, biases]));
+            }
             OpKind::Centre => {
                 let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, d]) };
                 ok(self.b.centre(x));

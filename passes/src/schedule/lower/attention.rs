@@ -518,6 +518,30 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
+    /// The same, head by head: the table has one more than the logarithm.
+    pub(super) fn heads_temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
+        self.positions(op, &x)?;
+        self.expect(name, &x, Format::F32, x.width)?;
+        let [scales, biases] = ["scales", "biases"].map(|name| self.weight_operand(op, name));
+        let heads = self.module.weights[scales.index()].shape.first().copied().unwrap_or(1).max(1);
+        let temperature = Some(Temperature { scale: 1.0, length: 1, offset: 0 });
+        let table = self.add_rope(RopeTable { temperature, ..RopeTable::still() })?;
+        let y = self.buffer(name, x.rows, Format::F32, x.width)?;
+        let (row, head) = (y.row_bytes()?, row_bytes(Format::F32, x.width / heads)?);
+        let mut args = vec![
+            ("x", by_column(Source::Arena(x.buffer), row, head)),
+            ("y", by_column(Source::Arena(y.buffer), row, head)),
+        ];
+        for (buffer, weight) in [("scale", scales), ("bias", biases)] {
+            args.push((buffer, by_column(Source::Weight(self.vector(name, weight)?), 0, row_bytes(Format::F32, 1)?)));
+        }
+        args.extend(rope_args(table));
+        let spec = kernels::HeadsTemperature { n: fit("elements of a head", x.width / heads)? };
+        self.by_rows(name.to_string(), y.rows, heads, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
     /// The table of an op that rotates.
     fn rope_table(&mut self, rope: &RopeAttrs, (every, back): (u32, bool), op: &Op) -> Result<u32, ScheduleError> {
         let [short, long] = ["factors", "long"].map(|name| self.opt_weight(op, name).map(|w| self.floats(w)));
