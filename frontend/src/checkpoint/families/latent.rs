@@ -4,7 +4,7 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{Rule, divisors, latent_keys_values, norm_of_rank, plain, rule, table};
-use super::{Family, INDEXED, SIGMOID, USUAL, leading_dense};
+use super::{Family, INDEXED, SIGMOID, SOFTMAX, USUAL, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
     Family {
@@ -177,7 +177,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["mistral_large4_text", "mistral_large4"],
         architecture: "mistral-large4",
         keys: mistral_large_4,
-        tensors: &[LATENT, INDEX, MISTRAL_LARGE_4, MISTRAL_4],
+        tensors: &[LATENT, INDEX, MISTRAL_LARGE_4],
         single: &INDEXED,
         ignores_head_dim: true,
         defaults: r#"{"vocab_size": 204800, "hidden_size": 6144, "intermediate_size": 24576, "moe_intermediate_size": 6144,
@@ -396,6 +396,7 @@ pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     indexed(keys)?;
     keys.put("expert_weights_norm", true);
+    keys.default("expert_gating_func", SOFTMAX);
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])?;

@@ -14,7 +14,8 @@ use super::error::CheckpointError;
 use super::keys::Keys;
 use super::names::Rule;
 
-/// `expert_gating_func` of sigmoids.
+/// `expert_gating_func` of a softmax, and of sigmoids.
+const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 /// Positions that models without RoPE are said to have, as llama.cpp's converter says.
 const WITHOUT_ROPE: u32 = 1 << 20;
