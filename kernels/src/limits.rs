@@ -35,6 +35,7 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("every", 1 << 24),
     ("positions", 1 << 24),
     ("chosen", 1 << 24),
+    ("local", 1 << 12),
     ("words", 1 << 19),
     ("listed", 1 << 24),
     ("streams", 1 << 3),
