@@ -745,6 +745,16 @@ fn attention_window() {
     group.done();
 }
 
+/// Heads times what their position makes of two numbers of theirs.
+#[test]
+fn temperatures_of_heads() {
+    let mut group = Group::new("temperatures_of_heads");
+    for n in ODD {
+        group.rows(HeadsTemperature { n }, 3);
+    }
+    group.done();
+}
+
 /// Rows less their means, rows times the number of their position, and routes whose weights are parts of what is near.
 #[test]
 fn layer_norms_temperatures_and_mixers() {
@@ -752,7 +762,6 @@ fn layer_norms_temperatures_and_mixers() {
     for n in ODD {
         group.one(Centre { n });
         group.rows(Temperature { n }, 3);
-        group.rows(HeadsTemperature { n }, 3);
     }
     for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (33, 8), (128, 8)] {
         let (score, groups, kept, scale) = (Score::SparseMixer, 1, 1, Bits::of(2.5));
