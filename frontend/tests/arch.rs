@@ -548,6 +548,20 @@ fn keys_of_what_layers_have_of_their_own_are_checked() {
     }
 }
 
+/// An architecture that is none is told some that begin like it, and how many there are, in a line that can be read.
+#[test]
+fn an_unknown_architecture_is_told_those_that_begin_like_it() {
+    let count = arch::ARCHITECTURES.len();
+    for (name, near) in
+        [("qwen9-moe", ", among them qwen"), ("Mistral-Large5", ", among them mistral-large4, mistral3"), ("zzz", "")]
+    {
+        let text = as_architecture(name, &[]).refused();
+        let expected = format!("is \"{name}\", which is not supported; supported are {count} others{near}");
+        assert!(text.contains(&expected), "{text}");
+        assert!(text.ends_with(" (`ixc inspect --support` lists all)") && text.len() < 300, "{text}");
+    }
+}
+
 /// Limits of queries, keys and values, caps of routers, layers that follow each other several times, groups of experts, and norms without weights.
 #[test]
 fn keys_of_older_models_are_checked() {

@@ -16,6 +16,7 @@ pub static LIMITS: &[(&str, u32)] = &[
     // Of states of Mamba-1 each element of a row is one.
     ("heads", 1 << 16),
     ("group", 1 << 8),
+    ("size", 1 << 12),
     ("d", 1 << 12),
     ("dv", 1 << 12),
     ("dims", 1 << 12),

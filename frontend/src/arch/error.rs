@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ixc_ir::graph::types::TypeError;
 
-use crate::gguf::{ErrorClass, GgufError, TensorType, quoted};
+use crate::gguf::{ErrorClass, GgufError, TensorType, among, quoted};
 
 /// Why no graph can be built.
 #[derive(Debug, thiserror::Error)]
@@ -14,8 +14,8 @@ pub enum ArchError {
     Gguf(#[from] GgufError),
     /// The architecture is not in the registry.
     #[error(
-        "{}: key \"general.architecture\" is \"{}\", which is not supported; supported are {}",
-        path.display(), quoted(found), known.join(", ")
+        "{}: key \"general.architecture\" is \"{}\", which is not supported; supported are {} (`ixc inspect --support` lists all)",
+        path.display(), quoted(found), among(found, known)
     )]
     UnknownArchitecture {
         /// The file.

@@ -5,7 +5,7 @@ use std::path::Path;
 use ixc_files::ReadError;
 use ixc_ir::derived::DerivedError;
 
-use crate::gguf::{ErrorClass, GgufError, quoted};
+use crate::gguf::{ErrorClass, GgufError, among, quoted};
 
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +38,8 @@ pub enum CheckpointError {
     },
     /// A model that the table has no row for.
     #[error(
-        "{}: model_type \"{}\" is not supported as safetensors; supported are {} (`ixc inspect --support` lists what is supported as GGUF)",
-        path.display(), quoted(found), known.join(", ")
+        "{}: model_type \"{}\" is not supported as safetensors; supported are {} (`ixc inspect --support` lists the architectures that they are)",
+        path.display(), quoted(found), among(found, known)
     )]
     UnknownModel {
         /// The configuration.

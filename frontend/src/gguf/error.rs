@@ -363,6 +363,25 @@ pub fn quoted(name: &str) -> String {
     format!("{}{more}", name[..end].escape_debug())
 }
 
+/// How many names are known where `found` is not one, and those of them that begin most like it.
+pub(crate) fn among(found: &str, known: &[&str]) -> String {
+    /// Most that are named, and what they share at least.
+    const SHOWN: usize = 6;
+    const LEAST: usize = 3;
+    let letters = |name: &str| -> Vec<u8> {
+        name.bytes().filter(u8::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect()
+    };
+    let own = letters(found);
+    let shared = |name: &str| letters(name).iter().zip(&own).take_while(|(a, b)| a == b).count();
+    let mut near: Vec<(usize, &str)> = known.iter().map(|name| (shared(name), *name)).collect();
+    near.retain(|(shared, _)| *shared >= LEAST);
+    near.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
+    near.truncate(SHOWN);
+    let names: Vec<&str> = near.into_iter().map(|(_, name)| name).collect();
+    let named = if names.is_empty() { String::new() } else { format!(", among them {}", names.join(", ")) };
+    format!("{} others{named}", known.len())
+}
+
 fn type_hint(id: u32) -> &'static str {
     match id {
         4 | 5 | 31..=33 | 36..=38 => " any more (it was removed)",

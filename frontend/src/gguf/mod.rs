@@ -40,6 +40,7 @@ mod tensor_type;
 mod value;
 pub mod write;
 
+pub(crate) use error::among;
 pub use error::{ErrorClass, Fault, GgufError, Place, quoted};
 pub use file::{FileIdentity, Gguf, Made, ShardFile};
 pub use metadata::{FromValue, Metadata, Mismatch};
