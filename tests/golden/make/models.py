@@ -299,7 +299,9 @@ class Experts(torch.nn.Module):
     def forward(self, x, logits):
         scores = logits.sigmoid() if self.config.sigmoid else logits.softmax(-1)
         weights, chosen = scores.topk(self.config.num_experts_per_tok, -1)
-        weights = weights / weights.sum(-1, keepdim=True)
+        return self.weighed(x, chosen, weights / weights.sum(-1, keepdim=True))
+
+    def weighed(self, x, chosen, weights):
         gate, up = torch.einsum("td,tend->ten", x, self.gate_up_proj[chosen]).chunk(2, -1)
         rows = torch.einsum("ten,tedn->ted", self.config.activation(gate) * up, self.down_proj[chosen])
         return (weights[..., None] * rows).sum(1)
@@ -384,9 +386,7 @@ class GrokExperts(Experts):
 
     def forward(self, x, logits):
         weights, chosen = capped(logits, self.config.router_cap).softmax(-1).topk(self.config.num_experts_per_tok, -1)
-        gate, up = torch.einsum("td,tend->ten", x, self.gate_up_proj[chosen]).chunk(2, -1)
-        rows = torch.einsum("ten,tedn->ted", self.config.activation(gate) * up, self.down_proj[chosen])
-        return (weights[..., None] * rows).sum(1)
+        return self.weighed(x, chosen, weights)
 
 
 class GrokLayer(torch.nn.Module):
@@ -1233,8 +1233,7 @@ def flint_tensors(parameters, config):
 
 
 def maple_keys(config):
-    keys = windowed_keys(config)
-    return keys | {
+    return windowed_keys(config) | {
         "expert_count": config.num_experts,
         "expert_used_count": config.num_experts_per_tok,
         "expert_feed_forward_length": config.moe_intermediate_size,
@@ -1243,8 +1242,7 @@ def maple_keys(config):
 
 
 def lfm3_keys(config):
-    keys = windowed_keys(config)
-    return keys | {
+    return windowed_keys(config) | {
         "attention.head_count_kv": [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types],
         "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
         "shortconv.l_cache": config.conv_L_cache,
