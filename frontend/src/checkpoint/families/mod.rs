@@ -109,6 +109,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Family> {
 /// All values of `model_type`.
 pub(super) fn known() -> Vec<&'static str> {
     let mut known: Vec<&str> = all().flat_map(|family| family.model_types).copied().collect();
+    known.sort_unstable();
     known.dedup();
     known
 }
