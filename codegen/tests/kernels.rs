@@ -648,11 +648,11 @@ fn stream_attends() {
     group.done();
 }
 
-#[test]
-fn rectified_gates() {
+/// Gates of a function without numbers of its own: alone, and behind both products.
+fn gates_of(name: &'static str, act: Activation) {
     let pace = Pace::default();
-    let mut group = Group::new("rectified_gates");
-    let (act, limit, shift, bend) = (Activation::Relu, None, None, None);
+    let mut group = Group::new(name);
+    let (limit, shift, bend) = (None, None, None);
     for n in ODD {
         group.one(Gated { act, n, limit, shift, bend });
     }
@@ -668,22 +668,13 @@ fn rectified_gates() {
 }
 
 #[test]
+fn rectified_gates() {
+    gates_of("rectified_gates", Activation::Relu);
+}
+
+#[test]
 fn squared_gates() {
-    let pace = Pace::default();
-    let mut group = Group::new("squared_gates");
-    let (act, limit, shift, bend) = (Activation::ReluSquared, None, None, None);
-    for n in ODD {
-        group.one(Gated { act, n, limit, shift, bend });
-    }
-    for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
-        let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
-        let (up, x, n, gate_bias, up_bias, rows) = (gate, gate.activation(), 2 * tile, false, false, 13);
-        group.rows(
-            Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
-            13,
-        );
-    }
-    group.done();
+    gates_of("squared_gates", Activation::ReluSquared);
 }
 
 #[test]
