@@ -344,38 +344,152 @@ fn firsts(model: &Gguf, tensor: &str) -> Vec<f32> {
         .collect()
 }
 
-/// Packed integers (compressed-tensors) that no format has, and shapes that do not fit each other, are refused by what is wrong.
+/// Packed integers that no format has, and shapes that do not fit each other, are refused by what is wrong.
 #[test]
 fn packed_integers_that_are_not_read_are_refused() {
-    const WEIGHT: &str = "model.layers.0.self_attn.q_proj.weight";
-    let [packed, scale] = ["packed", "scale"].map(|end| format!("{WEIGHT}_{end}"));
-    let refused = |test: &str, weights: Json, shape: &[u64], scales: (&str, &[u64])| {
-        let said = json!({
-            "quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": weights}},
-        });
-        let tensors = [(packed.as_str(), "I32", shape), (scale.as_str(), scales.0, scales.1)];
+    const MATRIX: &str = "model.layers.0.self_attn.q_proj";
+    type Tensor<'t> = (&'t str, &'t str, &'t [u64]);
+    let refused = |test: &str, said: Json, tensors: &[Tensor<'_>]| {
+        let names: Vec<String> = tensors.iter().map(|(end, ..)| format!("{MATRIX}.{end}")).collect();
+        let tensors: Vec<Tensor<'_>> =
+            names.iter().zip(tensors).map(|(name, &(_, dtype, shape))| (name.as_str(), dtype, shape)).collect();
         let at = mimo_2(&format!("packed-{test}"), &said, &tensors);
         ixc_frontend::open(&at).err().unwrap_or_else(|| panic!("{test}: read")).to_string()
     };
-    let usual = || json!({"num_bits": 4, "type": "int", "symmetric": true});
-    for (test, weights, says) in [
-        ("bits", json!({"num_bits": 8}), "\"num_bits\" is 8"),
-        ("zeros", json!({"num_bits": 4, "symmetric": false}), "\"symmetric\" is false"),
-        ("floats", json!({"num_bits": 4, "type": "float"}), "\"type\" is \"float\""),
-        ("order", json!({"num_bits": 4, "actorder": "group"}), "\"actorder\" is \"group\""),
+    let compressed = |weights: Json| {
+        json!({
+            "quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": weights}},
+        })
+    };
+    let gptq = |bits: u32, sym: bool| json!({"quant_method": "gptq", "bits": bits, "group_size": 32, "sym": sym});
+    for (test, said, says) in [
+        ("bits", compressed(json!({"num_bits": 3})), "\"num_bits\" is 3; expected 4 or 8"),
+        (
+            "zeros",
+            compressed(json!({"num_bits": 8, "symmetric": false})),
+            "\"symmetric\" is zeros of integers of 8 bits",
+        ),
+        ("floats", compressed(json!({"num_bits": 4, "type": "float"})), "\"type\" is \"float\""),
+        ("order", compressed(json!({"num_bits": 4, "actorder": "group"})), "\"actorder\" is \"group\""),
+        (
+            "nothing",
+            json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
+            "a group_0 with weights",
+        ),
+        ("gptq-bits", gptq(3, true), "\"bits\" is 3; expected 4 or 8"),
+        ("gptq-zeros", gptq(8, false), "\"sym\" is zeros of integers of 8 bits"),
+        ("gptq-form", json!({"quant_method": "gptq", "checkpoint_format": "marlin"}), "gptq or gptq_v2"),
+        ("awq-version", json!({"quant_method": "awq", "version": "gemv"}), "\"version\" is gemv"),
+        ("awq-zeros", json!({"quant_method": "awq", "zero_point": false}), "\"zero_point\" is false"),
+        ("round", json!({"quant_method": "auto-round", "packing_format": "auto_round"}), "auto_round:auto_gptq"),
     ] {
-        let error = refused(test, weights, &[128, 4], ("BF16", &[128, 1]));
+        let error = refused(test, said, &[]);
         assert!(error.contains(says), "{test}: {error}");
     }
-    for (test, shape, scales, says) in [
-        ("columns", &[128, 3][..], ("BF16", &[128, 1][..]), "of whole blocks of 32 columns"),
-        ("empty", &[128, 0], ("BF16", &[128, 1]), "of whole blocks of 32 columns"),
-        ("rows", &[128, 4], ("BF16", &[64, 1]), "for each row of"),
-        ("groups", &[128, 8], ("BF16", &[128, 3]), "for each row of"),
-        ("none", &[128, 4], ("BF16", &[128, 0]), "for each row of"),
-        ("kind", &[128, 4], ("I32", &[128, 1]), "F32, F16 or BF16"),
+    let words = |symmetric: bool| compressed(json!({"num_bits": 4, "symmetric": symmetric, "group_size": 32}));
+    let awq = || json!({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "GEMM"});
+    for (test, said, tensors, says) in [
+        (
+            "columns",
+            words(true),
+            &[("weight_packed", "I32", &[128, 3][..]), ("weight_scale", "BF16", &[128, 1][..])][..],
+            "whole blocks of 32 columns",
+        ),
+        (
+            "empty",
+            words(true),
+            &[("weight_packed", "I32", &[128, 0]), ("weight_scale", "BF16", &[128, 1])],
+            "whole blocks of 32 columns",
+        ),
+        (
+            "rows",
+            words(true),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[64, 1])],
+            "scales of the rows of",
+        ),
+        (
+            "groups",
+            words(true),
+            &[("weight_packed", "I32", &[128, 8]), ("weight_scale", "BF16", &[128, 3])],
+            "scales of the rows of",
+        ),
+        (
+            "none",
+            words(true),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[128, 0])],
+            "scales of the rows of",
+        ),
+        (
+            "kind",
+            words(true),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "I32", &[128, 1])],
+            "F32, F16 or BF16",
+        ),
+        ("alone", words(true), &[("weight_packed", "I32", &[128, 4])], "q_proj.weight_scale beside it"),
+        (
+            "points",
+            words(false),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[128, 1])],
+            "q_proj.weight_zero_point",
+        ),
+        (
+            "points-shape",
+            words(false),
+            &[
+                ("weight_packed", "I32", &[128, 4]),
+                ("weight_scale", "BF16", &[128, 1]),
+                ("weight_zero_point", "I32", &[8, 1]),
+            ],
+            "zeros of 128 rows and 1 groups",
+        ),
+        (
+            "points-kind",
+            words(false),
+            &[
+                ("weight_packed", "I32", &[128, 4]),
+                ("weight_scale", "BF16", &[128, 1]),
+                ("weight_zero_point", "I8", &[16, 1]),
+            ],
+            "zeros of 128 rows and 1 groups",
+        ),
+        (
+            "gptq-shape",
+            gptq(4, true),
+            &[("qweight", "I32", &[4, 128, 1]), ("scales", "F16", &[1, 128])],
+            "a matrix of I32",
+        ),
+        (
+            "gptq-scales",
+            gptq(4, true),
+            &[("qweight", "I32", &[4, 128]), ("scales", "F16", &[128, 1])],
+            "scales of the rows of",
+        ),
+        (
+            "gptq-middle",
+            gptq(4, true),
+            &[("qweight", "I32", &[4, 128]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[1, 16])],
+            "as the configuration says symmetric",
+        ),
+        (
+            "gptq-order",
+            gptq(4, true),
+            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I32", &[64])],
+            "desc_act",
+        ),
+        (
+            "awq-shape",
+            awq(),
+            &[("qweight", "I32", &[33, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[1, 16])],
+            "whole blocks of 32 columns",
+        ),
+        (
+            "awq-zeros-shape",
+            awq(),
+            &[("qweight", "I32", &[32, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[16, 1])],
+            "zeros of 128 rows and 1 groups",
+        ),
     ] {
-        let error = refused(test, usual(), shape, scales);
+        let error = refused(test, said, tensors);
         assert!(error.contains(says), "{test}: {error}");
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Where columns of a matrix are stored apart, so many pieces stand *beside* each other, and make rows together. Integers in [tiles](Tiles) are moved, with the
-//! scale of their row, into a format that has both.
+//! scale of their row, into a format that has both, and so are those with scales by [groups](Groups) of columns.
 //!
 //! What is read is rounded nowhere but where a piece's numbers do not fit the derived format: FP8 numbers times their scales, as `f32`, become
 //! the nearest `bf16`.
@@ -19,25 +19,24 @@
 //! Invariant: after [`Derived::check`], reading asks only for bytes inside of the files.
 
 mod element;
+mod groups;
 mod indexed;
 mod scales;
 mod tiles;
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 pub use element::Element;
+pub use groups::{Groups, Integers, View, Zeros};
 pub use indexed::Indexed;
 use scales::scale;
 pub use scales::{ScaleKind, Scales};
 pub use tiles::Tiles;
-use tiles::{Part, Slots};
 
-/// Elements of a block of MX formats, which share a scale.
-const MX_BLOCK: u64 = 32;
-/// Bytes of the codes of such a block of four-bit numbers.
-const MX_CODES: u64 = 16;
 /// Elements that are converted at a time.
 const CHUNK: u64 = 2048;
 /// Most rows of a transposed matrix that are read together: of bf16 the columns of so many fill two cache lines.
@@ -69,6 +68,8 @@ pub enum Change {
     Plus(f32),
     /// `exp(-x)`: what a frequency is divided by, of which the logarithm of a factor is stored.
     ExpMinus,
+    /// `1 / x`: a scale that was divided by.
+    Inverse,
 }
 
 impl Change {
@@ -82,6 +83,7 @@ impl Change {
             Change::Number(number) => number,
             Change::Plus(number) => x + number,
             Change::ExpMinus => (-f64::from(x)).exp() as f32,
+            Change::Inverse => 1.0 / x,
         }
     }
 }
@@ -128,6 +130,8 @@ pub struct Piece {
     pub columns: Vec<Axis>,
     /// Scales.
     pub scales: Option<Scales>,
+    /// Scales of integers.
+    pub groups: Option<Box<Groups>>,
     /// What becomes of each number, once it is scaled.
     pub change: Change,
 }
@@ -146,6 +150,13 @@ fn at(axes: &[Axis], mut number: u64) -> u64 {
     element
 }
 
+/// The last element of any row and column of a view; `None` where an axis has no length, or it is too far.
+fn last(first: u64, rows: &[Axis], columns: &[Axis]) -> Option<u64> {
+    rows.iter()
+        .chain(columns)
+        .try_fold(first, |element, axis| element.checked_add(axis.len.checked_sub(1)?.checked_mul(axis.stride)?))
+}
+
 impl Piece {
     /// How many rows it has.
     pub fn row_count(&self) -> u64 {
@@ -157,19 +168,11 @@ impl Piece {
         len(&self.columns)?.checked_mul(self.element.columns())
     }
 
-    /// The last element of any row and column.
-    fn last(&self) -> Option<u64> {
-        self.rows.iter().chain(&self.columns).try_fold(self.first, |element, axis| {
-            element.checked_add(axis.len.checked_sub(1)?.checked_mul(axis.stride)?)
-        })
-    }
-
     /// Rows from `row` on, of at most `whole`, that are read together: those of a matrix that is stored transposed, whose neighbours lie a few
     /// elements apart where columns do not.
     fn tile(&self, row: u64, whole: u64) -> Option<Tile> {
         let (rows, columns) = (self.rows.last()?, self.columns.last()?);
-        if self.element.columns() > 1
-            || self.element.tiles().is_some()
+        if !self.element.is_number()
             || columns.stride <= 1
             || rows.stride == 0
             || rows.stride > MAX_STEP
@@ -244,6 +247,25 @@ pub enum DerivedError {
     },
 }
 
+/// A part of some rows of a piece, which become rows of a format that takes their integers.
+pub(super) struct Part {
+    /// The piece's row, and how many there are from it on: no more than are read together.
+    pub rows: (u64, u64),
+    /// Its columns: whole blocks of the format.
+    pub columns: (u64, u64),
+    /// Whether they end their rows, so that what these have behind their blocks is wanted, too.
+    pub ends: bool,
+}
+
+/// Where the rows of a part are written.
+pub(super) struct Slots<'o> {
+    pub out: &'o mut [u8],
+    /// Bytes from a row to the next.
+    pub stride: usize,
+    /// Those of a row that are the part's.
+    pub at: Range<usize>,
+}
+
 /// Gives bytes of a file by its number and the first of them; false where they are not there.
 pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 
@@ -275,7 +297,9 @@ impl Derived {
         for (number, piece) in self.pieces.iter().enumerate() {
             let wrong = |what| Err(DerivedError::Shape { piece: number, what });
             let outside = |what, available| Err(DerivedError::Outside { piece: number, what, available });
-            for extent in [Some(piece.extent), piece.scales.map(|scales| scales.extent)].into_iter().flatten() {
+            let of_groups = piece.groups.iter().flat_map(|groups| groups.extents());
+            let of_scales = piece.scales.map(|scales| scales.extent);
+            for extent in [piece.extent].into_iter().chain(of_scales).chain(of_groups) {
                 let Some(&available) = files.get(extent.file as usize) else {
                     return Err(DerivedError::File { piece: number, file: extent.file, files: files.len() });
                 };
@@ -290,13 +314,19 @@ impl Derived {
                 return wrong("an axis of no length");
             }
             let element = piece.element;
-            let elements = piece.last().and_then(|last| last.checked_add(1));
+            let elements = last(piece.first, &piece.rows, &piece.columns).and_then(|last| last.checked_add(1));
             let end = elements.and_then(|elements| element.bytes_of(elements));
             let (Some(elements), true) = (elements, end.is_some_and(|end| end <= piece.extent.bytes)) else {
                 return outside("its view", piece.extent.bytes);
             };
             let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&self.format);
             match (element, piece.scales) {
+                (Element::Integer(integers), _) => {
+                    if let Some(what) = groups::wrong(piece, integers, self.format) {
+                        return wrong(what);
+                    }
+                }
+                _ if piece.groups.is_some() => return wrong("groups, and no integers"),
                 (Element::Tiled(tiles), _) if !tiles::fits(piece, tiles, self.format) => {
                     return wrong(
                         "tiles that are no whole ones, or not seen row by row, or of a format without their integers",
@@ -317,20 +347,16 @@ impl Derived {
                     }
                 }
                 (Element::Tiled(_), _) => return wrong("tiles without an f32 for each row"),
-                (Element::Mxfp4, Some(Scales { kind: ScaleKind::OfBlock, extent, .. })) => {
-                    if self.format != Format::Mxfp4 || piece.change != Change::Keep {
+                (Element::Mxfp4 | Element::Nvfp4, Some(Scales { kind: ScaleKind::OfBlock, extent, .. })) => {
+                    if self.format != element.scaled_format() || piece.change != Change::Keep {
                         return wrong("blocks of another format");
                     }
-                    if elements > extent.bytes {
+                    let each = element.codes_apart().map_or(0, |codes| codes.scales);
+                    if elements.checked_mul(each).is_none_or(|bytes| bytes > extent.bytes) {
                         return outside("its scales", extent.bytes);
                     }
                 }
-                (Element::Mxfp4, _) | (Element::Int4, None | Some(Scales { kind: ScaleKind::OfBlock, .. })) => {
-                    return wrong("blocks without a scale for each");
-                }
-                (Element::Int4, _) if self.format != Format::Q4_0 || piece.change != Change::Keep => {
-                    return wrong("blocks of another format");
-                }
+                (Element::Mxfp4 | Element::Nvfp4, _) => return wrong("blocks without a scale for each"),
                 (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => return wrong("scales of blocks, and no blocks"),
                 (Element::Block(format), _) if format.row().gguf_id.is_none() => {
                     return wrong("blocks of a format that no file has");
@@ -342,17 +368,18 @@ impl Derived {
                         kind:
                             ScaleKind::Number(
                                 Element::Mxfp4
-                                | Element::Int4
+                                | Element::Nvfp4
                                 | Element::F8E4m3
                                 | Element::Block(_)
-                                | Element::Tiled(_),
+                                | Element::Tiled(_)
+                                | Element::Integer(_),
                             ),
                         ..
                     }),
                 ) => {
                     return wrong("scales that are no numbers of two or four bytes");
                 }
-                _ if !is_float && element != Element::Int4 => {
+                _ if !is_float => {
                     return wrong("a format that numbers are not converted to");
                 }
                 (_, None) => {}
@@ -454,12 +481,12 @@ impl Derived {
                     if ends && to == behind && behind == self.columns { stride } else { bytes(from - column + own) };
                 let at = bytes(from - column)..end;
                 let columns = (from - first, own);
-                let read = match piece.element.tiles() {
-                    Some(tiles) => {
-                        let part = Part { rows: (row, rows), columns, ends };
-                        tiles::read(piece, tiles, self.format, &part, fetch, Slots { out: &mut *out, stride, at })
-                    }
-                    None => {
+                let part = Part { rows: (row, rows), columns, ends };
+                let slots = Slots { out: &mut *out, stride, at: at.clone() };
+                let read = match piece.element {
+                    Element::Tiled(tiles) => tiles::read(piece, tiles, self.format, &part, fetch, slots),
+                    Element::Integer(integers) => groups::read(piece, integers, self.format, &part, fetch, slots),
+                    _ => {
                         let mut rows = (row..).zip(out.chunks_exact_mut(stride));
                         let column = columns.0 / piece.element.columns();
                         rows.all(|(row, out)| self.row(piece, row, column, &mut out[at.clone()], fetch))
@@ -539,31 +566,20 @@ impl Derived {
         if !fetch(extent.file, place, &mut stored) {
             return false;
         }
-        if let (Element::Mxfp4, Some(scales)) = (element, scales) {
-            let mut bytes = vec![0u8; count as usize];
-            let Some(place) = scales.extent.part(first, count) else { return false };
+        if let (Some(codes), Some(scales)) = (element.codes_apart(), scales) {
+            let (each, shared) = (codes.scales as usize, codes.shared as usize);
+            let mut bytes = vec![0u8; count as usize * each];
+            let Some(place) = scales.extent.part(first * codes.scales, bytes.len() as u64) else { return false };
             if !fetch(scales.extent.file, place, &mut bytes) {
                 return false;
             }
-            let blocks = out.chunks_exact_mut(1 + MX_CODES as usize);
-            for ((block, codes), scale) in blocks.zip(stored.as_chunks().0).zip(bytes) {
-                block[0] = scale;
-                block[1..].copy_from_slice(&halves_apart(codes));
-            }
-            return true;
-        }
-        if let (Element::Int4, Some(scales)) = (element, scales) {
-            let mut each = vec![1f32; count as usize];
-            if !scale(scales, first, &mut each, fetch) {
-                return false;
-            }
-            let blocks = out.chunks_exact_mut(2 + MX_CODES as usize);
-            for ((block, codes), each) in blocks.zip(stored.as_chunks().0).zip(each) {
-                let (to, codes_to) = block.split_at_mut(2);
-                if !store(Format::F16, each, to) {
-                    return false;
-                }
-                codes_to.copy_from_slice(&halves_apart(codes));
+            let blocks = out.chunks_exact_mut(each + codes.bytes() as usize);
+            let stored = stored.chunks_exact(codes.bytes() as usize);
+            for ((block, codes), scales) in blocks.zip(stored).zip(bytes.chunks_exact(each)) {
+                let (to, codes_to) = block.split_at_mut(each);
+                to.copy_from_slice(scales);
+                let of_scales = codes_to.chunks_exact_mut(shared / 2).zip(codes.chunks_exact(shared / 2));
+                of_scales.for_each(|(to, codes)| halves_apart(codes, to));
             }
             return true;
         }
@@ -604,375 +620,12 @@ fn store(format: Format, x: f32, out: &mut [u8]) -> bool {
     true
 }
 
-/// Codes of a block, neighbours in a byte, as ggml has them: element `i` with element `i + 16`.
-fn halves_apart(codes: &[u8; MX_CODES as usize]) -> [u8; MX_CODES as usize] {
+/// Codes that share a scale, neighbours in a byte, as ggml has them: each of the first half with one of the second.
+fn halves_apart(codes: &[u8], out: &mut [u8]) {
     let code = |element: usize| codes[element / 2] >> (element % 2 * 4) & 15;
-    std::array::from_fn(|byte| code(byte) | code(byte + MX_CODES as usize) << 4)
+    let half = out.len();
+    out.iter_mut().enumerate().for_each(|(at, byte)| *byte = code(at) | code(at + half) << 4);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::element::f8_e4m3;
-    use super::scales::power;
-    use super::*;
-
-    fn extent(offset: u64, bytes: u64) -> Extent {
-        Extent { file: 0, offset, bytes }
-    }
-
-    fn axes(axes: &[(u64, u64)]) -> Vec<Axis> {
-        axes.iter().map(|&(len, stride)| Axis { len, stride }).collect()
-    }
-
-    fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64, u64)]) -> Piece {
-        Piece {
-            extent,
-            element,
-            first: 0,
-            rows: axes(rows),
-            columns: axes(columns),
-            scales: None,
-            change: Change::Keep,
-        }
-    }
-
-    /// All of it, in reads of so many bytes.
-    fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
-        derived.check(&[file.len() as u64]).unwrap();
-        let fetch = |_: u32, offset: u64, out: &mut [u8]| {
-            out.copy_from_slice(&file[offset as usize..][..out.len()]);
-            true
-        };
-        let derived = derived.clone().indexed();
-        let mut all = vec![0; derived.bytes().unwrap() as usize];
-        for (at, part) in (0..).step_by(step).zip(all.chunks_mut(step)) {
-            assert!(derived.read(at, part, &fetch));
-        }
-        all
-    }
-
-    /// The transposes of parts of two heads' matrices, whose rows are blocks: numbers of a row of the derived tensor are of as many blocks.
-    #[test]
-    fn transposed_parts_of_blocks_have_their_numbers() {
-        let (rows, columns, kept) = (10u64, 64u64, 3u64);
-        let values: Vec<f32> = (0..rows * columns).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
-        let row_bytes = Format::Q8_0.row_bytes(columns).unwrap() as usize;
-        let mut file = vec![0; row_bytes * rows as usize];
-        for (row, out) in values.chunks_exact(columns as usize).zip(file.chunks_exact_mut(row_bytes)) {
-            Format::Q8_0.encode_row(row, None, out);
-        }
-        let stored = Format::Q8_0.dequantise_rows(&file, columns as usize);
-        let extent = Extent { file: 0, offset: 0, bytes: file.len() as u64 };
-        let axis = |len, stride| Axis { len, stride };
-        // Rows 2 to 4 and 7 to 9, turned.
-        let piece = Piece {
-            extent,
-            element: Element::Block(Format::Q8_0),
-            first: 2 * columns,
-            rows: vec![axis(2, 5 * columns), axis(columns, 1)],
-            columns: vec![axis(kept, columns)],
-            scales: None,
-            change: Change::Keep,
-        };
-        let derived = Derived { format: Format::F32, columns: kept, beside: 1, pieces: vec![piece] };
-        derived.check(&[file.len() as u64]).unwrap();
-        let fetch = |_: u32, offset: u64, out: &mut [u8]| {
-            out.copy_from_slice(&file[offset as usize..][..out.len()]);
-            true
-        };
-        let right = |number: u64| {
-            let (head, column) = (number / columns, number % columns);
-            (0..kept).map(move |i| (2 + 5 * head + i) * columns + column)
-        };
-        let expected: Vec<f32> = (0..2 * columns).flat_map(right).map(|i| stored[i as usize]).collect();
-        let expected: Vec<u8> = expected.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let indexed = derived.clone().indexed();
-        for (from, count) in [(0, 2 * columns), (5, 16), (60, 9), (127, 1)] {
-            let (from, bytes) = ((from * kept * 4) as usize, (count * kept * 4) as usize);
-            let mut out = vec![0; bytes];
-            assert!(indexed.read(from as u64, &mut out, &fetch));
-            assert_eq!(out, expected[from..from + bytes]);
-        }
-        // A part of a row.
-        let mut out = [0; 4];
-        assert!(indexed.read(8, &mut out, &fetch) && out == expected[8..12]);
-        let wrong = Derived { format: Format::Q8_0, ..derived.clone() };
-        assert!(wrong.check(&[file.len() as u64]).is_err());
-        assert!(derived.check(&[file.len() as u64 - 1]).is_err());
-    }
-
-    #[test]
-    fn rows_are_put_in_another_order_and_behind_each_other() {
-        // 8 rows of 3 columns, 2 heads of 4: halves become neighbours, and one more; behind them row 7 again, of a view that begins there, six times.
-        let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
-        let turned = piece(Element::F16, extent(0, 48), &[(2, 12), (2, 3), (2, 6)], &[(3, 1)]);
-        let turned = Piece { change: Change::PlusOne, ..turned };
-        let change = Change::Times([3.0, 2.0]);
-        let last = Piece { first: 21, change, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
-        let derived = Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![turned, last] };
-        let rows: Vec<f32> = [0, 2, 1, 3, 4, 6, 5, 7]
-            .iter()
-            .flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32))
-            .chain([126.0, 132.0, 138.0])
-            .collect();
-        let right: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
-        for step in [4, 8, 12, 20, 108] {
-            assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
-        }
-        assert_eq!(derived.indexed().place(0, 12), None);
-        // As they lie, from row 2 on.
-        let plain = Derived {
-            format: Format::F16,
-            columns: 3,
-            beside: 1,
-            pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
-        };
-        let plain = plain.indexed();
-        assert_eq!((plain.place(12, 36), plain.place(0, 54), plain.place(2, 6)), (Some((0, 12)), None, None));
-        assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
-    }
-
-    #[test]
-    fn columns_are_transposed() {
-        let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();
-        let pieces = vec![piece(Element::Bf16, extent(0, 12), &[(3, 1)], &[(2, 3)])];
-        let derived = Derived { format: Format::Bf16, columns: 2, beside: 1, pieces };
-        let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
-        assert_eq!(read(&derived, &file, 2), right);
-        assert_eq!(read(&derived, &file, 12), right);
-        assert_eq!(derived.indexed().spans(0, 12), [extent(0, 12)]);
-    }
-
-    /// As element by element: of every kind of element, with gates and up in turns, in reads that begin and end within tiles.
-    #[test]
-    fn tiles_of_transposed_matrices_are_their_elements() {
-        // Two experts of 6 stored rows of 150: columns 0, 2, 4, ... are rows of gates.
-        let numbers: Vec<f32> = (0..1800u32).map(|i| (i * 7919 % 251) as f32 - 120.0).collect();
-        for (element, format) in [
-            (Element::F32, Format::F32),
-            (Element::Bf16, Format::Bf16),
-            (Element::F16, Format::F32),
-            (Element::F8E4m3, Format::Bf16),
-        ] {
-            let file: Vec<u8> = match element {
-                Element::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-                Element::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
-                Element::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
-                Element::F8E4m3 | Element::Mxfp4 | Element::Int4 | Element::Block(_) | Element::Tiled(_) => {
-                    (0..1800u32).map(|i| (i * 31 % 126) as u8).collect()
-                }
-            };
-            for step in [1, 2] {
-                let rows = 150 / step;
-                let views = axes(&[(2, 900), (rows, step)]);
-                let whole = extent(0, file.len() as u64);
-                let mut transposed = piece(element, whole, &[], &[(6, 150)]);
-                transposed.rows = views.clone();
-                let pieces = vec![transposed];
-                let derived = Derived { format, columns: 6, beside: 1, pieces };
-                let each = format.block_bytes();
-                // A row's part at a time is never a tile.
-                let right = read(&derived, &file, each);
-                for bytes in [6 * each, 7 * each, 12 * each, 100 * each, 6 * 64 * each, right.len()] {
-                    assert_eq!(
-                        read(&derived, &file, bytes),
-                        right,
-                        "{element:?}, step {step}: {bytes} bytes at a time"
-                    );
-                }
-                let indexed = derived.clone().indexed();
-                let fetch = |_: u32, offset: u64, out: &mut [u8]| {
-                    out.copy_from_slice(&file[offset as usize..][..out.len()]);
-                    true
-                };
-                // Columns 2 to 4 of rows on both sides of an expert's end.
-                let (row, count) = (rows as usize - 20, 40);
-                let mut parts = vec![0; count * 3 * each];
-                assert!(indexed.read_rows((row * 6 + 2) as u64 * each as u64, 3 * each as u64, &mut parts, &fetch));
-                for (number, part) in parts.chunks(3 * each).enumerate() {
-                    assert_eq!(
-                        part,
-                        &right[((row + number) * 6 + 2) * each..][..3 * each],
-                        "{element:?}: row {number}"
-                    );
-                }
-                let element_at = |row: u64, column: u64| at(&views, row) + column * 150;
-                let stored = |row, column| {
-                    let mut x = [0f32];
-                    element.floats(
-                        &file[(element_at(row, column) * element.bytes_of(1).unwrap()) as usize..]
-                            [..element.bytes_of(1).unwrap() as usize],
-                        &mut x,
-                    );
-                    x[0]
-                };
-                let made: Vec<f32> = match format {
-                    Format::F32 => right.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
-                    _ => right.as_chunks().0.iter().map(|x| bf16::from_le_bytes(*x).to_f32()).collect(),
-                };
-                for (row, made) in (0..).zip(made.chunks(6)) {
-                    let expected: Vec<f32> = (0..6).map(|column| stored(row, column)).collect();
-                    assert_eq!(made, expected, "{element:?}, step {step}: row {row}");
-                }
-            }
-        }
-    }
-
-    /// The row of any piece is found without going through those before it.
-    #[test]
-    fn rows_of_many_pieces_are_found_at_once() {
-        let count = 1u64 << 20;
-        let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
-        let pieces = vec![one; count as usize];
-        let derived = Derived { format: Format::F32, columns: 1, beside: 1, pieces }.indexed();
-        let fetch = |_: u32, _: u64, out: &mut [u8]| {
-            out.fill(7);
-            true
-        };
-        // Going through them would take 10^12 steps.
-        for row in 0..count {
-            let mut out = [0; 4];
-            assert!(derived.read(4 * row, &mut out, &fetch) && out == [7; 4]);
-            assert_eq!(derived.place(4 * row, 4), Some((0, 0)));
-        }
-        assert_eq!(derived.spans(4 * (count - 2), 8), [extent(0, 4), extent(0, 4)]);
-        assert!(!derived.read(4 * count, &mut [0; 4], &fetch));
-    }
-
-    /// Every number of the format, by its definition.
-    #[test]
-    fn bytes_of_e4m3_are_their_numbers() {
-        let at = |byte: u8| f8_e4m3(byte);
-        assert_eq!(
-            [at(0), at(0x38), at(0x7e), at(0xfe), at(0x01), at(0x08)],
-            [0.0, 1.0, 448.0, -448.0, 1.0 / 512.0, 1.0 / 64.0]
-        );
-        assert!(at(0x7f).is_nan() && at(0xff).is_nan() && at(0x80).is_sign_negative());
-        let rising: Vec<f32> = (0..0x7f).map(at).collect();
-        assert!(rising.windows(2).all(|pair| pair[0] < pair[1]));
-    }
-
-    #[test]
-    fn scales_are_those_of_the_stored_place() {
-        // 3 rows of 5 columns of 1.0, scales of 2 rows and 3 columns; rows are read from the last to the first, columns from 1 on.
-        let mut file = vec![0x38u8; 15];
-        file.push(0);
-        file.extend([1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
-        let scales = Scales {
-            extent: extent(16, 16),
-            kind: ScaleKind::Number(Element::F32),
-            block_rows: 2,
-            block_columns: 3,
-            columns: 5,
-        };
-        let row = |row: u64| Piece {
-            first: 5 * row + 1,
-            scales: Some(scales),
-            ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
-        };
-        let derived = Derived { format: Format::F32, columns: 4, beside: 1, pieces: vec![row(2), row(1), row(0)] };
-        let right: Vec<u8> = [3.0f32, 3.0, 4.0, 4.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
-            .iter()
-            .flat_map(|x| x.to_le_bytes())
-            .collect();
-        assert_eq!(read(&derived, &file, 48), right);
-        assert_eq!(read(&derived, &file, 4), right);
-        assert_eq!((power(127), power(130), power(0)), (1.0, 8.0, 2f32.powi(-127)));
-    }
-
-    #[test]
-    fn neighbours_of_mx_blocks_are_taken_apart() {
-        let codes: [u8; 16] = std::array::from_fn(|byte| ((2 * (byte as u8)) & 15) | ((2 * (byte as u8) + 1) << 4));
-        let mut file = codes.to_vec();
-        file.push(121);
-        let scales =
-            Scales { extent: extent(16, 1), kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
-        let pieces = vec![Piece { scales: Some(scales), ..piece(Element::Mxfp4, extent(0, 16), &[], &[]) }];
-        let derived = Derived { format: Format::Mxfp4, columns: 32, beside: 1, pieces };
-        let made = read(&derived, &file, 17);
-        let right: Vec<u8> = std::iter::once(121).chain((0..16).map(|i| i | i << 4)).collect();
-        assert_eq!(made, right);
-    }
-
-    #[test]
-    fn four_bit_integers_have_the_scale_of_their_blocks() {
-        // Two rows of two blocks, with a scale for each row; element i of a block is i modulo 16, less 8.
-        let codes: [u8; 16] = std::array::from_fn(|byte| ((2 * (byte as u8)) & 15) | ((2 * (byte as u8) + 1) << 4));
-        let mut file = codes.repeat(4);
-        file.extend([1.5f32, -3.0].iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()));
-        let kind = ScaleKind::Number(Element::Bf16);
-        let scales = Scales { extent: extent(64, 4), kind, block_rows: 1, block_columns: 2, columns: 2 };
-        let views = (axes(&[(2, 2)]), axes(&[(2, 1)]));
-        let piece = Piece {
-            scales: Some(scales),
-            rows: views.0,
-            columns: views.1,
-            ..piece(Element::Int4, extent(0, 64), &[], &[])
-        };
-        let derived = Derived { format: Format::Q4_0, columns: 64, beside: 1, pieces: vec![piece] };
-        derived.check(&[68]).unwrap();
-        let made = read(&derived, &file, 36);
-        let mut x = vec![0f32; 128];
-        Format::Q4_0.dequantise(&made, &mut x);
-        let right: Vec<f32> = (0..128).map(|i| (i % 16 - 8) as f32 * if i < 64 { 1.5 } else { -3.0 }).collect();
-        assert_eq!(x, right);
-        let refused = |change: &dyn Fn(&mut Derived)| {
-            let mut bad = derived.clone();
-            change(&mut bad);
-            bad.check(&[68]).unwrap_err().to_string()
-        };
-        assert!(refused(&|d| d.pieces[0].scales = None).contains("without a scale"));
-        assert!(refused(&|d| d.format = Format::Q4_1).contains("another format"));
-        assert!(
-            refused(&|d| d.pieces[0].scales = Some(Scales { block_columns: 1, ..scales })).contains("its scales end")
-        );
-    }
-
-    #[test]
-    fn what_is_outside_is_refused() {
-        let good = Derived {
-            format: Format::F16,
-            columns: 3,
-            beside: 1,
-            pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
-        };
-        good.check(&[48]).unwrap();
-        let with = |change: &dyn Fn(&mut Derived)| {
-            let mut bad = good.clone();
-            change(&mut bad);
-            bad.check(&[48]).map_err(|error| error.to_string())
-        };
-        let piece_of = |change: &dyn Fn(&mut Piece)| with(&|derived: &mut Derived| change(&mut derived.pieces[0]));
-        let says = |found: Result<(), String>, says: &str| {
-            assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}")
-        };
-        says(piece_of(&|p| p.extent.file = 1), "of file 1; there are 1");
-        says(piece_of(&|p| p.extent.bytes = 49), "a stored tensor ends outside");
-        says(piece_of(&|p| p.extent.offset = u64::MAX), "a stored tensor ends outside");
-        says(piece_of(&|p| p.first = 1), "its view ends outside");
-        says(piece_of(&|p| p.rows[0].len = 9), "its view ends outside");
-        says(piece_of(&|p| p.rows[0].stride = u64::MAX), "its view ends outside");
-        says(piece_of(&|p| p.rows[0].len = 0), "an axis of no length");
-        says(piece_of(&|p| p.columns[0].len = 2), "other columns");
-        says(piece_of(&|p| p.rows = axes(&[(1, 1); 9])), "too many axes");
-        says(piece_of(&|p| p.element = Element::Mxfp4), "other columns");
-        says(with(&|d| d.format = Format::Q8_0), "no columns");
-        says(with(&|d| d.columns = 0), "no columns");
-        let scales = |kind, bytes, block| Scales {
-            extent: extent(0, bytes),
-            kind,
-            block_rows: block,
-            block_columns: 1,
-            columns: 3,
-        };
-        let number = ScaleKind::Number(Element::F32);
-        says(piece_of(&|p| p.scales = Some(scales(number, 48, 0))), "scales for no rows");
-        says(piece_of(&|p| p.scales = Some(scales(number, 48, 1))), "its scales end");
-        says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks, and no blocks");
-        says(
-            piece_of(&|p| p.scales = Some(scales(ScaleKind::Number(Element::Mxfp4), 48, 1))),
-            "no numbers of two or four bytes",
-        );
-        piece_of(&|p| p.scales = Some(scales(number, 48, 2))).unwrap();
-    }
-}
+mod tests;

@@ -65,6 +65,7 @@ fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
         rows: Vec::new(),
         columns: axes,
         scales: None,
+        groups: None,
         change: Made::Keep,
     };
     let format = plan.weights[at].stored;

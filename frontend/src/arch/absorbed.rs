@@ -46,6 +46,7 @@ fn transposed(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) ->
         rows: vec![axis(heads, (still + value) * rank), axis(rank, 1)],
         columns: vec![axis(still, rank)],
         scales: None,
+        groups: None,
         change: Change::Keep,
     };
     let derived = Derived { format: element.scaled_format(), columns: still, beside: 1, pieces: vec![piece] };

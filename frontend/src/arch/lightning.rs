@@ -83,6 +83,7 @@ pub(super) fn numbers(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
             rows: vec![Axis { len: 1, stride: 0 }],
             columns: vec![Axis { len: columns, stride: 0 }],
             scales: None,
+            groups: None,
             change: Change::Number(number as f32),
         };
         let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + LITTLE) + LITTLE;

@@ -217,6 +217,7 @@ fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
             rows: vec![axis(run, 0)],
             columns: vec![axis(length, 1)],
             scales: None,
+            groups: None,
             change: Change::Times([0.0; 2]),
         };
         let derived = Derived { format: Format::F32, columns: length, beside: 1, pieces: vec![piece] };
@@ -243,6 +244,7 @@ fn taps_in_singles(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
             rows: vec![axis(channels, taps)],
             columns: vec![axis(taps, 1)],
             scales: None,
+            groups: None,
             change: Change::Keep,
         };
         let derived = Derived { format: Format::F32, columns: taps, beside: 1, pieces: vec![piece] };

@@ -4,7 +4,7 @@
 //! q.split(0, &[heads, 2, half]).swap(1, 2).join(0).join(0)      // NumPy: reshape(heads, 2, half, n).swapaxes(1, 2).reshape(rows, n)
 //! ```
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece, Scales};
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Groups, Piece, Scales, View, Zeros};
 use ixc_ir::format::Format;
 
 /// A view of a stored tensor.
@@ -14,12 +14,23 @@ pub(super) struct Array {
     element: Option<Element>,
     dtype: &'static str,
     scales: Option<Scales>,
+    groups: Option<Box<Grouped>>,
+    /// A number that it is to be multiplied with, which becomes a tensor of its own.
+    factor: Option<Box<Array>>,
     change: Change,
     /// Whether elements are integers, in the bytes of as many floats.
     table: bool,
     first: u64,
     /// Digits of the index along each dimension, the slowest first.
     dims: Vec<Vec<Axis>>,
+}
+
+/// Scales of integers, one for each of them, and zeros: those of a group are the same element.
+#[derive(Clone, Debug)]
+pub(super) struct Grouped {
+    pub scales: Array,
+    /// With what is to be added to each.
+    pub zeros: Option<(Array, u8)>,
 }
 
 impl Array {
@@ -40,6 +51,8 @@ impl Array {
             element: Some(element),
             dtype: "",
             scales: None,
+            groups: None,
+            factor: None,
             change: Change::Keep,
             table: false,
             first: 0,
@@ -55,6 +68,8 @@ impl Array {
             element: None,
             dtype,
             scales: None,
+            groups: None,
+            factor: None,
             change: Change::Keep,
             table: false,
             first: 0,
@@ -84,6 +99,56 @@ impl Array {
         self.scales = Some(scales);
     }
 
+    /// Integers with their scales, of the same shape.
+    pub(super) fn grouped(mut self, groups: Grouped) -> Array {
+        self.groups = Some(Box::new(groups));
+        self
+    }
+
+    pub(super) fn with_factor(mut self, factor: Option<Array>) -> Array {
+        self.factor = factor.map(Box::new);
+        self
+    }
+
+    pub(super) fn factor(&self) -> Option<&Array> {
+        self.factor.as_deref()
+    }
+
+    /// What is done to integers done to their scales and zeros.
+    fn with_groups(mut self, done: impl Fn(Array) -> Option<Array>) -> Option<Array> {
+        let Some(groups) = self.groups.take() else { return Some(self) };
+        let Grouped { scales, zeros } = *groups;
+        let zeros = match zeros {
+            Some((zeros, more)) => Some((done(zeros)?, more)),
+            None => None,
+        };
+        self.groups = Some(Box::new(Grouped { scales: done(scales)?, zeros }));
+        Some(self)
+    }
+
+    /// Each element of the last dimension so many times.
+    pub(super) fn repeated(mut self, times: u64) -> Option<Array> {
+        (times > 0).then_some(())?;
+        self.dims.last_mut()?.push(Axis { len: times, stride: 0 });
+        Some(self)
+    }
+
+    /// The format that its elements have once they are multiplied with their scales, where it is no vector: of integers one of blocks, if these have a
+    /// scale each.
+    pub(super) fn scaled_format(&self) -> Option<Format> {
+        let format = self.element?.scaled_format();
+        let shared = |groups: &Grouped| {
+            let of = |array: &Array| -> u64 {
+                let same =
+                    array.dims.last().into_iter().flatten().rev().take_while(|axis| axis.stride == 0 || axis.len == 1);
+                same.map(|axis| axis.len).product()
+            };
+            groups.zeros.iter().map(|(zeros, _)| of(zeros)).fold(of(&groups.scales), u64::min)
+        };
+        let whole = |groups: &Grouped| shared(groups).is_multiple_of(format.block_len() as u64);
+        Some(if self.groups.as_deref().is_none_or(whole) { format } else { Format::F16 })
+    }
+
     /// With numbers that something becomes of.
     pub(super) fn changed(mut self, change: Change) -> Array {
         self.change = change;
@@ -111,38 +176,57 @@ impl Array {
     }
 
     /// A dimension as several, whose product it is.
-    pub(super) fn split(mut self, dim: usize, lens: &[u64]) -> Option<Array> {
-        let [axis] = self.dims.get(dim)?[..] else { return None };
-        if lens.contains(&0) || lens.iter().try_fold(1u64, |product, len| product.checked_mul(*len)) != Some(axis.len) {
+    pub(super) fn split(self, dim: usize, lens: &[u64]) -> Option<Array> {
+        let mut this = self.with_groups(|array| array.split(dim, lens))?;
+        let mut digits = this.dims.get(dim)?.clone();
+        let product =
+            |mut lens: std::slice::Iter<'_, u64>| lens.try_fold(1u64, |product, len| product.checked_mul(*len));
+        if lens.contains(&0) || product(lens.iter()) != Some(this.len(dim)) {
             return None;
         }
-        let mut stride = axis.stride;
         let mut split: Vec<Vec<Axis>> = Vec::with_capacity(lens.len());
         for &len in lens.iter().rev() {
-            split.push(vec![Axis { len, stride }]);
-            stride = stride.checked_mul(len)?;
+            let (mut left, mut own) = (len, Vec::new());
+            // Whole digits, the fastest first, and what is left of the next.
+            while left > 1 {
+                let axis = digits.pop()?;
+                if left.is_multiple_of(axis.len) {
+                    left /= axis.len;
+                    own.push(axis);
+                } else if axis.len.is_multiple_of(left) {
+                    own.push(Axis { len: left, ..axis });
+                    digits.push(Axis { len: axis.len / left, stride: axis.stride.checked_mul(left)? });
+                    left = 1;
+                } else {
+                    return None;
+                }
+            }
+            own.reverse();
+            split.push(if own.is_empty() { vec![Axis { len: 1, stride: 1 }] } else { own });
         }
         split.reverse();
-        self.dims.splice(dim..=dim, split);
-        Some(self)
+        this.dims.splice(dim..=dim, split);
+        Some(this)
     }
 
     /// Two dimensions in each other's place.
-    pub(super) fn swap(mut self, a: usize, b: usize) -> Option<Array> {
-        (a.max(b) < self.dims.len()).then(|| self.dims.swap(a, b))?;
-        Some(self)
+    pub(super) fn swap(self, a: usize, b: usize) -> Option<Array> {
+        let mut this = self.with_groups(|array| array.swap(a, b))?;
+        (a.max(b) < this.dims.len()).then(|| this.dims.swap(a, b))?;
+        Some(this)
     }
 
     /// A dimension and the next as one.
-    pub(super) fn join(mut self, dim: usize) -> Option<Array> {
-        if dim + 1 >= self.dims.len() {
+    pub(super) fn join(self, dim: usize) -> Option<Array> {
+        let mut this = self.with_groups(|array| array.join(dim))?;
+        if dim + 1 >= this.dims.len() {
             return None;
         }
-        let next = self.dims.remove(dim + 1);
-        self.dims[dim].extend(next);
+        let next = this.dims.remove(dim + 1);
+        this.dims[dim].extend(next);
         // Digits that count on are one.
         let mut digits: Vec<Axis> = Vec::new();
-        for axis in std::mem::take(&mut self.dims[dim]) {
+        for axis in std::mem::take(&mut this.dims[dim]) {
             match digits.last_mut() {
                 Some(before) if Some(before.stride) == axis.stride.checked_mul(axis.len) => {
                     *before = Axis { len: before.len * axis.len, stride: axis.stride };
@@ -150,19 +234,33 @@ impl Array {
                 _ => digits.push(axis),
             }
         }
-        self.dims[dim] = digits;
-        Some(self)
+        this.dims[dim] = digits;
+        Some(this)
     }
 
     /// Indices `from .. from + len` of a dimension.
-    pub(super) fn slice(mut self, dim: usize, from: u64, len: u64) -> Option<Array> {
-        let [axis] = &mut self.dims.get_mut(dim)?[..] else { return None };
-        if len == 0 || from.checked_add(len)? > axis.len {
+    pub(super) fn slice(self, dim: usize, from: u64, len: u64) -> Option<Array> {
+        let mut this = self.with_groups(|array| array.slice(dim, from, len))?;
+        if len == 0 || from.checked_add(len)? > this.len(dim) {
             return None;
         }
-        self.first += from * axis.stride;
-        axis.len = len;
-        Some(self)
+        let (mut from, digits) = (from, this.dims.get_mut(dim)?);
+        // Of digits that all indices have in common there is one value.
+        while let [slowest, faster @ ..] = &mut digits[..] {
+            let each: u64 = faster.iter().map(|axis| axis.len).product();
+            if from.is_multiple_of(each) && len.is_multiple_of(each) {
+                this.first += from / each * slowest.stride;
+                slowest.len = len / each;
+                return Some(this);
+            }
+            if from / each != (from + len - 1) / each {
+                return None;
+            }
+            this.first += from / each * slowest.stride;
+            from %= each;
+            digits.remove(0);
+        }
+        None
     }
 
     /// Every second index of a dimension, from 0 or 1 on.
@@ -172,25 +270,41 @@ impl Array {
     }
 
     /// Without dimensions of length 1 but the last.
-    pub(super) fn squeeze(mut self, dim: usize) -> Option<Array> {
-        (self.len(dim) == 1 && self.dims.len() > 1).then(|| self.dims.remove(dim))?;
-        Some(self)
+    pub(super) fn squeeze(self, dim: usize) -> Option<Array> {
+        let mut this = self.with_groups(|array| array.squeeze(dim))?;
+        (this.len(dim) == 1 && this.dims.len() > 1).then(|| this.dims.remove(dim))?;
+        Some(this)
+    }
+
+    /// The digits of its rows and columns.
+    fn axes(&self) -> Option<[Vec<Axis>; 2]> {
+        let (columns, rows) = self.dims.split_last()?;
+        let kept =
+            |axes: &mut dyn Iterator<Item = &Axis>| axes.filter(|axis| axis.len > 1).copied().collect::<Vec<_>>();
+        Some([kept(&mut rows.iter().flatten()), kept(&mut columns.iter())])
+    }
+
+    /// As a view of scales or zeros.
+    fn view(&self) -> Option<View> {
+        let [rows, columns] = self.axes()?;
+        Some(View { extent: self.extent, element: self.element?, first: self.first, rows, columns })
     }
 
     /// As a part of a derived tensor's rows.
     fn piece(&self) -> Option<Piece> {
-        let (columns, rows) = self.dims.split_last()?;
-        let kept =
-            |axes: &mut dyn Iterator<Item = &Axis>| axes.filter(|axis| axis.len > 1).copied().collect::<Vec<_>>();
-        Some(Piece {
-            extent: self.extent,
-            element: self.element?,
-            first: self.first,
-            rows: kept(&mut rows.iter().flatten()),
-            columns: kept(&mut columns.iter()),
-            scales: self.scales,
-            change: self.change,
-        })
+        let [rows, columns] = self.axes()?;
+        let groups = match &self.groups {
+            Some(groups) => {
+                let zeros = match &groups.zeros {
+                    Some((zeros, more)) => Some(Zeros { view: zeros.view()?, more: *more }),
+                    None => None,
+                };
+                Some(Box::new(Groups { scales: groups.scales.view()?, zeros }))
+            }
+            None => None,
+        };
+        let (extent, element, first) = (self.extent, self.element?, self.first);
+        Some(Piece { extent, element, first, rows, columns, scales: self.scales, groups, change: self.change })
     }
 }
 
@@ -216,6 +330,8 @@ pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format) -> Option
     *shape.last_mut()? *= element.columns();
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
+    // Vectors make a longer one.
+    let beside = if tail.is_empty() && !stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
     shape.reverse();
-    Some((Derived { format, columns, beside: 1, pieces }, shape))
+    Some((Derived { format, columns, beside, pieces }, shape))
 }

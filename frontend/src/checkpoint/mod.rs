@@ -17,6 +17,7 @@
 //! | `shards` | the files of a checkpoint, their tensors, and scales of quantised ones |
 //! | `array` | views of stored tensors |
 //! | `names` | which tensor is which, and how it is made |
+//! | `integers` | matrices of integers with scales by groups of columns |
 //! | `packed` | experts that KTransformers' converter packed |
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
@@ -30,6 +31,7 @@ mod array;
 mod config;
 mod error;
 mod families;
+mod integers;
 mod keys;
 mod names;
 mod packed;
@@ -195,7 +197,8 @@ fn placed(
         let unusable = |found: String| shards.wrong(&name, found, "a tensor of the model");
         let first = arrays.first().ok_or_else(|| unusable("made of nothing".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
-        let format = format(&name, first.rank() + usize::from(stacked), element, first.change(), single);
+        let scaled = first.scaled_format().unwrap_or_else(|| element.scaled_format());
+        let format = format(&name, first.rank() + usize::from(stacked), (element, scaled), first.change(), single);
         let (derived, dims) = array::derived(&arrays, stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
             shapes.dedup();
@@ -299,16 +302,22 @@ fn made(
         })?;
         for Made { part, arrays } in parts {
             let to = found.to.replace("{P}", part);
-            if let Some(of @ OneOf { number, word, count, .. }) = found.one_of {
-                if let Some(count) = count.filter(|count| number >= *count) {
-                    return Err(shards.wrong(&stored, format!("of {word} {number}"), format!("below {count}")));
+            // What a matrix is multiplied with besides stands beside it, of experts as a vector.
+            let factor = arrays.first().and_then(Array::factor).cloned();
+            let beside = factor.map(|factor| (format!("{}.scale", to.trim_end_matches(".weight")), vec![factor]));
+            let stacked = found.one_of.is_some_and(|of| of.stacked);
+            for ((to, arrays), stacked) in
+                [((to, arrays), stacked)].into_iter().chain(beside.map(|beside| (beside, false)))
+            {
+                if let Some(of @ OneOf { number, word, count, .. }) = found.one_of {
+                    if let Some(count) = count.filter(|count| number >= *count) {
+                        return Err(shards.wrong(&stored, format!("of {word} {number}"), format!("below {count}")));
+                    }
+                    let (_, parts) = several.entry(to).or_insert((OneOf { stacked, ..of }, BTreeMap::new()));
+                    parts.extend(arrays.into_iter().map(|array| (number, array)));
+                } else if made.insert(to, Group { arrays, stacked: false }).is_some() {
+                    return Err(shards.wrong(&stored, "there under another name, too".to_owned(), "there once"));
                 }
-                let (_, parts) = several.entry(to).or_insert((of, BTreeMap::new()));
-                parts.extend(arrays.into_iter().map(|array| (number, array)));
-                continue;
-            }
-            if made.insert(to, Group { arrays, stacked: false }).is_some() {
-                return Err(shards.wrong(&stored, "there under another name, too".to_owned(), "there once"));
             }
         }
     }
@@ -328,12 +337,15 @@ fn made(
 
 /// The format of a tensor: vectors, norms, biases and those that a family has as `single` are f32, as in GGUF files; FP8 numbers times their scales
 /// are the nearest bf16.
-fn format(name: &str, rank: usize, element: Element, change: Change, single: &[&str]) -> Format {
+fn format(name: &str, rank: usize, (element, scaled): (Element, Format), change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
-        || matches!(change, Change::PlusOne | Change::Plus(_) | Change::MinusExp | Change::Exp | Change::ExpMinus)
+        || matches!(
+            change,
+            Change::PlusOne | Change::Plus(_) | Change::MinusExp | Change::Exp | Change::ExpMinus | Change::Inverse
+        )
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || single.iter().any(|end| name.ends_with(end));
-    // Blocks of numbers stay blocks.
-    if single && element.columns() == 1 { Format::F32 } else { element.scaled_format() }
+    // What is moved as it is stays in its blocks.
+    if single && element.is_number() { Format::F32 } else { scaled }
 }

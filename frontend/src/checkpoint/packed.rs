@@ -223,6 +223,7 @@ fn piece(tiles: Tiles, packing: &Packing, weight: &(u32, Entry), scale: &(u32, E
             block_columns: columns,
             columns,
         }),
+        groups: None,
         change: if packing.scale == 1.0 { Change::Keep } else { Change::Times([packing.scale, 1.0]) },
     }
 }

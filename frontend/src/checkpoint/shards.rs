@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};
 
-use ixc_ir::derived::{Element, Extent, ScaleKind, Scales};
+use ixc_ir::derived::{Change, Element, Extent, ScaleKind, Scales};
 use serde_json::Value as Json;
 
 use super::array::Array;
 use super::config::{self, Config};
 use super::error::{CheckpointError, HeaderFault};
 use super::families::Family;
+use super::integers::Scheme;
 use super::safetensors::{self, Entry};
 use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
 
@@ -139,22 +140,29 @@ pub(super) fn hint(folder: &Path) -> &'static str {
 pub(super) struct Quantisation {
     /// Rows and columns that share a scale, where it says.
     block: Option<[u64; 2]>,
-    /// Whether words are of eight integers of four bits.
-    words: bool,
+    /// Matrices of integers.
+    integers: Option<Scheme>,
 }
 
 impl Quantisation {
     /// `quantization_config` of the configuration.
     pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
         let Some(said) = config.object("quantization_config")? else { return Ok(Quantisation::default()) };
+        if let Some(integers) = Scheme::read(&said)? {
+            return Ok(Quantisation { block: None, integers: Some(integers) });
+        }
         let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
         let method = said.text(&["quant_method"])?.unwrap_or("none");
         match method {
             "fp8" | "mxfp4" => {}
+            // NVIDIA's ModelOpt.
+            "modelopt" => match said.text(&["quant_algo"])?.unwrap_or("FP8") {
+                "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => {}
+                other => return Err(refused(&format!("{method}, {other}"))),
+            },
             // What is 4 bits wide there has other names for its weights.
             "compressed-tensors" => match said.text(&["format"])?.unwrap_or("float-quantized") {
-                "float-quantized" | "naive-quantized" | "mxfp4-pack-quantized" => {}
-                "pack-quantized" => return Quantisation::words(&said),
+                "float-quantized" | "naive-quantized" | "mxfp4-pack-quantized" | "nvfp4-pack-quantized" => {}
                 other => return Err(refused(&format!("{method}, {other}"))),
             },
             other => return Err(refused(other)),
@@ -170,45 +178,18 @@ impl Quantisation {
             [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
             _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
         });
-        Ok(Quantisation { block: block.transpose()?, words: false })
-    }
-
-    /// Of compressed-tensors' packed integers: those of four bits without zero points.
-    fn words(said: &Config) -> Result<Quantisation, CheckpointError> {
-        if let Some(groups) = said.object("config_groups")?
-            && let Some(group) = groups.object("group_0")?
-            && let Some(weights) = group.object("weights")?
-        {
-            for (key, right, is) in [
-                ("num_bits", "4", weights.count(&["num_bits"])?.is_none_or(|bits| bits == 4)),
-                ("type", "int", weights.text(&["type"])?.is_none_or(|kind| kind == "int")),
-                ("symmetric", "true", weights.flag(&["symmetric"])? != Some(false)),
-                (
-                    "actorder",
-                    "null or \"weight\"",
-                    weights.text(&["actorder"]).is_ok_and(|order| order != Some("group")),
-                ),
-            ] {
-                if !is {
-                    let found = weights.value(key).map_or_else(String::new, ToString::to_string);
-                    return Err(weights.wrong(key, found, right));
-                }
-            }
-        }
-        Ok(Quantisation { block: None, words: true })
+        Ok(Quantisation { block: block.transpose()?, integers: None })
     }
 }
 
 /// Types of bytes with two numbers of four bits.
 const CODES: [&str; 2] = ["I8", "U8"];
-/// Integers of four bits in a word.
-const OF_WORD: u64 = 8;
 /// The end of names of such weights, where it is not that of others.
 const PACKED: &str = "_packed";
-/// And of what says how many rows and columns they have, which their own shape does.
-const SHAPE: &str = "_shape";
 /// Ends of names of what only says how activations are quantised, which they are not here.
-const OF_ACTIVATIONS: [&str; 4] = [".input_scale", ".activation_scale", ".k_scale", ".v_scale"];
+const OF_ACTIVATIONS: [&str; 5] = [".input_scale", ".input_global_scale", ".activation_scale", ".k_scale", ".v_scale"];
+/// Ends of names of a number that all of a matrix of NVFP4 is to be multiplied with, and of one that it is to be divided by (ModelOpt, compressed-tensors).
+const FACTORS: [(&str, Change); 2] = [("_scale_2", Change::Keep), ("_global_scale", Change::Inverse)];
 
 /// Numbers of machines that matrices were quantised on, each its rows: those that were published, and one.
 const RANKS: [u64; 3] = [8, 4, 1];
@@ -304,11 +285,15 @@ pub(super) fn weights(
         let beside = name.strip_suffix(".scale").and_then(|base| shards.tensors.get(&*format!("{base}.weight")));
         weight.is_some_and(|weight| {
             shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
-        }) || beside.is_some_and(|(_, weight)| {
-            CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
-        }) || name.strip_suffix(SHAPE).is_some_and(|weight| shards.tensors.contains_key(&*format!("{weight}{PACKED}")))
+        }) || of.integers.is_some_and(|scheme| scheme.is_beside(shards, name))
+            || beside.is_some_and(|(_, weight)| {
+                CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
+            })
             || name.strip_suffix("_scales").is_some_and(|base| shards.tensors.contains_key(&*format!("{base}_blocks")))
             || OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
+            || FACTORS.iter().filter_map(|(end, _)| name.strip_suffix(end)).any(|weight| {
+                shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
+            })
             || multiplied.iter().any(|(end, other)| {
                 name.strip_suffix(other).is_some_and(|base| shards.tensors.contains_key(&*format!("{base}{end}")))
             })
@@ -321,18 +306,18 @@ pub(super) fn weights(
             weights.insert(base.into(), blocks(shards, name, entry, extent, scales, found)?);
             continue;
         }
+        if let Some(scheme) = of.integers
+            && let Some((matrix, array)) = scheme.weight(shards, name)?
+        {
+            weights.insert(matrix.into(), array);
+            continue;
+        }
         let packed = name.strip_suffix(PACKED).unwrap_or(name);
         if CODES.contains(&entry.dtype.name)
             && let Some((scales, found)) = scales_of(packed)
         {
-            weights.insert(packed.into(), pairs(shards, name, entry, extent, scales, found)?);
-            continue;
-        }
-        if of.words
-            && packed.len() < name.len()
-            && let Some((scales, (file, found))) = scales_of(packed)
-        {
-            weights.insert(packed.into(), words(shards, name, entry, extent, scales, (*file, found))?);
+            let array = pairs(shards, name, entry, extent, scales, found)?;
+            weights.insert(packed.into(), array.with_factor(factor(shards, packed)?));
             continue;
         }
         let unreadable = || shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3");
@@ -462,7 +447,8 @@ fn scales(
     Ok(Scales { extent, kind, block_rows: block[0], block_columns: block[1], columns })
 }
 
-/// A matrix of MXFP4 (DeepSeek-V4, compressed-tensors): bytes `[.., rows, columns / 2]`, neighbours in a byte, with scales `[.., rows, columns / 32]`.
+/// A matrix of MXFP4 (DeepSeek-V4, compressed-tensors) or NVFP4 (ModelOpt, compressed-tensors): bytes `[.., rows, columns / 2]`, neighbours in a byte, with scales
+/// `[.., rows, columns / 32]` or `[.., rows, columns / 16]`.
 fn pairs(
     shards: &Shards,
     name: &str,
@@ -471,60 +457,48 @@ fn pairs(
     scales_name: &str,
     (file, scales): &(u32, Entry),
 ) -> Result<Array, CheckpointError> {
+    let element = if scales.dtype.element == Some(Element::F8E4m3) { Element::Nvfp4 } else { Element::Mxfp4 };
+    let each = if element == Element::Nvfp4 { 8 } else { 16 };
     let same = match (entry.shape.split_last(), scales.shape.split_last()) {
-        (Some((bytes, rows)), Some((blocks, others))) => rows == others && blocks.checked_mul(16) == Some(*bytes),
+        (Some((bytes, rows)), Some((groups, others))) => rows == others && groups.checked_mul(each) == Some(*bytes),
         _ => false,
     };
-    if !same || !["U8", "F8_E8M0"].contains(&scales.dtype.name) {
+    if !same || element == Element::Mxfp4 && !["U8", "F8_E8M0"].contains(&scales.dtype.name) {
         let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
-        let expected = format!("of U8 or F8_E8M0, one for each 16 bytes of {name}, {:?}", entry.shape);
+        let expected = format!(
+            "of U8 or F8_E8M0, one for each 16 bytes of {name}, {:?}, or of F8_E4M3, one for each 8",
+            entry.shape
+        );
         return Err(shards.wrong(scales_name, found, expected));
     }
-    mx_blocks(extent, &scales.shape, *file, scales)
-        .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
+    let wrong = |expected: String| shards.wrong(name, format!("{:?}", entry.shape), expected);
+    let mut units = entry.shape.to_vec();
+    let bytes_of_block = element.columns() / 2;
+    match units.last_mut() {
+        Some(bytes) if bytes.is_multiple_of(bytes_of_block) => *bytes /= bytes_of_block,
+        _ => return Err(wrong(format!("a matrix of whole blocks of {} columns", element.columns()))),
+    }
+    blocks_of(element, extent, &units, *file, scales).ok_or_else(|| wrong("a matrix".to_owned()))
 }
 
-/// A matrix of integers of four bits (compressed-tensors): words `[.., rows, columns / 8]`, with scales `[.., rows, groups]` of as many whole blocks each.
-fn words(
-    shards: &Shards,
-    name: &str,
-    entry: &Entry,
-    extent: Extent,
-    scales_name: &str,
-    (file, scales): (u32, &Entry),
-) -> Result<Array, CheckpointError> {
-    let expected = "[.., rows, columns / 8] of I32, of whole blocks of 32 columns";
-    let wrong = || shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected);
-    let words_of_block = Element::Int4.columns() / OF_WORD;
-    let (&words, rows) = entry.shape.split_last().ok_or_else(wrong)?;
-    if entry.dtype.name != "I32" || words == 0 || !words.is_multiple_of(words_of_block) {
-        return Err(wrong());
-    }
-    let columns = words / words_of_block;
-    let groups = match scales.shape.split_last() {
-        Some((&groups, others)) if others == rows && groups > 0 && columns.is_multiple_of(groups) => groups,
-        _ => {
-            let expected = format!("for each row of {name}, {:?}, one for each of some whole blocks", entry.shape);
-            return Err(shards.wrong(scales_name, format!("{:?}", scales.shape), expected));
-        }
-    };
-    let number = scales.dtype.element.filter(|of| matches!(of, Element::F32 | Element::F16 | Element::Bf16));
-    let number = number.ok_or_else(|| shards.wrong(scales_name, scales.dtype.name.to_owned(), "F32, F16 or BF16"))?;
-    let units: Vec<u64> = rows.iter().copied().chain([columns]).collect();
-    let mut array = Array::whole(extent, Element::Int4, &units).ok_or_else(wrong)?;
-    array.set_scales(Scales {
-        extent: Extent { file, offset: scales.offset, bytes: scales.bytes },
-        kind: ScaleKind::Number(number),
-        block_rows: 1,
-        block_columns: columns / groups,
-        columns,
+/// The number that a matrix of such codes is multiplied with besides, where it has one.
+fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointError> {
+    let found = FACTORS.iter().find_map(|(end, change)| {
+        let name = format!("{weight}{end}");
+        Some((shards.tensors.get_key_value(name.as_str())?, *change))
     });
-    Ok(array)
+    let Some(((name, (file, entry)), change)) = found else { return Ok(None) };
+    let extent = Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
+    let is_one = entry.dtype.element == Some(Element::F32) && entry.shape.iter().all(|len| *len == 1);
+    let array = Array::whole(extent, Element::F32, &[1]).filter(|_| is_one);
+    let array = array
+        .ok_or_else(|| shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "one number of F32"))?;
+    Ok(Some(array.changed(change)))
 }
 
 /// Blocks of codes, and their scales.
-fn mx_blocks(extent: Extent, units: &[u64], file: u32, scales: &Entry) -> Option<Array> {
-    let mut array = Array::whole(extent, Element::Mxfp4, units)?;
+fn blocks_of(element: Element, extent: Extent, units: &[u64], file: u32, scales: &Entry) -> Option<Array> {
+    let mut array = Array::whole(extent, element, units)?;
     array.set_scales(Scales {
         extent: Extent { file, offset: scales.offset, bytes: scales.bytes },
         kind: ScaleKind::OfBlock,
@@ -552,5 +526,6 @@ fn blocks(
         let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
         return Err(shards.wrong(scales_name, found, format!("{units:?} of U8, one for each block")));
     }
-    mx_blocks(extent, units, *file, scales).ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
+    blocks_of(Element::Mxfp4, extent, units, *file, scales)
+        .ok_or_else(|| shards.wrong(name, format!("{:?}", entry.shape), "a matrix"))
 }

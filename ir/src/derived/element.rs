@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::{MX_BLOCK, MX_CODES, Tiles};
+use super::{Integers, Tiles};
 use crate::format::Format;
 
 /// How a stored tensor's elements are written.
@@ -19,16 +19,49 @@ pub enum Element {
     F8E4m3,
     /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower half. Views count blocks; scales are bytes apart.
     Mxfp4,
-    /// Blocks of 32 four-bit integers, less 8, two neighbours in a byte, the first in its lower half (compressed-tensors' words of eight are these bytes).
-    /// Views count blocks; scales are numbers apart, one for a block or for several of a row.
-    Int4,
+    /// Blocks of 64 four-bit numbers (NVFP4), two neighbours in a byte, the first in its lower half. Views count blocks; of each there are four scales apart, of
+    /// 16 numbers each, as bytes (E4M3).
+    Nvfp4,
     /// A number of a format of files, whose blocks lie one behind another. Views count numbers.
     Block(Format),
     /// An integer of a matrix in tiles, with a scale for each row. Views count integers, and are of whole rows.
     Tiled(Tiles),
+    /// An integer of a matrix whose columns have scales by [groups](super::Groups). Views count integers.
+    Integer(Integers),
+}
+
+/// A block of codes whose scales, a byte each, lie apart.
+#[derive(Clone, Copy)]
+pub(super) struct CodesApart {
+    /// How many scales there are.
+    pub scales: u64,
+    /// Numbers that share one.
+    pub shared: u64,
+}
+
+impl CodesApart {
+    /// Bytes of its codes.
+    pub fn bytes(self) -> u64 {
+        self.scales * self.shared / 2
+    }
 }
 
 impl Element {
+    /// Codes whose scales lie apart, where it is a block of these.
+    pub(super) fn codes_apart(self) -> Option<CodesApart> {
+        match self {
+            Element::Mxfp4 => Some(CodesApart { scales: 1, shared: 32 }),
+            Element::Nvfp4 => Some(CodesApart { scales: 4, shared: 16 }),
+            Element::F32
+            | Element::F16
+            | Element::Bf16
+            | Element::F8E4m3
+            | Element::Block(_)
+            | Element::Tiled(_)
+            | Element::Integer(_) => None,
+        }
+    }
+
     /// How a format of files writes its numbers.
     pub fn of(format: Format) -> Element {
         let plain = [Element::F32, Element::F16, Element::Bf16];
@@ -41,9 +74,10 @@ impl Element {
             Element::F32 => (1, 4),
             Element::F16 | Element::Bf16 => (1, 2),
             Element::F8E4m3 => (1, 1),
-            Element::Mxfp4 | Element::Int4 => (1, MX_CODES),
+            Element::Mxfp4 | Element::Nvfp4 => (1, self.codes_apart().map_or(0, CodesApart::bytes)),
             Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
             Element::Tiled(tiles) => (tiles.per_byte(), 1),
+            Element::Integer(integers) => (integers.per_byte(), 1),
         }
     }
 
@@ -64,21 +98,19 @@ impl Element {
 
     /// Columns that one stands for.
     pub fn columns(self) -> u64 {
-        match self {
-            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) | Element::Tiled(_) => 1,
-            Element::Mxfp4 | Element::Int4 => MX_BLOCK,
-        }
+        self.codes_apart().map_or(1, |codes| codes.scales * codes.shared)
     }
 
     /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are,
-    /// of four-bit integers blocks with the nearest f16 as their scale, of a matrix in tiles its integers with a scale for each row.
+    /// of a matrix in tiles its integers with a scale for each row, of integers in groups blocks with the nearest f16 as their scale.
     pub fn scaled_format(self) -> Format {
         match self {
             Element::F32 | Element::Block(_) => Format::F32,
             Element::F16 => Format::F16,
             Element::Bf16 | Element::F8E4m3 => Format::Bf16,
             Element::Mxfp4 => Format::Mxfp4,
-            Element::Int4 => Format::Q4_0,
+            Element::Nvfp4 => Format::Nvfp4,
+            Element::Integer(integers) => integers.format(),
             Element::Tiled(Tiles { bits: 4, .. }) => Format::I4Row,
             Element::Tiled(_) => Format::I8Row,
         }
@@ -90,21 +122,20 @@ impl Element {
             Element::F32 => Some(Format::F32),
             Element::F16 => Some(Format::F16),
             Element::Bf16 => Some(Format::Bf16),
-            Element::F8E4m3 | Element::Mxfp4 | Element::Int4 | Element::Block(_) | Element::Tiled(_) => None,
+            Element::F8E4m3
+            | Element::Mxfp4
+            | Element::Nvfp4
+            | Element::Block(_)
+            | Element::Tiled(_)
+            | Element::Integer(_) => None,
         }
     }
 
-    /// How a matrix lies, where it is in tiles.
-    pub(super) fn tiles(self) -> Option<Tiles> {
+    /// Whether it is a number by itself, which conversions give and take; others are moved as they are, with their scales.
+    pub fn is_number(self) -> bool {
         match self {
-            Element::Tiled(tiles) => Some(tiles),
-            Element::F32
-            | Element::F16
-            | Element::Bf16
-            | Element::F8E4m3
-            | Element::Mxfp4
-            | Element::Int4
-            | Element::Block(_) => None,
+            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) => true,
+            Element::Mxfp4 | Element::Nvfp4 | Element::Tiled(_) | Element::Integer(_) => false,
         }
     }
 
@@ -120,8 +151,8 @@ impl Element {
                 out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32());
             }
             Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
-            // Blocks are moved, never converted, or converted whole; tiles are moved.
-            Element::Mxfp4 | Element::Int4 | Element::Block(_) | Element::Tiled(_) => {}
+            // Blocks are moved, never converted, or converted whole; integers are moved.
+            Element::Mxfp4 | Element::Nvfp4 | Element::Block(_) | Element::Tiled(_) | Element::Integer(_) => {}
         }
     }
 }

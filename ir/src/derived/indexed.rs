@@ -1,6 +1,6 @@
 //! Reading a derived tensor: which pieces rows are of, and where their bytes come from.
 
-use super::{Axis, Change, Derived, Extent, Fetch, Piece, at, tiles};
+use super::{Axis, Change, Derived, Element, Extent, Fetch, Piece, at, groups, tiles};
 
 /// A derived tensor, and where the rows of each of its pieces end, or of those that stand beside each other.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl Indexed {
             let (number, left) = (row - first, out.len() as u64 / each);
             let column = within / block_bytes * block_len;
             let one = match pieces {
-                [piece] if piece.element.tiles().is_none() => Some(piece),
+                [piece] if !matches!(piece.element, Element::Tiled(_) | Element::Integer(_)) => Some(piece),
                 _ => None,
             };
             let tile = one.and_then(|piece| piece.tile(number, left));
@@ -157,6 +157,10 @@ impl Indexed {
 
 /// How many rows from one on are read at a time of pieces that stand beside each other.
 fn together(pieces: &[Piece], row: u64) -> u64 {
-    let each = pieces.iter().map(|piece| piece.element.tiles().map_or(1, |tiles| tiles::together(piece, tiles, row)));
+    let each = pieces.iter().map(|piece| match piece.element {
+        Element::Tiled(tiles) => tiles::together(piece, tiles, row),
+        Element::Integer(_) => groups::together(piece, row),
+        _ => 1,
+    });
     each.min().unwrap_or(1).max(1)
 }

@@ -26,7 +26,7 @@ pub enum ScaleKind {
     Number(Element),
     /// Powers of two in a byte, 127 too large (E8M0), which multiply.
     Power,
-    /// The bytes of MX blocks, one for each, which are moved with their codes.
+    /// The bytes of blocks of codes ([`Element::Mxfp4`], [`Element::Nvfp4`]), which are moved with these.
     OfBlock,
 }
 

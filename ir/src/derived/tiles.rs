@@ -13,12 +13,10 @@
 //! Of four bits a row's 64 bytes are 128 columns: byte `i` has column `i` in its low nibble and column `i + 64` in its high one, and everything but what is within a
 //! tile takes half the bytes. Integers are in two's complement.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use super::scales::scale;
-use super::{Change, Extent, Fetch, Piece};
+use super::{Change, Extent, Fetch, Part, Piece, Slots};
 use crate::format::Format;
 
 /// Rows of a band.
@@ -128,25 +126,6 @@ impl Tiles {
     }
 }
 
-/// A part of some rows of a piece, which become rows of a format that takes their integers.
-pub(super) struct Part {
-    /// The piece's row, and how many there are from it on: no more than those of half a tile.
-    pub rows: (u64, u64),
-    /// Its columns: whole blocks of the format.
-    pub columns: (u64, u64),
-    /// Whether they end their rows, so that what these have behind their blocks is wanted, too.
-    pub ends: bool,
-}
-
-/// Where the rows of a part are written.
-pub(super) struct Slots<'o> {
-    pub out: &'o mut [u8],
-    /// Bytes from a row to the next.
-    pub stride: usize,
-    /// Those of a row that are the part's.
-    pub at: Range<usize>,
-}
-
 /// How many rows from one on lie in the same half tile.
 pub(super) fn together(piece: &Piece, tiles: Tiles, row: u64) -> u64 {
     let stored = piece.first / tiles.columns + row;
@@ -157,9 +136,13 @@ pub(super) fn together(piece: &Piece, tiles: Tiles, row: u64) -> u64 {
 pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
     let changes = match piece.change {
         Change::Keep | Change::Times(_) => true,
-        Change::PlusOne | Change::MinusExp | Change::Exp | Change::ExpMinus | Change::Number(_) | Change::Plus(_) => {
-            false
-        }
+        Change::PlusOne
+        | Change::MinusExp
+        | Change::Exp
+        | Change::ExpMinus
+        | Change::Number(_)
+        | Change::Plus(_)
+        | Change::Inverse => false,
     };
     // An axis of one row is none.
     let rows = piece.rows.iter().all(|axis| axis.stride == tiles.columns) && piece.rows.len() <= 1;
@@ -271,6 +254,7 @@ mod tests {
             rows: axis(rows, columns),
             columns: axis(columns, 1),
             scales: Some(Scales { extent: scales, kind, block_rows: 1, block_columns: columns, columns }),
+            groups: None,
             change: Change::Keep,
         }
     }

@@ -1,5 +1,7 @@
 //! Rows whose integers are given, with their scale: what others quantised, in formats that keep it as it is.
 
+use half::f16;
+
 use super::codec::{Codes, Minimum, Number, Quants, Scales, Values};
 use super::{Format, requantise};
 
@@ -51,6 +53,22 @@ impl Format {
         } else {
             let at = self.field("d");
             blocks.chunks_exact_mut(self.block_bytes()).for_each(|block| quants.d.put(d, &mut block[at..]));
+        }
+    }
+
+    /// Writes a block of codes with their scale, of which the nearest half is taken, and with the code that is zero where the block says so: as what is added
+    /// to all of it.
+    ///
+    /// # Panics
+    /// When the format is none of codes in a plane with a half.
+    pub(crate) fn put_group(self, codes: &[u8], d: f32, zero: Option<u8>, block: &mut [u8]) {
+        let Some(quants) = self.quants() else { panic!("{self} has no integers") };
+        block.fill(0);
+        requantise::put_codes(self, quants, codes, block);
+        quants.d.put(d, &mut block[self.field("d")..]);
+        if let Some(zero) = zero {
+            let d = f16::from_f32(d).to_f32();
+            Number::Half.put(-d * f32::from(zero), &mut block[self.field("m")..]);
         }
     }
 }

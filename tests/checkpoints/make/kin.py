@@ -66,26 +66,51 @@ KIN = {
     "qwen2_5_omni": (without(SECTIONS, "head_dim"), True),
     "qwen3_omni_moe": (EXPERTS | dict(num_experts=8, rope_parameters=SECTIONS["rope_parameters"]), True),
 }
-# Experts are of integers of four bits (compressed-tensors), as they are published: with a scale for each 32 columns.
+# Columns that share a scale.
+GROUP = 32
+# Four heads of 16, so that all matrices have whole groups.
+WIDE = DENSE | dict(hidden_size=64, intermediate_size=128, head_dim=16)
+COMPRESSED = {"quant_method": "compressed-tensors"}
+
+
+def compressed(form, bits, symmetric, strategy="group"):
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": strategy, "group_size": GROUP if strategy == "group" else None, "actorder": None}
+    return COMPRESSED | {"format": form, "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+
+
+def gptq(bits, symmetric):
+    return {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "sym": symmetric, "desc_act": False, "checkpoint_format": "gptq"}
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}
+# Matrices are of integers, as they are published: by folder the class that computes, its decoder, the `model_type`, which matrices, what is said of them, and how they are packed.
 INTEGERS = {
     "kimi_k2": (
         "deepseek_v3",
         without(EXPERTS, "head_dim")
         | LATENT
         | dict(hidden_size=64, moe_intermediate_size=32, n_routed_experts=8, n_group=1, topk_group=1, first_k_dense_replace=1),
-        {
-            "config_groups": {
-                "group_0": {
-                    "targets": ["Linear"],
-                    "weights": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "actorder": None},
-                }
-            },
-            "format": "pack-quantized",
-            "quant_method": "compressed-tensors",
-        },
+        "kimi_k2",
+        ".experts.",
+        compressed("pack-quantized", 4, True),
+        "words",
     ),
+    "llama-gptq": ("llama", WIDE, "llama", "_proj.", gptq(4, True), "gptq"),
+    "llama-gptq-8bit": ("llama", WIDE, "llama", "_proj.", gptq(8, True), "gptq"),
+    "qwen2-gptq-zeros": ("qwen2", without(WIDE, "head_dim"), "qwen2", "_proj.weight", gptq(4, False), "gptq"),
+    "llama-awq": ("llama", WIDE, "llama", "_proj.", AWQ, "awq"),
+    "qwen3-packed-zeros": ("qwen3", WIDE, "qwen3", "_proj.", compressed("pack-quantized", 4, False), "words"),
+    "qwen3-nvfp4": ("qwen3", WIDE, "qwen3", "_proj.", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    "qwen3_moe-nvfp4": (
+        "qwen3_moe",
+        WIDE | dict(moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2),
+        "qwen3_moe",
+        ".experts.",
+        COMPRESSED | {"format": "nvfp4-pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}}},
+        "nvfp4",
+    ),
+    "qwen3-int8": ("qwen3", WIDE, "qwen3", "_proj.", compressed("int-quantized", 8, True, "channel"), "bytes"),
 }
-GROUP = 32
 # Of models that speak: what hears and thinks.
 SPEAKING = {"qwen2_5_omni": "Qwen2_5OmniForConditionalGeneration", "qwen3_omni_moe": "Qwen3OmniMoeForConditionalGeneration"}
 
@@ -120,27 +145,114 @@ def with_parts(name, decoder):
     return getattr(transformers, SPEAKING[name])(config)
 
 
-def scales_of(matrix):
-    """Of groups of a row, so that the largest number is the largest integer."""
-    groups = matrix.unflatten(-1, (-1, GROUP))
-    return (groups.abs().amax(-1, keepdim=True) / 7).bfloat16().float(), groups
+class Integers:
+    """A matrix as integers with scales by groups of a row, and zeros where they are not the middle."""
+
+    def __init__(self, matrix, said):
+        weights = said.get("config_groups", {}).get("group_0", {}).get("weights", said)
+        self.bits = weights.get("bits", weights.get("num_bits"))
+        symmetric = weights.get("sym", weights.get("symmetric", False))
+        groups = matrix.unflatten(-1, (-1, weights["group_size"] or matrix.shape[-1]))
+        middle = 1 << (self.bits - 1)
+        if symmetric:
+            scales = groups.abs().amax(-1, keepdim=True) / (middle - 1)
+            self.zeros = torch.full_like(scales, middle)
+        else:
+            least, most = groups.amin(-1, keepdim=True).clamp(max=0), groups.amax(-1, keepdim=True).clamp(min=0)
+            scales = (most - least) / (2 * middle - 1)
+            self.zeros = (-least / scales).round().clamp(1, 2 * middle - 1)
+        # Of as many bits as bf16 has, or so few that what is added to a block, a zero times its scale, is a half, too.
+        mantissa, exponent = torch.frexp(scales)
+        steps = 256 if symmetric else 128
+        self.scales = torch.ldexp((mantissa * steps).round() / steps, exponent)
+        self.integers = (groups / self.scales + self.zeros).round().clamp(0, 2 * middle - 1).flatten(-2)
+        self.zeros_of_all = self.zeros.expand_as(groups).flatten(-2)
+        self.scales_of_all = self.scales.expand_as(groups).flatten(-2)
+        self.symmetric = symmetric
+
+    def matrix(self):
+        return (self.integers - self.zeros_of_all) * self.scales_of_all
 
 
-def rounded(matrix):
-    scales, groups = scales_of(matrix)
-    return ((groups / scales).round().clamp(-8, 7) * scales).flatten(-2)
+class Floats:
+    """A matrix as numbers of four bits with scales of eight by groups of a row, and one for all (NVFP4)."""
+
+    NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+    def __init__(self, matrix, said):
+        groups = matrix.unflatten(-1, (-1, 16))
+        self.factor = matrix.abs().max() / (6 * 448)
+        self.scales = (groups.abs().amax(-1, keepdim=True) / 6 / self.factor).to(torch.float8_e4m3fn)
+        self.scales_of_all = (self.scales.float() * self.factor).expand_as(groups).flatten(-2)
+        sizes = (matrix / self.scales_of_all).nan_to_num()
+        self.codes = (sizes.abs().unsqueeze(-1) - self.NUMBERS).abs().argmin(-1) | (sizes < 0).to(torch.int64) << 3
+
+    def matrix(self):
+        return self.NUMBERS[self.codes & 7] * (1 - 2 * (self.codes >> 3)) * self.scales_of_all
 
 
-def packed(matrix):
-    """Words of eight integers, the first in the lowest bits, and scales."""
-    scales, groups = scales_of(matrix)
-    integers = ((groups / scales).round().to(torch.int64).flatten(-2) + 8).unflatten(-1, (-1, 8))
-    words = (integers << torch.arange(0, 32, 4)).sum(-1)
-    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32), scales.squeeze(-1).bfloat16()
+def packed_floats(base, of):
+    codes = (of.codes[..., 0::2] | of.codes[..., 1::2] << 4).to(torch.uint8)
+    scales = of.scales.squeeze(-1)
+    if ".experts." in base:
+        made = {"weight_packed": codes, "weight_scale": scales, "weight_global_scale": 1 / of.factor.reshape(1)}
+    else:
+        made = {"weight": codes, "weight_scale": scales, "weight_scale_2": of.factor}
+    return {f"{base}.{end}": tensor for end, tensor in made.items()}
+
+
+def words(integers, bits, order=None):
+    """Neighbours of the last dimension in words, the first in the lowest bits."""
+    each = 32 // bits
+    integers = integers.to(torch.int64).unflatten(-1, (-1, each))[..., order or list(range(each))]
+    packed = (integers << torch.arange(0, 32, bits)).sum(-1)
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+
+
+def packed_words(base, of):
+    shape = torch.tensor(of.integers.shape)
+    made = {"weight_packed": words(of.integers, of.bits), "weight_scale": of.scales.squeeze(-1).bfloat16(), "weight_shape": shape}
+    if not of.symmetric:
+        made["weight_zero_point"] = words(of.zeros.squeeze(-1).T, of.bits).T.contiguous()
+    return {f"{base}.{end}": tensor for end, tensor in made.items()}
+
+
+def packed_bytes(base, of):
+    return {f"{base}.weight": (of.integers - 128).to(torch.int8), f"{base}.weight_scale": of.scales.squeeze(-1).bfloat16()}
+
+
+def packed_gptq(base, of):
+    columns = of.integers.shape[-1]
+    made = {
+        "qweight": words(of.integers, of.bits).T.contiguous(),
+        "qzeros": words(of.zeros.squeeze(-1).T - 1, of.bits),
+        "scales": of.scales.squeeze(-1).T.half().contiguous(),
+        "g_idx": (torch.arange(columns) // GROUP).to(torch.int32),
+    }
+    return {f"{base}.{end}": tensor for end, tensor in made.items()}
+
+
+def packed_awq(base, of):
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    made = {
+        "qweight": words(of.integers.T, of.bits, order),
+        "qzeros": words(of.zeros.squeeze(-1).T, of.bits, order),
+        "scales": of.scales.squeeze(-1).T.half().contiguous(),
+    }
+    return {f"{base}.{end}": tensor for end, tensor in made.items()}
+
+
+PACKED = {
+    "words": (Integers, packed_words),
+    "bytes": (Integers, packed_bytes),
+    "gptq": (Integers, packed_gptq),
+    "awq": (Integers, packed_awq),
+    "nvfp4": (Floats, packed_floats),
+}
 
 
 def make(name):
-    base, decoder, said = INTEGERS.get(name, (name, *KIN.get(name, (None, None))[:1], None))
+    base, decoder, model_type, which, said, how = INTEGERS.get(name, (name, *KIN.get(name, (None, None))[:1], name, None, None, None))
     has_parts = name in KIN and KIN[name][1]
     torch.manual_seed(SEED)
     model = with_parts(name, decoder) if has_parts else AutoModelForCausalLM.from_config(AutoConfig.for_model(base, **decoder))
@@ -153,9 +265,6 @@ def make(name):
             part.set_experts_implementation("eager")
     golden.randomise(model, generator)
     golden.round_matrices(model)
-    for key, parameter in model.named_parameters():
-        if said and ".experts." in key:
-            parameter.data.copy_(rounded(parameter.data))
     folder = HERE / "kin" / name
     model.save_pretrained(folder)
     for file in folder.iterdir():
@@ -167,12 +276,20 @@ def make(name):
     for _, key in others[1:]:
         del tensors[key]
     if said:
+        kind, packed = PACKED[how]
+        quantised = {key: kind(tensors.pop(key), said) for key in list(tensors) if which in key and tensors[key].dim() >= 2}
+        save_file(tensors | {key: of.matrix() for key, of in quantised.items()}, folder / "model.safetensors", {"format": "pt"})
+        thinker = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        if hasattr(thinker, "set_experts_implementation"):
+            thinker.set_experts_implementation("eager")
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | {"model_type": name, "quantization_config": said}, indent=2) + "\n")
-        for key in [key for key in tensors if ".experts." in key]:
-            matrix = tensors.pop(key)
-            tensors[f"{key}_packed"], tensors[f"{key}_scale"] = packed(matrix)
-            tensors[f"{key}_shape"] = torch.tensor(matrix.shape)
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type, "quantization_config": said}, indent=2) + "\n")
+        for key, of in quantised.items():
+            base = key.removesuffix(".weight")
+            tensors |= packed(base, of)
+            if how == "gptq" and f"{base}.bias" not in tensors and "zeros" not in name:
+                # As its first quantisers wrote them.
+                tensors[f"{base}.bias"] = torch.zeros(of.integers.shape[0]).half()
     halves = {key: tensor.half().contiguous() if tensor.dim() >= 2 and tensor.dtype == torch.float32 else tensor for key, tensor in tensors.items()}
     save_file(halves, folder / "model.safetensors", {"format": "pt"})
     tokens = torch.randint(3, 64, (TOKENS,), generator=generator).tolist()

@@ -1,0 +1,363 @@
+//! Matrices of integers with scales by groups of columns, as GPTQ, AWQ and compressed-tensors pack them.
+//!
+//! ```text
+//! gptq                q_proj.qweight        I32 [in / 8, out]      word w of a row holds columns 8 w .. 8 w + 7 of the matrix, the first in its lowest bits
+//!                     q_proj.scales         F16 [groups, out]
+//!                     q_proj.qzeros         I32 [groups, out / 8]  zeros, of rows 8 w .. 8 w + 7, each less one (not so in `gptq_v2`)
+//!                     q_proj.g_idx          I32 [in]               the group of each column
+//! awq, gemm           q_proj.qweight        I32 [in, out / 8]      word w holds rows 8 w + 0, 2, 4, 6, 1, 3, 5, 7; zeros and scales likewise
+//! pack-quantized      q_proj.weight_packed  I32 [out, in / 8]      as they lie; scales [out, groups], zeros I32 [out / 8, groups]
+//! int-quantized       q_proj.weight         I8  [out, in]          scales [out, 1], or one
+//! ```
+//!
+//! With eight bits a word holds four. What is said of a matrix becomes [`Groups`](ixc_ir::derived::Groups): its numbers are those of Q4_0, Q4_1 and Q8_0.
+
+use ixc_ir::derived::{Element, Extent, Integers};
+
+use super::array::{Array, Grouped};
+use super::config::Config;
+use super::error::CheckpointError;
+use super::safetensors::Entry;
+use super::shards::Shards;
+
+/// Bits of a word.
+const WORD: u64 = 32;
+/// Columns of a block of the formats that matrices become.
+const BLOCK: u64 = 32;
+/// Bytes of zeros that are looked at where all should be the same.
+const LOOKED_AT: u64 = 4096;
+
+/// How matrices are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// compressed-tensors: words along rows.
+    Words,
+    /// compressed-tensors: bytes in two's complement.
+    Bytes,
+    /// GPTQ, whose zeros are so much more than is stored.
+    Gptq { more: u8 },
+    /// AWQ.
+    Awq,
+}
+
+/// What a configuration says of packed matrices.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scheme {
+    layout: Layout,
+    bits: u8,
+    /// Whether each group has a zero of its own.
+    zeros: bool,
+}
+
+impl Scheme {
+    /// What `quantization_config` says, where it is one of these methods.
+    ///
+    /// # Errors
+    /// When it says what no format has.
+    pub(super) fn read(said: &Config) -> Result<Option<Scheme>, CheckpointError> {
+        match said.text(&["quant_method"])? {
+            Some("gptq") => Scheme::gptq(said).map(Some),
+            Some("awq") => Scheme::awq(said).map(Some),
+            Some("auto-round") => match said.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq") {
+                "auto_round:auto_gptq" => Scheme::gptq(said).map(Some),
+                "auto_round:auto_awq" => Scheme::awq(said).map(Some),
+                other => Err(said.wrong("packing_format", other, "auto_round:auto_gptq or auto_round:auto_awq")),
+            },
+            Some("compressed-tensors") => match said.text(&["format"])? {
+                Some("pack-quantized") => Scheme::compressed(said, Layout::Words, &[4, 8]).map(Some),
+                Some("int-quantized") => Scheme::compressed(said, Layout::Bytes, &[8]).map(Some),
+                _ => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    fn gptq(said: &Config) -> Result<Scheme, CheckpointError> {
+        let more = match said.text(&["checkpoint_format"])? {
+            None | Some("gptq") => 1,
+            Some("gptq_v2") => 0,
+            Some(other) => return Err(said.wrong("checkpoint_format", other, "gptq or gptq_v2")),
+        };
+        let symmetric = said.flag(&["sym"])?.unwrap_or(true);
+        Scheme::of(said, Layout::Gptq { more }, &[4, 8], "bits", ("sym", symmetric))
+    }
+
+    fn awq(said: &Config) -> Result<Scheme, CheckpointError> {
+        match said.text(&["version"])? {
+            Some(version) if !version.eq_ignore_ascii_case("gemm") => {
+                return Err(said.wrong("version", version, "gemm"));
+            }
+            _ => {}
+        }
+        if said.flag(&["zero_point"])? == Some(false) {
+            return Err(said.wrong("zero_point", "false", "true"));
+        }
+        Scheme::of(said, Layout::Awq, &[4], "bits", ("zero_point", false))
+    }
+
+    fn compressed(said: &Config, layout: Layout, widths: &[u8]) -> Result<Scheme, CheckpointError> {
+        let group =
+            said.object("config_groups")?.and_then(|groups| groups.object("group_0").transpose()).transpose()?;
+        let weights = group.and_then(|group| group.object("weights").transpose()).transpose()?;
+        let Some(weights) = weights else {
+            return Err(said.wrong("config_groups", "nothing of weights", "a group_0 with weights"));
+        };
+        for (key, right, is) in [
+            ("type", "int", weights.text(&["type"])?.is_none_or(|kind| kind == "int")),
+            ("actorder", "null or \"weight\"", weights.text(&["actorder"]).is_ok_and(|order| order != Some("group"))),
+        ] {
+            if !is {
+                let found = weights.value(key).map_or_else(String::new, ToString::to_string);
+                return Err(weights.wrong(key, found, right));
+            }
+        }
+        let symmetric = weights.flag(&["symmetric"])?.unwrap_or(true);
+        Scheme::of(&weights, layout, widths, "num_bits", ("symmetric", symmetric))
+    }
+
+    /// With what all methods say: the width of integers, the columns of a group, and whether there are zeros.
+    fn of(
+        said: &Config,
+        layout: Layout,
+        widths: &[u8],
+        key: &str,
+        (of_zeros, symmetric): (&str, bool),
+    ) -> Result<Scheme, CheckpointError> {
+        let found = said.count(&[key])?.unwrap_or(4);
+        let Some(&bits) = widths.iter().find(|width| u32::from(**width) == found) else {
+            let right: Vec<String> = widths.iter().map(u8::to_string).collect();
+            return Err(said.wrong(key, found.to_string(), right.join(" or ")));
+        };
+        if bits == 8 && !symmetric {
+            return Err(said.wrong(of_zeros, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
+        }
+        Ok(Scheme { layout, bits, zeros: !symmetric })
+    }
+
+    /// The matrix whose integers a tensor is, by the name that it would have as numbers.
+    fn matrix(&self, name: &str, entry: &Entry) -> Option<String> {
+        match self.layout {
+            Layout::Words => name.strip_suffix("_packed").map(str::to_owned),
+            Layout::Bytes => (entry.dtype.name == "I8" && name.ends_with(".weight")).then(|| name.to_owned()),
+            Layout::Gptq { .. } | Layout::Awq => Some(format!("{}.weight", name.strip_suffix(".qweight")?)),
+        }
+    }
+
+    /// Whether a tensor is of a matrix, and not its integers.
+    pub(super) fn is_beside(&self, shards: &Shards, name: &str) -> bool {
+        let has = |name: String| shards.tensors.contains_key(&*name);
+        let ends: &[&str] = match self.layout {
+            Layout::Words | Layout::Bytes => &["_scale", "_zero_point", "_shape", "_g_idx"],
+            Layout::Gptq { .. } | Layout::Awq => &[".scales", ".qzeros", ".g_idx"],
+        };
+        let of = ends.iter().find_map(|end| name.strip_suffix(end));
+        match self.layout {
+            Layout::Words => of.is_some_and(|of| has(format!("{of}_packed"))),
+            Layout::Bytes => of.is_some_and(|of| has(of.to_owned())),
+            Layout::Gptq { .. } | Layout::Awq => {
+                // The first quantisers wrote biases of models that have none.
+                of.is_some_and(|of| has(format!("{of}.qweight")))
+                    || name.strip_suffix(".bias").is_some_and(|of| has(format!("{of}.qweight")))
+                        && bytes(shards, name, u64::MAX).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+            }
+        }
+    }
+
+    /// The matrix of a tensor that is its integers.
+    ///
+    /// # Errors
+    /// When what belongs to it is missing, or of another shape or type.
+    pub(super) fn weight(&self, shards: &Shards, name: &str) -> Result<Option<(String, Array)>, CheckpointError> {
+        let Some((file, entry)) = shards.tensors.get(name) else { return Ok(None) };
+        let Some(matrix) = self.matrix(name, entry) else { return Ok(None) };
+        let wrong = |name: &str, entry: &Entry, expected: String| {
+            shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected)
+        };
+        let word = if self.layout == Layout::Bytes { "I8" } else { "I32" };
+        let array = self
+            .laid(*file, entry)
+            .filter(|array| entry.dtype.name == word && array.len(array.rank() - 1).is_multiple_of(BLOCK));
+        let array = array
+            .ok_or_else(|| wrong(name, entry, format!("a matrix of {word}, of whole blocks of {BLOCK} columns")))?;
+        let shape = array.shape();
+        let Some((&columns, rows)) = shape.split_last() else { return Ok(None) };
+        let base = match self.layout {
+            Layout::Words | Layout::Bytes => matrix.as_str(),
+            Layout::Gptq { .. } | Layout::Awq => name.trim_end_matches(".qweight"),
+        };
+        let (scales_name, (of, stored), number) = self.scales(shards, name, base)?;
+        let scales = self.in_order(Array::whole(extent(of, stored), number, &stored.shape), rows);
+        let scales = scales.filter(|array| array.shape().split_last().is_some_and(|(_, of)| of == rows));
+        let groups = scales.as_ref().map_or(0, |array| array.len(array.rank() - 1));
+        let group = if groups > 0 && columns.is_multiple_of(groups) { columns / groups } else { 0 };
+        let scales = scales.and_then(|array| array.repeated(group)).ok_or_else(|| {
+            let expected = format!("scales of the rows of {name}, {:?}, by groups of columns", entry.shape);
+            wrong(&scales_name, stored, expected)
+        })?;
+        self.check_order(shards, base, group, columns)?;
+        let zeros = self.zeros(shards, base, (rows, groups, group))?;
+        Ok(Some((matrix, array.grouped(Grouped { scales, zeros }))))
+    }
+
+    /// What integers are.
+    fn integers(&self) -> Integers {
+        match (self.bits, self.zeros, self.layout) {
+            (_, _, Layout::Bytes) => Integers::EightSigned,
+            (4, true, _) => Integers::FourFromZeros,
+            (4, false, _) => Integers::Four,
+            _ => Integers::Eight,
+        }
+    }
+
+    /// The matrix `[.., rows, columns]` of a tensor of words, or of bytes.
+    fn laid(&self, file: u32, entry: &Entry) -> Option<Array> {
+        let whole = |shape: &[u64]| Array::whole(extent(file, entry), Element::Integer(self.integers()), shape);
+        let each = WORD / u64::from(self.bits);
+        match (self.layout, &entry.shape[..]) {
+            (Layout::Bytes, shape @ [.., _, _]) => whole(shape),
+            (Layout::Words, shape @ [.., _, _]) => {
+                let words: Vec<u64> = shape.iter().copied().chain([each]).collect();
+                whole(&words)?.join(shape.len() - 1)
+            }
+            // Words of neighbouring columns, of which each row has one.
+            (Layout::Gptq { .. }, &[words, rows]) => whole(&[words, rows, each])?.swap(0, 1)?.join(1),
+            (Layout::Awq, &[columns, words]) => awq(whole(&[columns, words, 2, 4])?)?.swap(0, 1),
+            _ => None,
+        }
+    }
+
+    /// Scales `[.., rows, groups]`, of what is stored.
+    fn in_order(&self, stored: Option<Array>, rows: &[u64]) -> Option<Array> {
+        let stored = stored?;
+        match (self.layout, rows) {
+            // One for all rows.
+            (Layout::Bytes, &[rows]) if stored.shape() == [1] => stored.repeated(rows)?.split(0, &[rows, 1]),
+            (Layout::Words | Layout::Bytes, _) => Some(stored),
+            (Layout::Gptq { .. } | Layout::Awq, _) => stored.swap(0, 1),
+        }
+    }
+
+    /// The name of a matrix's scales, where they are, and their numbers.
+    fn scales<'s>(
+        &self,
+        shards: &'s Shards,
+        name: &str,
+        base: &str,
+    ) -> Result<(String, (u32, &'s Entry), Element), CheckpointError> {
+        let end = match self.layout {
+            Layout::Words | Layout::Bytes => "_scale",
+            Layout::Gptq { .. } | Layout::Awq => ".scales",
+        };
+        let scales_name = format!("{base}{end}");
+        let found = shards.tensors.get(&*scales_name);
+        let (file, entry) = found.ok_or_else(|| {
+            shards.wrong(name, "integers without scales".to_owned(), format!("{scales_name} beside it"))
+        })?;
+        let number = entry.dtype.element.filter(|of| matches!(of, Element::F32 | Element::F16 | Element::Bf16));
+        let number =
+            number.ok_or_else(|| shards.wrong(&scales_name, entry.dtype.name.to_owned(), "F32, F16 or BF16"))?;
+        Ok((scales_name, (*file, entry), number))
+    }
+
+    /// Zeros of a matrix, where groups have their own.
+    fn zeros(
+        &self,
+        shards: &Shards,
+        base: &str,
+        (rows, groups, group): (&[u64], u64, u64),
+    ) -> Result<Option<(Array, u8)>, CheckpointError> {
+        let (end, more) = match self.layout {
+            Layout::Words => ("_zero_point", 0),
+            Layout::Gptq { more } => (".qzeros", more),
+            Layout::Awq => (".qzeros", 0),
+            Layout::Bytes => return Ok(None),
+        };
+        let name = format!("{base}{end}");
+        let found = shards.tensors.get(&*name);
+        let &[rows] = rows else {
+            return match self.zeros {
+                true => Err(shards.wrong(&name, format!("{rows:?} rows"), "zeros of a matrix of two dimensions")),
+                false => Ok(None),
+            };
+        };
+        if !self.zeros {
+            return match (self.layout, found) {
+                (Layout::Gptq { more }, Some(_)) => self.check_middle(shards, &name, more).map(|()| None),
+                _ => Ok(None),
+            };
+        }
+        let Some((file, entry)) = found else {
+            let (path, tensor) = (shards.folder.clone(), name.into());
+            return Err(CheckpointError::TensorMissing { path, tensor });
+        };
+        let whole = |shape: &[u64]| Array::whole(extent(*file, entry), Element::Integer(Integers::Four), shape);
+        let array = match (self.layout, &entry.shape[..]) {
+            _ if entry.dtype.name != "I32" => None,
+            (Layout::Words, &[words, groups]) => whole(&[words, groups, 8]).and_then(|array| array.swap(1, 2)?.join(0)),
+            (Layout::Gptq { .. }, &[groups, words]) => {
+                whole(&[groups, words, 8]).and_then(|array| array.join(1)?.swap(0, 1))
+            }
+            (Layout::Awq, &[groups, words]) => whole(&[groups, words, 2, 4]).and_then(|array| awq(array)?.swap(0, 1)),
+            _ => None,
+        };
+        // The last word may have fewer.
+        let array =
+            array.filter(|array| array.len(1) == groups).and_then(|array| array.slice(0, 0, rows)?.repeated(group));
+        let array = array.ok_or_else(|| {
+            let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
+            shards.wrong(&name, found, format!("zeros of {rows} rows and {groups} groups, in words of I32"))
+        })?;
+        Ok(Some((array, more)))
+    }
+
+    /// Zeros that should all be the middle are, as far as they are looked at.
+    fn check_middle(&self, shards: &Shards, name: &str, more: u8) -> Result<(), CheckpointError> {
+        let byte = match self.bits {
+            4 => (8 - more) * 0x11,
+            _ => 0x80 - more,
+        };
+        match bytes(shards, name, LOOKED_AT) {
+            Some(bytes) if bytes.iter().all(|found| *found == byte) => Ok(()),
+            Some(bytes) => {
+                let found = bytes.iter().find(|found| **found != byte).copied().unwrap_or(byte);
+                let found = format!("{found:#04x}");
+                Err(shards.wrong(name, found, format!("bytes of {byte:#04x}, as the configuration says symmetric")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// That groups are of neighbouring columns.
+    fn check_order(&self, shards: &Shards, base: &str, group: u64, columns: u64) -> Result<(), CheckpointError> {
+        let name = match self.layout {
+            Layout::Gptq { .. } => format!("{base}.g_idx"),
+            Layout::Words | Layout::Bytes => format!("{base}_g_idx"),
+            Layout::Awq => return Ok(()),
+        };
+        let Some(bytes) = bytes(shards, &name, u64::MAX) else { return Ok(()) };
+        let numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        if bytes.len() as u64 == 4 * columns && (0..).zip(numbers).all(|(at, of): (u64, _)| u64::from(of) == at / group)
+        {
+            return Ok(());
+        }
+        let found = "groups of columns in another order (desc_act)".to_owned();
+        Err(shards.wrong(&name, found, format!("{columns} columns, each {group} neighbours a group")))
+    }
+}
+
+fn extent(file: u32, entry: &Entry) -> Extent {
+    Extent { file, offset: entry.offset, bytes: entry.bytes }
+}
+
+/// Rows of AWQ's words `[.., words, 2, 4]`, in order.
+fn awq(words: Array) -> Option<Array> {
+    let last = words.rank() - 1;
+    words.swap(last - 1, last)?.join(last - 1)?.join(last - 2)
+}
+
+/// The first bytes of a tensor, where it is there.
+fn bytes<'s>(shards: &'s Shards, name: &str, most: u64) -> Option<&'s [u8]> {
+    let (file, entry) = shards.tensors.get(name)?;
+    let rest = shards.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
+    rest.get(..entry.bytes.min(most) as usize)
+}

@@ -1,0 +1,697 @@
+//! Matrices of integers of which so many columns of a row share a scale, and a zero where it is not the same for all: how GPTQ, AWQ and compressed-tensors
+//! write what they quantised.
+//!
+//! ```text
+//! x[row, column] = scale[row, column] * (integer[row, column] - zero[row, column])
+//! ```
+//!
+//! Integers, scales and zeros are each a [view](View) of a stored tensor of their own, which may lie in any order, columns before rows above all. Columns that share a
+//! scale are a digit of its view that moves by nothing. Where these are whole blocks, integers are moved into those of a format that has the same numbers:
+//!
+//! | integers | format |
+//! | --- | --- |
+//! | four bits | `q4_0`: `d * (q - 8)` |
+//! | four bits with zeros | `q4_1`: `d * q + m`, where `m` is the nearest half of `-d * zero` |
+//! | eight bits | `q8_0`: `d * q` |
+//!
+//! A scale that is no half becomes the nearest. Nothing else is rounded. Otherwise (a matrix that is transposed) they become numbers, the nearest of the format.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Axis, Change, Element, Extent, Fetch, Part, Piece, Slots, at, last, len, store};
+use crate::format::Format;
+
+/// Columns that are read at a time.
+const COLUMNS: u64 = 512;
+/// Most rows that are read together.
+const ROWS: u64 = 64;
+/// Most integers between the first and the last that are read together, those between them included.
+const SPAN: u64 = 1 << 20;
+
+/// How integers of a matrix are written, the first of a byte in its lowest bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Integers {
+    /// Four bits, of which 8 is zero.
+    Four,
+    /// Four bits, with a zero for each group.
+    FourFromZeros,
+    /// Eight bits, of which 128 is zero.
+    Eight,
+    /// Eight bits in two's complement.
+    EightSigned,
+}
+
+impl Integers {
+    /// Bits of one.
+    pub fn bits(self) -> u8 {
+        match self {
+            Integers::Four | Integers::FourFromZeros => 4,
+            Integers::Eight | Integers::EightSigned => 8,
+        }
+    }
+
+    /// The format whose blocks have the same numbers.
+    pub(super) fn format(self) -> Format {
+        match self {
+            Integers::Four => Format::Q4_0,
+            Integers::FourFromZeros => Format::Q4_1,
+            Integers::Eight | Integers::EightSigned => Format::Q8_0,
+        }
+    }
+
+    /// How many there are in a byte.
+    pub(super) fn per_byte(self) -> u64 {
+        8 / u64::from(self.bits())
+    }
+
+    /// The format's code of an element of a byte.
+    fn code(self, byte: u8, element: u64) -> u8 {
+        match self {
+            Integers::Four | Integers::FourFromZeros => nibble(byte, element),
+            Integers::Eight => byte ^ 0x80,
+            Integers::EightSigned => byte,
+        }
+    }
+
+    /// The integer that a code is, less its zero.
+    fn number(self, code: u8, zero: Option<u8>) -> f32 {
+        match self {
+            Integers::Four | Integers::FourFromZeros => f32::from(code) - f32::from(zero.unwrap_or(8)),
+            Integers::Eight | Integers::EightSigned => f32::from(code as i8),
+        }
+    }
+}
+
+/// A strided view of a stored tensor: of scales or zeros, one for each row and column of the matrix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// The stored tensor.
+    pub extent: Extent,
+    /// How its elements are written.
+    pub element: Element,
+    /// The element of row 0 and column 0.
+    pub first: u64,
+    /// Digits of a row's number, the slowest first.
+    pub rows: Vec<Axis>,
+    /// Digits of a column's.
+    pub columns: Vec<Axis>,
+}
+
+/// What the integers of a matrix are multiplied with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Groups {
+    /// Scales: numbers of two or four bytes.
+    pub scales: View,
+    /// Zeros, where each group has its own.
+    pub zeros: Option<Zeros>,
+}
+
+/// What is subtracted from integers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Zeros {
+    /// Integers of four bits.
+    pub view: View,
+    /// What they are more than is stored, modulo 16: GPTQ's first files have each less one.
+    pub more: u8,
+}
+
+impl View {
+    /// The number of an element.
+    fn at(&self, row: u64, column: u64) -> u64 {
+        self.first + at(&self.rows, row) + at(&self.columns, column)
+    }
+
+    /// The bytes of an element.
+    fn read(&self, element: u64, out: &mut [u8; 4], fetch: &Fetch<'_>) -> Option<()> {
+        let (from, bytes) = self.element.span(element, 1)?;
+        let place = self.extent.part(from, bytes)?;
+        fetch(self.extent.file, place, out.get_mut(..bytes as usize)?).then_some(())
+    }
+
+    /// How many columns from a multiple of so many on have the same element.
+    fn shared(&self) -> u64 {
+        let same = self.columns.iter().rev().take_while(|axis| axis.stride == 0);
+        same.fold(1, |product: u64, axis| product.saturating_mul(axis.len))
+    }
+
+    /// Why it is none of a matrix of so many rows and columns.
+    fn wrong(&self, rows: u64, columns: u64) -> Option<&'static str> {
+        if self.rows.len().max(self.columns.len()) > super::MAX_AXES {
+            return Some("too many axes of its groups");
+        }
+        if self.rows.iter().chain(&self.columns).any(|axis| axis.len == 0) {
+            return Some("an axis of no length of its groups");
+        }
+        if (len(&self.rows), len(&self.columns)) != (Some(rows), Some(columns)) {
+            return Some("scales or zeros for other rows or columns");
+        }
+        let end = last(self.first, &self.rows, &self.columns).and_then(|last| last.checked_add(1));
+        match end.and_then(|elements| self.element.bytes_of(elements)) {
+            Some(bytes) if bytes <= self.extent.bytes => None,
+            _ => Some("scales or zeros outside of the bytes that they are in"),
+        }
+    }
+}
+
+impl Groups {
+    /// Stored tensors that it is of.
+    pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
+        [Some(&self.scales), self.zeros.as_ref().map(|zeros| &zeros.view)].into_iter().flatten().map(|view| view.extent)
+    }
+
+    /// How many columns from a multiple of so many on have the same scale and zero.
+    pub fn shared(&self) -> u64 {
+        let of_zeros = self.zeros.as_ref().map_or(u64::MAX, |zeros| zeros.view.shared());
+        self.scales.shared().min(of_zeros)
+    }
+
+    /// The scale of an element, and its zero.
+    fn numbers(&self, row: u64, column: u64, known: &mut Known, fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
+        let elements = (self.scales.at(row, column), self.zeros.as_ref().map(|zeros| zeros.view.at(row, column)));
+        if let Some((before, numbers)) = known
+            && *before == elements
+        {
+            return Some(*numbers);
+        }
+        let (mut stored, mut scale) = ([0; 4], [0f32]);
+        self.scales.read(elements.0, &mut stored, fetch)?;
+        self.scales.element.floats(&stored, &mut scale);
+        let zero = match (&self.zeros, elements.1) {
+            (Some(Zeros { view, more }), Some(element)) => {
+                view.read(element, &mut stored, fetch)?;
+                Some(nibble(stored[0], element).wrapping_add(*more) & 15)
+            }
+            _ => None,
+        };
+        *known = Some((elements, (scale[0], zero)));
+        Some((scale[0], zero))
+    }
+}
+
+/// Elements of a scale and a zero that were read last, and what they are.
+type Known = Option<((u64, Option<u64>), (f32, Option<u8>))>;
+
+/// The integer of four bits that an element of a byte is.
+fn nibble(byte: u8, element: u64) -> u8 {
+    byte >> (element % 2 * 4) & 15
+}
+
+/// Why a piece is none of integers and groups, where it is none. Where its integers end is checked as that of other elements.
+pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option<&'static str> {
+    let Some(groups) = &piece.groups else { return Some("integers without scales of groups") };
+    let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&format);
+    if !is_float && format != integers.format() || piece.change != Change::Keep || piece.scales.is_some() {
+        return Some("integers of another format");
+    }
+    if ![Element::F32, Element::F16, Element::Bf16].contains(&groups.scales.element) {
+        return Some("scales that are no numbers of two or four bytes");
+    }
+    let zeros = groups.zeros.as_ref();
+    let right = (integers == Integers::FourFromZeros).then_some(Element::Integer(Integers::Four));
+    if zeros.map(|zeros| zeros.view.element) != right {
+        return Some("zeros that are no integers of four bits, or none, or too many");
+    }
+    let columns = piece.column_count().unwrap_or(0);
+    let views = [Some(&groups.scales), zeros.map(|zeros| &zeros.view)];
+    let view = views.into_iter().flatten().find_map(|view| view.wrong(piece.row_count(), columns));
+    let whole = is_float || groups.shared().is_multiple_of(format.block_len() as u64);
+    view.or((!whole).then_some("groups that are no whole blocks"))
+}
+
+/// How many rows from one on are read together: where neighbours of a column lie nearer to each other than those of a row, several.
+pub(super) fn together(piece: &Piece, row: u64) -> u64 {
+    let left = piece.row_count().saturating_sub(row);
+    if by_rows(piece) { 1 } else { left.min(ROWS) }
+}
+
+/// Whether rows lie together.
+fn by_rows(piece: &Piece) -> bool {
+    let least = |axes: &[Axis]| axes.iter().filter(|axis| axis.len > 1).map(|axis| axis.stride).min();
+    least(&piece.columns).unwrap_or(0) <= least(&piece.rows).unwrap_or(u64::MAX)
+}
+
+/// Reads a part: of each row what fits in its slot.
+pub(super) fn read(
+    piece: &Piece,
+    integers: Integers,
+    format: Format,
+    part: &Part,
+    fetch: &Fetch<'_>,
+    slots: Slots<'_>,
+) -> bool {
+    let Part { rows: (row, rows), columns: (column, columns), .. } = *part;
+    let Slots { out, stride, at: slot } = slots;
+    let Some(groups) = &piece.groups else { return false };
+    let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
+    let mut codes = vec![0u8; (rows * COLUMNS.min(columns)) as usize];
+    let mut from = column;
+    while from < column + columns {
+        let count = COLUMNS.min(column + columns - from);
+        let codes = &mut codes[..(rows * count) as usize];
+        if !read_codes(piece, integers, (row, rows), (from, count), codes, fetch) {
+            return false;
+        }
+        let begin = slot.start + (from - column) as usize / block_len * block_bytes;
+        let of_rows = out.chunks_exact_mut(stride).zip(codes.chunks_exact(count as usize));
+        for (row, (out, codes)) in (row..).zip(of_rows) {
+            let blocks = out[begin..].chunks_exact_mut(block_bytes).zip(codes.chunks_exact(block_len));
+            let mut known = None;
+            for (first, (block, codes)) in (from..).step_by(block_len).zip(blocks) {
+                let Some((scale, zero)) = groups.numbers(row, first, &mut known, fetch) else { return false };
+                if block_len > 1 {
+                    format.put_group(codes, scale, zero, block);
+                } else if !store(format, scale * integers.number(codes[0], zero), block) {
+                    return false;
+                }
+            }
+        }
+        from += count;
+    }
+    true
+}
+
+/// Codes of some columns of some rows, a byte each, row by row.
+fn read_codes(
+    piece: &Piece,
+    integers: Integers,
+    (row, rows): (u64, u64),
+    (column, columns): (u64, u64),
+    codes: &mut [u8],
+    fetch: &Fetch<'_>,
+) -> bool {
+    let offsets = |axes: &[Axis], from: u64, count: u64| -> Vec<u64> {
+        (from..from + count).map(|number| at(axes, number)).collect()
+    };
+    let (of_rows, of_columns) = (offsets(&piece.rows, row, rows), offsets(&piece.columns, column, columns));
+    // What lies together is read together.
+    let lines =
+        if by_rows(piece) { [(of_rows, columns), (of_columns, 1)] } else { [(of_columns, 1), (of_rows, columns)] };
+    let [(outer, outer_step), (inner, inner_step)] = lines;
+    let (Some(least), Some(most)) = (inner.iter().min(), inner.iter().max()) else { return true };
+    let element = Element::Integer(integers);
+    let apart = most - least > SPAN;
+    let (mut there, mut stored) = (None, Vec::new());
+    for (line, outer) in outer.iter().enumerate() {
+        let base = piece.first + outer;
+        if apart {
+            let slots = codes[line * outer_step as usize..].iter_mut().step_by(inner_step as usize);
+            let each = |(code, inner): (&mut u8, &u64)| {
+                let mut byte = [0];
+                let Some((from, bytes)) = element.span(base + inner, 1) else { return false };
+                let Some(place) = piece.extent.part(from, bytes) else { return false };
+                let is_there = fetch(piece.extent.file, place, &mut byte);
+                *code = integers.code(byte[0], base + inner);
+                is_there
+            };
+            if !slots.zip(&inner).all(each) {
+                return false;
+            }
+            continue;
+        }
+        let Some((from, bytes)) = element.span(base + least, most - least + 1) else { return false };
+        if there != Some((from, bytes)) {
+            stored.resize(bytes as usize, 0);
+            let Some(place) = piece.extent.part(from, bytes) else { return false };
+            if !fetch(piece.extent.file, place, &mut stored) {
+                return false;
+            }
+            there = Some((from, bytes));
+        }
+        let slots = codes[line * outer_step as usize..].iter_mut().step_by(inner_step as usize);
+        let each = integers.per_byte();
+        for (code, inner) in slots.zip(&inner) {
+            let element = base + inner;
+            *code = integers.code(stored[(element / each - from) as usize], element);
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::super::Derived;
+    use super::*;
+
+    const ROWS_OF_ALL: u64 = 80;
+    const COLUMNS_OF_ALL: u64 = 640;
+    const OF_GROUP: u64 = 64;
+    const GROUPS: u64 = COLUMNS_OF_ALL / OF_GROUP;
+
+    /// Integers in words of four bytes, a word for so many neighbours along rows or columns.
+    struct Packer {
+        bits: u32,
+        /// Which of a word's integers, the lowest first.
+        order: &'static [u64],
+    }
+
+    impl Packer {
+        /// A matrix `[lines, len]` in words `[lines, len / order]`.
+        fn words(&self, lines: u64, len: u64, integer: &dyn Fn(u64, u64) -> u8) -> Vec<u8> {
+            let each = self.order.len() as u64;
+            let word = |line: u64, word: u64| {
+                let bits = self
+                    .order
+                    .iter()
+                    .enumerate()
+                    .map(|(at, of)| u32::from(integer(line, word * each + of)) << (at as u32 * self.bits));
+                bits.fold(0, |word, bits| word | bits)
+            };
+            (0..lines)
+                .flat_map(|line| (0..len / each).flat_map(move |number| word(line, number).to_le_bytes()))
+                .collect()
+        }
+    }
+
+    static IN_ORDER: Packer = Packer { bits: 4, order: &[0, 1, 2, 3, 4, 5, 6, 7] };
+    static BYTES: Packer = Packer { bits: 8, order: &[0, 1, 2, 3] };
+    /// AWQ's words for kernels that take even ones apart from odd ones.
+    static AWQ: Packer = Packer { bits: 4, order: &[0, 2, 4, 6, 1, 3, 5, 7] };
+
+    /// With the columns of a group behind the digits of groups.
+    fn by_columns([rows, mut groups]: [Vec<Axis>; 2]) -> [Vec<Axis>; 2] {
+        groups.push(Axis { len: OF_GROUP, stride: 0 });
+        [rows, groups]
+    }
+
+    fn axes(axes: &[[u64; 2]]) -> Vec<Axis> {
+        axes.iter().map(|&[len, stride]| Axis { len, stride }).collect()
+    }
+
+    fn integer(row: u64, column: u64, bits: u8) -> u8 {
+        ((row * 131 + column * 37 + row * column % 11) % (1 << bits)) as u8
+    }
+
+    fn zero(row: u64, group: u64) -> u8 {
+        ((row * 5 + group * 3) % 16) as u8
+    }
+
+    /// Not all are halves.
+    fn scale(row: u64, group: u64) -> f32 {
+        (1 + row % 7) as f32 / 1024.0 * if group.is_multiple_of(2) { 1.0 } else { -0.3 }
+    }
+
+    /// A case: bytes of a file, and what is made of them.
+    struct Case {
+        name: &'static str,
+        file: Vec<u8>,
+        derived: Derived,
+        zeros: bool,
+        middle: f32,
+    }
+
+    /// How a case's tensors lie: integers and their view, scales by group or by row, zeros and their view.
+    struct Laid<'p> {
+        integers: (Integers, Vec<u8>, [Vec<Axis>; 2]),
+        scales: (Element, [Vec<Axis>; 2], &'p dyn Fn(f32) -> Vec<u8>, bool),
+        zeros: Option<(Vec<u8>, [Vec<Axis>; 2], u8)>,
+    }
+
+    fn case(name: &'static str, laid: Laid<'_>) -> Case {
+        let mut file = vec![0xee; 3];
+        let mut add = |bytes: Vec<u8>| {
+            let extent = Extent { file: 0, offset: file.len() as u64, bytes: bytes.len() as u64 };
+            file.extend(bytes);
+            extent
+        };
+        let (integers, stored, [rows, columns]) = laid.integers;
+        let extent = add(stored);
+        let (element, views, write, by_group) = laid.scales;
+        let [of_rows, of_columns] = by_columns(views);
+        let lines: Vec<f32> = if by_group {
+            (0..GROUPS).flat_map(|group| (0..ROWS_OF_ALL).map(move |row| scale(row, group))).collect()
+        } else {
+            (0..ROWS_OF_ALL).flat_map(|row| (0..GROUPS).map(move |group| scale(row, group))).collect()
+        };
+        let stored = lines.iter().flat_map(|x| write(*x)).collect();
+        let scales = View { extent: add(stored), element, first: 0, rows: of_rows, columns: of_columns };
+        let zeros = laid.zeros.map(|(stored, views, more)| {
+            let ([rows, columns], element) = (by_columns(views), Element::Integer(Integers::Four));
+            Zeros { view: View { extent: add(stored), element, first: 0, rows, columns }, more }
+        });
+        let middle = match integers {
+            Integers::Four => 8.0,
+            Integers::Eight => 128.0,
+            Integers::FourFromZeros | Integers::EightSigned => 0.0,
+        };
+        let has_zeros = zeros.is_some();
+        let groups = Some(Box::new(Groups { scales, zeros }));
+        let element = Element::Integer(integers);
+        let piece = Piece { extent, element, first: 0, rows, columns, scales: None, groups, change: Change::Keep };
+        let derived =
+            Derived { format: element.scaled_format(), columns: COLUMNS_OF_ALL, beside: 1, pieces: vec![piece] };
+        Case { name, file, derived, zeros: has_zeros, middle }
+    }
+
+    fn cases() -> Vec<Case> {
+        let (rows, columns) = (ROWS_OF_ALL, COLUMNS_OF_ALL);
+        let half = |x: f32| f16::from_f32(x).to_le_bytes().to_vec();
+        let single = |x: f32| x.to_le_bytes().to_vec();
+        let brain = |x: f32| bf16::from_f32(x).to_le_bytes().to_vec();
+        let by_group = || [axes(&[[rows, 1]]), axes(&[[GROUPS, rows]])];
+        let by_row = || [axes(&[[rows, GROUPS]]), axes(&[[GROUPS, 1]])];
+        let four = |row: u64, column: u64| integer(row, column, 4);
+        // A word of GPTQ has eight columns of a row, which are one of so many lines of all rows.
+        let down = |each: u64| [axes(&[[rows, each]]), axes(&[[columns / each, each * rows], [each, 1]])];
+        let gptq = || IN_ORDER.words(columns / 8, 8 * rows, &|line, at| four(at / 8, line * 8 + at % 8));
+        let awq = || [axes(&[[rows / 8, 8], [4, 1], [2, 4]]), axes(&[[columns, rows]])];
+        let plain = || [axes(&[[rows, columns]]), axes(&[[columns, 1]])];
+        let zeros_of = |packer: &Packer, less: u8| {
+            packer.words(GROUPS, rows, &|group, row| zero(row, group).wrapping_sub(less) & 15)
+        };
+        vec![
+            case(
+                "GPTQ",
+                Laid {
+                    integers: (Integers::Four, gptq(), down(8)),
+                    scales: (Element::F16, by_group(), &half, true),
+                    zeros: None,
+                },
+            ),
+            case(
+                "GPTQ with zeros",
+                Laid {
+                    integers: (Integers::FourFromZeros, gptq(), down(8)),
+                    scales: (Element::F16, by_group(), &half, true),
+                    zeros: Some((zeros_of(&IN_ORDER, 1), by_group(), 1)),
+                },
+            ),
+            case(
+                "GPTQ of eight bits",
+                Laid {
+                    integers: (
+                        Integers::Eight,
+                        BYTES.words(columns / 4, 4 * rows, &|line, at| integer(at / 4, line * 4 + at % 4, 8)),
+                        down(4),
+                    ),
+                    scales: (Element::F16, by_group(), &half, true),
+                    zeros: None,
+                },
+            ),
+            case(
+                "AWQ",
+                Laid {
+                    integers: (
+                        Integers::FourFromZeros,
+                        AWQ.words(columns, rows, &|column, row| four(row, column)),
+                        awq(),
+                    ),
+                    scales: (Element::F16, by_group(), &half, true),
+                    zeros: Some((
+                        zeros_of(&AWQ, 0),
+                        [axes(&[[rows / 8, 8], [4, 1], [2, 4]]), axes(&[[GROUPS, rows]])],
+                        0,
+                    )),
+                },
+            ),
+            case(
+                "compressed-tensors",
+                Laid {
+                    integers: (Integers::Four, IN_ORDER.words(rows, columns, &four), plain()),
+                    scales: (Element::Bf16, by_row(), &brain, false),
+                    zeros: None,
+                },
+            ),
+            case(
+                "compressed-tensors with zeros",
+                Laid {
+                    integers: (Integers::FourFromZeros, IN_ORDER.words(rows, columns, &four), plain()),
+                    scales: (Element::F32, by_row(), &single, false),
+                    zeros: Some((
+                        IN_ORDER.words(rows / 8, 8 * GROUPS, &|line, at| zero(line * 8 + at % 8, at / 8)),
+                        [axes(&[[rows / 8, 8 * GROUPS], [8, 1]]), axes(&[[GROUPS, 8]])],
+                        0,
+                    )),
+                },
+            ),
+            case(
+                "compressed-tensors of eight bits",
+                Laid {
+                    integers: (
+                        Integers::EightSigned,
+                        (0..rows * columns).map(|at| integer(at / columns, at % columns, 8)).collect(),
+                        plain(),
+                    ),
+                    scales: (Element::Bf16, by_row(), &brain, false),
+                    zeros: None,
+                },
+            ),
+        ]
+    }
+
+    fn read(derived: &Derived, file: &[u8], offset: usize, out: &mut [u8]) -> bool {
+        let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+            out.copy_from_slice(&file[offset as usize..][..out.len()]);
+            true
+        };
+        derived.clone().indexed().read(offset as u64, out, &fetch)
+    }
+
+    #[test]
+    fn integers_are_their_numbers_however_they_lie() {
+        for Case { name, file, derived, zeros, middle } in cases() {
+            derived.check(&[file.len() as u64]).unwrap();
+            let row_bytes = derived.format.row_bytes(COLUMNS_OF_ALL).unwrap() as usize;
+            let mut all = vec![0; row_bytes * ROWS_OF_ALL as usize];
+            assert!(read(&derived, &file, 0, &mut all), "{name}");
+            let mut x = vec![0f32; (ROWS_OF_ALL * COLUMNS_OF_ALL) as usize];
+            derived.format.dequantise(&all, &mut x);
+            let piece = &derived.pieces[0];
+            for (at, x) in (0u64..).zip(&x) {
+                let (row, column) = (at / COLUMNS_OF_ALL, at % COLUMNS_OF_ALL);
+                let group = column / OF_GROUP;
+                let stored = match piece.groups.as_ref().unwrap().scales.element {
+                    Element::Bf16 => bf16::from_f32(scale(row, group)).to_f32(),
+                    _ => scale(row, group),
+                };
+                let d = f16::from_f32(stored).to_f32();
+                let right = match piece.element {
+                    Element::Integer(Integers::EightSigned) => d * f32::from(integer(row, column, 8) as i8),
+                    Element::Integer(Integers::Eight) => d * (f32::from(integer(row, column, 8)) - middle),
+                    _ if zeros => {
+                        d * f32::from(integer(row, column, 4))
+                            + f16::from_f32(-d * f32::from(zero(row, group))).to_f32()
+                    }
+                    _ => d * (f32::from(integer(row, column, 4)) - middle),
+                };
+                assert_eq!(*x, right, "{name}: row {row}, column {column}");
+            }
+            // Blocks, rows, and both sides of what is read together.
+            let block = derived.format.block_bytes();
+            for (from, bytes) in
+                [(0, block), (row_bytes - block, block), (63 * row_bytes, 3 * row_bytes), (5 * block, 4 * block)]
+            {
+                let mut part = vec![0; bytes];
+                assert!(read(&derived, &file, from, &mut part), "{name}");
+                assert_eq!(part, all[from..from + bytes], "{name}: {bytes} bytes at {from}");
+            }
+            let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+                out.copy_from_slice(&file[offset as usize..][..out.len()]);
+                true
+            };
+            let mut columns = vec![0; 70 * 2 * block];
+            assert!(derived.clone().indexed().read_rows(3 * block as u64, 2 * block as u64, &mut columns, &fetch));
+            for (row, part) in columns.chunks(2 * block).enumerate() {
+                assert_eq!(part, &all[row * row_bytes + 3 * block..][..2 * block], "{name}: row {row}");
+            }
+        }
+    }
+
+    /// A matrix transposed, whose columns have a scale each: the numbers that it has as it is.
+    #[test]
+    fn integers_in_another_order_become_numbers() {
+        for Case { name, file, derived, .. } in cases() {
+            let row_bytes = derived.format.row_bytes(COLUMNS_OF_ALL).unwrap() as usize;
+            let mut all = vec![0; row_bytes * ROWS_OF_ALL as usize];
+            assert!(read(&derived, &file, 0, &mut all), "{name}");
+            let mut right = vec![0f32; (ROWS_OF_ALL * COLUMNS_OF_ALL) as usize];
+            derived.format.dequantise(&all, &mut right);
+            let mut turned = derived.pieces[0].clone();
+            std::mem::swap(&mut turned.rows, &mut turned.columns);
+            let groups = turned.groups.as_mut().unwrap();
+            let views = [Some(&mut groups.scales), groups.zeros.as_mut().map(|zeros| &mut zeros.view)];
+            views.into_iter().flatten().for_each(|view| std::mem::swap(&mut view.rows, &mut view.columns));
+            let turned = Derived { format: Format::F32, columns: ROWS_OF_ALL, beside: 1, pieces: vec![turned] };
+            turned.check(&[file.len() as u64]).unwrap();
+            let mut out = vec![0; right.len() * 4];
+            assert!(read(&turned, &file, 0, &mut out), "{name}");
+            for (at, x) in out.as_chunks().0.iter().enumerate() {
+                let (row, column) = (at / ROWS_OF_ALL as usize, at % ROWS_OF_ALL as usize);
+                let (x, right) = (f32::from_le_bytes(*x), right[column * COLUMNS_OF_ALL as usize + row]);
+                // Blocks have the nearest halves as scales.
+                assert!((x - right).abs() <= right.abs().max(0.01) / 512.0, "{name}: {row}, {column}: {x}, {right}");
+            }
+            let blocks = Derived { format: derived.format, ..turned };
+            assert!(blocks.check(&[file.len() as u64]).is_err(), "{name}");
+        }
+    }
+
+    /// Columns of a row that lie farther apart than is read at once.
+    #[test]
+    fn integers_that_lie_far_apart_are_read_one_by_one() {
+        let far = SPAN + 2;
+        let mut file = vec![0u8; (far / 2) as usize + 64];
+        (file[0], file[1]) = (0x01, 0x50);
+        (file[(far / 2) as usize], file[(far / 2) as usize + 1]) = (0x02, 0x90);
+        let end = file.len() as u64;
+        file.extend(f16::from_f32(2.0).to_le_bytes());
+        let scales = View {
+            extent: Extent { file: 0, offset: end, bytes: 2 },
+            element: Element::F16,
+            first: 0,
+            rows: axes(&[[2, 0]]),
+            columns: axes(&[[32, 0]]),
+        };
+        let piece = Piece {
+            extent: Extent { file: 0, offset: 0, bytes: end },
+            element: Element::Integer(Integers::Four),
+            first: 0,
+            rows: axes(&[[2, 3]]),
+            columns: axes(&[[2, far], [16, 2]]),
+            scales: None,
+            groups: Some(Box::new(Groups { scales, zeros: None })),
+            change: Change::Keep,
+        };
+        let derived = Derived { format: Format::Q4_0, columns: 32, beside: 1, pieces: vec![piece] };
+        derived.check(&[file.len() as u64]).unwrap();
+        let (mut out, mut x) = ([0; 36], [0f32; 64]);
+        assert!(read(&derived, &file, 0, &mut out));
+        Format::Q4_0.dequantise(&out, &mut x);
+        assert_eq!([0, 16, 32, 48].map(|at: usize| x[at]), [-14.0, -12.0, -6.0, 2.0]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let all = cases();
+        let of = |name: &str| all.iter().find(|case| case.name == name).unwrap();
+        let said = |case: &Case, change: &dyn Fn(&mut Derived)| {
+            let mut bad = case.derived.clone();
+            change(&mut bad);
+            bad.check(&[case.file.len() as u64]).unwrap_err().to_string()
+        };
+        let groups = |derived: &mut Derived, change: &dyn Fn(&mut Groups)| {
+            change(derived.pieces[0].groups.as_mut().unwrap());
+        };
+        let (plain, with_zeros) = (of("GPTQ"), of("AWQ"));
+        assert!(said(plain, &|d| d.pieces[0].groups = None).contains("without scales"));
+        assert!(said(plain, &|d| d.format = Format::Q4_1).contains("another format"));
+        assert!(said(plain, &|d| d.pieces[0].change = Change::PlusOne).contains("another format"));
+        let halved = |g: &mut Groups| g.scales.columns = axes(&[[GROUPS, 1], [4, 1], [16, 0]]);
+        assert!(said(plain, &|d| groups(d, &halved)).contains("no whole blocks"));
+        assert!(said(plain, &|d| groups(d, &|g| g.scales.columns[1].len = 32)).contains("other rows or columns"));
+        assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].len = 8)).contains("other rows or columns"));
+        assert!(said(plain, &|d| groups(d, &|g| g.scales.element = Element::F8E4m3)).contains("two or four bytes"));
+        assert!(said(plain, &|d| groups(d, &|g| g.scales.first = 1)).contains("outside of the bytes"));
+        assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].stride = u64::MAX)).contains("outside of the bytes"));
+        assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.file = 1)).contains("of file 1"));
+        assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.offset = u64::MAX)).contains("ends outside"));
+        assert!(
+            said(plain, &|d| groups(d, &|g| g.zeros =
+                with_zeros.derived.pieces[0].groups.as_ref().unwrap().zeros.clone()))
+            .contains("zeros")
+        );
+        assert!(said(with_zeros, &|d| groups(d, &|g| g.zeros = None)).contains("zeros"));
+        assert!(said(plain, &|d| d.pieces[0].element = Element::Bf16).contains("groups, and no integers"));
+    }
+}

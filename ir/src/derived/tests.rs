@@ -1,0 +1,333 @@
+use super::element::f8_e4m3;
+use super::scales::power;
+use super::*;
+
+fn extent(offset: u64, bytes: u64) -> Extent {
+    Extent { file: 0, offset, bytes }
+}
+
+fn axes(axes: &[(u64, u64)]) -> Vec<Axis> {
+    axes.iter().map(|&(len, stride)| Axis { len, stride }).collect()
+}
+
+fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64, u64)]) -> Piece {
+    Piece {
+        extent,
+        element,
+        first: 0,
+        rows: axes(rows),
+        columns: axes(columns),
+        scales: None,
+        groups: None,
+        change: Change::Keep,
+    }
+}
+
+/// All of it, in reads of so many bytes.
+fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
+    derived.check(&[file.len() as u64]).unwrap();
+    let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+        out.copy_from_slice(&file[offset as usize..][..out.len()]);
+        true
+    };
+    let derived = derived.clone().indexed();
+    let mut all = vec![0; derived.bytes().unwrap() as usize];
+    for (at, part) in (0..).step_by(step).zip(all.chunks_mut(step)) {
+        assert!(derived.read(at, part, &fetch));
+    }
+    all
+}
+
+/// The transposes of parts of two heads' matrices, whose rows are blocks: numbers of a row of the derived tensor are of as many blocks.
+#[test]
+fn transposed_parts_of_blocks_have_their_numbers() {
+    let (rows, columns, kept) = (10u64, 64u64, 3u64);
+    let values: Vec<f32> = (0..rows * columns).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
+    let row_bytes = Format::Q8_0.row_bytes(columns).unwrap() as usize;
+    let mut file = vec![0; row_bytes * rows as usize];
+    for (row, out) in values.chunks_exact(columns as usize).zip(file.chunks_exact_mut(row_bytes)) {
+        Format::Q8_0.encode_row(row, None, out);
+    }
+    let stored = Format::Q8_0.dequantise_rows(&file, columns as usize);
+    let extent = Extent { file: 0, offset: 0, bytes: file.len() as u64 };
+    let axis = |len, stride| Axis { len, stride };
+    // Rows 2 to 4 and 7 to 9, turned.
+    let piece = Piece {
+        extent,
+        element: Element::Block(Format::Q8_0),
+        first: 2 * columns,
+        rows: vec![axis(2, 5 * columns), axis(columns, 1)],
+        columns: vec![axis(kept, columns)],
+        scales: None,
+        groups: None,
+        change: Change::Keep,
+    };
+    let derived = Derived { format: Format::F32, columns: kept, beside: 1, pieces: vec![piece] };
+    derived.check(&[file.len() as u64]).unwrap();
+    let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+        out.copy_from_slice(&file[offset as usize..][..out.len()]);
+        true
+    };
+    let right = |number: u64| {
+        let (head, column) = (number / columns, number % columns);
+        (0..kept).map(move |i| (2 + 5 * head + i) * columns + column)
+    };
+    let expected: Vec<f32> = (0..2 * columns).flat_map(right).map(|i| stored[i as usize]).collect();
+    let expected: Vec<u8> = expected.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let indexed = derived.clone().indexed();
+    for (from, count) in [(0, 2 * columns), (5, 16), (60, 9), (127, 1)] {
+        let (from, bytes) = ((from * kept * 4) as usize, (count * kept * 4) as usize);
+        let mut out = vec![0; bytes];
+        assert!(indexed.read(from as u64, &mut out, &fetch));
+        assert_eq!(out, expected[from..from + bytes]);
+    }
+    // A part of a row.
+    let mut out = [0; 4];
+    assert!(indexed.read(8, &mut out, &fetch) && out == expected[8..12]);
+    let wrong = Derived { format: Format::Q8_0, ..derived.clone() };
+    assert!(wrong.check(&[file.len() as u64]).is_err());
+    assert!(derived.check(&[file.len() as u64 - 1]).is_err());
+}
+
+#[test]
+fn rows_are_put_in_another_order_and_behind_each_other() {
+    // 8 rows of 3 columns, 2 heads of 4: halves become neighbours, and one more; behind them row 7 again, of a view that begins there, six times.
+    let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
+    let turned = piece(Element::F16, extent(0, 48), &[(2, 12), (2, 3), (2, 6)], &[(3, 1)]);
+    let turned = Piece { change: Change::PlusOne, ..turned };
+    let change = Change::Times([3.0, 2.0]);
+    let last = Piece { first: 21, change, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
+    let derived = Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![turned, last] };
+    let rows: Vec<f32> = [0, 2, 1, 3, 4, 6, 5, 7]
+        .iter()
+        .flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32))
+        .chain([126.0, 132.0, 138.0])
+        .collect();
+    let right: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+    for step in [4, 8, 12, 20, 108] {
+        assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
+    }
+    assert_eq!(derived.indexed().place(0, 12), None);
+    // As they lie, from row 2 on.
+    let plain = Derived {
+        format: Format::F16,
+        columns: 3,
+        beside: 1,
+        pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
+    };
+    let plain = plain.indexed();
+    assert_eq!((plain.place(12, 36), plain.place(0, 54), plain.place(2, 6)), (Some((0, 12)), None, None));
+    assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
+}
+
+#[test]
+fn columns_are_transposed() {
+    let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();
+    let pieces = vec![piece(Element::Bf16, extent(0, 12), &[(3, 1)], &[(2, 3)])];
+    let derived = Derived { format: Format::Bf16, columns: 2, beside: 1, pieces };
+    let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(read(&derived, &file, 2), right);
+    assert_eq!(read(&derived, &file, 12), right);
+    assert_eq!(derived.indexed().spans(0, 12), [extent(0, 12)]);
+}
+
+/// As element by element: of every kind of element, with gates and up in turns, in reads that begin and end within tiles.
+#[test]
+fn tiles_of_transposed_matrices_are_their_elements() {
+    // Two experts of 6 stored rows of 150: columns 0, 2, 4, ... are rows of gates.
+    let numbers: Vec<f32> = (0..1800u32).map(|i| (i * 7919 % 251) as f32 - 120.0).collect();
+    for (element, format) in [
+        (Element::F32, Format::F32),
+        (Element::Bf16, Format::Bf16),
+        (Element::F16, Format::F32),
+        (Element::F8E4m3, Format::Bf16),
+    ] {
+        let file: Vec<u8> = match element {
+            Element::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Element::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+            Element::Bf16 => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+            Element::F8E4m3
+            | Element::Mxfp4
+            | Element::Nvfp4
+            | Element::Block(_)
+            | Element::Tiled(_)
+            | Element::Integer(_) => (0..1800u32).map(|i| (i * 31 % 126) as u8).collect(),
+        };
+        for step in [1, 2] {
+            let rows = 150 / step;
+            let views = axes(&[(2, 900), (rows, step)]);
+            let whole = extent(0, file.len() as u64);
+            let mut transposed = piece(element, whole, &[], &[(6, 150)]);
+            transposed.rows = views.clone();
+            let pieces = vec![transposed];
+            let derived = Derived { format, columns: 6, beside: 1, pieces };
+            let each = format.block_bytes();
+            // A row's part at a time is never a tile.
+            let right = read(&derived, &file, each);
+            for bytes in [6 * each, 7 * each, 12 * each, 100 * each, 6 * 64 * each, right.len()] {
+                assert_eq!(read(&derived, &file, bytes), right, "{element:?}, step {step}: {bytes} bytes at a time");
+            }
+            let indexed = derived.clone().indexed();
+            let fetch = |_: u32, offset: u64, out: &mut [u8]| {
+                out.copy_from_slice(&file[offset as usize..][..out.len()]);
+                true
+            };
+            // Columns 2 to 4 of rows on both sides of an expert's end.
+            let (row, count) = (rows as usize - 20, 40);
+            let mut parts = vec![0; count * 3 * each];
+            assert!(indexed.read_rows((row * 6 + 2) as u64 * each as u64, 3 * each as u64, &mut parts, &fetch));
+            for (number, part) in parts.chunks(3 * each).enumerate() {
+                assert_eq!(part, &right[((row + number) * 6 + 2) * each..][..3 * each], "{element:?}: row {number}");
+            }
+            let element_at = |row: u64, column: u64| at(&views, row) + column * 150;
+            let stored = |row, column| {
+                let mut x = [0f32];
+                element.floats(
+                    &file[(element_at(row, column) * element.bytes_of(1).unwrap()) as usize..]
+                        [..element.bytes_of(1).unwrap() as usize],
+                    &mut x,
+                );
+                x[0]
+            };
+            let made: Vec<f32> = match format {
+                Format::F32 => right.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
+                _ => right.as_chunks().0.iter().map(|x| bf16::from_le_bytes(*x).to_f32()).collect(),
+            };
+            for (row, made) in (0..).zip(made.chunks(6)) {
+                let expected: Vec<f32> = (0..6).map(|column| stored(row, column)).collect();
+                assert_eq!(made, expected, "{element:?}, step {step}: row {row}");
+            }
+        }
+    }
+}
+
+/// The row of any piece is found without going through those before it.
+#[test]
+fn rows_of_many_pieces_are_found_at_once() {
+    let count = 1u64 << 20;
+    let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
+    let pieces = vec![one; count as usize];
+    let derived = Derived { format: Format::F32, columns: 1, beside: 1, pieces }.indexed();
+    let fetch = |_: u32, _: u64, out: &mut [u8]| {
+        out.fill(7);
+        true
+    };
+    // Going through them would take 10^12 steps.
+    for row in 0..count {
+        let mut out = [0; 4];
+        assert!(derived.read(4 * row, &mut out, &fetch) && out == [7; 4]);
+        assert_eq!(derived.place(4 * row, 4), Some((0, 0)));
+    }
+    assert_eq!(derived.spans(4 * (count - 2), 8), [extent(0, 4), extent(0, 4)]);
+    assert!(!derived.read(4 * count, &mut [0; 4], &fetch));
+}
+
+/// Every number of the format, by its definition.
+#[test]
+fn bytes_of_e4m3_are_their_numbers() {
+    let at = |byte: u8| f8_e4m3(byte);
+    assert_eq!(
+        [at(0), at(0x38), at(0x7e), at(0xfe), at(0x01), at(0x08)],
+        [0.0, 1.0, 448.0, -448.0, 1.0 / 512.0, 1.0 / 64.0]
+    );
+    assert!(at(0x7f).is_nan() && at(0xff).is_nan() && at(0x80).is_sign_negative());
+    let rising: Vec<f32> = (0..0x7f).map(at).collect();
+    assert!(rising.windows(2).all(|pair| pair[0] < pair[1]));
+}
+
+#[test]
+fn scales_are_those_of_the_stored_place() {
+    // 3 rows of 5 columns of 1.0, scales of 2 rows and 3 columns; rows are read from the last to the first, columns from 1 on.
+    let mut file = vec![0x38u8; 15];
+    file.push(0);
+    file.extend([1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
+    let scales = Scales {
+        extent: extent(16, 16),
+        kind: ScaleKind::Number(Element::F32),
+        block_rows: 2,
+        block_columns: 3,
+        columns: 5,
+    };
+    let row = |row: u64| Piece {
+        first: 5 * row + 1,
+        scales: Some(scales),
+        ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
+    };
+    let derived = Derived { format: Format::F32, columns: 4, beside: 1, pieces: vec![row(2), row(1), row(0)] };
+    let right: Vec<u8> =
+        [3.0f32, 3.0, 4.0, 4.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(read(&derived, &file, 48), right);
+    assert_eq!(read(&derived, &file, 4), right);
+    assert_eq!((power(127), power(130), power(0)), (1.0, 8.0, 2f32.powi(-127)));
+}
+
+#[test]
+fn neighbours_of_blocks_are_taken_apart() {
+    for (element, format, scales, shared) in
+        [(Element::Mxfp4, Format::Mxfp4, &[121u8][..], 32), (Element::Nvfp4, Format::Nvfp4, &[0x38, 0x40, 1, 0x7e], 16)]
+    {
+        let len = scales.len() * shared;
+        // Two blocks of the same codes; the second's scales are one more.
+        let codes: Vec<u8> =
+            (0..len).step_by(2).map(|i| (i % shared & 15 | (i % shared + 1 & 15) << 4) as u8).collect();
+        let all_scales: Vec<u8> = [0, 1].iter().flat_map(|more| scales.iter().map(move |scale| scale + more)).collect();
+        let file = [codes.clone(), codes, all_scales.clone()].concat();
+        let whole = extent(len as u64, all_scales.len() as u64);
+        let own = Scales { extent: whole, kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
+        let piece = piece(element, extent(0, len as u64), &[(2, 1)], &[]);
+        let pieces = vec![Piece { scales: Some(own), ..piece }];
+        let derived = Derived { format, columns: len as u64, beside: 1, pieces };
+        derived.check(&[file.len() as u64]).unwrap();
+        let made = read(&derived, &file, format.block_bytes());
+        let codes: Vec<u8> = (0..scales.len())
+            .flat_map(|_| (0..shared / 2).map(|i| (i & 15 | (i + shared / 2 & 15) << 4) as u8))
+            .collect();
+        let right: Vec<u8> = all_scales.chunks(scales.len()).flat_map(|scales| [scales, &codes].concat()).collect();
+        assert_eq!(made, right, "{element:?}");
+        let mut few = derived;
+        few.pieces[0].scales = Some(Scales { extent: extent(len as u64, whole.bytes - 1), ..own });
+        assert!(few.check(&[file.len() as u64]).unwrap_err().to_string().contains("its scales"));
+    }
+}
+
+#[test]
+fn what_is_outside_is_refused() {
+    let good = Derived {
+        format: Format::F16,
+        columns: 3,
+        beside: 1,
+        pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
+    };
+    good.check(&[48]).unwrap();
+    let with = |change: &dyn Fn(&mut Derived)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        bad.check(&[48]).map_err(|error| error.to_string())
+    };
+    let piece_of = |change: &dyn Fn(&mut Piece)| with(&|derived: &mut Derived| change(&mut derived.pieces[0]));
+    let says =
+        |found: Result<(), String>, says: &str| assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}");
+    says(piece_of(&|p| p.extent.file = 1), "of file 1; there are 1");
+    says(piece_of(&|p| p.extent.bytes = 49), "a stored tensor ends outside");
+    says(piece_of(&|p| p.extent.offset = u64::MAX), "a stored tensor ends outside");
+    says(piece_of(&|p| p.first = 1), "its view ends outside");
+    says(piece_of(&|p| p.rows[0].len = 9), "its view ends outside");
+    says(piece_of(&|p| p.rows[0].stride = u64::MAX), "its view ends outside");
+    says(piece_of(&|p| p.rows[0].len = 0), "an axis of no length");
+    says(piece_of(&|p| p.columns[0].len = 2), "other columns");
+    says(piece_of(&|p| p.rows = axes(&[(1, 1); 9])), "too many axes");
+    says(piece_of(&|p| p.element = Element::Mxfp4), "other columns");
+    says(with(&|d| d.format = Format::Q8_0), "no columns");
+    says(with(&|d| d.columns = 0), "no columns");
+    let scales =
+        |kind, bytes, block| Scales { extent: extent(0, bytes), kind, block_rows: block, block_columns: 1, columns: 3 };
+    let number = ScaleKind::Number(Element::F32);
+    says(piece_of(&|p| p.scales = Some(scales(number, 48, 0))), "scales for no rows");
+    says(piece_of(&|p| p.scales = Some(scales(number, 48, 1))), "its scales end");
+    says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks, and no blocks");
+    says(
+        piece_of(&|p| p.scales = Some(scales(ScaleKind::Number(Element::Mxfp4), 48, 1))),
+        "no numbers of two or four bytes",
+    );
+    piece_of(&|p| p.scales = Some(scales(number, 48, 2))).unwrap();
+}
