@@ -116,11 +116,6 @@ pub struct Zeros {
 }
 
 impl View {
-    /// The number of an element.
-    fn at(&self, row: u64, column: u64) -> u64 {
-        self.first + at(&self.rows, row) + at(&self.columns, column)
-    }
-
     /// The bytes of an element.
     fn read(&self, element: u64, out: &mut [u8; 4], fetch: &Fetch<'_>) -> Option<()> {
         let (from, bytes) = self.element.span(element, 1)?;
@@ -165,31 +160,21 @@ impl Groups {
         self.scales.shared().min(of_zeros)
     }
 
-    /// The scale of an element, and its zero.
-    fn numbers(&self, row: u64, column: u64, known: &mut Known, fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
-        let elements = (self.scales.at(row, column), self.zeros.as_ref().map(|zeros| zeros.view.at(row, column)));
-        if let Some((before, numbers)) = known
-            && *before == elements
-        {
-            return Some(*numbers);
-        }
-        let (mut stored, mut scale) = ([0; 4], [0f32]);
-        self.scales.read(elements.0, &mut stored, fetch)?;
-        self.scales.element.floats(&stored, &mut scale);
-        let zero = match (&self.zeros, elements.1) {
-            (Some(Zeros { view, more }), Some(element)) => {
-                view.read(element, &mut stored, fetch)?;
-                Some(nibble(stored[0], element).wrapping_add(*more) & 15)
-            }
-            _ => None,
-        };
-        *known = Some((elements, (scale[0], zero)));
-        Some((scale[0], zero))
+    /// The scale and the zero whose elements are these.
+    fn numbers(&self, [scale, zero]: [u64; 2], fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
+        let (mut stored, mut number) = ([0; 4], [0f32]);
+        self.scales.read(scale, &mut stored, fetch)?;
+        self.scales.element.floats(&stored, &mut number);
+        let Some(Zeros { view, more }) = &self.zeros else { return Some((number[0], None)) };
+        view.read(zero, &mut stored, fetch)?;
+        Some((number[0], Some(nibble(stored[0], zero).wrapping_add(*more) & 15)))
+    }
+
+    /// What a view of scales says, and one of zeros.
+    fn elements(&self, of: impl Fn(&View) -> u64) -> [u64; 2] {
+        [of(&self.scales), self.zeros.as_ref().map_or(0, |zeros| of(&zeros.view))]
     }
 }
-
-/// Elements of a scale and a zero that were read last, and what they are.
-type Known = Option<((u64, Option<u64>), (f32, Option<u8>))>;
 
 /// The integer of four bits that an element of a byte is.
 fn nibble(byte: u8, element: u64) -> u8 {
@@ -218,16 +203,25 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     view.or((!whole).then_some("groups that are no whole blocks"))
 }
 
-/// How many rows from one on are read together: where neighbours of a column lie nearer to each other than those of a row, several.
+/// How many rows from one on are read together: several, unless each lies together.
 pub(super) fn together(piece: &Piece, row: u64) -> u64 {
     let left = piece.row_count().saturating_sub(row);
     if by_rows(piece) { 1 } else { left.min(ROWS) }
 }
 
-/// Whether rows lie together.
+/// Whether columns of a row lie nearer to each other than rows of a column.
 fn by_rows(piece: &Piece) -> bool {
-    let least = |axes: &[Axis]| axes.iter().filter(|axis| axis.len > 1).map(|axis| axis.stride).min();
-    least(&piece.columns).unwrap_or(0) <= least(&piece.rows).unwrap_or(u64::MAX)
+    // Integers from the first to the last of so many.
+    let spread = |axes: &[Axis], count: u64| {
+        let mut left = count;
+        axes.iter().rev().fold(1u64, |spread, axis| {
+            let own = axis.len.min(left);
+            left = left.div_ceil(axis.len.max(1));
+            spread.saturating_add(own.saturating_sub(1).saturating_mul(axis.stride))
+        })
+    };
+    let [of_row, of_column] = [spread(&piece.columns, COLUMNS), spread(&piece.rows, ROWS)];
+    of_row.saturating_mul(ROWS) <= of_column.saturating_mul(COLUMNS)
 }
 
 /// Reads a part: of each row what fits in its slot.
@@ -243,6 +237,8 @@ pub(super) fn read(
     let Slots { out, stride, at: slot } = slots;
     let Some(groups) = &piece.groups else { return false };
     let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
+    let of_rows: Vec<[u64; 2]> =
+        (row..row + rows).map(|row| groups.elements(|view| view.first + at(&view.rows, row))).collect();
     let mut codes = vec![0u8; (rows * COLUMNS.min(columns)) as usize];
     let mut from = column;
     while from < column + columns {
@@ -251,13 +247,23 @@ pub(super) fn read(
         if !read_codes(piece, integers, (row, rows), (from, count), codes, fetch) {
             return false;
         }
+        let firsts = (from..from + count).step_by(block_len);
+        let of_blocks: Vec<[u64; 2]> = firsts.map(|column| groups.elements(|view| at(&view.columns, column))).collect();
         let begin = slot.start + (from - column) as usize / block_len * block_bytes;
-        let of_rows = out.chunks_exact_mut(stride).zip(codes.chunks_exact(count as usize));
-        for (row, (out, codes)) in (row..).zip(of_rows) {
+        let lines = out.chunks_exact_mut(stride).zip(codes.chunks_exact(count as usize));
+        for ((out, codes), of_row) in lines.zip(&of_rows) {
             let blocks = out[begin..].chunks_exact_mut(block_bytes).zip(codes.chunks_exact(block_len));
             let mut known = None;
-            for (first, (block, codes)) in (from..).step_by(block_len).zip(blocks) {
-                let Some((scale, zero)) = groups.numbers(row, first, &mut known, fetch) else { return false };
+            for ((block, codes), of_block) in blocks.zip(&of_blocks) {
+                let elements = [0, 1].map(|i| of_row[i] + of_block[i]);
+                let (scale, zero) = match known {
+                    Some((before, numbers)) if before == elements => numbers,
+                    _ => match groups.numbers(elements, fetch) {
+                        Some(numbers) => numbers,
+                        None => return false,
+                    },
+                };
+                known = Some((elements, (scale, zero)));
                 if block_len > 1 {
                     format.put_group(codes, scale, zero, block);
                 } else if !store(format, scale * integers.number(codes[0], zero), block) {
@@ -287,41 +293,35 @@ fn read_codes(
     let lines =
         if by_rows(piece) { [(of_rows, columns), (of_columns, 1)] } else { [(of_columns, 1), (of_rows, columns)] };
     let [(outer, outer_step), (inner, inner_step)] = lines;
-    let (Some(least), Some(most)) = (inner.iter().min(), inner.iter().max()) else { return true };
+    let (Some(&least), Some(&most)) = (inner.iter().min(), inner.iter().max()) else { return true };
     let element = Element::Integer(integers);
-    let apart = most - least > SPAN;
     let (mut there, mut stored) = (None, Vec::new());
     for (line, outer) in outer.iter().enumerate() {
-        let base = piece.first + outer;
-        if apart {
-            let slots = codes[line * outer_step as usize..].iter_mut().step_by(inner_step as usize);
-            let each = |(code, inner): (&mut u8, &u64)| {
-                let mut byte = [0];
-                let Some((from, bytes)) = element.span(base + inner, 1) else { return false };
-                let Some(place) = piece.extent.part(from, bytes) else { return false };
-                let is_there = fetch(piece.extent.file, place, &mut byte);
-                *code = integers.code(byte[0], base + inner);
-                is_there
-            };
-            if !slots.zip(&inner).all(each) {
-                return false;
+        let base = piece.first + outer + least;
+        // The bytes of so many; the first of them in its byte.
+        let mut read = |first: u64, count: u64, stored: &mut Vec<u8>| -> Option<u64> {
+            let (from, bytes) = element.span(first, count)?;
+            if there != Some((from, bytes)) {
+                stored.resize(bytes as usize, 0);
+                let place = piece.extent.part(from, bytes)?;
+                fetch(piece.extent.file, place, stored).then_some(())?;
+                there = Some((from, bytes));
+            }
+            Some(first % integers.per_byte())
+        };
+        let slots = codes[line * outer_step as usize..].iter_mut().step_by(inner_step as usize);
+        let slots = slots.zip(inner.iter().map(|inner| inner - least));
+        if most - least > SPAN {
+            for (code, inner) in slots {
+                let Some(first) = read(base + inner, 1, &mut stored) else { return false };
+                *code = integers.code(stored[0], first);
             }
             continue;
         }
-        let Some((from, bytes)) = element.span(base + least, most - least + 1) else { return false };
-        if there != Some((from, bytes)) {
-            stored.resize(bytes as usize, 0);
-            let Some(place) = piece.extent.part(from, bytes) else { return false };
-            if !fetch(piece.extent.file, place, &mut stored) {
-                return false;
-            }
-            there = Some((from, bytes));
-        }
-        let slots = codes[line * outer_step as usize..].iter_mut().step_by(inner_step as usize);
-        let each = integers.per_byte();
-        for (code, inner) in slots.zip(&inner) {
-            let element = base + inner;
-            *code = integers.code(stored[(element / each - from) as usize], element);
+        let Some(first) = read(base, most - least + 1, &mut stored) else { return false };
+        match integers.per_byte() {
+            2 => slots.for_each(|(code, inner)| *code = nibble(stored[(first + inner) as usize / 2], first + inner)),
+            _ => slots.for_each(|(code, inner)| *code = integers.code(stored[inner as usize], 0)),
         }
     }
     true
@@ -686,12 +686,12 @@ mod tests {
         assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].stride = u64::MAX)).contains("outside of the bytes"));
         assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.file = 1)).contains("of file 1"));
         assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.offset = u64::MAX)).contains("ends outside"));
-        assert!(
-            said(plain, &|d| groups(d, &|g| g.zeros =
-                with_zeros.derived.pieces[0].groups.as_ref().unwrap().zeros.clone()))
-            .contains("zeros")
-        );
-        assert!(said(with_zeros, &|d| groups(d, &|g| g.zeros = None)).contains("zeros"));
-        assert!(said(plain, &|d| d.pieces[0].element = Element::Bf16).contains("groups, and no integers"));
+        let without = |d: &mut Derived| {
+            (d.pieces[0].element, d.format) = (Element::Integer(Integers::Four), Format::Q4_0);
+        };
+        assert!(said(with_zeros, &without).contains("zeros that are"));
+        assert!(said(with_zeros, &|d| groups(d, &|g| g.zeros = None)).contains("zeros that are"));
+        let bytes = of("GPTQ of eight bits");
+        assert!(said(bytes, &|d| d.pieces[0].element = Element::F8E4m3).contains("groups, and no integers"));
     }
 }
