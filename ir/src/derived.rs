@@ -248,6 +248,22 @@ pub enum DerivedError {
 pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 
 impl Derived {
+    /// A vector of numbers that nothing stores: each is made of the first four bytes of the first file, whatever those are.
+    pub fn of_numbers(numbers: &[f32]) -> Derived {
+        let one = || vec![Axis { len: 1, stride: 0 }];
+        let piece = |&number: &f32| Piece {
+            extent: Extent { file: 0, offset: 0, bytes: 4 },
+            element: Element::F32,
+            first: 0,
+            rows: one(),
+            columns: one(),
+            scales: None,
+            change: Change::Number(number),
+        };
+        let pieces: Vec<Piece> = numbers.iter().map(piece).collect();
+        Derived { format: Format::F32, columns: pieces.len() as u64, beside: pieces.len() as u32, pieces }
+    }
+
     /// Bytes of all its rows; `None` where they are too many.
     pub fn bytes(&self) -> Option<u64> {
         let mut leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
@@ -649,6 +665,19 @@ mod tests {
             assert!(derived.read(at, part, &fetch));
         }
         all
+    }
+
+    #[test]
+    fn numbers_are_of_no_file() {
+        let numbers = [0.5, -3.25, f32::MIN_POSITIVE];
+        let vector = Derived::of_numbers(&numbers);
+        assert_eq!((vector.check(&[4]), vector.bytes()), (Ok(()), Some(12)));
+        assert!(vector.check(&[3]).is_err() && vector.check(&[]).is_err());
+        let expected: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        for file in [[0; 4], [0xff; 4]] {
+            assert_eq!(read(&vector, &file, 12), expected);
+            assert_eq!(read(&vector, &file, 4), expected);
+        }
     }
 
     /// The transposes of parts of two heads' matrices, whose rows are blocks: numbers of a row of the derived tensor are of as many blocks.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
+use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs, ScoreAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, RopeFactors, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{
@@ -723,8 +723,8 @@ impl<'a> Builder<'a> {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
-        let scores = [scale, self.hyper.scales.attention_softcap];
-        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, scores);
+        let scores = ScoreAttrs { scale, cap: self.hyper.scales.attention_softcap, max_bias: 0.0 };
+        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, &scores);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)
