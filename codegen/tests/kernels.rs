@@ -475,6 +475,7 @@ fn attention() {
                         scale,
                         cap: None,
                         sinks: false,
+                        slopes: false,
                         heads: 1 + blocks % 2,
                         rows,
                         cache: HALVES,
@@ -482,16 +483,76 @@ fn attention() {
                     blocks,
                 );
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks: false, cache: HALVES }, blocks);
-            let cap = Some(Bits::of(0.5));
             group.rows(
-                Attention { group: heads, d, dv, scale, cap, sinks: false, heads: 2, rows: several, cache: HALVES },
+                AttentionPart { group: heads, d, dv, scale, cap: None, sinks: false, slopes: false, cache: HALVES },
                 blocks,
             );
-            group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks: false, cache: HALVES }, blocks);
+            let cap = Some(Bits::of(0.5));
+            group.rows(
+                Attention {
+                    group: heads,
+                    d,
+                    dv,
+                    scale,
+                    cap,
+                    sinks: false,
+                    slopes: false,
+                    heads: 2,
+                    rows: several,
+                    cache: HALVES,
+                },
+                blocks,
+            );
+            group.rows(
+                AttentionPart { group: heads, d, dv, scale, cap, sinks: false, slopes: false, cache: HALVES },
+                blocks,
+            );
         }
         for parts in [1, 2, 16] {
             group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
+        }
+    }
+    group.done();
+}
+
+/// Scores that fall with distance: as they are, bent, with sinks, over windows and chunks, of halves and of blocks.
+#[test]
+fn attention_slopes() {
+    let mut group = Group::new("attention_slopes");
+    let blocks_of = |keys, values| Cache { keys, values };
+    for (heads, d, dv, cache) in [
+        (1, 64, 64, HALVES),
+        (3, 16, 24, HALVES),
+        (8, 64, 64, HALVES),
+        (5, 10, 33, HALVES),
+        (1, 128, 128, blocks_of(Format::Q8_0, Format::Q8_0)),
+        (3, 64, 96, blocks_of(Format::Q4_0, Format::F16)),
+    ] {
+        let (scale, several, slopes) = (Bits::of(0.125), (16 / heads).max(2), true);
+        for blocks in [1, 2, 3] {
+            let (cap, sinks) = ((blocks == 2).then(|| Bits::of(0.5)), blocks == 3);
+            for rows in [1, several] {
+                group.rows(Attention { group: heads, d, dv, scale, cap, sinks, slopes, heads: 2, rows, cache }, blocks);
+            }
+            group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes, cache }, blocks);
+            let (window, chunked) = if blocks == 2 { (32, true) } else { (20 * blocks, false) };
+            group.rows(
+                AttentionWindow {
+                    group: heads,
+                    d,
+                    dv,
+                    scale,
+                    cap,
+                    sinks,
+                    slopes,
+                    heads: 2,
+                    rows: several,
+                    window,
+                    chunked,
+                    cache,
+                },
+                blocks,
+            );
         }
     }
     group.done();
@@ -505,11 +566,25 @@ fn attention_sinks() {
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
                 group.rows(
-                    Attention { group: heads, d, dv, scale, cap: None, sinks, heads: 2, rows, cache: HALVES },
+                    Attention {
+                        group: heads,
+                        d,
+                        dv,
+                        scale,
+                        cap: None,
+                        sinks,
+                        slopes: false,
+                        heads: 2,
+                        rows,
+                        cache: HALVES,
+                    },
                     blocks,
                 );
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale, cap: None, sinks, cache: HALVES }, blocks);
+            group.rows(
+                AttentionPart { group: heads, d, dv, scale, cap: None, sinks, slopes: false, cache: HALVES },
+                blocks,
+            );
             let (rows, window) = (several, 20 * blocks);
             group.rows(
                 AttentionWindow {
@@ -519,6 +594,7 @@ fn attention_sinks() {
                     scale,
                     cap: None,
                     sinks,
+                    slopes: false,
                     heads: 2,
                     rows,
                     window,
@@ -703,6 +779,7 @@ fn attention_window() {
                     scale,
                     cap: None,
                     sinks: false,
+                    slopes: false,
                     heads: 2,
                     rows,
                     window,
@@ -723,6 +800,7 @@ fn attention_window() {
                     scale,
                     cap,
                     sinks: false,
+                    slopes: false,
                     heads: 2,
                     rows,
                     window,
@@ -797,12 +875,28 @@ fn cached_blocks() {
             let (scale, cap, rows) = (Bits::of(0.125), sinks.then(|| Bits::of(0.5)), (16 / heads).max(2));
             for blocks in [1, 2, 3] {
                 for rows in [1, rows] {
-                    group.rows(Attention { group: heads, d, dv, scale, cap, sinks, heads: 2, rows, cache }, blocks);
+                    group.rows(
+                        Attention { group: heads, d, dv, scale, cap, sinks, slopes: false, heads: 2, rows, cache },
+                        blocks,
+                    );
                 }
-                group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks, cache }, blocks);
+                group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes: false, cache }, blocks);
                 let (window, chunked) = if blocks == 2 { (32, true) } else { (20 * blocks, false) };
                 group.rows(
-                    AttentionWindow { group: heads, d, dv, scale, cap, sinks, heads: 2, rows, window, chunked, cache },
+                    AttentionWindow {
+                        group: heads,
+                        d,
+                        dv,
+                        scale,
+                        cap,
+                        sinks,
+                        slopes: false,
+                        heads: 2,
+                        rows,
+                        window,
+                        chunked,
+                        cache,
+                    },
                     blocks,
                 );
             }

@@ -271,23 +271,29 @@ impl Sequence {
             (|p: usize, e: usize| (p / 16 * d as usize + e) * 16 + p % 16, |p: usize, e: usize| p * dv as usize + e);
         let extent = |n: u32| ((rows - 1) * (heads * group * n) as usize + (group * n) as usize) * 4;
         let scratch = self.kernel.buffers.last().unwrap().size.constant as usize;
-        let before = vec![
+        let mut before = vec![
             self.q[first * (heads * group * d) as usize * 4..][..extent(d)].to_vec(),
             (first..first + rows).flat_map(|position| (position as i32).to_le_bytes()).collect(),
             cache(&self.keys, self.spec.cache.keys, d as usize, &keys_at),
             cache(&self.values, self.spec.cache.values, dv as usize, &values_at),
+        ];
+        // Those of the first heads, smaller and smaller.
+        let slopes = (0..group).flat_map(|h| (-1.5 - 0.5 * h as f32).exp2().to_le_bytes()).collect();
+        before.extend(self.spec.slopes.then_some(slopes));
+        before.extend([
             vec![0xa5; extent(dv)],
             // No number, as bf16 and as f32.
             vec![0xff; scratch],
-        ];
+        ]);
+        let result = before.len() - 2;
         let (mut after, mut emulated) = (before.clone(), before.clone());
         let what = || format!("{} of {rows} rows at {first}", self.kernel.name);
         interpret::run(&self.kernel, &dims, &mut after).unwrap_or_else(|e| panic!("{}: {e}", what()));
         emulate(&self.kernel, &dims, &mut emulated);
-        assert_eq!(emulated[4], after[4], "{}: emulated and interpreted", what());
+        assert_eq!(emulated[result], after[result], "{}: emulated and interpreted", what());
         let run = reference::Run { kernel: &self.kernel, dims: &dims, before: &before, after: &after };
         KernelSpec::from(self.spec).reference(&run).unwrap_or_else(|e| panic!("{}: {e}", what()));
-        after.swap_remove(4)
+        after.swap_remove(result)
     }
 }
 
@@ -299,6 +305,7 @@ fn attention([group, d, dv]: [u32; 3], heads: u32, rows: u32, exact: bool) -> At
         dv,
         scale: Bits::of(1.0 / f64::from(d).sqrt()),
         cap: None,
+        slopes: false,
         heads,
         rows,
         exact,
@@ -377,6 +384,33 @@ fn attention_over_chunks_and_within_caps_by_tiles_is_right() {
                 if u64::from(sizes[0] * sizes[1]) * rows < 20_000 {
                     sequence.attend(first as usize, rows as usize);
                     all.attend(first as usize, rows as usize);
+                }
+            }
+        }
+    }
+}
+
+/// Scores that fall with distance: alone, bent, within windows and chunks, over blocks; and a row's result depends on no other's.
+#[test]
+fn attention_with_slopes_by_tiles_is_right() {
+    let blocks = Cache { keys: Format::Q8_0, values: Format::Q4_0 };
+    for (sizes, window, chunked, cap, cache) in [
+        ([1, 64, 64], None, false, None, Cache::default()),
+        ([3, 16, 24], None, false, Some(Bits::of(0.75)), Cache::default()),
+        ([2, 32, 16], Some(290), false, None, Cache::default()),
+        ([8, 64, 64], Some(128), true, None, Cache::default()),
+        ([2, 32, 96], None, false, None, blocks),
+    ] {
+        for exact in [false, true] {
+            let of = attention(sizes, 2, 70, exact);
+            let sequence = Sequence::new(AttentionTiles { slopes: true, window, chunked, cap, cache, ..of }, 720);
+            let row = (2 * sizes[0] * sizes[2] * 4) as usize;
+            let whole = sequence.attend(490, 40);
+            for (first, rows) in [(0, 17), (127, 33), (490, 1), (500, 25), (513, 3), (650, 32)] {
+                let part = sequence.attend(first, rows);
+                // Memory of chunks is given as that of windows, and so to each item from another block on.
+                if let Some(before) = first.checked_sub(490).filter(|before| !chunked && before + rows <= 40) {
+                    assert_eq!(part, &whole[before * row..][..part.len()], "{rows} rows at {first}");
                 }
             }
         }

@@ -434,6 +434,46 @@ fn rope_can_be_switched_off() {
     assert_eq!((ropes(true), ropes(false)), (4, 0));
 }
 
+/// By how much scores of attention fall, by a key or by what is known of the architecture; then nothing is rotated.
+#[test]
+fn what_scores_fall_by_is_a_key_or_known() {
+    let of = |model: Small| {
+        let model = model.build().unwrap();
+        let ops = &model.module.functions[0].ops;
+        let falls = ops.iter().find(|op| op.kind == OpKind::Attention).map(|op| op.attr("max_bias").float());
+        (falls, ops.iter().filter(|op| op.kind == OpKind::Rope).count())
+    };
+    let known = |name, bias: Option<f32>| {
+        let bias = bias.map(|bias| ("attention.max_alibi_bias", bias.into()));
+        let eps = ("attention.layer_norm_epsilon", 1e-5f32.into());
+        as_architecture(name, &[eps].into_iter().chain(bias).collect::<Vec<_>>())
+    };
+    assert_eq!(of(small()), (Some(0.0), 4));
+    assert_eq!(of(known("refact", None)), (Some(8.0), 0));
+    assert_eq!(of(known("refact", Some(6.0))), (Some(6.0), 0));
+    assert_eq!(
+        of(known("mpt", Some(6.0)).without("blk.0.ffn_gate.weight").without("blk.1.ffn_gate.weight")).0,
+        Some(6.0)
+    );
+    assert_eq!(of(known("jais", None)), (Some(0.0), 0));
+    // Of Baichuan the one of 40 layers alone.
+    assert_eq!(of(known("baichuan", None)), (Some(0.0), 4));
+    assert_eq!(of(known("baichuan", Some(8.0))), (Some(8.0), 0));
+    let parts: Vec<_> = small().tensors.into_iter().filter(|(name, ..)| name.starts_with("blk.0.")).collect();
+    let layers = (2..40).flat_map(|layer| parts.iter().map(move |part| (layer, part)));
+    let deep = layers.fold(known("baichuan", None), |model, (layer, (name, ty, dims))| {
+        model.tensor(&name.replace("blk.0.", &format!("blk.{layer}.")), *ty, dims)
+    });
+    assert_eq!(of(deep.key("baichuan.block_count", 40u32)), (Some(8.0), 0));
+    for (model, expected) in [
+        (known("llama", Some(8.0)), "key \"llama.attention.max_alibi_bias\" is 8; must be absent or 0"),
+        (known("mpt", Some(-8.0)), "key \"mpt.attention.max_alibi_bias\" is -8; must be 0 or a positive number"),
+    ] {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
 /// Sizes of recurrent states, and which layers have them.
 #[test]
 fn keys_of_recurrent_layers_are_checked() {

@@ -777,6 +777,17 @@ fn what_is_not_computed_is_refused() {
         (json!({"model_type": "falcon_h1", "tie_word_embeddings": true}), "key \"tie_word_embeddings\" is true"),
         (json!({"model_type": "falcon_h1", "mamba_d_ssm": 100}), "a multiple of mamba_n_heads, 128"),
         (json!({"model_type": "falcon_h1", "mlp_multipliers": [1.0]}), "is an array of 1; expected 2 numbers"),
+        (
+            json!({"model_type": "mpt", "d_model": 32, "attn_config": {"prefix_lm": true}}),
+            "key \"prefix_lm\" is true; expected false",
+        ),
+        (json!({"model_type": "mpt", "d_model": 32, "logit_scale": "inv_sqrt_d_model"}), "key \"logit_scale\" is"),
+        (
+            json!({"model_type": "bloom", "apply_residual_connection_post_layernorm": true}),
+            "key \"apply_residual_connection_post_layernorm\" is true; expected false",
+        ),
+        (json!({"model_type": "baichuan", "vocab_size": 125_696}), "the head of Baichuan 2 is not supported"),
+        (json!({"model_type": "jais", "n_embd": 32, "n_inner": 64}), "key \"activation_function\" is \"gelu_new\""),
         (json!({"model_type": "mimo_v2_flash"}), "key \"hybrid_layer_pattern\" is missing"),
         (json!({"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0], "swa_head_dim": 2}), "192, as head_dim"),
         (json!({"model_type": "kimi_linear", "linear_num_heads": 3}), "key \"num_heads\" is 3"),

@@ -270,6 +270,23 @@ pub(super) struct Slots<'o> {
 pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 
 impl Derived {
+    /// A vector of numbers that nothing stores: each is made of the first four bytes of the first file, whatever those are.
+    pub fn of_numbers(numbers: &[f32]) -> Derived {
+        let one = || vec![Axis { len: 1, stride: 0 }];
+        let piece = |&number: &f32| Piece {
+            extent: Extent { file: 0, offset: 0, bytes: 4 },
+            element: Element::F32,
+            first: 0,
+            rows: one(),
+            columns: one(),
+            scales: None,
+            groups: None,
+            change: Change::Number(number),
+        };
+        let pieces: Vec<Piece> = numbers.iter().map(piece).collect();
+        Derived { format: Format::F32, columns: pieces.len() as u64, beside: pieces.len() as u32, pieces }
+    }
+
     /// Bytes of all its rows; `None` where they are too many.
     pub fn bytes(&self) -> Option<u64> {
         let mut leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));

@@ -320,6 +320,22 @@ fn attention_in_chunks_and_within_a_cap() {
     }
 }
 
+/// Of two heads, whose slopes are 1/16 and 1/256.
+#[test]
+fn scores_of_attention_fall_with_distance() {
+    let module = parse(&ATTEND.replace("cap = 0.0", "cap = 0.0, max_bias = 8.0")).unwrap();
+    let weights: Vec<Vec<u8>> = vec![];
+    let mut interpreter = Interpreter::new(&module, &weights).unwrap();
+    let y = interpreter.run("f", attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1])).unwrap();
+    let mixed = |score: f64, a: f64, b: f64| {
+        let w = 1.0 / (1.0 + (-score).exp());
+        (a * (1.0 - w) + b * w) as f32
+    };
+    let (near_by, far) = (1.0 / 16.0, 4.0 + 1.0 / 256.0);
+    let second = [mixed(near_by, 1.0, 5.0), mixed(near_by, 2.0, 6.0), mixed(far, 1.0, 5.0), mixed(far, 2.0, 6.0)];
+    near(&y[0], &[&[1.0, 2.0, 1.0, 2.0][..], &second].concat());
+}
+
 const ATTEND: &str = "state @kv : paged f16[1, S, 1], f16[1, S, 2]
     func @f(%kv: token<@kv>, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
     -> (f32[T, 2, 2], token<@kv>) {

@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{Heads, MOST_ROWS, Scores, attended, kernel};
+use crate::online_softmax::{Heads, MOST_ROWS, OfHead, Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -29,6 +29,9 @@ spec! {
         pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
+        /// Whether each head's scores fall with distance, by a slope of its own.
+        #[serde(default)]
+        pub slopes: bool,
         /// Key heads of a row: how far rows are apart.
         pub heads: u32,
         /// Rows of an item.
@@ -44,6 +47,7 @@ spec! {
 const ROWS: &[Row] = &[
     row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
     row("attention_sinks", 16, "attention group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2"),
+    row("attention_slopes", 16, "attention group=1 d=128 dv=128 scale=0.088388346 slopes heads=32 rows=16"),
     row("attention_cap", 16, "attention group=2 d=256 dv=256 scale=0.0625 cap=50.0 heads=4 rows=8"),
     row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
     row("attention_q8_0", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2 cache=q8_0/q8_0"),
@@ -56,7 +60,7 @@ impl Attention {
     }
 
     fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
+        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks, slopes: self.slopes }
     }
 }
 
@@ -73,6 +77,7 @@ impl Definition for Attention {
             .read("keys", self.cache.keys(self.d).holds())
             .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
+            .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("y", Holds::Floats)
             .scratch("scratch")
             .dim("full", DimRule::FullBlocks)
@@ -92,16 +97,18 @@ impl Definition for Attention {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (Attention { group, d, dv, sinks, heads, cache, .. }, scores) = (*self, self.scores());
+        let (Attention { group, d, dv, sinks, slopes, heads, cache, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
         let sinks = if sinks { Some(input.floats("sinks")?) } else { None };
+        let slopes = if slopes { Some(input.floats("slopes")?) } else { None };
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let sink = sinks.as_ref().map(|sinks| sinks[h]);
-                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (0, 0, own as usize), sink)?;
+                let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
+                let of_head = OfHead { sink, slope };
+                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (0, 0, own as usize), of_head)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

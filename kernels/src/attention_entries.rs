@@ -8,7 +8,7 @@ use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{Heads, Scores, attended, attended_in, kernel_with_entries};
+use crate::online_softmax::{Heads, OfHead, Scores, attended, attended_in, kernel_with_entries};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -87,12 +87,13 @@ impl Definition for AttentionEntries {
             check(&name, what, n.into(), n > 0 && i32::try_from(n).is_ok(), "at least 1")?;
         }
         let of = Heads { group, d, dv, cache: Cache::default() };
-        kernel_with_entries(name, vectors.lanes, of, &Scores { scale, cap: None, sinks }, window)
+        let scores = Scores { scale, cap: None, sinks, slopes: false };
+        kernel_with_entries(name, vectors.lanes, of, &scores, window)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let AttentionEntries { group, d, dv, scale, sinks, window, .. } = *self;
-        let scores = Scores { scale, cap: None, sinks };
+        let scores = Scores { scale, cap: None, sinks, slopes: false };
         let (input, output) = (run.input(), run.output());
         let (d, dv) = (d as usize, dv as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -105,10 +106,11 @@ impl Definition for AttentionEntries {
             let from = (own + 1).saturating_sub(window as usize).max(first);
             let sink = if sinks { Some(input.floats("sinks")?[h]) } else { None };
             let (mut max, mut sum, mut acc) =
-                attended(&input, q, (dv, Cache::default()), &scores, (first, from, own), sink)?;
+                attended(&input, q, (dv, Cache::default()), &scores, (first, from, own), OfHead { sink, slope: None })?;
             if !seen.is_empty() {
                 let names = ["entry_keys", "entry_values"];
-                let of_entries = attended_in(&input, names, q, (dv, Cache::default()), &scores, &seen, None)?;
+                let alone = OfHead::default();
+                let of_entries = attended_in(&input, names, q, (dv, Cache::default()), &scores, &seen, alone)?;
                 let top = max.max(of_entries.0);
                 let [past, new] = [max, of_entries.0].map(|max| (max - top).exp());
                 (max, sum) = (top, sum * past + of_entries.1 * new);

@@ -8,7 +8,7 @@ use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
-use crate::online_softmax::{Heads, Scores, attended, kernel};
+use crate::online_softmax::{Heads, OfHead, Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -30,6 +30,9 @@ spec! {
         pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
+        /// Whether each head's scores fall with distance, by a slope of its own.
+        #[serde(default)]
+        pub slopes: bool,
         /// Formats of keys and values.
         #[serde(default)]
         pub cache: Cache = Cache::default(),
@@ -41,6 +44,7 @@ spec! {
 const ROWS: &[Row] = &[
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
     row("attention_part_sinks", 16, "attention_part group=8 d=64 dv=64 scale=0.125 sinks"),
+    row("attention_part_slopes", 16, "attention_part group=1 d=128 dv=128 scale=0.088388346 slopes"),
     row("attention_part_cap", 16, "attention_part group=2 d=256 dv=256 scale=0.0625 cap=50.0"),
     row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
     row("attention_part_q8_0", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346 cache=q8_0/q8_0"),
@@ -54,7 +58,7 @@ impl AttentionPart {
     }
 
     fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
+        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks, slopes: self.slopes }
     }
 }
 
@@ -71,6 +75,7 @@ impl Definition for AttentionPart {
             .read("keys", self.cache.keys(self.d).holds())
             .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
+            .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("part", Holds::Floats)
             .scratch("scratch")
             .dim("full", DimRule::FullBlocks)
@@ -83,7 +88,7 @@ impl Definition for AttentionPart {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionPart { group, d, dv, sinks, cache, .. }, scores) = (*self, self.scores());
+        let (AttentionPart { group, d, dv, sinks, slopes, cache, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv) = (group as usize, d as usize, dv as usize);
         let own = input.id("position")?;
@@ -91,7 +96,10 @@ impl Definition for AttentionPart {
         for h in 0..group {
             let first = 32 * run.dim("first") as usize;
             let sink = if sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
-            let (max, sum, acc) = attended(&input, &q[h * d..][..d], (dv, cache), &scores, (first, first, own), sink)?;
+            let slope = if slopes { Some(input.floats("slopes")?[h]) } else { None };
+            let of_head = OfHead { sink, slope };
+            let (max, sum, acc) =
+                attended(&input, &q[h * d..][..d], (dv, cache), &scores, (first, first, own), of_head)?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
             close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;

@@ -19,7 +19,7 @@
 //! A tile's rows are queries: the heads of a row that share a key head, then those of the next row. 32 queries fill the two tiles
 //! of a product, so rows come in units of 32 / gcd(32, heads); what is missing of the last unit is computed as queries of zeros.
 //! Scores are powers of two: the factor on scores and log2 e are on the queries, and log2 e on a cap. Where scores are bent (Gemma 2) they are so once
-//! products are done, before maxima.
+//! products are done, before maxima. There slopes, too, times log2 e, put on them what they lose with distance ([`crate::online_softmax`] says how).
 //!
 //! **What is rounded.** Errors of scores are exponentiated, and what counts is their size beside differences of scores, not beside scores: where a
 //! channel's keys are all large (models with a bias on keys), one bf16 of each would be too little. So keys and queries are two bf16 each, and
@@ -95,6 +95,9 @@ spec! {
         pub scale: Bits,
         /// What scores are bent to stay within, as by `softcap`.
         pub cap: Option<Bits>,
+        /// Whether each head's scores fall with distance, by a slope of its own.
+        #[serde(default)]
+        pub slopes: bool,
         /// Key heads of a row: how far rows are apart.
         pub heads: u32,
         /// Most rows of an item: whole units.
@@ -118,6 +121,7 @@ const ROWS: &[Row] = &[
     row("attention_tiles_128", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32"),
     row("attention_tiles_exact", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 exact"),
     row("attention_tiles_cap", 64, "attention_tiles group=2 d=256 dv=256 scale=0.0625 cap=50.0 heads=4 rows=64"),
+    row("attention_tiles_slopes", 64, "attention_tiles group=1 d=128 dv=128 scale=0.088388346 slopes heads=32 rows=64"),
     row("attention_tiles_window", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 window=128"),
     row("attention_tiles_window_1024", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 window=1024"),
     row("attention_tiles_chunk", 64, "attention_tiles group=5 d=128 dv=128 scale=0.088388346 heads=8 rows=64 window=256 chunked"),
@@ -141,7 +145,7 @@ impl AttentionTiles {
     }
 
     fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: false }
+        Scores { scale: self.scale, cap: self.cap, sinks: false, slopes: self.slopes }
     }
 
     /// Rows whose queries fill pairs of tiles.
@@ -189,6 +193,7 @@ impl Definition for AttentionTiles {
             .read("position", Holds::Positions)
             .read("keys", self.cache.keys(self.d).holds())
             .read("values", self.cache.values(self.dv).holds())
+            .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("y", Holds::Floats)
             .scratch("scratch");
         let signature = match self.window {
@@ -233,7 +238,7 @@ impl Definition for AttentionTiles {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionTiles { group, d, dv, heads, exact, window, cache, .. }, of) = (*self, self.scores());
+        let (AttentionTiles { group, d, dv, slopes, heads, exact, window, cache, .. }, of) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
         let cut = |field: &Field| if field.codes().is_some() { CUT } else { 0.0 };
@@ -241,6 +246,7 @@ impl Definition for AttentionTiles {
         let rounding = if exact { TWO_BF16 + cut(&of_values) } else { 2.0 * BF16 };
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
+        let slopes = if slopes { Some(input.floats("slopes")?) } else { None };
         let (key, value) = (of_keys.reader(&input, "keys")?, of_values.reader(&input, "values")?);
         let factor = f64::from(of.scale.value());
         // Memory begins with the first block.
@@ -250,13 +256,15 @@ impl Definition for AttentionTiles {
             let from = self.seen().map_or(0, |window| window.first(end as u64 - 1) as usize);
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
+                let slope = slopes.as_ref().map_or(0.0, |slopes| slopes[h]);
                 // Scores, and the largest magnitude of what they are sums of.
                 let scores: Vec<(f64, f64)> = (from..end)
                     .map(|p| {
                         let product = (0..d)
                             .map(|e| q[e] * key(p, e))
                             .fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
-                        (of.of(product.0), product.1 * factor.abs())
+                        let fall = -slope * (end - 1 - p) as f64;
+                        (of.of(product.0) + fall, product.1 * factor.abs())
                     })
                     .collect();
                 let max = scores.iter().map(|score| score.0).fold(f64::MIN, f64::max);
@@ -265,7 +273,9 @@ impl Definition for AttentionTiles {
                 let sum: f64 = weights.iter().sum();
                 // A cap is no steeper than 1, and has an error of its own.
                 let of_cap = of.cap.map_or(0.0, |cap| f64::from(cap.value()) * SOFTCAP_BOUND);
-                let of_scores = magnitude * (of_products + (d as f64 + 2.0) * UNIT) + of_cap;
+                // Of a slope, of what it makes of a distance, and of the sum with a score.
+                let of_slope = 3.0 * UNIT * slope * (end - from) as f64;
+                let of_scores = magnitude * (of_products + (d as f64 + 2.0) * UNIT) + of_cap + of_slope;
                 let relative = 2.0 * (of_scores.exp() - 1.0) + rounding + EXP_BOUND * scores.len() as f64;
                 for e in 0..dv {
                     let terms = (from..end).zip(&weights).map(|(p, w)| w * value(p, e) / sum);
@@ -334,6 +344,7 @@ mod tests {
                 dv: 8,
                 scale: Bits::of(1.0),
                 cap: None,
+                slopes: false,
                 heads: 1,
                 rows,
                 exact: false,

@@ -8,7 +8,7 @@ use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{Heads, MOST_ROWS, Scores, Window, attended, kernel};
+use crate::online_softmax::{Heads, MOST_ROWS, OfHead, Scores, Window, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -30,6 +30,9 @@ spec! {
         pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         pub sinks: bool,
+        /// Whether each head's scores fall with distance, by a slope of its own.
+        #[serde(default)]
+        pub slopes: bool,
         /// Key heads of a row.
         pub heads: u32,
         /// Rows together; fewer are done one by one.
@@ -50,6 +53,7 @@ const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
     row("attention_window_q8_0", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128 cache=q8_0/q8_0"),
     row("attention_window_sinks", 6, "attention_window group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2 window=128"),
+    row("attention_window_slopes", 6, "attention_window group=8 d=64 dv=64 scale=0.125 slopes heads=8 rows=2 window=128"),
     row("attention_chunk", 6, "attention_window group=5 d=128 dv=128 scale=0.088388346 heads=8 rows=3 window=8192 chunked"),
 ];
 
@@ -63,7 +67,7 @@ impl AttentionWindow {
     }
 
     fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks }
+        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks, slopes: self.slopes }
     }
 }
 
@@ -85,6 +89,7 @@ impl Definition for AttentionWindow {
             .read("keys", self.cache.keys(self.d).holds())
             .read("values", self.cache.values(self.dv).holds())
             .read_if(self.sinks, "sinks", Holds::Floats)
+            .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("y", Holds::Floats)
             .scratch("scratch")
             .dim("full", DimRule::FullBlocks)
@@ -103,19 +108,21 @@ impl Definition for AttentionWindow {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionWindow { group, d, dv, sinks, heads, cache, .. }, scores) = (*self, self.scores());
+        let (AttentionWindow { group, d, dv, sinks, slopes, heads, cache, .. }, scores) = (*self, self.scores());
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
         let first = 32 * run.dim("first") as usize;
         let sinks = if sinks { Some(input.floats("sinks")?) } else { None };
+        let slopes = if slopes { Some(input.floats("slopes")?) } else { None };
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let own = own as usize;
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let from = (self.seen().first(own as u64) as usize).max(first);
-                let sink = sinks.as_ref().map(|sinks| sinks[h]);
-                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (first, from, own), sink)?;
+                let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
+                let of_head = OfHead { sink, slope };
+                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (first, from, own), of_head)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

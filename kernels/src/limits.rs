@@ -81,6 +81,7 @@ fn check_format(holds: Holds) -> Result<(), SpecError> {
         Holds::Floats
         | Holds::Positive
         | Holds::Negative
+        | Holds::Slopes
         | Holds::Halves
         | Holds::Panels(_)
         | Holds::Positions

@@ -26,6 +26,10 @@
 //! While a block is worked on, the next one is prefetched, line by line: hardware prefetchers stop at the end of a page, which
 //! a block of keys (4 KiB for heads of 64) is.
 //!
+//! **Slopes** (ALiBi): a head's scores fall by its slope with each position before a row's own. What is added is `slope * (position - own)`, one fused
+//! multiply-add of a difference that f32 has exactly. Softmax would take `slope * position` for the same, but that grows with the context: at position 100,000 a slope
+//! of 1/2 would round scores to 1/256, of the near positions, too, which weigh most. Of differences those are small, and what is far is rounded more and weighs less.
+//!
 //! A row's result does not depend on how many rows are worked on together. Long contexts are attended in parts
 //! ([`crate::AttentionPart`]), which give maximum, sum and unscaled accumulator of each head; [`crate::AttentionCombine`]
 //! makes the result of them.
@@ -44,7 +48,7 @@ use crate::math;
 use crate::quantise::Scale;
 use crate::vectors::for_vectors;
 pub use heads::{Heads, Scores, Window, check_cap};
-pub use reference::{attended, attended_in};
+pub use reference::{OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
@@ -107,6 +111,10 @@ const OWN: i64 = 8;
 /// Of a query with entries there is the last one that it sees, too.
 const STATS_WITH_ENTRIES: i64 = 16;
 const LAST_ENTRY: i64 = 12;
+/// Of a query with a slope there are that and the row's position, in f32, behind either.
+const STATS_OF_SLOPE: i64 = 8;
+const SLOPE: i64 = STATS_WITH_ENTRIES;
+const PLACE: i64 = SLOPE + 4;
 
 /// Keys and values that queries attend over, and which of them.
 struct Places {
@@ -144,6 +152,8 @@ struct Attend {
     entries: Option<Entries>,
     /// A score of each head without a value.
     sinks: Option<BufferId>,
+    /// By how much scores of each head fall with a position.
+    slopes: Option<BufferId>,
     outcome: Outcome,
     scratch: Scratch,
     /// Blocks that every row sees whole, and those after them.
@@ -234,11 +244,16 @@ fn generated(
         Entries { places, whole, blocks }
     });
     let sinks = scores.sinks.then(|| b.read("sinks", group * 4));
+    let slopes = scores.slopes.then(|| b.read("slopes", group * 4));
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
     };
-    let stats = if entries.is_some() { STATS_WITH_ENTRIES } else { STATS };
+    let stats = match (slopes, &entries) {
+        (Some(_), _) => STATS_WITH_ENTRIES + STATS_OF_SLOPE,
+        (None, Some(_)) => STATS_WITH_ENTRIES,
+        (None, None) => STATS,
+    };
     let scratch = scratch(&mut b, lanes, group * rows, [of_keys, of_values], stats);
     let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
@@ -253,6 +268,7 @@ fn generated(
         places,
         entries,
         sinks,
+        slopes,
         outcome,
         scratch,
         full,
@@ -403,6 +419,12 @@ impl Attend {
             b.store(s.buffer, query.clone() * s.stats_bytes + s.stats, top);
             let own = b.load(Type::i32(1), self.position, (row.clone() + r.clone()) * 4);
             b.store(s.buffer, query.clone() * s.stats_bytes + (s.stats + OWN), own);
+            if let Some(slopes) = self.slopes {
+                let slope = b.load(Type::f32(1), slopes, h.clone() * 4);
+                b.store(s.buffer, query.clone() * s.stats_bytes + (s.stats + SLOPE), slope);
+                let place = b.op(Op::ToF32, Type::f32(1), &[own]);
+                b.store(s.buffer, query.clone() * s.stats_bytes + (s.stats + PLACE), place);
+            }
             if let Some(entries) = &self.entries {
                 let whole = b.load(Type::i32(1), entries.whole, (row.clone() + r) * 4);
                 let one = b.splat_int(Type::i32(1), 1);
@@ -514,7 +536,7 @@ impl Attend {
                 let acc = b.load(Type::f32(lanes), s.buffer, h * (self.dv * 4) + at.clone() * 4 + s.acc);
                 b.store(part, h * head + at * 4, acc);
             });
-            let max = b.load(Type::f32(1), s.buffer, h * STATS + s.stats);
+            let max = b.load(Type::f32(1), s.buffer, h * s.stats_bytes + s.stats);
             b.store(part, h * head + self.dv * 4, max);
             let sum = self.sum(b, &h.into());
             b.store(part, h * head + (self.dv + 1) * 4, sum);

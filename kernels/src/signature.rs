@@ -52,6 +52,8 @@ pub enum Holds {
     Positive,
     /// f32 below 0.
     Negative,
+    /// f32 above 0, small: by how much scores fall with a position.
+    Slopes,
     /// f16.
     Halves,
     /// Panels of the KV cache, of blocks of a format ([`ixc_ir::cache`]).

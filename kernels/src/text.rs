@@ -458,8 +458,17 @@ mod tests {
             assert_eq!(spec.to_string(), *text);
         }
         let scale = Bits(f32::NAN.to_bits() | 5);
-        let odd: KernelSpec =
-            AttentionPart { group: 1, d: 2, dv: 3, scale, cap: None, sinks: false, cache: Cache::default() }.into();
+        let odd: KernelSpec = AttentionPart {
+            group: 1,
+            d: 2,
+            dv: 3,
+            scale,
+            cap: None,
+            sinks: false,
+            slopes: false,
+            cache: Cache::default(),
+        }
+        .into();
         assert_eq!(odd.to_string().parse(), Ok(odd));
     }
 

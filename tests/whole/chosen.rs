@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::support::Golden;
 use crate::support::engines::{bits, load, logits};
 use ixc::compile::{Options, compile};
+use ixc::ir::graph::parse::parse;
 use ixc::model::Model;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
@@ -120,6 +121,16 @@ fn targets_agree_on_chosen_places() {
             }
         }
     }
+}
+
+/// Chosen places lie side by side: no kernel knows how far they are apart.
+#[test]
+fn scores_that_fall_over_a_choice_are_refused() {
+    let mut model = choosing("deepseek32", 20);
+    let text = model.arch.module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}");
+    model.arch.module = parse(&text).unwrap();
+    let error = compile(&model, &Options::default()).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("scores that fall with distance over a choice of positions"), "{error}");
 }
 
 /// With experts from the drive, and after going back to where blocks are chosen, and to where none is left out.

@@ -354,6 +354,11 @@ fn in_floats(module: Module) -> Module {
     parse(&text).unwrap()
 }
 
+/// The same module with scores of attention that fall with distance.
+fn falling(module: &Module) -> Module {
+    parse(&module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}")).unwrap()
+}
+
 /// The model of a graph, with random weights in a file.
 fn model(name: &str, mut module: Module) -> Model {
     let mut rng = Random::new(17);
@@ -531,25 +536,40 @@ fn windows_are_the_interpreters_on_every_target() {
     check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
 }
 
+/// Of all positions, one token of which is attended in parts, and of windows.
+#[test]
+fn scores_that_fall_are_the_interpreters_on_every_target() {
+    let model = model("falling", falling(&in_floats(Text::module(&WINDOWS, 8))));
+    let plan = compile(&model, &options(Target::AVX2)).unwrap().plan;
+    let slopes: Vec<_> = plan.weights.iter().filter(|weight| weight.name.starts_with("slopes.")).collect();
+    assert_eq!(slopes.iter().map(|slopes| &*slopes.name).collect::<Vec<_>>(), ["slopes.4.8"]);
+    check("falling", &model);
+}
+
 /// Prompts of many rows go through windows by tiles. In steps between which memory moves, to where no run of tiles begins, each row has the bits that
 /// it has in one step.
 #[test]
 fn prompts_longer_than_a_window_go_by_tiles() {
-    let model = model("prompts", in_floats(Text::module(&LONG_WINDOWS, 0)));
+    let plain = in_floats(Text::module(&LONG_WINDOWS, 0));
+    by_tiles(&model("prompts-falling", falling(&plain)));
+    by_tiles(&model("prompts", plain));
+}
+
+fn by_tiles(model: &Model) {
     let tokens = tokens(PROMPT);
     let exact = model.exact_logits(&tokens).unwrap();
     let compiled = |target, max_tokens: u32| Options { max_tokens: Some(max_tokens), ..options(target) };
-    let plan = compile(&model, &compiled(Target::AMX, 64)).unwrap().plan;
+    let plan = compile(model, &compiled(Target::AMX, 64)).unwrap().plan;
     for window in ["attention_tiles_window41_", "attention_tiles_window290_"] {
         assert!(plan.kernels.iter().any(|kernel| kernel.name.starts_with(window)), "{window}");
     }
     assert!(plan.states[0].held(CONTEXT as u32, 64) < PROMPT as u32, "nothing would be dropped");
     for target in [Target::AVX2, Target::AVX512, Target::AMX] {
-        let whole = run(&mut load(&model, &compiled(target, PROMPT as u32), 2, 0), &tokens, |_| PROMPT);
+        let whole = run(&mut load(model, &compiled(target, PROMPT as u32), 2, 0), &tokens, |_| PROMPT);
         let error = nmse(&whole, &exact);
         println!("prompts: {}: {error:e}", target.name());
         assert!(error <= BOUND, "{}: {error:e} > {BOUND:e}", target.name());
-        let mut engine = load(&model, &compiled(target, 64), 2, 0);
+        let mut engine = load(model, &compiled(target, 64), 2, 0);
         // Whole sixteens: of floats some kernels sum what is left of them in another order.
         for lengths in [[64, 64], [32, 48]] {
             let found = run(&mut engine, &tokens, |step| lengths[step % 2]);

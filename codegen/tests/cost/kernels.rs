@@ -64,9 +64,23 @@ fn all() -> Vec<KernelSpec> {
     all.push(Combine { n: 2047, slots: 8, residual: true }.into());
     let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
     all.push(
-        Attention { group, d, dv, scale, cap: None, sinks: false, heads: 8, rows: 4, cache: Cache::default() }.into(),
+        Attention {
+            group,
+            d,
+            dv,
+            scale,
+            cap: None,
+            sinks: false,
+            slopes: false,
+            heads: 8,
+            rows: 4,
+            cache: Cache::default(),
+        }
+        .into(),
     );
-    all.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false, cache: Cache::default() }.into());
+    all.push(
+        AttentionPart { group, d, dv, scale, cap: None, sinks: false, slopes: false, cache: Cache::default() }.into(),
+    );
     all.push(AttentionCombine { group, dv, parts: 16 }.into());
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));

@@ -126,6 +126,7 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
                 scale: Bits::of(0.125),
                 cap: None,
                 sinks: false,
+                slopes: false,
                 cache: Cache::default(),
             }
             .into(),

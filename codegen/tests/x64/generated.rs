@@ -83,13 +83,17 @@ fn specs() -> Vec<KernelSpec> {
                 scale,
                 cap: None,
                 sinks: false,
+                slopes: false,
                 heads: 8,
                 rows: 16 / group,
                 cache: Cache::default(),
             }
             .into(),
         );
-        specs.push(AttentionPart { group, d, dv, scale, cap: None, sinks: false, cache: Cache::default() }.into());
+        specs.push(
+            AttentionPart { group, d, dv, scale, cap: None, sinks: false, slopes: false, cache: Cache::default() }
+                .into(),
+        );
         specs.push(AttentionCombine { group, dv, parts: 16 }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {

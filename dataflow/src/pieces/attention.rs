@@ -83,7 +83,7 @@ impl Cutting<'_> {
     /// Attention in parts that are the same for every token, for as many query heads of a key head at once as there is room for.
     pub(super) fn attention(&mut self, whole: &Whole<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
         self.written(whole.result("part")?)?;
-        let AttentionPart { group, d, dv, scale, cap, sinks, cache } = *spec;
+        let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = *spec;
         let together = self.partition.heads(group.into(), (d.into(), dv.into()));
         let division = self.partition.division();
         let [q, y] = ["q", "part"].map(|name| self.arg(whole.arg(name)?));
@@ -99,9 +99,13 @@ impl Cutting<'_> {
                 let sinks = self.arg(sinks)?;
                 args.push(("sinks", part(&sinks, first * row_bytes(Format::F32, 1)?, sinks.column_stride)));
             }
+            if let Some(slopes) = whole.optional("slopes") {
+                let slopes = self.arg(slopes)?;
+                args.push(("slopes", part(&slopes, first * row_bytes(Format::F32, 1)?, slopes.column_stride)));
+            }
             let group = fit("query heads of a key head", together)?;
             let combine = AttentionCombine { group, dv, parts: division.parts };
-            let spec = AttentionPart { group, d, dv, scale, cap, sinks, cache };
+            let spec = AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache };
             let parts =
                 Some(Parts { part: "part", result: "y", division, leaves: Leaves::Result, combine: combine.into() });
             let choice = KernelChoice { parts, ..KernelChoice::by_chunks(1, spec) };

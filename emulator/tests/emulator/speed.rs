@@ -60,6 +60,7 @@ fn generated_kernels_are_emulated_fast() {
                 scale: Bits::of(0.125),
                 cap: None,
                 sinks: false,
+                slopes: false,
                 cache: Cache::default(),
             }
             .into(),

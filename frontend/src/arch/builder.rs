@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
+use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs, ScoreAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, RopeFactors, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{
@@ -19,7 +19,7 @@ use ixc_ir::state::Rollback;
 use super::error::ArchError;
 use super::hyper::{
     Adjugate, Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, KEPT_EVERY, LayerInputs, Mla, Ngrams, Rope,
-    Ssm, Streams, Xielu,
+    Scales, Ssm, Streams, Xielu,
 };
 use crate::gguf::{Gguf, Tensor};
 
@@ -313,11 +313,17 @@ impl<'a> Builder<'a> {
     /// Norm of the residual stream, with the weight `name`, where the model's norms have some: of RMS, or a layer norm, whose bias is beside the weight where the
     /// file has one.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
+        let eps = self.hyper.norm_eps / self.hyper.scales.residual.powi(2);
+        self.norm_of_rows(x, name, self.hyper.embedding_length, eps)
+    }
+
+    /// The same of rows of another length, of which `eps` is added to mean squares.
+    pub fn norm_of_rows(&mut self, x: ValueId, name: &str, width: u64, eps: f64) -> Result<ValueId, ArchError> {
         let name = self.as_written(name);
-        let (width, layer_norms) = (self.hyper.embedding_length, self.hyper.layer_norms);
+        let layer_norms = self.hyper.layer_norms;
         let weight = if self.hyper.weighted_norms { Some(self.vector(name, width)?) } else { None };
         let x = if layer_norms { self.centre(x)? } else { x };
-        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps / self.hyper.scales.residual.powi(2));
+        let y = self.graph.rms_norm(x, weight, eps);
         let y = self.typed(y)?;
         match layer_norms {
             true if self.hyper.weighted_norms => {
@@ -723,8 +729,9 @@ impl<'a> Builder<'a> {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
-        let scores = [scale, self.hyper.scales.attention_softcap];
-        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, scores);
+        let Scales { attention_softcap: cap, max_bias, .. } = self.hyper.scales;
+        let scores = ScoreAttrs { scale, cap, max_bias };
+        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, &scores);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)

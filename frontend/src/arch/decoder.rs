@@ -25,6 +25,8 @@ pub(super) enum HeadNorm {
     AfterRope,
     /// Of all heads of a row as one, before RoPE.
     Row,
+    /// The same, as norms of the stream are, in files that have the weights.
+    RowAsStream,
     /// Of every head with a weight of its own, before RoPE, as norms of the stream are, in files that have the weights.
     Each,
     /// Of every head, behind RoPE, without a weight, in layers that rotate them.
@@ -115,6 +117,8 @@ pub(super) struct Style {
     pub root_embedding: bool,
     /// Whether they go through an RMS norm without a weight.
     pub normed_embedding: bool,
+    /// The norm of embeddings, where they have one as the stream has.
+    pub embedding_norm: Option<&'static str>,
     /// Whether each position has a row of a table (`position_embd`), which is added to them.
     pub learned_positions: bool,
     /// Whether a number of each token weights its shared expert.
@@ -148,6 +152,7 @@ impl Style {
         ungated: None,
         root_embedding: false,
         normed_embedding: false,
+        embedding_norm: None,
         learned_positions: false,
         gated_shared: false,
         halved: false,
@@ -164,6 +169,9 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     }
     if style.normed_embedding {
         x = b.plain_norm(x)?;
+    }
+    if let Some(norm) = style.embedding_norm {
+        x = b.norm(x, norm)?;
     }
     if style.learned_positions {
         let rows = b.position_rows("position_embd.weight")?;
@@ -265,6 +273,9 @@ pub(super) fn attention_to(
     if style.head_norm == HeadNorm::Row {
         q = b.rms_norm(q, &name("attn_q_norm.weight"), widths[0])?;
     }
+    if style.head_norm == HeadNorm::RowAsStream {
+        q = row_as_stream(b, q, &name("attn_q_norm.weight"), widths[0])?;
+    }
     q = b.split_heads(q, facts.heads)?;
     let gate = if with_queries { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
     if gate.is_some() {
@@ -285,7 +296,12 @@ pub(super) fn attention_to(
                 x = b.norm_of_each(x, &norm, [heads, facts.key_length])?;
                 false
             }
-            HeadNorm::Each | HeadNorm::Absent | HeadNorm::AfterRope | HeadNorm::Row | HeadNorm::PlainAfterRope => false,
+            HeadNorm::Each
+            | HeadNorm::Absent
+            | HeadNorm::AfterRope
+            | HeadNorm::Row
+            | HeadNorm::RowAsStream
+            | HeadNorm::PlainAfterRope => false,
         };
         if before {
             x = b.rms_norm(x, &norm, facts.key_length)?;
@@ -403,7 +419,15 @@ fn projections(
     if let (HeadNorm::Row, Some([key, _])) = (style.head_norm, &mut kv) {
         *key = b.rms_norm(*key, &name("attn_k_norm.weight"), k)?;
     }
+    if let (HeadNorm::RowAsStream, Some([key, _])) = (style.head_norm, &mut kv) {
+        *key = row_as_stream(b, *key, &name("attn_k_norm.weight"), k)?;
+    }
     Ok((q, kv))
+}
+
+/// Rows of that length behind a norm as the stream has, where the file has its weight.
+fn row_as_stream(b: &mut Builder<'_>, x: ValueId, norm: &str, width: u64) -> Result<ValueId, ArchError> {
+    if b.has(norm) { b.norm_of_rows(x, norm, width, b.hyper.norm_eps) } else { Ok(x) }
 }
 
 /// Norm, routed experts or the dense network where the layer has none, residual.

@@ -142,6 +142,8 @@ pub struct Scales {
     pub attention_softcap: f64,
     /// The same of logits of routers.
     pub router_softcap: f64,
+    /// What slopes follow from, by which scores of attention fall with distance (ALiBi); 0 where they do not.
+    pub max_bias: f64,
     /// What queries, keys and values are cut off to stay within; 0 where they are not.
     pub clamp: f64,
     /// On what attention gives.
@@ -159,10 +161,13 @@ impl Scales {
         softcap: 0.0,
         attention_softcap: 0.0,
         router_softcap: 0.0,
+        max_bias: 0.0,
         clamp: 0.0,
         value: 1.0,
         normed: 1.0,
     };
+    /// Scores fall with distance as in "Train Short, Test Long" (arXiv 2108.12409), where files have no key for it.
+    pub(super) const ALIBI: Scales = Scales { max_bias: 8.0, ..Scales::NONE };
 }
 
 /// Streams that the residual is, where it is more than one (hyper-connections).
@@ -365,9 +370,13 @@ impl Rope {
 /// Of a file that says so: how often its layers follow each other.
 const ROUNDS: &str = "num_loops";
 
+/// Of a file whose scores of attention fall with distance: what slopes follow from.
+pub(super) const MAX_BIAS: &str = "attention.max_alibi_bias";
+
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 16] = [
+const NEUTRAL: [(&str, &[f64]); 17] = [
     ("attention.clamp_kqv", &[0.0]),
+    (MAX_BIAS, &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
     ("router_logit_softcapping", &[0.0]),
@@ -441,6 +450,8 @@ pub(super) struct Defaults {
     pub scaled_by_width: usize,
     /// The factor on attention scores; 0 where it is one by the root of the length of a key.
     pub attention_scale: f64,
+    /// Whether it is one by that length and not by its root (muP).
+    pub scaled_by_length: bool,
     /// What layers that guess take of the last one, where they are built.
     pub guess_from: Option<GuessFrom>,
 }
@@ -521,6 +532,8 @@ pub(super) enum Rotates {
     Always,
     /// Unless `rope.scaling.finetuned` is false.
     IfFinetuned,
+    /// Unless scores fall with distance.
+    IfUnbiased,
     /// They have none.
     Never,
 }
@@ -613,6 +626,7 @@ impl Defaults {
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,
+        scaled_by_length: false,
         guess_from: None,
     };
 }
@@ -692,9 +706,11 @@ impl Hyper {
             keys.neutral(name, neutral)?;
         }
         keys.is_true("attention.causal")?;
+        let widths = Widths { layers, embedding: embedding_length };
         let roped = match defaults.rotates {
             Rotates::Always => true,
             Rotates::IfFinetuned => keys.metadata.read_or(&keys.name("rope.scaling.finetuned"), true)?,
+            Rotates::IfUnbiased => Scales::read(&keys, &widths)?.max_bias == 0.0,
             Rotates::Never => false,
         };
         let draft_layers = draft_layers(gguf, &keys, layers)?;
@@ -931,6 +947,7 @@ impl Scales {
             softcap: cap("final_logit_softcapping", usual.softcap)?,
             attention_softcap: cap("attn_logit_softcapping", usual.attention_softcap)?,
             router_softcap: cap("router_logit_softcapping", usual.router_softcap)?,
+            max_bias: cap(MAX_BIAS, usual.max_bias)?,
             clamp: cap("attention.clamp_kqv", usual.clamp)?,
             value: factor("attention.value_scale", usual.value)?,
         })
@@ -1028,6 +1045,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
             value_length: value_length.unwrap_or(of_width),
             attention_scale: match scale {
                 0.0 if count == keys.defaults.scaled_by_width => 1.0 / (embedding_length as f64 / heads as f64).sqrt(),
+                0.0 if keys.defaults.scaled_by_length => 1.0 / key_length as f64,
                 0.0 => 1.0 / (key_length as f64).sqrt(),
                 scale => scale,
             },

@@ -35,11 +35,13 @@ mod apertus;
 mod arcee;
 mod arctic;
 mod axk1;
+mod baichuan;
 mod bailingmoe;
 mod bailingmoe2;
 mod bailingmoe3;
 mod bitnet;
 mod bitnet_b1_58;
+mod bloom;
 mod builder;
 mod chatglm;
 mod cohere2;
@@ -90,6 +92,7 @@ mod hy_v4;
 mod hyper;
 mod hyperclovax;
 mod internlm2;
+mod jais;
 mod jais2;
 mod jamba;
 mod kda;
@@ -118,6 +121,7 @@ mod mistral3;
 mod mistral4;
 mod mistral_large4;
 mod mla;
+mod mpt;
 mod muse_glimmer;
 mod nanbeige;
 mod nemotron;
@@ -144,6 +148,7 @@ mod qwen3next;
 mod qwen3vl;
 mod qwen3vlmoe;
 mod qwen4exp;
+mod refact;
 mod seed_oss;
 mod selective;
 mod smallthinker;
@@ -298,6 +303,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
     bitnet::ARCHITECTURE,
     bitnet_b1_58::ARCHITECTURE,
     mistral_large4::ARCHITECTURE,
+    bloom::ARCHITECTURE,
+    mpt::ARCHITECTURE,
+    baichuan::ARCHITECTURE,
+    refact::ARCHITECTURE,
+    jais::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

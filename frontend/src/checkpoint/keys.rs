@@ -36,7 +36,7 @@ const COUNTS: [(&str, &[&str]); 9] = [
 /// What configurations call their number of layers.
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"];
 /// And the width of their residual stream, and their query heads.
-const WIDTH: [&str; 3] = ["hidden_size", "n_embd", "d_model"];
+const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
 const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
 /// Most layers, of each of which some keys have an element.
 const MAX_LAYERS: u32 = 1 << 16;
@@ -541,6 +541,10 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
 /// Factors on what matrices give; 1 where a model has none.
 fn factors(config: &Config) -> Result<Factors, CheckpointError> {
     let number = |key: &str| Ok::<_, CheckpointError>(config.number(&[key])?.unwrap_or(1.0) as f32);
+    // Jais's names, of which those of logits are two.
+    let width = config.number(&["width_scale"])?.unwrap_or(1.0);
+    let alpha =
+        config.number(&["mup_output_alpha"])?.unwrap_or(1.0) * config.number(&["mup_width_scale"])?.unwrap_or(width);
     let list = |key: &str, len: usize| match config.numbers(key)? {
         None => Ok(vec![1.0; len]),
         Some(numbers) if numbers.len() == len => Ok(numbers.into_iter().map(|number| number as f32).collect()),
@@ -550,8 +554,9 @@ fn factors(config: &Config) -> Result<Factors, CheckpointError> {
     let mut ssm_parts = [1.0; 5];
     ssm_parts.copy_from_slice(&parts);
     Ok(Factors {
-        embedding: number("embedding_multiplier")?,
-        logits: number("lm_head_multiplier")?,
+        embedding: config.number(&["embedding_multiplier", "mup_embeddings_scale", "embeddings_scale"])?.unwrap_or(1.0)
+            as f32,
+        logits: config.number(&["lm_head_multiplier"])?.unwrap_or(alpha) as f32,
         attention: number("attention_in_multiplier")?,
         key: number("key_multiplier")?,
         attention_out: number("attention_out_multiplier")?,

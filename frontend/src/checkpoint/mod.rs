@@ -111,7 +111,7 @@ const OTHER_PARTS: [&str; 42] = [
     "mtp_dspark.",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 15] = [
+const PREFIXES: [(&str, &str); 21] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
@@ -129,6 +129,12 @@ const PREFIXES: [(&str, &str); 15] = [
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
     ("norm.", "model.norm."),
+    ("h.", "model.h."),
+    ("ln_f.", "model.ln_f."),
+    ("wte.", "model.wte."),
+    ("wpe.", "model.wpe."),
+    ("word_embeddings.", "model.word_embeddings."),
+    ("word_embeddings_layernorm.", "model.word_embeddings_layernorm."),
 ];
 
 /// Whether a folder is a checkpoint: it has a configuration, and weights as safetensors or nothing else that is a model.

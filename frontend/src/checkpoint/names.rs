@@ -277,6 +277,12 @@ pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
 }
 
+/// Keys and values of one matrix, as many of each.
+pub(super) fn key_value(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let half = x.len(0) / 2;
+    parts([("k", x.clone().slice(0, 0, half)), ("v", x.slice(0, half, half))])
+}
+
 /// The same of models whose pairs of RoPE lie half a head apart, and side by side in GGUF files.
 pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
@@ -353,6 +359,12 @@ pub(super) fn embedding(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 
 pub(super) fn logits(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(times(x, [s.factors.logits, 1.0]))
+}
+
+/// A table of embeddings that is the output matrix, too, times another factor.
+pub(super) fn embedding_and_logits(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let [embedded, logits] = [s.factors.embedding, s.factors.logits].map(|factor| times(x.clone(), [factor, 1.0]));
+    parts([("token_embd", Some(embedded)), ("output", Some(logits))])
 }
 
 /// Queries, or values.

@@ -38,6 +38,19 @@ fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
     all
 }
 
+#[test]
+fn numbers_are_of_no_file() {
+    let numbers = [0.5, -3.25, f32::MIN_POSITIVE];
+    let vector = Derived::of_numbers(&numbers);
+    assert_eq!((vector.check(&[4]), vector.bytes()), (Ok(()), Some(12)));
+    assert!(vector.check(&[3]).is_err() && vector.check(&[]).is_err());
+    let expected: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    for file in [[0; 4], [0xff; 4]] {
+        assert_eq!(read(&vector, &file, 12), expected);
+        assert_eq!(read(&vector, &file, 4), expected);
+    }
+}
+
 /// The transposes of parts of two heads' matrices, whose rows are blocks: numbers of a row of the derived tensor are of as many blocks.
 #[test]
 fn transposed_parts_of_blocks_have_their_numbers() {

@@ -225,6 +225,58 @@ impl RopeAttrs {
     }
 }
 
+/// The attributes of `attention`: what scores are, besides products of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoreAttrs {
+    /// Factor on products.
+    pub scale: f64,
+    /// What scores are bent to stay within; 0 where they are not.
+    pub cap: f64,
+    /// What slopes of heads follow from, by which scores fall with distance (ALiBi); 0 where they do not.
+    pub max_bias: f64,
+}
+
+impl ScoreAttrs {
+    /// Products times a factor.
+    pub fn plain(scale: f64) -> ScoreAttrs {
+        ScoreAttrs { scale, cap: 0.0, max_bias: 0.0 }
+    }
+
+    /// As the op table orders them.
+    pub fn attrs(&self) -> Vec<Attr> {
+        vec![Attr::rounded(self.scale), Attr::rounded(self.cap), Attr::rounded(self.max_bias)]
+    }
+
+    /// Of an `attention`; any other op, or one that does not verify, is a bug here.
+    pub fn from_op(op: &Op) -> ScoreAttrs {
+        let [scale, cap, max_bias] = ["scale", "cap", "max_bias"].map(|name| op.attr(name).float());
+        ScoreAttrs { scale, cap, max_bias }
+    }
+
+    /// By how much scores of a head, of so many, fall with each position before a row's own: "Train Short, Test Long" (arXiv 2108.12409), whose rule for
+    /// numbers of heads that are no powers of two takes the slopes of twice as many in between. 0 where they do not fall.
+    ///
+    /// ```
+    /// use ixc_ir::graph::attrs::ScoreAttrs;
+    ///
+    /// let scores = ScoreAttrs { max_bias: 8.0, ..ScoreAttrs::plain(0.125) };
+    /// assert_eq!([0, 3].map(|head| scores.slope(head, 4)), [0.25, 1.0 / 256.0]);
+    /// assert_eq!([3, 4, 5].map(|head| scores.slope(head, 6)), [1.0 / 256.0, 0.5, 0.125]);
+    /// assert_eq!(ScoreAttrs::plain(0.125).slope(0, 4), 0.0);
+    /// ```
+    pub fn slope(&self, head: u64, heads: u64) -> f64 {
+        if self.max_bias == 0.0 {
+            return 0.0;
+        }
+        let power = 1 << heads.max(1).ilog2();
+        let step = match head.checked_sub(power) {
+            None => (head + 1) as f64,
+            Some(between) => between as f64 + 0.5,
+        };
+        (-self.max_bias * step / power as f64).exp2()
+    }
+}
+
 /// The attributes of `temperature`: rows are multiplied by `1 + scale * ln(1 + floor((position + offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TemperatureAttrs {

@@ -25,7 +25,9 @@
 
 use std::collections::HashMap;
 
-use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs, int, ngram_attrs};
+use super::attrs::{
+    GateAttrs, Prefetch, RopeAttrs, RouteAttrs, RouteScore, ScoreAttrs, TemperatureAttrs, int, ngram_attrs,
+};
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::{
     Attr, Choice, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
@@ -378,7 +380,7 @@ impl GraphBuilder {
         self.two(OpKind::IndexTopK, vec![V(q), Operand::Absent, V(kv), V(pos)], attrs)
     }
 
-    /// `attention`: the result and the next token. Scores have a factor, and a cap that is 0 where there is none.
+    /// `attention`: the result and the next token.
     pub fn attention(
         &mut self,
         q: ValueId,
@@ -386,10 +388,10 @@ impl GraphBuilder {
         pos: ValueId,
         sinks: Option<WeightId>,
         chosen: Option<ValueId>,
-        [scale, cap]: [f64; 2],
+        scores: &ScoreAttrs,
     ) -> Result<(ValueId, ValueId), TypeError> {
         let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks), chosen.map_or(Operand::Absent, V)];
-        self.two(OpKind::Attention, operands, vec![Attr::rounded(scale), Attr::rounded(cap)])
+        self.two(OpKind::Attention, operands, scores.attrs())
     }
 
     /// `heads.matmul`.

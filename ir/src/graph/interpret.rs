@@ -35,7 +35,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
-use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs, ngram_hash};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, ScoreAttrs, TemperatureAttrs, ngram_hash};
 use super::op::{OpKind, Recurrent};
 use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
@@ -864,8 +864,11 @@ impl<'a> Interpreter<'a> {
             key: dims[2],
             value: cache.value as usize,
         };
-        let cap = if op.kind == OpKind::AttentionEntries { 0.0 } else { op.attr("cap").float() };
-        let scale = [op.attr("scale").float(), cap];
+        let scores = if op.kind == OpKind::AttentionEntries {
+            ScoreAttrs::plain(op.attr("scale").float())
+        } else {
+            ScoreAttrs::from_op(op)
+        };
         let sinks = self.optional(op.operand("sinks"))?;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(positions).enumerate() {
@@ -901,7 +904,7 @@ impl<'a> Interpreter<'a> {
                 p < before || chosen[list * n..][..n].contains(&((begin + p - before) as i32))
             };
             let sinks = sinks.as_deref();
-            out.extend(math::attention(q, [&keys, &values], &shape, seen - 1, scale, sinks, sees));
+            out.extend(math::attention(q, [&keys, &values], &shape, seen - 1, &scores, sinks, sees));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }

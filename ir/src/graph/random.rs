@@ -25,7 +25,7 @@ use half::{bf16, f16};
 use self::soup::Soup;
 pub use mutate::mutated;
 
-use super::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore};
+use super::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, ScoreAttrs};
 use super::builder::{GraphBuilder, RopeFactors};
 use super::interpret::Value;
 use super::number::canonical;
@@ -121,7 +121,8 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
         let state = ok(m.b.state(State::paged(&format!("kv.{layer}"), kv_heads, head, head)));
         let kv = ok(m.b.state_begin(state));
         let kv = ok(m.b.kv_append(kv, k, v, step.pos));
-        let (y, _) = ok(m.b.attention(q, kv, step.pos, None, None, [1.0 / (head as f64).sqrt(), 0.0]));
+        let scores = ScoreAttrs::plain(1.0 / (head as f64).sqrt());
+        let (y, _) = ok(m.b.attention(q, kv, step.pos, None, None, &scores));
         let y = ok(m.b.merge_heads(y));
         let y = m.matmul(y, &name("attn_output.weight"), &[width, width]);
         x = ok(m.b.add(x, y));

@@ -344,8 +344,10 @@ pub fn result_types(
                 return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
             rule.bias("sinks", rule.number("q", heads)?)?;
-            if rule.find_attr("cap").float() < 0.0 {
-                return Err(rule.attr("cap", "0 or more"));
+            for name in ["cap", "max_bias"] {
+                if rule.find_attr(name).float() < 0.0 {
+                    return Err(rule.attr(name, "0 or more"));
+                }
             }
             rule.choice("chosen", rows, Some(cache.heads))?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])

@@ -43,6 +43,9 @@ struct Places {
     own: i64,
     /// With a window, the first position that each query's row sees, which may be below 0.
     seen: i64,
+    /// With slopes, each query's times log2 e, and its row's position as f32.
+    slopes: i64,
+    places: i64,
     /// Of a pair: factors that the new maxima put on the past.
     factors: i64,
 }
@@ -69,6 +72,7 @@ struct Attend {
     unit: i64,
     q: BufferId,
     position: BufferId,
+    slopes: Option<BufferId>,
     y: BufferId,
     scratch: BufferId,
     at: Places,
@@ -126,6 +130,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     };
     let (of_keys, of_values) = (spec.cache.keys(spec.d), spec.cache.values(spec.dv));
     let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
+    let slopes = spec.slopes.then(|| b.read("slopes", group * 4));
     let y = b.write("y", extent(dv));
 
     // With a unit that lacks rows, and one behind all: the last pair's next.
@@ -147,6 +152,8 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
         maxima: place(queries * 4),
         own: place(queries * 4),
         seen: place(if window.is_some() { queries * 4 } else { 0 }),
+        slopes: place(if slopes.is_some() { queries * 4 } else { 0 }),
+        places: place(if slopes.is_some() { queries * 4 } else { 0 }),
         factors: place(i64::from(PAIR) * 4),
     };
     let scratch = b.buffer("scratch", BufferKind::Scratch, end);
@@ -162,6 +169,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
         unit,
         q,
         position,
+        slopes,
         y,
         scratch,
         at,
@@ -223,6 +231,10 @@ impl Attend {
             if self.window.is_some() {
                 b.store(scratch, strip * (STRIP * 4) + at.seen, zeros);
             }
+            if self.slopes.is_some() {
+                b.store(scratch, strip * (STRIP * 4) + at.slopes, zeros);
+                b.store(scratch, strip * (STRIP * 4) + at.places, zeros);
+            }
             let mut fill = |name: &str, at: i64, lines: i64| {
                 b.for_each(name, lines, |b, line| b.store(scratch, strip * (lines * LINE) + line * LINE + at, zeros));
             };
@@ -258,6 +270,13 @@ impl Attend {
             });
             let own = b.load(Type::i32(1), self.position, row * 4);
             b.store(scratch, query.clone() * 4 + at.own, own);
+            if let Some(slopes) = self.slopes {
+                let (slope, log2e) = (b.load(Type::f32(1), slopes, h * 4), b.splat_f32(1, std::f32::consts::LOG2_E));
+                let slope = b.mul(slope, log2e);
+                b.store(scratch, query.clone() * 4 + at.slopes, slope);
+                let place = b.op(Op::ToF32, Type::f32(1), &[own]);
+                b.store(scratch, query.clone() * 4 + at.places, place);
+            }
             if let Some(window) = self.window {
                 let seen = window.seen.first_of(b, own);
                 b.store(scratch, query * 4 + at.seen, seen);
@@ -373,7 +392,8 @@ impl Attend {
         b.op(Op::Select, Type::f32(LANES), &[before, instead, values])
     }
 
-    /// Maxima of a strip, and what they make of the past. Scores are copied where they are read from `copy` on, and bent where there is a cap.
+    /// Maxima of a strip, and what they make of the past. Scores are copied where they are read from `copy` on, bent where there is a cap, and
+    /// less by what slopes make of distances.
     fn maxima(&self, b: &mut KernelBuilder, pair: &Affine, strip: Affine, span: &Span<'_>, copy: Option<i64>) {
         let (at, scratch) = (&self.at, self.scratch);
         let lowest = b.splat_f32(LANES, MASKED);
@@ -382,16 +402,26 @@ impl Attend {
             let block: Affine = block.into();
             let mut found = found.to_vec();
             for half in 0..BLOCK / KEYS {
-                let positions = span.masked.then(|| self.positions(b, span.first, &block, half));
+                let positions =
+                    (span.masked || self.slopes.is_some()).then(|| self.positions(b, span.first, &block, half));
+                let places = self.slopes.and(positions).map(|p| b.op(Op::ToF32, Type::f32(LANES), &[p]));
                 for (i, found) in (0i64..).zip(&mut found) {
                     let mut score = b.load(Type::f32(LANES), scratch, Attend::score(at.scores, query(i), &block, half));
                     if let Some(cap) = self.cap {
                         score = math::softcap(b, score, cap);
                     }
-                    if let Some(to) = copy.or(self.cap.map(|_| at.scores)) {
+                    if let Some(places) = places {
+                        let query = (pair.clone() + query(i)) * 4;
+                        let own = b.load_splat(Type::f32(LANES), scratch, query.clone() + at.places);
+                        let slope = b.load_splat(Type::f32(LANES), scratch, query + at.slopes);
+                        let before = b.sub(places, own);
+                        score = b.fma(before, slope, score);
+                    }
+                    let changed = self.cap.is_some() || self.slopes.is_some();
+                    if let Some(to) = copy.or(changed.then_some(at.scores)) {
                         b.store(scratch, Attend::score(to, query(i), &block, half), score);
                     }
-                    if let Some(positions) = positions {
+                    if let Some(positions) = positions.filter(|_| span.masked) {
                         score = self.seen(b, positions, &(pair.clone() + query(i)), score, lowest);
                     }
                     *found = b.same(Op::Max, &[*found, score]);

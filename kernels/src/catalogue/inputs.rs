@@ -161,6 +161,8 @@ enum Content {
     Positive,
     /// Singles below 0.
     Negative,
+    /// Small singles above 0, so that far positions count, too.
+    Slopes,
     /// Positions side by side that end inside the last block of 32, so that some of the block's are masked.
     Positions,
     /// A number of places that ends inside the last block of 32.
@@ -179,6 +181,7 @@ impl From<Holds> for Content {
             Holds::Floats => Content::Floats,
             Holds::Positive => Content::Positive,
             Holds::Negative => Content::Negative,
+            Holds::Slopes => Content::Slopes,
             Holds::Halves => Content::Halves,
             Holds::Panels(format) => Content::Panels(format),
             Holds::Positions => Content::Positions,
@@ -237,6 +240,9 @@ impl Content {
             Content::Positive => floats(random, size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
             Content::Negative => {
                 floats(random, size / 4).iter().flat_map(|v| (-v.abs() - 0.25).to_le_bytes()).collect()
+            }
+            Content::Slopes => {
+                floats(random, size / 4).iter().flat_map(|v| ((v.abs() + 0.25) / 32.0).to_le_bytes()).collect()
             }
             Content::Positions => {
                 let dim =

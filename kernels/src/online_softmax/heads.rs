@@ -30,13 +30,17 @@ pub struct Scores {
     pub cap: Option<Bits>,
     /// Whether each head has one more, without a value.
     pub sinks: bool,
+    /// Whether each head's fall with distance, by a slope of its own.
+    pub slopes: bool,
 }
 
 impl Scores {
     /// How they are called in a kernel's name.
     pub fn name(&self) -> String {
         let cap = self.cap.map_or(String::new(), |cap| format!("c{:x}", cap.0));
-        format!("s{:x}{cap}{}", self.scale.0, if self.sinks { "_sinks" } else { "" })
+        let [sinks, slopes] =
+            [(self.sinks, "_sinks"), (self.slopes, "_slopes")].map(|(has, of)| if has { of } else { "" });
+        format!("s{:x}{cap}{sinks}{slopes}", self.scale.0)
     }
 
     /// The score of a product, in f64.

@@ -17,6 +17,15 @@ fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
     rounded.collect()
 }
 
+/// What a head has of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfHead {
+    /// A score without a value.
+    pub sink: Option<f64>,
+    /// By how much its scores fall with a position.
+    pub slope: Option<f64>,
+}
+
 /// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `from..=own`, where the buffers begin at
 /// `first`: in f64. A sink takes part in the first two.
 pub fn attended(
@@ -25,13 +34,13 @@ pub fn attended(
     values: (usize, Cache),
     scores: &Scores,
     (first, from, own): (usize, usize, usize),
-    sink: Option<f64>,
+    of_head: OfHead,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
     let places: Vec<usize> = (from - first..own + 1 - first).collect();
-    attended_in(input, ["keys", "values"], q, values, scores, &places, sink)
+    attended_in(input, ["keys", "values"], q, values, scores, &places, of_head)
 }
 
-/// The same over these places of keys and values of these names.
+/// The same over these places of keys and values of these names, the last of which is the row's own where scores fall.
 pub fn attended_in(
     input: &Buffers<'_>,
     [keys, values]: [&'static str; 2],
@@ -39,12 +48,16 @@ pub fn attended_in(
     (dv, cache): (usize, Cache),
     scores: &Scores,
     places: &[usize],
-    sink: Option<f64>,
+    OfHead { sink, slope }: OfHead,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
     let (of_keys, of_values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
     let (d, q) = (q.len(), multiplied(&of_keys, q, scores.scale.value()));
     let (key, value) = (of_keys.reader(input, keys)?, of_values.reader(input, values)?);
-    let score = |&p: &usize| scores.bent((0..d).map(|e| q[e] * key(p, e)).sum());
+    let fall = |p: usize| match (slope, places.last()) {
+        (Some(slope), Some(own)) => slope * (p as f64 - *own as f64),
+        _ => 0.0,
+    };
+    let score = |&p: &usize| scores.bent((0..d).map(|e| q[e] * key(p, e)).sum()) + fall(p);
     let scores: Vec<f64> = places.iter().map(score).collect();
     let max = scores.iter().copied().fold(sink.unwrap_or(f64::MIN), f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();

@@ -2,7 +2,10 @@
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
-use super::{Attend, BLOCK, KEYS, LINE, MASKED, Places, ROUNDED, UNROLL, half_tile, outer_product, query_bytes, tile};
+use super::{
+    Attend, BLOCK, KEYS, LINE, MASKED, PLACE, Places, ROUNDED, SLOPE, UNROLL, half_tile, outer_product, query_bytes,
+    tile,
+};
 use crate::cache::Blocks;
 use crate::math;
 
@@ -80,19 +83,27 @@ impl Attend {
         let lowest = b.splat_f32(lanes, MASKED);
         let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
         for v in 0..vectors {
-            let position = masked.then(|| {
+            let position = (masked || self.slopes.is_some()).then(|| {
                 let start = places.first.map_or(block.clone(), |first| block.clone() + first);
                 let p = b.index(start * BLOCK + at.clone() + v * width);
                 let p = b.broadcast(lanes, p);
                 b.iadd(p, iota)
             });
+            let place = self.slopes.and(position).map(|p| b.op(Op::ToF32, Type::f32(lanes), &[p]));
             for query in 0..size {
                 let query_at = first.clone() + query;
                 let mut score = scores[(query * vectors + v) as usize];
                 if let Some(cap) = self.scores.cap {
                     score = math::softcap(b, score, cap.value());
                 }
-                if let Some(position) = position {
+                if let Some(place) = place {
+                    let stats = query_at.clone() * s.stats_bytes + s.stats;
+                    let (own, slope) =
+                        (self.splat(b, stats.clone() + PLACE, lanes), self.splat(b, stats + SLOPE, lanes));
+                    let before = b.sub(place, own);
+                    score = b.fma(before, slope, score);
+                }
+                if let Some(position) = position.filter(|_| masked) {
                     let own = b.load_splat(
                         Type::i32(lanes),
                         s.buffer,

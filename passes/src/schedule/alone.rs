@@ -129,6 +129,7 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
                 | Holds::Floats
                 | Holds::Positive
                 | Holds::Negative
+                | Holds::Slopes
                 | Holds::Halves
                 | Holds::Panels(_)
                 | Holds::Positions

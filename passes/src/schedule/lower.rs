@@ -138,7 +138,7 @@ impl Lowering<'_> {
         (logits, output): (BufferId, Output),
     ) -> Result<Draft, ScheduleError> {
         let expert_groups = self.expert_groups()?;
-        let Lowering { facts, plan_weights, ropes, states, buckets, tasks, buffers, takes, gives, .. } = self;
+        let Lowering { facts, plan_weights, made, ropes, states, buckets, tasks, buffers, takes, gives, .. } = self;
         let (kernels, work) = tasks.into_parts();
         tracing::debug!(
             tasks = work.len(),
@@ -154,7 +154,7 @@ impl Lowering<'_> {
             context_length: facts.context_length,
             vocabulary,
             files: facts.files.clone(),
-            derived: facts.derived.clone(),
+            derived: facts.derived.iter().cloned().chain(made.into_iter().map(|(derived, _)| derived)).collect(),
             weights: plan_weights,
             own_weight_bytes: 0,
             ropes,
@@ -294,6 +294,8 @@ pub(super) struct Lowering<'a> {
     pub(super) buffers: Vec<ArenaBuffer>,
     pub(super) tasks: Tasks,
     pub(super) plan_weights: Vec<PlanWeight>,
+    /// Vectors that no file has, and where they are among the plan's weights.
+    made: Vec<(Derived, u32)>,
     pub(super) ropes: Vec<RopeTable>,
     /// By the module's numbers.
     pub(super) states: Vec<State>,
@@ -376,6 +378,7 @@ impl<'a> Lowering<'a> {
             buffers: Vec::new(),
             tasks: Tasks::default(),
             plan_weights: Vec::new(),
+            made: Vec::new(),
             ropes: Vec::new(),
             states: Vec::new(),
             buckets: 0,
@@ -874,6 +877,27 @@ impl<'a> Lowering<'a> {
         });
         self.weight_ids.insert((w, format), id);
         self.tensors.insert(tensor, id);
+        Ok(id)
+    }
+
+    /// A vector that no file has. The same numbers are one vector.
+    pub(super) fn made_vector(&mut self, name: String, numbers: &[f32]) -> Result<u32, ScheduleError> {
+        let derived = Derived::of_numbers(numbers);
+        if let Some((_, id)) = self.made.iter().find(|(of, _)| *of == derived) {
+            return Ok(*id);
+        }
+        let number = fit("number of derived tensors", (self.facts.derived.len() + self.made.len()) as u64)?;
+        let id = fit("number of weights", self.plan_weights.len() as u64)?;
+        self.plan_weights.push(PlanWeight {
+            name,
+            format: Format::F32,
+            stored: Format::F32,
+            shape: vec![derived.columns],
+            file: WeightFile::Derived(number),
+            offset: 0,
+            bytes: row_bytes(Format::F32, derived.columns)?,
+        });
+        self.made.push((derived, id));
         Ok(id)
     }
 

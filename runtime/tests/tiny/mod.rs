@@ -293,8 +293,18 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let a = m.buffer("a", HEADS * D, tokens);
     // One token in parts, three at a time where there are more.
     let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
-    let attention =
-        Attention { group, d, dv, scale, cap: None, sinks: false, heads: 1, rows: 3, cache: Cache::default() };
+    let attention = Attention {
+        group,
+        d,
+        dv,
+        scale,
+        cap: None,
+        sinks: false,
+        slopes: false,
+        heads: 1,
+        rows: 3,
+        cache: Cache::default(),
+    };
     let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
     let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
@@ -308,7 +318,16 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let one = Variant {
         up_to_rows: 1,
         row_chunk: 1,
-        kernel: m.kernel(AttentionPart { group, d, dv, scale, cap: None, sinks: false, cache: Cache::default() }),
+        kernel: m.kernel(AttentionPart {
+            group,
+            d,
+            dv,
+            scale,
+            cap: None,
+            sinks: false,
+            slopes: false,
+            cache: Cache::default(),
+        }),
         dims: vec![full, masked, DimRule::FirstBlock],
         split: Some(Split { argument: 4, division: Division::THREADS, leaves: Leaves::Result, combine, alone: None }),
         bands: None,

@@ -32,8 +32,9 @@ from models import attends_every_second, temperature_length, with_llama4_lengths
 TOKENS = 48
 # Matrices that the converter keeps in f32, and some golden files that it did not write have in f16.
 SINGLE = ["ffn_gate_inp", "indexer.proj"]
-# Folders as the hub has them, of which the converter makes no files that can be compared: it lacks a key that llama.cpp wants, knows the sizes of one model alone, or asks for a class of theirs.
-LACKING = ["exaone", "pangu-embedded", "orion", "maincoder", "plamo", "maple", "mistral-large4"]
+# Folders as the hub has them, of which the converter makes no files that can be compared: it lacks a key that llama.cpp wants, knows the sizes of one model alone, asks for a class of theirs, or calls
+# itself without end.
+LACKING = ["exaone", "pangu-embedded", "orion", "maincoder", "plamo", "maple", "mistral-large4", "baichuan", "baichuan-alibi"]
 # Of the interpreter's logits, which are those of the file but for the order of sums.
 NEAR = 1e-9
 

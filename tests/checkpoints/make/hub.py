@@ -447,7 +447,98 @@ def mistral_large4(config, tensors):
     return {"model_type": "mistral_large4", "architectures": ["MistralLarge4ForConditionalGeneration"], "text_config": config}, made
 
 
+def baichuan(config, tensors):
+    """Baichuan: queries, keys and values in one matrix; the one whose scores fall with distance says otherwise how many positions it was made for."""
+    own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps"]}
+    own |= {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "hidden_act": "silu", "tie_word_embeddings": False}
+    made = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            name, tensor = name.replace("q_proj", "W_pack"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "k_proj" in name or "v_proj" in name:
+            continue
+        made[name] = tensor
+    return own | {"max_position_embeddings": config["max_position_embeddings"]}, made
+
+
+def baichuan_alibi(config, tensors):
+    config, tensors = baichuan(config, tensors)
+    return config | {"model_max_length": config.pop("max_position_embeddings")}, tensors
+
+
+REFACT = [
+    ("model.embed_tokens.", "transformer.wte."),
+    ("model.norm.", "transformer.ln_f."),
+    ("model.layers.", "transformer.h."),
+    ("input_layernorm", "ln_1"),
+    ("post_attention_layernorm", "ln_2"),
+    ("self_attn.q_proj", "attn.q"),
+    ("self_attn.o_proj", "attn.c_proj"),
+    ("mlp.down_proj", "mlp.c_proj"),
+]
+
+
+def refact(config, tensors):
+    """Refact: keys and values in one matrix, gates and up in one."""
+    own = {"model_type": "gpt_refact", "architectures": ["GPTRefactForCausalLM"], "multi_query": True, "tie_word_embeddings": False}
+    for key, other in [("n_embd", "hidden_size"), ("n_head", "num_attention_heads"), ("n_layer", "num_hidden_layers"), ("n_positions", "max_position_embeddings")]:
+        own[key] = config[other]
+    own |= {"layer_norm_epsilon": config["rms_norm_eps"], "vocab_size": config["vocab_size"]}
+    made = {}
+    for name, tensor in tensors.items():
+        if "v_proj" in name or "up_proj" in name:
+            continue
+        for part, other, fused in [("self_attn.k_proj", "self_attn.v_proj", "attn.kv"), ("mlp.gate_proj", "mlp.up_proj", "mlp.gate_up_proj")]:
+            if part in name:
+                name, tensor = name.replace(part, fused), torch.cat([tensor, tensors[name.replace(part, other)]])
+        for part, other in REFACT:
+            name = name.replace(part, other)
+        made[name] = tensor
+    return own, made
+
+
+JAIS = [
+    ("model.embed_tokens.", "transformer.wte."),
+    ("model.norm.", "transformer.ln_f."),
+    ("model.layers.", "transformer.h."),
+    ("input_layernorm", "ln_1"),
+    ("post_attention_layernorm", "ln_2"),
+    ("self_attn.q_proj", "attn.c_attn"),
+    ("self_attn.o_proj", "attn.c_proj"),
+    ("mlp.gate_proj", "mlp.c_fc2"),
+    ("mlp.up_proj", "mlp.c_fc"),
+    ("mlp.down_proj", "mlp.c_proj"),
+]
+
+
+def jais(config, tensors):
+    """Jais: matrices are transposed, and those of embeddings and logits have factors."""
+    own = {"model_type": "jais", "architectures": ["JAISLMHeadModel"], "activation_function": "swiglu", "position_embedding_type": "alibi", "tie_word_embeddings": False}
+    for key, other in [("n_embd", "hidden_size"), ("n_head", "num_attention_heads"), ("n_layer", "num_hidden_layers"), ("n_positions", "max_position_embeddings")]:
+        own[key] = config[other]
+    own |= {"n_inner": config["intermediate_size"], "layer_norm_epsilon": config["rms_norm_eps"], "vocab_size": config["vocab_size"]}
+    own |= {"mup_embeddings_scale": 0.5, "mup_width_scale": 0.25, "mup_output_alpha": 2.0, "mup_scale_qk_dot_by_d": True}
+    made = {"transformer.relative_pe.slopes": torch.tensor([2.0 ** (-2 * head) for head in range(1, 5)])}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            tensor = torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        if "embed_tokens" in name or "lm_head" in name:
+            tensor = tensor * 2
+        elif tensor.dim() == 2:
+            tensor = tensor.T
+        for part, other in JAIS:
+            name = name.replace(part, other)
+        made[name] = tensor
+    return own, made
+
+
 HUB = {
+    "jais": jais,
+    "baichuan": baichuan,
+    "baichuan-alibi": baichuan_alibi,
+    "refact": refact,
     "plamo": plamo,
     "plamo3": plamo3,
     "grok": grok,

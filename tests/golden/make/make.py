@@ -80,6 +80,7 @@ OLD_WORDS = {
 }
 # Classes of models as the converter names them, and parts of a converter that is one for several kinds of a model.
 OLD_CLASSES = {"PhimoeForCausalLM": "PhiMoEForCausalLM", "Mistral4ForCausalLM": "Mistral3ForConditionalGeneration"}
+OLD_CLASSES |= {"MptForCausalLM": "MPTForCausalLM", "MptNormed": "MPTForCausalLM"}
 PARTS = {"ministral3": "Ministral3Model", "mistral4": "Mistral4Model"}
 # Layers of Nemotron-H as its first files name them.
 PATTERN = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}

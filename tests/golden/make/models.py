@@ -65,6 +65,8 @@ from transformers import AXK1Config, AXK1ForCausalLM, CwmConfig, CwmForCausalLM,
 from transformers import HyperCLOVAXConfig, HyperCLOVAXForCausalLM, Lfm3Config, Lfm3ForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTBigCodeForCausalLM
 from transformers import BitNetConfig, BitNetForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM
+from transformers.models.mpt.modeling_mpt import MptAttention
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers import DbrxConfig, DbrxForCausalLM, FalconConfig, FalconForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, OlmoConfig, OlmoForCausalLM
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -1066,6 +1068,71 @@ class LayerNormed(LlamaForCausalLM):
             layer.input_layernorm, layer.post_attention_layernorm = norm(), norm()
 
 
+def slopes(heads, max_bias=8.0):
+    """By how much scores of each head fall with a position (arXiv 2108.12409)."""
+    power = 2 ** (heads.bit_length() - 1)
+    steps = [*range(1, power + 1), *(step + 0.5 for step in range(heads - power))]
+    return 2.0 ** (-max_bias * torch.tensor(steps, dtype=torch.float64) / power)
+
+
+class Falling:
+    """Of a decoder as Llama's: scores of attention fall with distance, and nothing is rotated (Baichuan's model of 13 billion parameters, Refact and Jais, which transformers has
+    not)."""
+
+    def forward(self, input_ids):
+        model, count = self.model, input_ids.shape[1]
+        x = model.embed_tokens(input_ids)
+        back = torch.arange(count)[:, None] - torch.arange(count)
+        falling = -slopes(self.config.num_attention_heads)[:, None, None] * back
+        mask = falling.masked_fill(back < 0, float("-inf")).to(x.dtype)[None]
+        still = torch.ones(1, count, model.layers[0].self_attn.head_dim, dtype=x.dtype)
+        for layer in model.layers:
+            x = layer(x, attention_mask=mask, position_embeddings=(still, torch.zeros_like(still)))
+        return SimpleNamespace(logits=self.lm_head(model.norm(x)))
+
+
+class FallingForCausalLM(Falling, LlamaForCausalLM):
+    pass
+
+
+class JaisForCausalLM(Falling, LayerNormed):
+    """Scores are divided by the length of a head."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.self_attn.scaling = 1 / layer.self_attn.head_dim
+
+
+class MptNormedAttention(MptAttention):
+    """With norms of queries and keys, which transformers leaves out."""
+
+    def __init__(self, config, layer):
+        super().__init__(config, layer)
+        self.q_ln, self.k_ln = (torch.nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon, bias=False) for _ in range(2))
+
+    def forward(self, x, position_bias, attention_mask, **_):
+        q, k, v = self.Wqkv(x).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in (self.q_ln(q), self.k_ln(k), v))
+        scores = (q @ k.mT * self.softmax_scale).masked_fill(attention_mask, float("-inf"))
+        return self.out_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)), None
+
+
+class MptNormed(MptForCausalLM):
+    """MPT with these, and with rows of a table for positions in place of what scores fall by: as its own code has it, and transformers not."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.transformer.wpe = torch.nn.Embedding(config.max_seq_len, config.d_model)
+        for number, block in enumerate(self.transformer.blocks):
+            block.attn = MptNormedAttention(config, number)
+
+    def forward(self, input_ids):
+        model = self.transformer
+        x = model.wte(input_ids) + model.wpe(torch.arange(input_ids.shape[1]))
+        return super().forward(inputs_embeds=x)
+
+
 class InPlaceOfAttention(torch.nn.Module):
     """A matrix where a layer has no attention, or nothing."""
 
@@ -1147,6 +1214,34 @@ def grove_tensors(parameters, config):
 
     parts = {"mlp.chunk_experts.gate_up_proj": small_gate_and_up}
     return by_names(parameters, config, [*NAMES, (r"mlp\.chunk_experts\.down_proj", "ffn_down_chexps.weight")], parts)
+
+
+def still_keys(config):
+    """Keys of decoders without RoPE."""
+    return {key: value for key, value in plain_keys(config).items() if not key.startswith("rope.")}
+
+
+def falling_keys(config):
+    """The same where scores fall with distance, and a file says so."""
+    return still_keys(config) | {"attention.max_alibi_bias": 8.0}
+
+
+def baichuan_tensors(parameters, config):
+    return neighbours_of(plain_tensors(parameters, config), config)
+
+
+def jais_keys(config):
+    keys = falling_keys(config)
+    return keys | {"attention.layer_norm_epsilon": keys.pop("attention.layer_norm_rms_epsilon")}
+
+
+def jais_tensors(parameters, config):
+    """Queries, keys and values are one matrix."""
+    tensors = plain_tensors(parameters, config)
+    for name in [name for name in tensors if ".attn_q." in name]:
+        parts = [tensors.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
+        tensors[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
+    return tensors
 
 
 def bitnet_tensors(parameters, config):
@@ -1671,6 +1766,17 @@ GPT2 = dict(
     n_layer=2,
     n_head=4,
     n_inner=256,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
+
+MPT = dict(
+    vocab_size=64,
+    d_model=64,
+    n_heads=2,
+    n_layers=2,
+    max_seq_len=512,
     bos_token_id=None,
     eos_token_id=None,
     pad_token_id=None,
@@ -3064,6 +3170,41 @@ MODELS = {
     # Of 7 billion parameters: one key head, and one norm. Of 40 and of 11: several, and two norms, or one.
     "falcon": (FalconConfig(**FALCON), FalconForCausalLM, ROUNDED, None),
     "falcon-two": (FalconConfig(**FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}), FalconForCausalLM, ROUNDED, None),
+    # Heads that are no power of two.
+    "bloom": (
+        BloomConfig(vocab_size=64, hidden_size=48, n_layer=3, n_head=6, seq_length=512, bos_token_id=None, eos_token_id=None),
+        BloomForCausalLM,
+        ROUNDED,
+        None,
+    ),
+    # A limit that a third of queries, keys and values exceed.
+    "mpt": (MptConfig(**MPT, attn_config={"clip_qkv": 0.9, "alibi": True, "alibi_bias_max": 8}), MptForCausalLM, ROUNDED, None),
+    "mpt-positions": (
+        MptConfig(**MPT | {"max_seq_len": 160}, attn_config={"alibi": False, "qk_ln": True}),
+        MptNormed,
+        ROUNDED,
+        None,
+    ),
+    # Of 7 billion parameters, and of 13, whose files llama.cpp knows by their 40 layers: a key stands here for those.
+    "baichuan": (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, baichuan_tensors)),
+    "baichuan-alibi": (
+        LlamaConfig(**SMALL | {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 6}),
+        FallingForCausalLM,
+        ROUNDED,
+        ByHand(falling_keys, baichuan_tensors),
+    ),
+    "refact": (
+        LlamaConfig(**SMALL | {"intermediate_size": 256, "num_key_value_heads": 1}),
+        FallingForCausalLM,
+        ROUNDED,
+        ByHand(still_keys, plain_tensors),
+    ),
+    "jais": (
+        LlamaConfig(**SMALL | {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
+        JaisForCausalLM,
+        ROUNDED,
+        ByHand(jais_keys, jais_tensors),
+    ),
     "gpt2": (GPT2Config(**GPT2, tie_word_embeddings=False), GPT2LMHeadModel, ROUNDED, None),
     "starcoder": (
         GPTBigCodeConfig(**GPT2, tie_word_embeddings=True, activation_function="gelu_pytorch_tanh", multi_query=True),

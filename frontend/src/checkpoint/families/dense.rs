@@ -3,8 +3,9 @@
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    Rule, TURNED, by_key_heads, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns,
-    query_key_value, row, rule, skip, transposed,
+    Rule, TURNED, by_key_heads, embedding, embedding_and_logits, gate_up, key_value, logits, output_in_turns, plain,
+    plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value, row, rule, skip, transposed,
+    turned_query_key_value,
 };
 use super::{Family, USUAL, base_by_alpha};
 
@@ -152,6 +153,62 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["bloom"],
+        architecture: "bloom",
+        keys: |keys| {
+            let width = keys.config.require(&["hidden_size", "n_embed"])?;
+            keys.put("feed_forward_length", keys.config.count(&["n_inner"])?.unwrap_or(width.saturating_mul(4)));
+            keys.refuse("apply_residual_connection_post_layernorm", |value| value.as_bool() == Some(true), "false")
+        },
+        tensors: &[BLOOM],
+        defaults: r#"{"seq_length": 2048, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["mpt"],
+        architecture: "mpt",
+        keys: mpt,
+        tensors: &[MPT],
+        single: &["position_embd.weight"],
+        defaults: r#"{"max_seq_len": 2048, "expansion_ratio": 4, "layer_norm_epsilon": 1e-5, "attn_config": {},
+            "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["baichuan"],
+        architecture: "baichuan",
+        keys: baichuan,
+        tensors: &[BAICHUAN],
+        defaults: r#"{"rms_norm_eps": 1e-6, "rope_theta": 1e4}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gpt_refact"],
+        architecture: "refact",
+        keys: refact,
+        tensors: &[REFACT],
+        defaults: r#"{"n_positions": 4096, "layer_norm_epsilon": 1e-5, "multi_query": true}"#,
+        ..USUAL
+    },
+    // Where its head is the table, factors on both are others.
+    Family {
+        model_types: &["jais"],
+        architecture: "jais",
+        keys: jais,
+        tensors: &[JAIS_TIED, JAIS, TRANSPOSED, GPT_2],
+        defaults: JAIS_DEFAULTS,
+        when: |config| Ok(config.flag(&["tie_word_embeddings"])? == Some(true)),
+        ..USUAL
+    },
+    Family {
+        model_types: &["jais"],
+        architecture: "jais",
+        keys: jais,
+        tensors: &[JAIS, TRANSPOSED, GPT_2],
+        defaults: JAIS_DEFAULTS,
+        ..USUAL
+    },
+    Family {
         model_types: &["plamo"],
         architecture: "plamo",
         keys: |keys| {
@@ -287,6 +344,9 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
 ];
+
+const JAIS_DEFAULTS: &str = r#"{"n_positions": 1024, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "position_embedding_type": "learned",
+    "mup_scale_qk_dot_by_d": false, "tie_word_embeddings": true}"#;
 
 /// Apertus: numbers of activations are keys.
 static APERTUS: &[Rule] = &[
@@ -439,6 +499,63 @@ static FALCON: &[Rule] = &[
     rule("model.h.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
 ];
 
+/// BLOOM: queries, keys and values in one matrix, head by head.
+static BLOOM: &[Rule] = &[
+    rule("model.word_embeddings", "token_embd", plain),
+    rule("model.word_embeddings_layernorm", "token_embd_norm", plain),
+    rule("model.ln_f", "output_norm", plain),
+    rule("model.h.{L}.input_layernorm", "blk.{L}.attn_norm", plain),
+    rule("model.h.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.h.{L}.self_attention.query_key_value", "blk.{L}.attn_qkv", by_key_heads),
+    rule("model.h.{L}.self_attention.dense", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.mlp.dense_h_to_4h", "blk.{L}.ffn_up", plain),
+    rule("model.h.{L}.mlp.dense_4h_to_h", "blk.{L}.ffn_down", plain),
+];
+
+/// MPT.
+static MPT: &[Rule] = &[
+    rule("model.wte", "token_embd", plain),
+    rule("model.wpe", "position_embd", plain),
+    rule("model.norm_f", "output_norm", plain),
+    rule("model.blocks.{L}.norm_1", "blk.{L}.attn_norm", plain),
+    rule("model.blocks.{L}.norm_2", "blk.{L}.ffn_norm", plain),
+    rule("model.blocks.{L}.attn.Wqkv", "blk.{L}.attn_qkv", plain),
+    rule("model.blocks.{L}.attn.q_ln", "blk.{L}.attn_q_norm", plain),
+    rule("model.blocks.{L}.attn.k_ln", "blk.{L}.attn_k_norm", plain),
+    rule("model.blocks.{L}.attn.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.blocks.{L}.ffn.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.blocks.{L}.ffn.down_proj", "blk.{L}.ffn_down", plain),
+];
+
+/// Baichuan: queries, keys and values in one matrix, one behind the other.
+static BAICHUAN: &[Rule] =
+    &[rule("model.layers.{L}.self_attn.W_pack.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value)];
+
+/// Jais: as GPT-2, with a gate, and factors on embeddings and logits.
+static JAIS: &[Rule] = &[
+    rule("model.wte", "token_embd", embedding),
+    rule("lm_head", "output", logits),
+    rule("model.relative_pe.slopes", "", skip),
+    rule("model.h.{L}.mlp.c_fc2.weight", "blk.{L}.ffn_gate.weight", transposed),
+    rule("model.h.{L}.mlp.c_fc2", "blk.{L}.ffn_gate", plain),
+];
+
+/// The same whose head is the table of embeddings.
+static JAIS_TIED: &[Rule] = &[rule("model.wte.weight", "{P}.weight", embedding_and_logits)];
+
+/// Refact: keys and values in one matrix, gates and up in one.
+static REFACT: &[Rule] = &[
+    rule("model.wte", "token_embd", plain),
+    rule("model.ln_f", "output_norm", plain),
+    rule("model.h.{L}.ln_1", "blk.{L}.attn_norm", plain),
+    rule("model.h.{L}.ln_2", "blk.{L}.ffn_norm", plain),
+    rule("model.h.{L}.attn.q", "blk.{L}.attn_q", plain),
+    rule("model.h.{L}.attn.kv.weight", "blk.{L}.attn_{P}.weight", key_value),
+    rule("model.h.{L}.attn.c_proj", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.mlp.gate_up_proj.weight", "blk.{L}.ffn_{P}.weight", gate_up),
+    rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
+];
+
 /// Its matrices, which are transposed.
 static TRANSPOSED: &[Rule] = &[
     rule("model.h.{L}.attn.c_attn.weight", "blk.{L}.attn_qkv.weight", transposed),
@@ -464,6 +581,84 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("parallel_attn", |value| value.as_bool() == Some(false), "true")?;
     // All of a head turns.
     keys.rotated_part(1.0)
+}
+
+fn mpt(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let (width, ratio) = (config.require(&["d_model"])?, config.require(&["expansion_ratio"])?);
+    keys.put("feed_forward_length", width.saturating_mul(ratio));
+    keys.refuse("logit_scale", |value| value.as_f64() != Some(1.0), "null, or 1")?;
+    let Some(attention) = config.object("attn_config")? else { return Ok(()) };
+    for key in ["prefix_lm", "rope", "qk_gn"] {
+        if attention.flag(&[key])? == Some(true) {
+            return Err(attention.wrong(key, "true", "false: nothing else is supported"));
+        }
+    }
+    let falls = attention.flag(&["alibi"])? != Some(false);
+    let max_bias = if falls { attention.number(&["alibi_bias_max"])?.unwrap_or(8.0) } else { 0.0 };
+    keys.put("attention.max_alibi_bias", max_bias as f32);
+    for (key, from) in [("attention.clamp_kqv", "clip_qkv"), ("attention.scale", "softmax_scale")] {
+        if let Some(number) = attention.number(&[from])? {
+            keys.put(key, number as f32);
+        }
+    }
+    // One is all that there is where each head of queries does not have its own.
+    let kind = attention.text(&["attn_type"])?.unwrap_or_default().to_owned();
+    match (attention.count(&["kv_n_heads"])?, kind.as_str()) {
+        (Some(heads), _) => keys.put("attention.head_count_kv", heads),
+        (None, "multiquery_attention") => keys.put("attention.head_count_kv", 1u32),
+        (None, _) => {}
+    }
+    Ok(())
+}
+
+fn baichuan(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    /// Rows of the vocabulary of Baichuan 2.
+    const SECOND: u32 = 125_696;
+    let config = keys.config;
+    // Of its output matrix each row is divided by its length as it is used.
+    if config.count(&["vocab_size"])? == Some(SECOND) {
+        return Err(config.wrong(
+            "vocab_size",
+            SECOND.to_string(),
+            "that of Baichuan 1: the head of Baichuan 2 is not supported",
+        ));
+    }
+    // The one whose scores fall with distance says how many positions it was made for by another key than that of others, which turn.
+    if config.value("max_position_embeddings").is_none() {
+        keys.put("attention.max_alibi_bias", 8f32);
+    }
+    Ok(())
+}
+
+fn jais(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.put("feed_forward_length", config.require(&["n_inner"])?);
+    keys.refuse("activation_function", |value| value.as_str() != Some("swiglu"), "swiglu")?;
+    keys.refuse("position_embedding_type", |value| value.as_str() != Some("alibi"), "alibi")?;
+    keys.refuse("alibi_scaling", |_| true, "null")?;
+    keys.refuse("scale_attn_by_inverse_layer_idx", |value| value.as_bool() == Some(true), "false")?;
+    keys.refuse("scale_attn_weights", |value| value.as_bool() == Some(false), "true")?;
+    keys.put("attention.max_alibi_bias", 8f32);
+    // By the length of a key, or by its root.
+    if config.flag(&["scale_qk_dot_by_d", "mup_scale_qk_dot_by_d"])? != Some(true) {
+        let (width, heads) = (config.require(&["n_embd"])?, config.require(&["n_head"])?);
+        keys.put("attention.scale", (f64::from(heads) / f64::from(width)).sqrt() as f32);
+    }
+    Ok(())
+}
+
+fn refact(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    /// Widths of networks are multiples of it.
+    const MULTIPLE: u32 = 256;
+    let width = keys.config.require(&["n_embd"])?;
+    // Two thirds of four times the width, as of networks with gates.
+    let inner = (u64::from(width) * 8 / 3).next_multiple_of(MULTIPLE.into());
+    keys.put("feed_forward_length", u32::try_from(inner).unwrap_or(u32::MAX));
+    keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
+    keys.refuse("multi_query", |value| value.as_bool() != Some(true), "true")?;
+    keys.put("attention.head_count_kv", 1u32);
+    Ok(())
 }
 
 fn gpt_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

@@ -2,7 +2,7 @@
 
 use crate::format::Format;
 use crate::graph::attrs::{
-    Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, SPARSE_MIXER_NEAR,
+    Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, SPARSE_MIXER_NEAR, ScoreAttrs,
 };
 
 /// The smallest sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
@@ -289,26 +289,31 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
 }
 
 /// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
-/// `[position][kv head][element]`: softmax of `scale * q . k`, within `cap` where it is not 0, over positions 0 to its own, or those of them that `sees`
-/// says for the key head.
+/// `[position][kv head][element]`: softmax of `scale * q . k`, within `cap` where it is not 0, less the head's slope times the distance, over positions 0 to its
+/// own, or those of them that `sees` says for the key head.
 /// A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
     [keys, values]: [&[f32]; 2],
     shape: &AttentionShape,
     position: usize,
-    [scale, cap]: [f64; 2],
+    scores: &ScoreAttrs,
     sinks: Option<&[f32]>,
     sees: impl Fn(usize, usize) -> bool,
 ) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, key, value } = *shape;
+    let ScoreAttrs { scale, cap, .. } = *scores;
     let mut out = Vec::with_capacity(heads * value);
     for (h, q) in q.chunks_exact(key).enumerate() {
         let kv = h / (heads / kv_heads);
         let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
         let capped = |score: f64| if cap == 0.0 { score } else { cap * (score / cap).tanh() };
+        let slope = scores.slope(h as u64, heads as u64);
         let score = |p: usize| match sees(kv, p) {
-            true => capped(scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key])),
+            true => {
+                let score = capped(scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key]));
+                if slope == 0.0 { score } else { score - slope * (position - p) as f64 }
+            }
             false => f64::NEG_INFINITY,
         };
         let scores: Vec<f64> = (0..=position).map(score).collect();

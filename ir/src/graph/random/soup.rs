@@ -2,7 +2,7 @@
 
 use super::{Formats, IDS, Random, RandomModule, formats_of, ok, random_rope, random_route, with_weights};
 use crate::format::Format;
-use crate::graph::attrs::{Activation, GateAttrs, Prefetch, RopeAttrs, RouteScore};
+use crate::graph::attrs::{Activation, GateAttrs, Prefetch, RopeAttrs, RouteScore, ScoreAttrs};
 use crate::graph::builder::{GraphBuilder, LinearPart, RopeFactors};
 use crate::graph::op::{OpKind, OperandKind};
 use crate::graph::{Attr, Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
@@ -353,9 +353,10 @@ impl Soup {
                 let heads = kv_heads * self.rng.pick(&[1, 3]);
                 let q = self.f32(&[heads, d]);
                 let sinks = self.maybe_vector(heads);
-                let scores = [0.25, self.rng.pick(&[0.0, 2.0])];
+                let [cap, max_bias] = self.rng.pick(&[[0.0, 0.0], [2.0, 0.0], [0.0, 8.0], [2.0, 8.0]]);
+                let scores = ScoreAttrs { cap, max_bias, ..ScoreAttrs::plain(0.25) };
                 (_, self.caches[cache].1) =
-                    ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, None, scores));
+                    ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, None, &scores));
             }
             OpKind::HeadsMatmul => {
                 let (x, w) = (self.f32(&[heads, k]), self.weight(&[heads, n, k]));

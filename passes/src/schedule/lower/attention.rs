@@ -9,7 +9,7 @@
 //! ```
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{self, RopeAttrs, TemperatureAttrs};
+use ixc_ir::graph::attrs::{self, RopeAttrs, ScoreAttrs, TemperatureAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId, WeightId};
@@ -38,6 +38,8 @@ const FEW_ROWS: u32 = 15;
 const TILE_QUERIES: u32 = 256;
 /// To convert a position for tiles costs some 40 cycles, a query's products and weights with it 1.5: how many queries the one is as long as.
 const CONVERSION: f64 = 27.0;
+/// Heads with slopes at most: many times those of any model, and no more than are listed.
+const MOST_SLOPES: u64 = 1 << 16;
 /// Up to so many rows items are of half as many queries, so that 16 threads have some each.
 const SHORT_ROWS: u32 = 128;
 
@@ -363,13 +365,24 @@ impl Lowering<'_> {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
         }
-        let sinks = sinks.is_some();
+        let scores = ScoreAttrs::from_op(op);
+        if scores.max_bias != 0.0 {
+            if marks.is_some() {
+                return unsupported(
+                    name,
+                    "scores that fall with distance over a choice of positions, which lie side by side",
+                );
+            }
+            let slopes = Source::Weight(self.slopes(heads, &scores)?);
+            args.push(("slopes", by_column(slopes, 0, row_bytes(Format::F32, group)?)));
+        }
+        let (sinks, slopes) = (sinks.is_some(), scores.max_bias != 0.0);
         args.extend([
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
         ]);
-        let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
-        let cap = Some(op.attr("cap").float()).filter(|&cap| cap != 0.0).map(Bits::of);
+        let (d, dv, scale) = (cache.key, cache.value, Bits::of(scores.scale));
+        let cap = Some(scores.cap).filter(|&cap| cap != 0.0).map(Bits::of);
         let (group, heads, cache) = (fit("query heads of a key head", group)?, cache.heads, cache.formats);
         let State { window, chunked, .. } = self.module.states[state.index()];
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
@@ -381,13 +394,13 @@ impl Lowering<'_> {
                 let rows = (QUERIES / group).max(2);
                 vec![KernelChoice::by_chunks(
                     rows,
-                    AttentionWindow { group, d, dv, scale, cap, sinks, heads, rows, window, chunked, cache },
+                    AttentionWindow { group, d, dv, scale, cap, sinks, slopes, heads, rows, window, chunked, cache },
                 )]
             }
             (None, _) => {
                 let rows = (QUERIES / group).max(1);
-                let together = Attention { group, d, dv, scale, cap, sinks, heads, rows, cache };
-                let part = AttentionPart { group, d, dv, scale, cap, sinks, cache }.into();
+                let together = Attention { group, d, dv, scale, cap, sinks, slopes, heads, rows, cache };
+                let part = AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache }.into();
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
                 let division = Division::THREADS;
                 let combine = AttentionCombine { group, dv, parts: division.parts }.into();
@@ -418,7 +431,7 @@ impl Lowering<'_> {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);
-            let spec = AttentionTiles { group, d, dv, scale, cap, heads, rows, exact, window, chunked, cache };
+            let spec = AttentionTiles { group, d, dv, scale, cap, slopes, heads, rows, exact, window, chunked, cache };
             let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
             let shorter = (short < rows).then_some((SHORT_ROWS, short));
             for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
@@ -428,6 +441,16 @@ impl Lowering<'_> {
         self.tell_by_rows(&label, &choices, &why, &never);
         self.tasks.task(label, (q.rows.axis(), kv_heads), choices, &[], args)?;
         Ok(Binding::ArenaRows(y))
+    }
+
+    /// By how much scores of so many heads fall with a position.
+    fn slopes(&mut self, heads: u64, scores: &ScoreAttrs) -> Result<u32, ScheduleError> {
+        if heads > MOST_SLOPES {
+            return unsupported("attention", format!("slopes of {heads} heads; it takes those of {MOST_SLOPES}"));
+        }
+        let name = format!("slopes.{heads}.{}", scores.max_bias);
+        let slopes: Vec<f32> = (0..heads).map(|head| scores.slope(head, heads) as f32).collect();
+        self.made_vector(name, &slopes)
     }
 
     /// Attention over a window and entries: an item is a row's heads of a key head, or, with few rows, some of them.
