@@ -103,6 +103,7 @@ mod lfm3;
 mod lightning;
 mod llama;
 mod llama4;
+mod longcat_flash;
 mod maincoder;
 mod mamba;
 mod mamba2;
@@ -120,11 +121,13 @@ mod mistral_large4;
 mod mla;
 mod muse_glimmer;
 mod nanbeige;
+mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
 mod olmo;
 mod olmo2;
+mod olmo_hybrid;
 mod olmoe;
 mod orion;
 mod pangu_embed;
@@ -154,6 +157,7 @@ mod starcoder;
 mod starcoder2;
 mod step35;
 mod streams;
+mod vaultgemma;
 mod weights;
 mod xverse;
 
@@ -298,6 +302,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
     bitnet::ARCHITECTURE,
     bitnet_b1_58::ARCHITECTURE,
     mistral_large4::ARCHITECTURE,
+    olmo_hybrid::ARCHITECTURE,
+    nanochat::ARCHITECTURE,
+    vaultgemma::ARCHITECTURE,
+    longcat_flash::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -299,8 +299,11 @@ fn made(
         })?;
         for Made { part, arrays } in parts {
             let to = found.to.replace("{P}", part);
-            if let Some(of @ OneOf { number, word, count, .. }) = found.one_of {
+            if let Some(of @ OneOf { number, word, count, more, .. }) = found.one_of {
                 if let Some(count) = count.filter(|count| number >= *count) {
+                    if more {
+                        continue;
+                    }
                     return Err(shards.wrong(&stored, format!("of {word} {number}"), format!("below {count}")));
                 }
                 let (_, parts) = several.entry(to).or_insert((of, BTreeMap::new()));
