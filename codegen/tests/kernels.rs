@@ -16,9 +16,9 @@ use ixc_kernels::{
     Activation, AddBias, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow,
     Bits, Cache, Centre, Clamp, ColumnSquares, Combine, Compress, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed,
     ExpertGroups, Gated, Gather, HeadsSum, HeadsTemperature, IndexChoose, IndexScores, IndexTopK, Linear, Map,
-    MatmulStrategy, Pace, Pack, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleBy,
-    ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts,
-    StreamWeights, SumSquares, Swiglu, Temperature, Xielu, generate,
+    MatmulStrategy, Pace, Pack, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, RouteIdentities,
+    Scale, ScaleBy, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamAttend, StreamInput, StreamMix,
+    StreamParts, StreamWeights, SumSquares, Swiglu, Temperature, Xielu, generate,
 };
 use ixc_targets::Target;
 use support::{Group, run_changed};
@@ -753,6 +753,18 @@ fn squared_gates() {
     gates_of("squared_gates", Activation::ReluSquared);
 }
 
+/// Experts that give back what they take, of ids that are all such, and none.
+#[test]
+fn route_identities() {
+    let mut group = Group::new("route_identities");
+    for n in [1, 3, 8, 12, 17] {
+        for experts in [1, 6, 64] {
+            group.one(RouteIdentities { n, experts });
+        }
+    }
+    group.done();
+}
+
 #[test]
 fn expert_groups() {
     let mut group = Group::new("expert_groups");
@@ -1002,7 +1014,7 @@ fn recurrent() {
         for (taps, rows) in [(2, 1), (4, 1), (4, 2), (4, 7), (8, 33)] {
             group.rows(ShortConv { channels: n + 3, n, taps, dilation: None }, rows);
         }
-        delta_net(&mut group, n, false, None);
+        delta_net(&mut group, n, false, [None; 2]);
     }
     group.done();
 }
@@ -1011,7 +1023,7 @@ fn recurrent() {
 fn recurrent_with_decays_of_channels() {
     let mut group = Group::new("recurrent_with_decays_of_channels");
     for n in ODD {
-        delta_net(&mut group, n, true, None);
+        delta_net(&mut group, n, true, [None; 2]);
     }
     group.done();
 }
@@ -1022,17 +1034,28 @@ fn recurrent_with_bounded_decays() {
     let mut group = Group::new("recurrent_with_bounded_decays");
     for n in ODD {
         for channels in [false, true] {
-            delta_net(&mut group, n, channels, Some(Bits::of(-5.0)));
+            delta_net(&mut group, n, channels, [Some(Bits::of(-5.0)), None]);
         }
     }
     group.done();
 }
 
-fn delta_net(group: &mut Group, n: u32, channels: bool, bound: Option<Bits>) {
+/// Rates of up to 2.
+#[test]
+fn recurrent_with_rates() {
+    let mut group = Group::new("recurrent_with_rates");
+    for n in ODD {
+        delta_net(&mut group, n, n % 2 == 0, [None, Some(Bits::of(2.0))]);
+    }
+    group.done();
+}
+
+fn delta_net(group: &mut Group, n: u32, channels: bool, [bound, rate]: [Option<Bits>; 2]) {
     let eps = Bits::of(1e-6);
     for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
-        group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels, bound }, rows);
-        group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved, channels, bound }, rows + 5);
+        group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels, bound, rate }, rows);
+        group
+            .rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved, channels, bound, rate }, rows + 5);
     }
 }
 
@@ -1264,26 +1287,32 @@ fn ssm_scans_with_decays_of_channels() {
 /// Chunks and what is left of them, around the lengths of both, of vectors, and of blocks of rows.
 #[test]
 fn recurrent_chunks() {
-    delta_net_chunks("recurrent_chunks", &[false], None);
+    delta_net_chunks("recurrent_chunks", &[false], [None; 2]);
 }
 
 #[test]
 fn recurrent_chunks_with_decays_of_channels() {
-    delta_net_chunks("recurrent_chunks_with_decays_of_channels", &[true], None);
+    delta_net_chunks("recurrent_chunks_with_decays_of_channels", &[true], [None; 2]);
 }
 
 #[test]
 fn recurrent_chunks_with_bounded_decays() {
-    delta_net_chunks("recurrent_chunks_with_bounded_decays", &[false, true], Some(Bits::of(-5.0)));
+    delta_net_chunks("recurrent_chunks_with_bounded_decays", &[false, true], [Some(Bits::of(-5.0)), None]);
 }
 
-fn delta_net_chunks(name: &'static str, of_channels: &[bool], bound: Option<Bits>) {
+#[test]
+fn recurrent_chunks_with_rates() {
+    delta_net_chunks("recurrent_chunks_with_rates", &[false, true], [None, Some(Bits::of(2.0))]);
+}
+
+fn delta_net_chunks(name: &'static str, of_channels: &[bool], [bound, rate]: [Option<Bits>; 2]) {
     let mut group = Group::new(name);
     let eps = Bits::of(1e-6);
     for &channels in of_channels {
         for (n, rows) in ODD.into_iter().zip([16, 17, 31, 32, 33, 48, 65].into_iter().cycle()) {
             let (heads, together, interleaved) = if n % 2 == 0 { (2, 2, false) } else { (3, 2, true) };
-            let wide = DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false, channels, bound };
+            let wide =
+                DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false, channels, bound, rate };
             group.rows(DeltaNetChunks { group: together, d: n, dv: n, interleaved, ..wide }, rows);
             group.rows(wide, rows + 1);
         }

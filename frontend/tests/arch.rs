@@ -220,6 +220,24 @@ fn errors_name_what_is_wrong_and_what_would_be_right() {
             "key \"llama.expert_group_count\" is 3; must be a divisor of expert_count, 4",
         ),
         (small().key("llama.residual_scale", 0.5f32), "key \"llama.residual_scale\" is 0.5; must be absent"),
+        (small().key("llama.expert_identity_count", 3u32), "key \"llama.expert_identity_count\" is 3; must be absent"),
+        (
+            as_architecture(
+                "longcat-flash",
+                &[
+                    ("expert_count", 4u32.into()),
+                    ("expert_used_count", 2u32.into()),
+                    ("expert_identity_count", 2u32.into()),
+                    ("expert_group_count", 2u32.into()),
+                ],
+            ),
+            "key \"longcat-flash.expert_group_count\" is 2; must be 1: 2 experts are of no group",
+        ),
+        (
+            as_architecture("longcat-flash", &[("expert_count", 4u32.into()), ("expert_used_count", 5u32.into())]),
+            "key \"longcat-flash.expert_used_count\" is 5; must be from 1 to 4",
+        ),
+        (as_architecture("longcat-flash", &[]), "key \"longcat-flash.attention.kv_lora_rank\" is missing"),
         (
             small().key("llama.nextn_predict_layers", 2u32),
             "key \"llama.nextn_predict_layers\" is 2; must be from 0 to 1",
@@ -502,6 +520,21 @@ fn keys_of_recurrent_layers_are_checked() {
             "key \"qwen35.ssm.inner_size\" is 30; must be a multiple of ssm.time_step_rank, 4",
         ),
         (with(&[]).without("qwen35.ssm.time_step_rank"), "key \"qwen35.ssm.time_step_rank\" is missing"),
+        (with(&[]).key("qwen35.ssm.beta_scale", 2f32), "key \"qwen35.ssm.beta_scale\" is 2; must be absent"),
+        (
+            as_architecture(
+                "olmo-hybrid",
+                &[
+                    ("ssm.conv_kernel", 4u32.into()),
+                    ("ssm.state_size", 8u32.into()),
+                    ("ssm.time_step_rank", 4u32.into()),
+                    ("ssm.group_count", 2u32.into()),
+                    ("ssm.inner_size", 32u32.into()),
+                    ("ssm.beta_scale", 3f32.into()),
+                ],
+            ),
+            "key \"olmo-hybrid.ssm.beta_scale\" is 3; must be above 0 and at most 2",
+        ),
         (
             with(&[]).key("qwen35.attention.recurrent_layers", Array::Bool(vec![true])),
             "key \"qwen35.attention.recurrent_layers\" is an array of 1; must be an array of 2",

@@ -674,6 +674,33 @@ fn kinds_of_layers_are_listed_or_follow() {
     assert!(other.contains("is 0 for layer 2; expected 1 or 2: the last layer before it"), "{other}");
 }
 
+/// OLMo Hybrid: sizes of linear attention follow from the width, and every fourth layer attends, or the last one of fewer (transformers, `OlmoHybridConfig`).
+#[test]
+fn sizes_of_linear_attention_follow_from_the_width() {
+    let opened = |test: &str, changes: Json| {
+        let mut config = json!({"model_type": "olmo_hybrid", "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 3,
+            "num_attention_heads": 4});
+        changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
+        let embedding = ("model.embed_tokens.weight", "F16", &[64u64, 64][..]);
+        open(&folder(&format!("olmo-hybrid-{test}"), &config, &[embedding]))
+    };
+    let of = |model: &Gguf, key: &str| model.metadata().get(&format!("olmo-hybrid.{key}")).map_or(vec![], numbers);
+    let sizes = |model: &Gguf| {
+        ["state_size", "group_count", "time_step_rank", "inner_size", "beta_scale"]
+            .map(|key| of(model, &format!("ssm.{key}")))
+    };
+    let usual = opened("usual", json!({"rope_parameters": {"rope_theta": null, "rope_type": "default"}}));
+    assert_eq!(sizes(&usual), [12.0, 4.0, 4.0, 96.0, 2.0].map(|size| vec![size]));
+    assert_eq!(of(&usual, "attention.head_count_kv"), [0.0, 0.0, 4.0]);
+    assert_eq!(of(&usual, "rope.scaling.finetuned"), [0.0]);
+    let other = json!({"num_hidden_layers": 5, "num_key_value_heads": 2, "linear_num_key_heads": 2, "linear_value_head_dim": 8,
+        "linear_allow_neg_eigval": false, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}});
+    let other = opened("other", other);
+    assert_eq!(sizes(&other), [vec![24.0], vec![2.0], vec![4.0], vec![32.0], vec![]]);
+    assert_eq!(of(&other, "attention.head_count_kv"), [0.0, 0.0, 0.0, 2.0, 0.0]);
+    assert_eq!((of(&other, "rope.scaling.finetuned"), of(&other, "rope.freq_base")), (vec![1.0], vec![5e5]));
+}
+
 /// Whatever is read as a GGUF file is read as a folder, but where files have numbers of three values, which are made of others when they are written.
 #[test]
 fn every_architecture_has_folders() {
@@ -789,6 +816,21 @@ fn what_is_not_computed_is_refused() {
         (json!({"model_type": "baichuan", "vocab_size": 125_696}), "the head of Baichuan 2 is not supported"),
         (json!({"model_type": "jais", "n_embd": 32, "n_inner": 64}), "key \"activation_function\" is \"gelu_new\""),
         (json!({"model_type": "mimo_v2_flash"}), "key \"hybrid_layer_pattern\" is missing"),
+        (json!({"model_type": "longcat_flash"}), "key \"num_layers\" is missing"),
+        (
+            json!({"model_type": "longcat_flash", "num_layers": 1, "router_bias": true}),
+            "key \"router_bias\" is true; expected false",
+        ),
+        (
+            json!({"model_type": "longcat_flash", "num_layers": 1, "mla_scale_q_lora": false}),
+            "key \"mla_scale_q_lora\" is false; expected true",
+        ),
+        (
+            json!({"model_type": "longcat_flash", "num_layers": 1, "zero_expert_type": "drop"}),
+            "key \"zero_expert_type\" is \"drop\"; expected identity",
+        ),
+        (json!({"model_type": "nanochat", "attention_bias": true}), "key \"attention_bias\" is true; expected false"),
+        (json!({"model_type": "bamba", "mamba_proj_bias": true}), "key \"mamba_proj_bias\" is true; expected false"),
         (json!({"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0], "swa_head_dim": 2}), "192, as head_dim"),
         (json!({"model_type": "kimi_linear", "linear_num_heads": 3}), "key \"num_heads\" is 3"),
         (json!({"model_type": "deepseek_v4"}), "key \"compress_ratios\" is missing"),

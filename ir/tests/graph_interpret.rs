@@ -518,6 +518,26 @@ fn logarithms_of_decays_stay_above_a_bound() {
     }
 }
 
+/// What the state has at a key is taken away twice: it changes its sign.
+#[test]
+fn rates_go_up_to_what_is_said() {
+    let text = "weight @a : f32[1] weight @dt : f32[1] state @s : recurrent f32[1, 1, 1]
+        func @f(%s: token<@s>, %q: f32[T, 1, 1], %v: f32[T, 1, 1], %alpha: f32[T, 1], %beta: f32[T, 1])
+        -> (f32[T, 1, 1], token<@s>) {
+        %y, %n = delta_net %s, %q, %q, %v, %alpha, %beta, @a, @dt {keys = grouped, eps = 0.0, bound = 0.0, rate = 2.0}
+        return %y, %n }";
+    let args = vec![
+        Value::Token,
+        f32s(&[3, 1, 1], &[3.0; 3]),
+        f32s(&[3, 1, 1], &[4.0, 1.0, 0.0]),
+        f32s(&[3, 1], &[0.0; 3]),
+        f32s(&[3, 1], &[0.0, 1e4, 1e4]),
+    ];
+    let found = run(text, &[bytes(&[0.0]), bytes(&[0.5])], &args).unwrap();
+    // Rates of 1, 2 and 2, and nothing decays.
+    near(&found[0], &[4.0, 4.0 + 2.0 * (1.0 - 4.0), 2.0]);
+}
+
 /// Rows of a table by a token and those before it, up to an end of text; the state goes from step to step.
 #[test]
 fn tokens_name_rows_with_those_before_them() {
@@ -598,6 +618,19 @@ fn route_takes_the_best_and_of_equals_the_lowest_id() {
     let (_, p) = route(sigmoid, &[-20.0; 4]);
     let expected = 1.0 / (1.0 + 20f64.exp()) / ROUTE_SUM_MIN;
     assert!((f64::from(p[0]) / expected - 1.0).abs() < 1e-6, "{p:?}");
+}
+
+/// Of experts 0 to 2, which have matrices, and those behind them: a slot of the latter is one of its row's others with no weight, or the first expert's.
+#[test]
+fn identities_leave_the_sum_of_their_weights() {
+    let text = "func @f(%i: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 3], f32[T, 3], f32[T, 1]) {
+        %ids, %own, %passed = route.identities %i, %p {experts = 3} return %ids, %own, %passed }";
+    let ids = i32s(&[3, 3], &[3, 1, 4, 0, 2, 1, 5, 3, 4]);
+    let p = f32s(&[3, 3], &[0.5, 0.25, 2.0, 1.0, 2.0, 3.0, 0.5, 0.25, 0.125]);
+    let found = run(text, &[], &[ids, p]).unwrap();
+    assert_eq!(found[0], i32s(&[3, 3], &[1, 1, 1, 0, 2, 1, 0, 0, 0]));
+    near(&found[1], &[0.0, 0.25, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0]);
+    near(&found[2], &[2.5, 0.0, 0.875]);
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
 //! ```
 //!
+//! With a `rate` the rate is `rate * sigmoid(beta)`.
+//!
 //! With a `bound` the decay is `exp(bound * sigmoid(|a| * (alpha + dt)))`.
 //!
 //! With `channels` each element of a key has its own decay: `alpha` and `dt` have as many numbers for a head as a key, and `decay * M` is a product of rows.
@@ -46,6 +48,8 @@ spec! {
         pub channels: bool,
         /// What a decay's logarithm stays above, where it has a bound.
         pub bound: Option<Bits>,
+        /// What rates stay below, where that is not 1.
+        pub rate: Option<Bits>,
     }
 }
 
@@ -56,6 +60,7 @@ const ROWS: &[Row] = &[
     row("delta_net_rows", 32, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
     row("delta_net_channels", 1, "delta_net heads=32 group=1 d=128 dv=128 eps=1e-6 channels"),
     row("delta_net_bounded", 1, "delta_net heads=32 group=1 d=128 dv=128 eps=1e-6 channels bound=-5.0"),
+    row("delta_net_rates", 1, "delta_net heads=30 group=1 d=96 dv=192 eps=1e-6 rate=2.0"),
 ];
 
 impl DeltaNet {
@@ -74,6 +79,14 @@ impl DeltaNet {
         let DeltaNet { heads, group, d, dv, .. } = *self;
         let sizes = [("heads", heads), ("value heads", group), ("elements of a key", d), ("elements of a value", dv)];
         sizes.into_iter().try_for_each(|(what, n)| check(name, what, n.into(), n > 0, "at least 1"))?;
+        let rate = self.rate.map_or(1.0, |rate| rate.value());
+        check(
+            name,
+            "rate (its bits)",
+            rate.to_bits().into(),
+            rate > 0.0 && rate.is_finite(),
+            "those of a number above 0",
+        )?;
         let Some(bound) = self.bound else { return Ok(()) };
         let ok = bound.value() < 0.0 && bound.value().is_finite();
         check(name, "bound (its bits)", bound.0.into(), ok, "those of a number below 0")
@@ -128,7 +141,7 @@ impl DeltaNet {
                     log.exp()
                 };
                 let decay: Vec<f64> = (0..d).map(decay).collect();
-                let rate = 1.0 / (1.0 + (-beta[t * all + h]).exp());
+                let rate = f64::from(self.rate.map_or(1.0, |rate| rate.value())) / (1.0 + (-beta[t * all + h]).exp());
                 for j in 0..dv {
                     let at = |i: usize| (h * d + i) * dv + j;
                     let value = v[(t * all + h) * dv + j];
@@ -205,6 +218,15 @@ impl Layout {
     /// Where the matrix of a value head of the group begins.
     pub(crate) fn matrix(&self, h: VarId) -> Affine {
         h * (self.spec.spread() * self.key * i64::from(self.spec.dv))
+    }
+
+    /// The rates of betas.
+    pub(crate) fn rate(&self, b: &mut KernelBuilder, beta: ValueId) -> ValueId {
+        let share = math::sigmoid(b, beta);
+        let Some(most) = self.spec.rate else { return share };
+        let lanes = b.ty(share).lanes;
+        let most = b.splat_f32(lanes, most.value());
+        b.mul(share, most)
     }
 
     /// Where a value head's number is in `a`, and in the row `t` of `beta`; in `dt` and `alpha`, too, where a head has one decay.
@@ -314,7 +336,7 @@ impl Layout {
             // Found with what is left of the state: the decay is in each element of the key, or in the sum.
             let finder = if self.spec.channels { &decayed } else { &key };
             let rate = scalar(b, self.beta, &of_row);
-            let rate = math::sigmoid(b, rate);
+            let rate = self.rate(b, rate);
             for_bundles(b, self.lanes, dv, BUNDLE, |b, at, lanes, count| {
                 let ty = Type::f32(lanes);
                 let decay = decay.map(|decay| wide(b, lanes, decay));
@@ -367,11 +389,12 @@ fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
 
 impl Definition for DeltaNet {
     fn name(&self) -> String {
-        let DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound } = *self;
+        let DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate } = *self;
         let [interleaved, channels] =
             [(interleaved, "i"), (channels, "c")].map(|(is, word)| if is { word } else { "" });
         let bound = bound.map_or(String::new(), |bound| format!("_b{:x}", bound.0));
-        format!("delta_net_h{heads}g{group}d{d}v{dv}{interleaved}{channels}_e{:x}{bound}", eps.0)
+        let rate = rate.map_or(String::new(), |rate| format!("_r{:x}", rate.0));
+        format!("delta_net_h{heads}g{group}d{d}v{dv}{interleaved}{channels}_e{:x}{bound}{rate}", eps.0)
     }
 
     fn signature(&self) -> Signature {

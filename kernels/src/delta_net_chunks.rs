@@ -65,6 +65,8 @@ spec! {
         pub channels: bool,
         /// What a decay's logarithm stays above, where it has a bound.
         pub bound: Option<Bits>,
+        /// What rates stay below, where that is not 1.
+        pub rate: Option<Bits>,
     }
 }
 
@@ -74,6 +76,7 @@ const ROWS: &[Row] = &[
     row("delta_net_chunks", 128, "delta_net_chunks heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
     row("delta_net_chunks_channels", 128, "delta_net_chunks heads=32 group=1 d=128 dv=128 eps=1e-6 channels"),
     row("delta_net_chunks_bounded", 128, "delta_net_chunks heads=32 group=1 d=128 dv=128 eps=1e-6 channels bound=-5.0"),
+    row("delta_net_chunks_rates", 128, "delta_net_chunks heads=30 group=1 d=96 dv=192 eps=1e-6 rate=2.0"),
 ];
 
 impl DeltaNetChunks {
@@ -82,8 +85,8 @@ impl DeltaNetChunks {
 
     /// The same by the recurrence.
     fn recurrence(&self) -> DeltaNet {
-        let DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound } = *self;
-        DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound }
+        let DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate } = *self;
+        DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }
     }
 }
 
@@ -339,7 +342,7 @@ impl Chunk {
             let log = layout.log_decay(b, alpha, dt, a);
             b.store(scratch, at.clone() + places.log, log);
             let beta = b.load(ty, scratch, at.clone() + places.rate);
-            let rate = math::sigmoid(b, beta);
+            let rate = layout.rate(b, beta);
             b.store(scratch, at + places.rate, rate);
         });
         let none = b.splat_f32(1, 0.0);
@@ -393,7 +396,7 @@ impl Chunk {
             layout.decays(b, (first.clone() + r, h), &(r * key + channels.decay));
             let (_, of_row) = layout.numbers(first.clone() + r, h);
             let beta = b.load(Type::f32(1), layout.beta, of_row);
-            let rate = math::sigmoid(b, beta);
+            let rate = layout.rate(b, beta);
             b.store(scratch, r * 4 + places.rate, rate);
         });
         for_vectors(b, lanes, d, |b, at, lanes| {

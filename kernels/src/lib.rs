@@ -11,7 +11,7 @@
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
 //! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
-//! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
+//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: who gets a row, who gives it back as it is, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
 //! | --- | --- |
@@ -72,6 +72,7 @@ mod rope_append;
 mod rope_heads;
 mod rotation;
 mod route;
+mod route_identities;
 mod scale;
 mod scale_by;
 mod scale_heads;
@@ -161,4 +162,5 @@ registry! {
     clamp::Clamp,
     expert_groups::ExpertGroups,
     heads_temperature::HeadsTemperature,
+    route_identities::RouteIdentities,
 }

@@ -278,6 +278,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::AttentionEntries
         | OpKind::RouteListed
         | OpKind::RouteGiven
+        | OpKind::RouteIdentities
         | OpKind::ExpertGroups
         | OpKind::StreamWeights
         | OpKind::StreamInput

@@ -186,7 +186,7 @@ struct Uses {
 /// A layer whose experts can be loaded on their own.
 struct Layer {
     number: i64,
-    /// Position of the `route`.
+    /// Position of the op that gives its ids: a `route`, or what takes experts without matrices out of one.
     route: usize,
     /// Gate, where there is one, up, down.
     weights: Vec<WeightId>,
@@ -252,7 +252,9 @@ impl Uses {
                 number = number.max(mixed);
                 mixed += 1;
             }
-            if matches!(op.kind, OpKind::Route | OpKind::RouteListed | OpKind::RouteGiven) {
+            let routes =
+                matches!(op.kind, OpKind::RouteListed | OpKind::RouteGiven | OpKind::RouteIdentities | OpKind::Route);
+            if routes && !self.is_parted(function, op) {
                 let found = self.layer(module, function, i, number);
                 if found.is_none() {
                     context.decide(|| {
@@ -272,6 +274,12 @@ impl Uses {
             }
         }
         layers
+    }
+
+    /// Whether experts without matrices are taken out of what an op gives: what is left is what is read.
+    fn is_parted(&self, function: &Function, op: &Op) -> bool {
+        let users = op.results.first().and_then(|&ids| self.def_use.users(ids)).unwrap_or_default();
+        users.iter().any(|&user| function.ops[user].kind == OpKind::RouteIdentities)
     }
 
     fn layer(&self, module: &Module, function: &Function, route: usize, number: i64) -> Option<Layer> {

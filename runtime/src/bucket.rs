@@ -60,7 +60,7 @@ impl Bucket {
         self.sort_but(&|_| false, ids, (top_k, experts), next)
     }
 
-    /// Sorts ids that came from outside: slots of [`NOBODY`] have no routed row. In [`Bucket::slots`] such a slot has the row of the token's first slot
+    /// Sorts ids some of which may be of no expert here: slots of [`NOBODY`] have no routed row. In [`Bucket::slots`] such a slot has the row of the token's first slot
     /// that has one, or else the first row; its weight is to be 0.
     ///
     /// # Errors

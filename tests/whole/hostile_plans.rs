@@ -108,13 +108,17 @@ const REFUSED: &[(&str, &str, Change)] = &[
     }),
     ("routings", "number of routings is 12004, must be in 0..=8192", |plan| {
         let (ids, old, at) = (zeros(plan, 1), plan.buckets, first_bucket(plan) + 1);
-        let bucket = |i| Step::Bucket { bucket: BucketId(old + i), ids, first: 0, top_k: 1, experts: 65_536 };
+        let bucket =
+            |i| Step::Bucket { bucket: BucketId(old + i), ids, first: 0, top_k: 1, experts: 65_536, nobody: false };
         plan.steps.splice(at..at, (0..12_000).map(bucket));
         plan.buckets += 12_000;
     }),
     ("experts for each token", "number of experts that a token is routed to is", |plan| {
         let (ids, old, at) = (zeros(plan, 65_536), plan.buckets, first_bucket(plan) + 1);
-        plan.steps.insert(at, Step::Bucket { bucket: BucketId(old), ids, first: 0, top_k: 65_536, experts: 65_536 });
+        plan.steps.insert(
+            at,
+            Step::Bucket { bucket: BucketId(old), ids, first: 0, top_k: 65_536, experts: 65_536, nobody: false },
+        );
         plan.buckets += 1;
     }),
     ("empty kernels", "take more than 16 times as much memory", |plan| {

@@ -34,6 +34,7 @@ mod golden;
 mod grammar;
 mod help;
 mod hostile_plans;
+mod identities;
 mod kernel_command;
 mod kernel_replay;
 mod kernel_rules;

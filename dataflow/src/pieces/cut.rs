@@ -227,6 +227,7 @@ impl<'a> Cutting<'a> {
             | KernelSpec::Gather(_)
             | KernelSpec::Route(_)
             | KernelSpec::ExpertGroups(_)
+            | KernelSpec::RouteIdentities(_)
             | KernelSpec::Softmax(_)
             | KernelSpec::Pack(_)
             | KernelSpec::SumSquares(_)

@@ -119,13 +119,19 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
                     embedded |= making.task(task)?;
                 }
             }
-            Step::Bucket { bucket, ids, first, top_k, experts } => {
+            Step::Bucket { bucket, ids, first, top_k, experts, nobody } => {
                 if bucket.0 as usize != making.made.routings.len() {
                     return wrong("bucket", "routings out of order");
                 }
                 let row = plan.buffers.get(ids.0 as usize).map(|buffer| buffer.row_bytes);
                 if *first != 0 || row != Some(u64::from(*top_k) * 4) {
                     return wrong("bucket", "a routing by some of a token's ids, as experts that are deferred have it");
+                }
+                if *nobody {
+                    return wrong(
+                        "bucket",
+                        "a routing some of whose slots are nobody's, as experts without matrices have it",
+                    );
                 }
                 let ids = making.tensor(ids.0)?;
                 making.made.routings.push(Routing { ids, top_k: *top_k, experts: *experts });

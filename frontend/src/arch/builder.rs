@@ -849,6 +849,17 @@ impl<'a> Builder<'a> {
         self.hyper.adjugate.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
+    /// Ids and weights of experts that have matrices, so many, and the sum of the weights of those that have none.
+    pub fn identities(
+        &mut self,
+        (ids, weights): (ValueId, ValueId),
+        experts: u64,
+    ) -> Result<((ValueId, ValueId), ValueId), ArchError> {
+        let parted = self.graph.route_identities(ids, weights, experts);
+        let (ids, weights, passed) = self.typed(parted)?;
+        Ok(((ids, weights), passed))
+    }
+
     /// The groups of so many experts that these ids are of.
     pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, ArchError> {
         let groups = self.graph.expert_groups(ids, size);
@@ -1062,10 +1073,12 @@ impl<'a> Builder<'a> {
         keys: KeyHeads,
         eps: f64,
     ) -> Result<ValueId, ArchError> {
-        let Ssm { heads, key_length, value_length, decay_bound, .. } = self.ssm()?;
+        let Ssm { heads, key_length, value_length, decay_bound, rate, .. } = self.ssm()?;
         let operands: Vec<Operand> =
             values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(eps), Attr::rounded(decay_bound)];
+        let rate = if rate == 1.0 { 0.0 } else { rate };
+        let numbers = [eps, decay_bound, rate].map(Attr::rounded);
+        let attrs = [Attr::Word(keys.word().to_owned())].into_iter().chain(numbers).collect();
         self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
     }
 
@@ -1088,8 +1101,9 @@ impl<'a> Builder<'a> {
     /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
     pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
-        let has_bias = self.has(&down("bias"));
-        let scales = if has_bias { None } else { self.optional_vector(&down("scale"), experts.count)? };
+        // What is no expert with matrices has no factor.
+        let apart = self.has(&down("bias")) || experts.identities > 0;
+        let scales = if apart { None } else { self.optional_vector(&down("scale"), experts.count)? };
         self.routed_scales.extend(scales.map(|_| down("scale")));
         self.route_of(layer, logits, experts, scales)
     }
@@ -1102,7 +1116,8 @@ impl<'a> Builder<'a> {
         experts: &Experts,
         scales: Option<WeightId>,
     ) -> Result<(ValueId, ValueId), ArchError> {
-        let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
+        let Experts { used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
+        let count = experts.routed();
         let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
             // As Hy3's files have it.
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,

@@ -516,7 +516,8 @@ pub(super) fn network(
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
-/// What the routed experts of `h` give, and what the shared ones do, where there are such, added to `x` where that is given.
+/// What the routed experts of `h` give, and what stands beside them, where something does, added to `x` where that is given: shared experts, and those that give
+/// back what they take.
 pub(super) fn experts(
     b: &mut Builder<'_>,
     layer: usize,
@@ -525,19 +526,60 @@ pub(super) fn experts(
     of: &Experts,
     style: &Style,
 ) -> Result<(ValueId, Option<ValueId>), ArchError> {
+    let chosen = chosen(b, layer, h, of, style)?;
+    given(b, layer, x, (h, chosen), of, style)
+}
+
+/// The experts of rows, and their weights.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    ids: ValueId,
+    weights: ValueId,
+    /// The sum of the weights of those that give back what they take, where there are such.
+    passed: Option<ValueId>,
+}
+
+/// What a router chooses of `h`.
+pub(super) fn chosen(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    of: &Experts,
+    style: &Style,
+) -> Result<Chosen, ArchError> {
     let width = b.hyper.embedding_length;
     let halved = style.halved && of.shared > 0;
     let of = &Experts { scale: if halved { of.scale / 2.0 } else { of.scale }, ..of.clone() };
-    let mut logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.count, Bias::Optional)?;
+    let mut logits = b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), width, of.routed(), Bias::Optional)?;
     if b.hyper.scales.router_softcap != 0.0 {
         logits = b.softcap(logits, b.hyper.scales.router_softcap)?;
     }
-    let (ids, weights) = b.route(layer, logits, of)?;
-    let mut shared = if of.shared > 0 { Some(shared_expert(b, layer, h, of.shared, style)?) } else { None };
-    if let (Some(shared), Some(x)) = (&mut shared, x) {
-        *shared = b.add(*shared, x)?;
+    let all = b.route(layer, logits, of)?;
+    let ((ids, weights), passed) = match of.identities {
+        0 => (all, None),
+        _ => b.identities(all, of.count).map(|(own, passed)| (own, Some(passed)))?,
+    };
+    Ok(Chosen { ids, weights, passed })
+}
+
+/// As [`experts`], with what was chosen of `h` before.
+pub(super) fn given(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: Option<ValueId>,
+    (h, Chosen { ids, weights, passed }): (ValueId, Chosen),
+    of: &Experts,
+    style: &Style,
+) -> Result<(ValueId, Option<ValueId>), ArchError> {
+    let mut beside = if of.shared > 0 { Some(shared_expert(b, layer, h, of.shared, style)?) } else { None };
+    if let Some(passed) = passed {
+        let back = b.scale_heads(h, passed)?;
+        beside = Some(beside.map_or(Ok(back), |shared| b.add(back, shared))?);
     }
-    Ok((routed(b, layer, h, (ids, weights), of, style)?, shared))
+    if let (Some(beside), Some(x)) = (&mut beside, x) {
+        *beside = b.add(*beside, x)?;
+    }
+    Ok((routed(b, layer, h, (ids, weights), of, style)?, beside))
 }
 
 /// What the experts `ids` make of `h`, summed with their weights.

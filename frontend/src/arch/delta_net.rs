@@ -28,10 +28,11 @@ struct Projected {
 
 /// From the step's ids to logits: layers with a recurrent state are these, others attend as `style` says.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+    let linear = Linear::usual(key_heads, Unary::Silu);
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
         x = match b.hyper.layers[layer].recurrent {
-            true => mixer(b, layer, x, key_heads)?,
+            true => mixer(b, layer, x, &linear)?,
             false => attention(b, layer, x, style)?,
         };
         x = feed_forward(b, layer, x, style)?;
@@ -48,27 +49,45 @@ pub(super) const QWEN: Style = Style {
     ..Style::NEOX
 };
 
+/// What differs between such layers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Linear {
+    /// Which key head a value head takes.
+    pub key_heads: KeyHeads,
+    /// What gates of the result go through.
+    pub gate: Unary,
+    /// What the norm of the result adds to mean squares, where it is not what other norms add.
+    pub norm_eps: Option<f64>,
+    /// What is added to the sums of squares of queries and keys, where it is not what norms add.
+    pub unit_eps: Option<f64>,
+    /// Whether files have queries, keys and values apart.
+    pub apart: bool,
+}
+
+impl Linear {
+    /// As most have it.
+    pub const fn usual(key_heads: KeyHeads, gate: Unary) -> Linear {
+        Linear { key_heads, gate, norm_eps: None, unit_eps: None, apart: false }
+    }
+}
+
 /// Norm, linear attention, output matrix, residual.
-fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
     let h = b.rms_norm(x, &format!("blk.{layer}.attn_norm.weight"), b.hyper.embedding_length)?;
-    let y = mixer_of(b, layer, h, key_heads, Unary::Silu)?;
+    let y = mixer_of(b, layer, h, linear)?;
     b.add(y, x)
 }
 
-/// What linear attention makes of normalised rows, with gates that go through this function: with its output matrix.
-pub(super) fn mixer_of(
-    b: &mut Builder<'_>,
-    layer: usize,
-    h: ValueId,
-    key_heads: KeyHeads,
-    gate: Unary,
-) -> Result<ValueId, ArchError> {
+/// What linear attention makes of normalised rows: with its output matrix.
+pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
+    let Linear { key_heads, gate, norm_eps, unit_eps, apart } = *linear;
+    let [norm_eps, unit_eps] = [norm_eps, unit_eps].map(|eps| eps.unwrap_or(b.hyper.norm_eps));
     let sizes = b.ssm()?;
     let Ssm { taps, heads, groups, key_length, value_length, .. } = sizes;
     let width = b.hyper.embedding_length;
     let (keys, values) = (groups * key_length, heads * value_length);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let Projected { qkv, z, beta, alpha } = projected(b, layer, h, &sizes)?;
+    let Projected { qkv, z, beta, alpha } = projected(b, layer, h, &sizes, apart)?;
     let mixed = b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), [2 * keys + values, taps])?;
     let mixed = b.silu(mixed)?;
     let mut part = |from: u64, heads: u64, length: u64| {
@@ -80,16 +99,17 @@ pub(super) fn mixer_of(
     let v = part(2 * keys, heads, value_length)?;
     let a = b.vector(&name("ssm_a"), heads)?;
     let dt = b.vector(&name("ssm_dt.bias"), heads)?;
-    let y = b.delta_net(&format!("ssm.{layer}"), [q, k, v, alpha, beta], [a, dt], key_heads, b.hyper.norm_eps)?;
-    let y = b.rms_norm(y, &name("ssm_norm.weight"), value_length)?;
+    let y = b.delta_net(&format!("ssm.{layer}"), [q, k, v, alpha, beta], [a, dt], key_heads, unit_eps)?;
+    let y = b.rms_norm_of(y, &name("ssm_norm.weight"), value_length, norm_eps)?;
     let y = b.merge_heads(y)?;
     let z = b.unary(gate, z)?;
     let y = b.mul(y, z)?;
     b.linear(y, &name("ssm_out"), values, width, Bias::Optional)
 }
 
-/// Projections as files have them: one by one, or fused by key head (Qwen3-Next's `ssm_ba`, and `ssm_in` of its first files).
-fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm) -> Result<Projected, ArchError> {
+/// Projections as files have them: one by one, queries, keys and values together or apart (OLMo Hybrid), or fused by key head (Qwen3-Next's `ssm_ba`, and `ssm_in` of
+/// its first files).
+fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm, apart: bool) -> Result<Projected, ArchError> {
     let Ssm { heads, groups, key_length, value_length, .. } = *sizes;
     let width = b.hyper.embedding_length;
     let (keys, values, group) = (groups * key_length, heads * value_length, heads / groups);
@@ -98,6 +118,12 @@ fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm) -> Resu
         let all = b.linear(h, &name("ssm_in"), width, 2 * keys + 2 * values, Bias::Optional)?;
         let [q, k, v, z] =
             by_key_head(b, all, groups, [key_length, key_length, group * value_length, group * value_length])?;
+        let qk = b.concat(q, k)?;
+        (b.concat(qk, v)?, z)
+    } else if apart {
+        let mut part = |part: &str, width_of: u64| b.linear(h, &name(part), width, width_of, Bias::Optional);
+        let (q, k, v) = (part("attn_q", keys)?, part("attn_k", keys)?, part("attn_v", values)?);
+        let z = part("attn_gate", values)?;
         let qk = b.concat(q, k)?;
         (b.concat(qk, v)?, z)
     } else {

@@ -7,23 +7,21 @@ use super::Architecture;
 use super::decoder::{Style, decoder};
 use super::hyper::{Defaults, Scales, Windows};
 
-const STYLE: Style = Style {
+pub(super) const STYLE: Style = Style {
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),
     root_embedding: true,
     ..Style::NEOX
 };
 
-pub(super) const ARCHITECTURE: Architecture = Architecture {
-    name: "gemma2",
-    doc: "Gemma 2",
-    defaults: Defaults {
-        reads: &["attn_logit_softcapping", "final_logit_softcapping"],
-        scales: |_| Scales { softcap: 30.0, attention_softcap: 50.0, ..Scales::NONE },
-        windows: Some(Windows { length: Some(4096), ..Windows::every(2) }),
-        // The one of 27 billion parameters.
-        scaled_by_width: 46,
-        ..Defaults::USUAL
-    },
-    build: |b| decoder(b, &STYLE),
+pub(super) const DEFAULTS: Defaults = Defaults {
+    reads: &["attn_logit_softcapping", "final_logit_softcapping"],
+    scales: |_| Scales { softcap: 30.0, attention_softcap: 50.0, ..Scales::NONE },
+    windows: Some(Windows { length: Some(4096), ..Windows::every(2) }),
+    // The one of 27 billion parameters.
+    scaled_by_width: 46,
+    ..Defaults::USUAL
 };
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "gemma2", doc: "Gemma 2", defaults: DEFAULTS, build: |b| decoder(b, &STYLE) };

@@ -1,4 +1,5 @@
-//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts: scaled as `granite` is, mostly without RoPE.
+//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts: scaled as `granite` is, mostly without RoPE. Bamba is the same, dense and
+//! without scales, and turns half of a head.
 
 use ixc_ir::graph::ValueId;
 
@@ -13,7 +14,7 @@ const STYLE: Style = Style::LLAMA;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "granitehybrid",
-    doc: "Granite 4 (H)",
+    doc: "Granite 4 (H), Bamba",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
         rotates: Rotates::IfFinetuned,

@@ -30,8 +30,9 @@ pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
 pub use xielu::Xielu;
 
-use self::experts::experts;
+use self::experts::{IDENTITIES, experts};
 use self::keys::Keys;
+use self::recurrent::RATE;
 use self::rope::{rope, sectioned, yarn_magnitude};
 use self::shares::share;
 use crate::gguf::{Gguf, GgufError, Made, StringArray, Value};
@@ -316,6 +317,8 @@ impl Limits {
 pub struct Experts {
     /// How many there are.
     pub count: u64,
+    /// How many there are behind these, without matrices, which give back what they take.
+    pub identities: u64,
     /// How many each token is routed to.
     pub used: u64,
     /// Width of one expert.
@@ -334,6 +337,13 @@ pub struct Experts {
     pub groups: u64,
     /// Groups that a token's experts are chosen of.
     pub groups_kept: u64,
+}
+
+impl Experts {
+    /// How many a router chooses from.
+    pub fn routed(&self) -> u64 {
+        self.count.saturating_add(self.identities)
+    }
 }
 
 /// Rotary position embedding, without the pairing, which is the architecture's.
@@ -374,7 +384,7 @@ const ROUNDS: &str = "num_loops";
 pub(super) const MAX_BIAS: &str = "attention.max_alibi_bias";
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 17] = [
+const NEUTRAL: [(&str, &[f64]); 19] = [
     ("attention.clamp_kqv", &[0.0]),
     (MAX_BIAS, &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
@@ -392,6 +402,8 @@ const NEUTRAL: [(&str, &[f64]); 17] = [
     ("swiglu_clamp_shexp", &[0.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
     (KEPT_EVERY, &[0.0]),
+    (IDENTITIES, &[0.0]),
+    (RATE, &[1.0]),
 ];
 
 /// What keys mean that a file does not have, where architectures differ in that.
@@ -474,6 +486,8 @@ pub(super) enum Norms {
     Layer,
     /// Layer norms without weights.
     Bare,
+    /// Root mean square, without weights.
+    Plain,
     /// Layer norms in files that say `attention.layer_norm_epsilon` and no `attention.layer_norm_rms_epsilon`.
     ByKey,
 }
@@ -689,7 +703,7 @@ impl Hyper {
             ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
         let [has_own, has_other] = [&own, &other].map(|key| keys.metadata.get(key).is_some());
         let layer_norms = match defaults.norms {
-            Norms::Rms => false,
+            Norms::Rms | Norms::Plain => false,
             Norms::Layer | Norms::Bare => true,
             Norms::ByKey => !has_own,
         };
@@ -799,7 +813,7 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             layer_norms,
-            weighted_norms: defaults.norms != Norms::Bare,
+            weighted_norms: !matches!(defaults.norms, Norms::Bare | Norms::Plain),
             parallel: keys.metadata.read_or(&keys.name("use_parallel_residual"), true)?,
             rounds: match defaults.reads.contains(&ROUNDS) {
                 true => keys.optional(ROUNDS, 0, (MAX_ROUNDED / layers.len() as u64).max(1))?.unwrap_or(1).max(1),

@@ -106,6 +106,7 @@ mod lfm3;
 mod lightning;
 mod llama;
 mod llama4;
+mod longcat_flash;
 mod maincoder;
 mod mamba;
 mod mamba2;
@@ -124,11 +125,13 @@ mod mla;
 mod mpt;
 mod muse_glimmer;
 mod nanbeige;
+mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
 mod olmo;
 mod olmo2;
+mod olmo_hybrid;
 mod olmoe;
 mod orion;
 mod pangu_embed;
@@ -159,6 +162,7 @@ mod starcoder;
 mod starcoder2;
 mod step35;
 mod streams;
+mod vaultgemma;
 mod weights;
 mod xverse;
 
@@ -308,6 +312,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
     baichuan::ARCHITECTURE,
     refact::ARCHITECTURE,
     jais::ARCHITECTURE,
+    olmo_hybrid::ARCHITECTURE,
+    nanochat::ARCHITECTURE,
+    vaultgemma::ARCHITECTURE,
+    longcat_flash::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -5,7 +5,7 @@ use super::Architecture;
 use super::decoder::{HeadNorm, Style, decoder};
 use super::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style {
+pub(super) const STYLE: Style = Style {
     head_norm: HeadNorm::Row,
     pre_norms: false,
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),

@@ -32,6 +32,7 @@ use crate::gguf::{Gguf, GgufError, Made, Tensor};
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::Heads, output_gate: OutputGate::WithQueries, gated_shared: true, ..Style::NEOX };
+const LINEAR: delta_net::Linear = delta_net::Linear::usual(KeyHeads::Interleaved, Unary::Sigmoid);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen4exp",
@@ -63,7 +64,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         }
         x = around(b, &format!("blk.{layer}.hc_attn"), x, (count, rank), |b, h| {
             match b.hyper.layers[layer].recurrent {
-                true => delta_net::mixer_of(b, layer, h, KeyHeads::Interleaved, Unary::Sigmoid),
+                true => delta_net::mixer_of(b, layer, h, &LINEAR),
                 false => {
                     let chosen = chosen(b, layer, h)?;
                     attention_to(b, layer, h, &STYLE, chosen)

@@ -527,6 +527,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         value_heads: count(&["linear_num_value_heads"])?,
         key_len: count(&["linear_key_head_dim"])?,
         value_len: count(&["linear_value_head_dim"])?,
+        rotated: keys.number_of("rope.dimension_count").map_or_else(|| head_dim(config), Ok)?,
         groups: count(&["n_groups", "mamba_n_groups"])?,
         state: count(&["mamba_d_state"])?,
         inner: keys.number_of("ssm.inner_size").unwrap_or(0),

@@ -315,8 +315,11 @@ fn made(
             for ((to, arrays), stacked) in
                 [((to, arrays), stacked)].into_iter().chain(beside.map(|beside| (beside, false)))
             {
-                if let Some(of @ OneOf { number, word, count, .. }) = found.one_of {
+                if let Some(of @ OneOf { number, word, count, more, .. }) = found.one_of {
                     if let Some(count) = count.filter(|count| number >= *count) {
+                        if more {
+                            continue;
+                        }
                         return Err(shards.wrong(&stored, format!("of {word} {number}"), format!("below {count}")));
                     }
                     let (_, parts) = several.entry(to).or_insert((OneOf { stacked, ..of }, BTreeMap::new()));

@@ -1,6 +1,7 @@
 //! Names of Hugging Face's tensors, and which of GGUF's they are.
 //!
-//! A rule names a tensor by a pattern, in which `{L}` is a layer, and `{E}` an expert, `{G}` a small expert of a group, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table, `{A}` a stream or `{R}` a
+//! A rule names a tensor by a pattern, in which `{L}` is a layer, `{H}` a half of one that is a layer in GGUF files, and `{E}` an expert, `{X}` one of which there may be more than have matrices,
+//! `{G}` a small expert of a group, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table, `{A}` a stream, `{C}` the letter of queries, keys or values, or `{R}` a
 //! machine's part of a matrix, of each of which there is a tensor that are one in GGUF files, and says what is made of it. A name matches with `.weight` or
 //! `.bias` behind the pattern, which the other name then has, too, or as it is. The first rule that matches counts: those of a model, then [`SHARED`].
 
@@ -34,6 +35,8 @@ pub(super) struct Sizes {
     pub value_heads: u64,
     pub key_len: u64,
     pub value_len: u64,
+    /// Leading elements of a head that turn.
+    pub rotated: u64,
     /// State spaces: groups of heads, elements of a key, and of the values of all heads.
     pub groups: u64,
     pub state: u64,
@@ -188,6 +191,58 @@ pub(super) fn key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 /// Keys of a layer with heads of its own number.
 pub(super) fn key_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(neighbours(x, s.layer_kv_heads)?)
+}
+
+/// Queries, of which a part of each head turns, by pairs that lie half of that part apart: so that they lie side by side.
+pub(super) fn query_of_part(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    neighbours_of_part(s, x, s.heads)
+}
+
+/// The same of keys.
+pub(super) fn key_of_part(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    neighbours_of_part(s, x, s.kv_heads)
+}
+
+fn neighbours_of_part(s: &Sizes, x: Array, heads: u64) -> Option<Vec<Made>> {
+    let (length, turned) = (x.len(0).checked_div(heads)?, s.rotated);
+    let still = length.checked_sub(turned)?;
+    if still == 0 {
+        return one(neighbours(x, heads)?);
+    }
+    let of_head = |head: u64| {
+        let from = head * length;
+        let part = neighbours(x.clone().slice(0, from, turned)?, 1)?;
+        Some([part, x.clone().slice(0, from + turned, still)?])
+    };
+    let arrays: Option<Vec<_>> = (0..heads).map(of_head).collect();
+    Some(vec![Made { part: "", arrays: arrays?.into_iter().flatten().collect() }])
+}
+
+/// Queries whose RoPE turns the other way: with the second half of each head before the first, it turns the usual one.
+pub(super) fn query_turned_back(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    second_halves_first(&x, s.heads)
+}
+
+/// The same of keys.
+pub(super) fn key_turned_back(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    second_halves_first(&x, s.kv_heads)
+}
+
+fn second_halves_first(x: &Array, heads: u64) -> Option<Vec<Made>> {
+    let halves = heads.checked_mul(2)?;
+    let half = x.len(0).checked_div(halves).filter(|half| half * halves == x.len(0))?;
+    let arrays: Option<Vec<_>> = (0..halves).map(|at| x.clone().slice(0, (at ^ 1) * half, half)).collect();
+    Some(vec![Made { part: "", arrays: arrays? }])
+}
+
+/// The norm behind attention where a layer attends, and that before its network where it does not.
+pub(super) fn norm_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    parts([(if s.layer_kv_heads > 0 { "post_attention_norm" } else { "ffn_norm" }, Some(x))])
+}
+
+/// Gates and up of experts, behind which some may have none, but rows all the same.
+pub(super) fn gate_up_of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    gate_up(s, x.slice(0, 0, s.experts)?)
 }
 
 /// A matrix of gates, then up, or one for each expert: dimension `-2` in halves.
@@ -597,22 +652,36 @@ struct Several {
     count: fn(&Sizes) -> Option<u64>,
     /// Whether each is a matrix of its own there; their rows are those of one otherwise.
     stacked: bool,
+    /// Whether there may be more, which nobody reads.
+    more: bool,
 }
 
-const SEVERAL: [Several; 7] = [
+/// What stands for queries, keys and values in names, in the order in which they are one.
+const LETTERS: [char; 3] = ['q', 'k', 'v'];
+
+const SEVERAL: [Several; 9] = [
     Several {
         place: "{G}",
         word: "group's expert",
         count: |sizes| sizes.experts.checked_div(sizes.experts_of_group),
         stacked: true,
+        more: false,
     },
-    Several { place: "{E}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true },
-    Several { place: "{Q}", word: "head", count: |sizes| Some(sizes.heads), stacked: true },
-    Several { place: "{K}", word: "key head", count: |sizes| Some(sizes.kv_heads), stacked: true },
-    Several { place: "{S}", word: "part", count: |sizes| Some(sizes.table_parts), stacked: false },
+    Several { place: "{E}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true, more: false },
+    Several { place: "{X}", word: "expert", count: |sizes| Some(sizes.experts), stacked: true, more: true },
+    Several { place: "{Q}", word: "head", count: |sizes| Some(sizes.heads), stacked: true, more: false },
+    Several { place: "{K}", word: "key head", count: |sizes| Some(sizes.kv_heads), stacked: true, more: false },
+    Several { place: "{S}", word: "part", count: |sizes| Some(sizes.table_parts), stacked: false, more: false },
     // All but the one that is the embedding itself.
-    Several { place: "{A}", word: "stream", count: |sizes| Some(sizes.streams.saturating_sub(1)), stacked: true },
-    Several { place: "{R}", word: "part", count: |_| None, stacked: false },
+    Several {
+        place: "{A}",
+        word: "stream",
+        count: |sizes| Some(sizes.streams.saturating_sub(1)),
+        stacked: true,
+        more: false,
+    },
+    Several { place: "{C}", word: "convolution", count: |_| Some(LETTERS.len() as u64), stacked: false, more: false },
+    Several { place: "{R}", word: "part", count: |_| None, stacked: false, more: false },
 ];
 
 /// One of several that are one in GGUF files.
@@ -626,6 +695,8 @@ pub(super) struct OneOf {
     pub count: Option<u64>,
     /// Whether it stays a matrix of its own.
     pub stacked: bool,
+    /// Whether there may be more, which nobody reads.
+    pub more: bool,
 }
 
 /// A name that matched: the other name, with the part still open, and numbers.
@@ -636,28 +707,36 @@ pub(super) struct Match {
     pub one_of: Option<OneOf>,
 }
 
-/// Whether a name matches a rule.
+/// Whether a name matches a rule. Of layers that are two of GGUF's, `{L}` of the other name is that of the half, and `{2L}` the first of both.
 pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
-    let (mut layer, mut one_of) = (None, None);
+    let (mut layer, mut half, mut one_of) = (None, None, None);
     let mut rest = name;
     let mut pattern = rule.from;
     while let Some(open) = pattern.find('{') {
         rest = rest.strip_prefix(&pattern[..open])?;
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let number: u64 = rest[..digits].parse().ok()?;
         let place = &pattern[open..open + 3];
-        match SEVERAL.iter().find(|several| several.place == place) {
-            Some(&Several { word, count, stacked, .. }) => {
-                one_of = Some(OneOf { number, word, count: count(sizes), stacked })
+        let (number, digits): (u64, usize) = match place {
+            "{C}" => (LETTERS.iter().position(|letter| rest.starts_with(*letter))? as u64, 1),
+            _ => {
+                let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+                (rest[..digits].parse().ok()?, digits)
             }
+        };
+        match SEVERAL.iter().find(|several| several.place == place) {
+            Some(&Several { word, count, stacked, more, .. }) => {
+                one_of = Some(OneOf { number, word, count: count(sizes), stacked, more })
+            }
+            None if place == "{H}" => half = Some(Some(number).filter(|half| *half < 2)?),
             None => layer = Some(number),
         }
         (rest, pattern) = (&rest[digits..], &pattern[open + 3..]);
     }
     let suffix = rest.strip_prefix(pattern).filter(|suffix| ["", ".weight", ".bias"].contains(suffix))?;
     let mut to = rule.to.to_owned();
-    if let Some(layer) = layer {
-        to = to.replace("{L}", &layer.to_string());
+    if let Some(number) = &mut layer {
+        let of_two = rule.to.contains("{2L}").then_some(0).or(half);
+        *number = of_two.map_or(*number, |half| number.saturating_mul(2).saturating_add(half));
+        to = to.replace("{2L}", &number.to_string()).replace("{L}", &number.to_string());
     }
     Some(Match { to: to + suffix, layer, one_of })
 }
@@ -671,14 +750,14 @@ mod tests {
         let row = rule("model.layers.{L}.mlp.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain);
         let sizes = Sizes { experts: 9, heads: 4, ..Sizes::default() };
         let found = matches(&row, &sizes, "model.layers.12.mlp.experts.7.up_proj.weight").unwrap();
-        let expert = OneOf { number: 7, word: "expert", count: Some(9), stacked: true };
+        let expert = OneOf { number: 7, word: "expert", count: Some(9), stacked: true, more: false };
         assert_eq!(
             (found.to.as_str(), found.layer, found.one_of),
             ("blk.12.ffn_up_exps.weight", Some(12), Some(expert))
         );
         let norms = rule("layers.{L}.norms.{Q}", "blk.{L}.attn_q_norm", plain);
         let head = matches(&norms, &sizes, "layers.0.norms.3.weight").unwrap().one_of;
-        assert_eq!(head, Some(OneOf { number: 3, word: "head", count: Some(4), stacked: true }));
+        assert_eq!(head, Some(OneOf { number: 3, word: "head", count: Some(4), stacked: true, more: false }));
         for other in [
             "model.layers.mlp.experts.7.up_proj.weight",
             "model.layers.1.mlp.experts.7.up_proj.weights",
@@ -686,6 +765,20 @@ mod tests {
         ] {
             assert_eq!(matches(&row, &sizes, other), None, "{other}");
         }
+        // Layers that are two of GGUF's.
+        let halves = rule("model.layers.{L}.norm.{H}", "blk.{L}.attn_norm", plain);
+        let of = |name: &str| matches(&halves, &sizes, name).map(|found| (found.to, found.layer));
+        assert_eq!(of("model.layers.3.norm.1.weight"), Some(("blk.7.attn_norm.weight".into(), Some(7))));
+        assert_eq!(of("model.layers.0.norm.0.weight"), Some(("blk.0.attn_norm.weight".into(), Some(0))));
+        assert_eq!(of("model.layers.0.norm.2.weight"), None);
+        let of_first = rule("model.layers.{L}.experts.{X}.up", "blk.{2L}.ffn_up_exps", plain);
+        let found = matches(&of_first, &sizes, "model.layers.3.experts.12.up.weight").unwrap();
+        let more = OneOf { number: 12, word: "expert", count: Some(9), stacked: true, more: true };
+        assert_eq!((found.to.as_str(), found.layer, found.one_of), ("blk.6.ffn_up_exps.weight", Some(6), Some(more)));
+        let letters = rule("model.layers.{L}.{C}_conv1d", "blk.{L}.ssm_conv1d", plain);
+        let number = |name: &str| matches(&letters, &sizes, name)?.one_of.map(|of| (of.number, of.count));
+        assert_eq!(number("model.layers.0.v_conv1d.weight"), Some((2, Some(3))));
+        assert_eq!(number("model.layers.0.o_conv1d.weight"), None);
         let plain = rule("lm_head", "output", plain);
         assert_eq!(matches(&plain, &sizes, "lm_head.weight").unwrap().to, "output.weight");
         assert_eq!(matches(&plain, &sizes, "lm_head.weight_scale"), None);

@@ -466,6 +466,17 @@ impl GraphBuilder {
         self.two(OpKind::RouteGiven, vec![V(ids), V(p)], vec![int(experts)])
     }
 
+    /// `route.identities`: ids and weights of experts that have matrices, and the sum of the weights of the others.
+    pub fn route_identities(
+        &mut self,
+        ids: ValueId,
+        p: ValueId,
+        experts: u64,
+    ) -> Result<(ValueId, ValueId, ValueId), TypeError> {
+        let results = self.op(OpKind::RouteIdentities, vec![V(ids), V(p)], vec![int(experts)])?;
+        Ok((results[0], results[1], results[2]))
+    }
+
     /// `expert.groups`.
     pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertGroups, vec![V(ids)], vec![int(size)])

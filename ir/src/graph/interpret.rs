@@ -513,6 +513,24 @@ impl<'a> Interpreter<'a> {
                 }
                 Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: p }])
             }
+            OpKind::RouteIdentities => {
+                let (dims, experts) = (self.dims(value("ids")), op.attr("experts").int());
+                let (mut ids, mut p) = (ints(value("ids")).to_vec(), f32s(self, "p")?.into_owned());
+                let mut passed = Vec::with_capacity(dims[0]);
+                for (ids, p) in ids.chunks_exact_mut(dims[1]).zip(p.chunks_exact_mut(dims[1])) {
+                    let is_own = |id: i32| i64::from(id) < experts;
+                    let first = ids.iter().copied().find(|&id| is_own(id)).unwrap_or(0);
+                    let mut sum = 0.0;
+                    for (id, p) in ids.iter_mut().zip(p).filter(|(id, _)| !is_own(**id)) {
+                        sum += f64::from(*p);
+                        (*id, *p) = (first, 0.0);
+                    }
+                    passed.push(sum as f32);
+                }
+                let rows = vec![dims[0], 1];
+                let of_slots = [Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: p }];
+                Ok(of_slots.into_iter().chain([Value::F32 { dims: rows, data: passed }]).collect())
+            }
             OpKind::StreamWeights => {
                 let (scale, base) = (self.dequantised(weight(op, "scale"))?, self.dequantised(weight(op, "base"))?);
                 let (n, iterations) = (op.attr("streams").int() as usize, op.attr("iterations").int());

@@ -482,6 +482,17 @@ pub fn result_types(
             let dims = [rows.clone(), slots.clone()];
             Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
         }
+        OpKind::RouteIdentities => {
+            let [rows, slots] = rule.i32("ids")?;
+            if rule.f32::<2>("p")? != [rows, slots] {
+                return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+            }
+            if i32::try_from(rule.positive("experts")?).is_err() {
+                return Err(rule.attr("experts", "below 2^31"));
+            }
+            let dims = [rows.clone(), slots.clone()];
+            Ok(vec![Type::i32(dims.clone()), Type::f32(dims), Type::f32([rows.clone(), Dim::Fixed(1)])])
+        }
         OpKind::ExpertGroups => {
             let [rows, slots] = rule.i32("ids")?;
             let size = rule.positive("size")?;

@@ -816,7 +816,8 @@ pub enum Step {
         /// lets the others go on. With more rows it is a step like any other. 0 for what is always shared (where there are rows).
         alone: u32,
     },
-    /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from `top_k` ids of each token, each checked to be an expert.
+    /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from `top_k` ids of each token, each checked to be an expert, or
+    /// [`NOBODY`] where that may be.
     Bucket {
         /// The routing.
         bucket: BucketId,
@@ -828,6 +829,8 @@ pub enum Step {
         top_k: u32,
         /// Number of experts.
         experts: u32,
+        /// Whether a slot may be [`NOBODY`]'s: it has no routed row, and weighs 0. Slots of layers that are run on their own always may.
+        nobody: bool,
     },
     /// Asks for the blocks of the experts that a routing names, all at once. A [`Step::Release`] of the group follows before any other
     /// request; tasks that read the group's weights stand between the two, over the rows of that routing. A group may be requested

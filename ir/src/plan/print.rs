@@ -160,9 +160,9 @@ fn write_step<K>(
                 .filter(|(at, _)| kept(*at))
                 .try_for_each(|(_, task)| write_task(plan, task, name, out))
         }
-        Step::Bucket { bucket, ids, first, top_k, experts } => {
-            let ids = slots(plan, ids.0, *first);
-            writeln!(out, "step {i}: bucket {} by {ids}, {top_k} of {experts} experts", bucket.0)
+        Step::Bucket { bucket, ids, first, top_k, experts, nobody } => {
+            let (ids, or) = (slots(plan, ids.0, *first), if *nobody { " or nobody" } else { "" });
+            writeln!(out, "step {i}: bucket {} by {ids}, {top_k} of {experts} experts{or}", bucket.0)
         }
         Step::Request { group, bucket } => {
             writeln!(out, "step {i}: request experts {group} of bucket {}", bucket.0)

@@ -29,7 +29,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Positions => 0,
         OpKind::RouteListed => 100,
         OpKind::RouteGiven => 0,
-        OpKind::ExpertGroups => 100,
+        OpKind::RouteIdentities | OpKind::ExpertGroups => 100,
         OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix | OpKind::StreamAttend => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
         // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.

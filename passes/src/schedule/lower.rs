@@ -26,7 +26,7 @@ mod recurrent;
 mod residency;
 mod rows;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ixc_ir::derived::Derived;
@@ -276,6 +276,8 @@ pub(super) struct Lowering<'a> {
     gives: Option<HiddenRows>,
     /// Experts of the `route` that gave these ids.
     routes: HashMap<BufferId, u64>,
+    /// Such ids of which some may be nobody's.
+    partial: HashSet<BufferId>,
     routings: HashMap<Slots, Rows>,
     /// Experts of each bucket.
     experts: Vec<u64>,
@@ -365,6 +367,7 @@ impl<'a> Lowering<'a> {
             takes: None,
             gives: None,
             routes: HashMap::new(),
+            partial: HashSet::new(),
             routings: HashMap::new(),
             experts: Vec::new(),
             quantised: HashMap::new(),
@@ -499,6 +502,7 @@ impl<'a> Lowering<'a> {
             }
             OpKind::RouteListed => self.route_listed(op)?,
             OpKind::RouteGiven => self.route_given(op)?,
+            OpKind::RouteIdentities => self.route_identities(op)?,
             OpKind::ExpertGroups => self.groups_of_experts(op)?,
             OpKind::StreamWeights => self.stream_weights(op)?,
             OpKind::StreamInput => self.stream_input(op)?,

@@ -59,7 +59,7 @@ impl Engine {
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
         let program = checked(plan)?;
         let loaded = &self.loaded;
-        let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.given);
+        let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.nobody);
         let inputs = |program: &Program| {
             let routings: Vec<_> = program.routings.iter().map(routing).collect();
             (routings, program.shared.clone(), program.choices.clone(), program.ngrams.clone())

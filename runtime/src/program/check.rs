@@ -237,7 +237,7 @@ pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Pr
 pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     let mut routings = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let Step::Bucket { bucket, ids, first, top_k, experts } = step else { continue };
+        let Step::Bucket { bucket, ids, first, top_k, experts, nobody } = step else { continue };
         let check = || {
             // Ids in order, as a schedule numbers them; so their number is bounded by that of the steps.
             if bucket.0 >= plan.buckets || bucket.0 as usize != routings.len() {
@@ -246,8 +246,8 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
             range("experts", *experts, 1, MAX_EXPERTS)?;
             range("experts per token", *top_k, 1, *experts)?;
             let ids = slots(plan, *ids, *first, *top_k)?;
-            let given = plan.expert_layers.iter().any(|layer| layer.ids == ids.buffer);
-            Ok(Routing { top_k: *top_k, experts: *experts, ids, given })
+            let nobody = *nobody || plan.expert_layers.iter().any(|layer| layer.ids == ids.buffer);
+            Ok(Routing { top_k: *top_k, experts: *experts, ids, nobody })
         };
         let routing = at(&format!("step {i}"), check())?;
         routings.push(routing);

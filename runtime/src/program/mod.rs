@@ -207,8 +207,8 @@ pub struct Routing {
     pub experts: u32,
     /// Where they are.
     pub ids: Ids,
-    /// Whether they come from outside, and some may be [`NOBODY`](ixc_ir::plan::NOBODY).
-    pub given: bool,
+    /// Whether some may be [`NOBODY`](ixc_ir::plan::NOBODY): they come from outside, or the plan says so.
+    pub nobody: bool,
 }
 
 /// Where ids are: some of those that each row of a buffer holds.

@@ -426,7 +426,9 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let softmax = m.kernel(Softmax { n: VOCABULARY });
     m.plan.steps = steps.into_iter().map(|tasks| Step::Run { tasks, alone: 0 }).collect();
-    m.plan.steps.insert(bucket_at, Step::Bucket { bucket, ids, first: 0, top_k: TOP_K, experts: EXPERTS });
+    m.plan
+        .steps
+        .insert(bucket_at, Step::Bucket { bucket, ids, first: 0, top_k: TOP_K, experts: EXPERTS, nobody: false });
     m.plan.logits = logits;
     m.plan.output = Output::Logits { softmax };
     m.plan.files.push(SourceFile {

@@ -27,14 +27,14 @@ from safetensors.torch import load_file, save_file
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden" / "make"))
 import make as golden
 from hub import HUB
-from models import attends_every_second, temperature_length, with_llama4_lengths, without_windows
+from models import attends_every_second, half_turned, temperature_length, with_llama4_lengths, without_windows
 
 TOKENS = 48
 # Matrices that the converter keeps in f32, and some golden files that it did not write have in f16.
 SINGLE = ["ffn_gate_inp", "indexer.proj"]
 # Folders as the hub has them, of which the converter makes no files that can be compared: it lacks a key that llama.cpp wants, knows the sizes of one model alone, asks for a class of theirs, or calls
 # itself without end.
-LACKING = ["exaone", "pangu-embedded", "orion", "maincoder", "plamo", "maple", "mistral-large4", "baichuan", "baichuan-alibi"]
+LACKING = ["exaone", "pangu-embedded", "orion", "maincoder", "plamo", "maple", "mistral-large4", "baichuan", "baichuan-alibi", "longcat-flash"]
 # Of the interpreter's logits, which are those of the file but for the order of sums.
 NEAR = 1e-9
 
@@ -118,7 +118,7 @@ def main():
     arguments.add_argument("names", nargs="*")
     arguments = arguments.parse_args()
     # Files whose tensors are written again are none of the folder.
-    keys = [None, attends_every_second, temperature_length, with_llama4_lengths, without_windows]
+    keys = [None, attends_every_second, temperature_length, with_llama4_lengths, without_windows, half_turned]
     names = arguments.names or sorted(name for name, (*_, rewritten) in golden.MODELS.items() if rewritten in keys or name in HUB or isinstance(rewritten, golden.ByHand))
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:

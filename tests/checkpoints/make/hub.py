@@ -534,11 +534,35 @@ def jais(config, tensors):
     return own, made
 
 
+def longcat_flash(config, tensors):
+    """LongCat-Flash: experts one by one, of which identities have nothing, a layer that drafts, and what else its configuration says."""
+    count = config["n_routed_experts"]
+    own = {key: value for key, value in config.items() if key != "rope_parameters"} | {
+        "rope_theta": config["rope_parameters"]["rope_theta"],
+        "attention_method": "MLA",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+        "norm_topk_prob": False,
+        "router_bias": False,
+        "zero_expert_type": "identity",
+    }
+    made = {"model.mtp.norm.weight": torch.ones(8)}
+    for name, tensor in tensors.items():
+        stem, _, part = name.rpartition("experts.")
+        number = part.split(".")[0]
+        if part in ("gate_up_proj", "down_proj"):
+            made |= one_by_one(f"{stem}experts.", ["gate_proj", "up_proj"] if part == "gate_up_proj" else ["down_proj"], tensor[:count])
+        elif not (stem and number.isdigit() and int(number) >= count):
+            made[name] = tensor
+    return own, made
+
+
 HUB = {
     "jais": jais,
     "baichuan": baichuan,
     "baichuan-alibi": baichuan_alibi,
     "refact": refact,
+    "longcat-flash": longcat_flash,
     "plamo": plamo,
     "plamo3": plamo3,
     "grok": grok,

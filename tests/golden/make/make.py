@@ -96,6 +96,8 @@ def as_converter_knows(parameters):
         parameters["rotary_pct"] = parameters["rope_parameters"]["partial_rotary_factor"]
     if parameters["model_type"] == "falcon" and not parameters["new_decoder_architecture"] and parameters["multi_query"]:
         parameters["num_kv_heads"] = 1
+    if parameters["model_type"] == "bamba":
+        parameters["attn_rotary_emb"] = parameters["hidden_size"] // parameters["num_attention_heads"] // 2
     if parameters["model_type"] == "cohere2":
         parameters["rotary_pct"] = 1.0
     if parameters["model_type"] == "nemotron_h":

@@ -63,6 +63,8 @@ from transformers import StableLmConfig, StableLmForCausalLM, Starcoder2Config, 
 from transformers import Jais2Config, Jais2ForCausalLM, MuseGlimmerConfig, MuseGlimmerForConditionalGeneration
 from transformers import AXK1Config, AXK1ForCausalLM, CwmConfig, CwmForCausalLM, FlintConfig, FlintForCausalLM
 from transformers import HyperCLOVAXConfig, HyperCLOVAXForCausalLM, Lfm3Config, Lfm3ForCausalLM
+from transformers import BambaConfig, BambaForCausalLM, LongcatFlashConfig, LongcatFlashForCausalLM, NanoChatConfig, NanoChatForCausalLM
+from transformers import OlmoHybridConfig, OlmoHybridForCausalLM, VaultGemmaConfig, VaultGemmaForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTBigCodeForCausalLM
 from transformers import BitNetConfig, BitNetForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM
@@ -1392,6 +1394,144 @@ def axk1_tensors(parameters, config):
     return by_names(parameters, config, names, {"kv_b_proj.weight": absorbed})
 
 
+def longcat_flash_keys(config):
+    turned = config.qk_rope_head_dim
+    return {
+        "block_count": 2 * config.num_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.ffn_hidden_size,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": 1,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.q_lora_rank": config.q_lora_rank,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.kv_lora_rank + turned,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + turned,
+        "attention.value_length_mla": config.v_head_dim,
+        "rope.dimension_count": turned,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "expert_count": config.n_routed_experts,
+        "expert_identity_count": config.zero_expert_num,
+        "expert_used_count": config.moe_topk,
+        "expert_feed_forward_length": config.expert_ffn_hidden_size,
+        "expert_gating_func": 1,
+        "expert_weights_scale": config.routed_scaling_factor,
+    }
+
+
+def longcat_flash_tensors(parameters, config):
+    """Each of transformers' layers is two here; what latent rows are multiplied by is in their norms."""
+
+    def of_half(name):
+        name = re.sub(r"layers\.(\d+)\.mlp\.", lambda found: f"layers.{2 * int(found[1])}.mlp.", name)
+        half = r"layers\.(\d+)\.(self_attn|input_layernorm|post_attention_layernorm|mlp)s?\.([01])\."
+        return re.sub(half, lambda found: f"layers.{2 * int(found[1]) + int(found[3])}.{found[2]}.", name)
+
+    def gate_and_up_of_experts(data, *rest):
+        return gate_and_up(data[: config.n_routed_experts], *rest)
+
+    names = [
+        *NAMES,
+        *MLA_NAMES,
+        (r"mlp\.router\.classifier\b", "ffn_gate_inp"),
+        (r"mlp\.router\.e_score_correction_bias", "exp_probs_b.bias"),
+    ]
+    parts = {"kv_b_proj.weight": absorbed, "mlp.experts.gate_up_proj": gate_and_up_of_experts}
+    tensors = by_names({of_half(name): data for name, data in parameters.items()}, config, names, parts)
+    for name in [name for name in tensors if name.endswith(("attn_q_a_norm.weight", "attn_kv_a_norm.weight"))]:
+        tensors[name] = tensors[name] * np.float32((config.hidden_size / len(tensors[name])) ** 0.5)
+    return tensors
+
+
+def olmo_hybrid_keys(config):
+    attends = [kind == "full_attention" for kind in config.layer_types]
+    base = (config.rope_parameters or {}).get("rope_theta")
+    keys = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": [config.num_key_value_heads if attends else 0 for attends in attends],
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.scaling.finetuned": base is not None,
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_num_value_heads * config.linear_value_head_dim,
+    }
+    if base is not None:
+        keys["rope.freq_base"] = base
+    return keys | ({"ssm.beta_scale": 2.0} if config.linear_allow_neg_eigval else {})
+
+
+def olmo_hybrid_tensors(parameters, config):
+    def norm(data, config, layer):
+        return {f"{'post_attention_norm' if config.layer_types[layer] == 'full_attention' else 'ffn_norm'}.weight": data}
+
+    names = [
+        *NAMES,
+        (r"post_feedforward_layernorm\b", "post_ffw_norm"),
+        (r"linear_attn\.([qkv])_proj\b", r"attn_\1"),
+        (r"linear_attn\.g_proj\b", "attn_gate"),
+        (r"linear_attn\.a_proj\b", "ssm_alpha"),
+        (r"linear_attn\.b_proj\b", "ssm_beta"),
+        (r"linear_attn\.dt_bias", "ssm_dt.bias"),
+        (r"linear_attn\.o_norm\b", "ssm_norm"),
+        (r"linear_attn\.o_proj\b", "ssm_out"),
+    ]
+    parts = {
+        "post_attention_layernorm.weight": norm,
+        "conv1d.weight": lambda data, *_: {"ssm_conv1d.weight": data[:, 0]},
+        # Rounded once.
+        "A_log": lambda data, *_: {"ssm_a": -np.exp(data.astype(np.float64))},
+    }
+    return by_names(parameters, config, names, parts)
+
+
+def nanochat_keys(config):
+    return plain_keys(config) | {"final_logit_softcapping": config.final_logit_softcapping}
+
+
+def nanochat_tensors(parameters, config):
+    """RoPE turns the other way: with halves of heads exchanged it is the usual one."""
+    tensors = by_names(parameters, config, [*NAMES, (r"mlp\.fc1\b", "ffn_up"), (r"mlp\.fc2\b", "ffn_down")], {})
+    heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
+    for name, data in tensors.items():
+        if count := heads.get(name.split(".", 2)[-1]):
+            tensors[name] = data.reshape(count, 2, -1, data.shape[-1])[:, ::-1].reshape(data.shape)
+    return tensors
+
+
+def vaultgemma_keys(config):
+    return windowed_keys(config) | {
+        "attn_logit_softcapping": config.attn_logit_softcapping,
+        "final_logit_softcapping": config.final_logit_softcapping,
+    }
+
+
+def vaultgemma_tensors(parameters, config):
+    own = {name: data for name, data in parameters.items() if name != "lm_head.weight"}
+    tensors = by_names(own, config, [*NAMES, (r"pre_feedforward_layernorm\b", "ffn_norm")], {})
+    return {name: data + 1 if name.endswith("norm.weight") else data for name, data in tensors.items()}
+
+
+def half_turned(tensors, _keys, config):
+    """Bamba's file with pairs of the half of a head that turns side by side, where the converter takes those of a whole head."""
+    heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
+    for name, data in tensors.items():
+        if count := heads.get(name.split(".", 2)[-1]):
+            rows = data.reshape(count, -1, 2, data.shape[-1]).swapaxes(1, 2).reshape(count, -1, data.shape[-1]).copy()
+            turned = rows.shape[1] // 2
+            rows[:, :turned] = rows[:, :turned].reshape(count, 2, -1, data.shape[-1]).swapaxes(1, 2).reshape(count, turned, -1)
+            tensors[name] = rows.reshape(data.shape)
+
+
 # What most have: two layers, two query heads for one of keys, no token of special meaning.
 SMALL = {
     "vocab_size": 64,
@@ -1500,6 +1640,25 @@ MAMBA = dict(
     time_step_rank=5,
     use_conv_bias=True,
     layer_norm_epsilon=1e-5,
+    tie_word_embeddings=False,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
+OLMO_HYBRID = dict(
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=56,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    linear_num_key_heads=3,
+    linear_num_value_heads=3,
+    linear_key_head_dim=12,
+    linear_value_head_dim=24,
+    linear_conv_kernel_dim=4,
+    max_position_embeddings=512,
     tie_word_embeddings=False,
     bos_token_id=None,
     eos_token_id=None,
@@ -1629,7 +1788,7 @@ STABLELM = SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rota
 # Most positions are behind those that an index chooses. Keys of the index in f16 may choose another one, whose error would be thousands of times this:
 # of these sizes and numbers none does.
 CHOSEN = 1e-7
-# Hy4, and Mistral Large 4 of short heads: what keys and values in f16 are worth. Of the former llama.cpp's error on the same file, with such a cache, is 2.4e-7.
+# Hy4, Mistral Large 4 of short heads, and LongCat-Flash, whose latent rows are scaled: what keys and values in f16 are worth. Of the former llama.cpp's error on the same file, with such a cache, is 2.4e-7.
 CHOSEN_SHARPLY = 3e-7
 MISTRAL_LARGE4 = dict(
     vocab_size=64,
@@ -3109,6 +3268,99 @@ MODELS = {
         Lfm3ForCausalLM,
         ROUNDED,
         ByHand(lfm3_keys, lfm3_tensors, single=["shortconv.conv"]),
+    ),
+    # Of what a router chooses, a third are identities.
+    "longcat-flash": (
+        LongcatFlashConfig(
+            vocab_size=64,
+            hidden_size=48,
+            ffn_hidden_size=40,
+            expert_ffn_hidden_size=16,
+            num_layers=2,
+            num_attention_heads=4,
+            q_lora_rank=24,
+            kv_lora_rank=20,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            head_dim=8,
+            v_head_dim=12,
+            moe_topk=3,
+            n_routed_experts=6,
+            zero_expert_num=3,
+            routed_scaling_factor=3.0,
+            max_position_embeddings=512,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            bos_token_id=None,
+            eos_token_id=None,
+        ),
+        LongcatFlashForCausalLM,
+        CHOSEN_SHARPLY,
+        ByHand(longcat_flash_keys, longcat_flash_tensors, single=["ffn_gate_inp"], architecture="longcat-flash"),
+    ),
+    # Without RoPE, as the released models; and with it, and rates up to 1.
+    "olmo-hybrid": (
+        OlmoHybridConfig(**OLMO_HYBRID, rope_parameters={"rope_type": "default", "rope_theta": None}),
+        OlmoHybridForCausalLM,
+        UNNORMED,
+        ByHand(olmo_hybrid_keys, olmo_hybrid_tensors, single=["ssm_conv1d"], architecture="olmo-hybrid"),
+    ),
+    "olmo-hybrid-roped": (
+        OlmoHybridConfig(**OLMO_HYBRID, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, linear_allow_neg_eigval=False),
+        OlmoHybridForCausalLM,
+        UNNORMED,
+        ByHand(olmo_hybrid_keys, olmo_hybrid_tensors, single=["ssm_conv1d"], architecture="olmo-hybrid"),
+    ),
+    "nanochat": (
+        NanoChatConfig(**SMALL | {"final_logit_softcapping": 4.0}),
+        NanoChatForCausalLM,
+        ROUNDED,
+        ByHand(nanochat_keys, nanochat_tensors),
+    ),
+    "vaultgemma": (
+        VaultGemmaConfig(
+            **SMALL
+            | {
+                "head_dim": 24,
+                "num_hidden_layers": 3,
+                "intermediate_size": 48,
+                "sliding_window": 24,
+                "query_pre_attn_scalar": 24,
+                "attn_logit_softcapping": 2.0,
+                "final_logit_softcapping": 30.0,
+                "hidden_activation": "gelu_pytorch_tanh",
+                "tie_word_embeddings": True,
+            },
+            attn_implementation="eager",
+        ),
+        VaultGemmaForCausalLM,
+        ROUNDED,
+        ByHand(vaultgemma_keys, vaultgemma_tensors),
+    ),
+    "granitehybrid-bamba": (
+        BambaConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=40,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            attn_layer_indices=[1],
+            mamba_n_heads=4,
+            mamba_n_groups=2,
+            mamba_d_head=16,
+            mamba_d_state=16,
+            mamba_d_conv=4,
+            mamba_expand=2,
+            max_position_embeddings=512,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+        BambaForCausalLM,
+        ROUNDED,
+        half_turned,
     ),
     # Of which the first has experts alone, and files the other name of the last norm.
     "grok": (

@@ -6,9 +6,13 @@ use super::keys::Keys;
 use super::{Experts, MAX_COUNT, MAX_WIDTH};
 use crate::gguf::GgufError;
 
+/// Of a file that says so: experts behind the others, without matrices, which give back what they take.
+pub(super) const IDENTITIES: &str = "expert_identity_count";
+
 /// The keys about experts, before they are given to layers.
 pub(super) struct ExpertKeys {
     count: u64,
+    identities: u64,
     used: Vec<u64>,
     feed_forward: Option<Vec<u64>>,
     normalise: bool,
@@ -62,11 +66,17 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         let limit = format!("a divisor of expert_count, {count}, that leaves two experts each");
         return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
     }
+    let identities = keys.optional(IDENTITIES, 0, MAX_COUNT)?.unwrap_or(0);
+    if identities > 0 && groups > 1 {
+        let limit = format!("1: {identities} experts are of no group ({IDENTITIES})");
+        return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
+    }
     let groups_kept = keys.optional("expert_group_used_count", 0, groups)?.filter(|&kept| kept > 0).unwrap_or(groups);
     Ok(Some(ExpertKeys {
         groups,
         groups_kept,
         count,
+        identities,
         used,
         feed_forward,
         normalise,
@@ -92,6 +102,7 @@ impl ExpertKeys {
         keys.in_range("expert_used_count", self.used[layer], 1, self.count)?;
         let ExpertKeys {
             count,
+            identities,
             ref used,
             normalise,
             scale,
@@ -106,6 +117,7 @@ impl ExpertKeys {
         let shared = shared_feed_forward.unwrap_or(shared_count * feed_forward);
         Ok(Experts {
             count,
+            identities,
             used: used[layer],
             feed_forward,
             normalise,

@@ -11,6 +11,7 @@
 //! falcon_mamba's mamba.ssm.dt_b_c_rms = true   // whether that row, keys and queries are normalised
 //! kimi-linear.kda.head_dim     = 128     // elements of a key and of a value, of as many heads as attention has, in place of all but the taps
 //! glm5-next.kda.gate_lower_bound = -5.0  // what logarithms of decays stay above
+//! olmo-hybrid.ssm.beta_scale   = 2.0     // what rates of the delta rule are multiplied by
 //! ```
 
 use super::keys::Keys;
@@ -19,6 +20,9 @@ use crate::gguf::{Gguf, GgufError};
 
 /// Most taps of a convolution: the op takes no more.
 const MAX_TAPS: u64 = 8;
+
+/// Of a file that says so: what rates of the delta rule are multiplied by.
+pub(super) const RATE: &str = "ssm.beta_scale";
 
 /// Every so many layers one attends, in files of MiniMax-01 that do not say.
 const LIGHTNING_INTERVAL: u64 = 8;
@@ -42,6 +46,8 @@ pub struct Ssm {
     pub rank: Option<u64>,
     /// Whether that row, keys and queries are normalised where the file has no weights for that.
     pub normed: bool,
+    /// What rates of the delta rule stay below.
+    pub rate: f64,
 }
 
 impl Ssm {
@@ -62,14 +68,15 @@ impl Ssm {
                 decay_bound,
                 rank: None,
                 normed: false,
+                rate: 1.0,
             }));
         }
         if keys.defaults.states == States::Lightning {
             let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
             let length = keys.required("attention.key_length", 1, MAX_WIDTH)?;
             let (taps, groups, key_length, value_length, decay_bound) = (0, heads, length, length, 0.0);
-            let (rank, normed) = (None, false);
-            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed }));
+            let (rank, normed, rate) = (None, false, 1.0);
+            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed, rate }));
         }
         let Some(key_length) = keys.optional("ssm.state_size", 1, MAX_WIDTH)? else { return Ok(None) };
         let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
@@ -77,8 +84,8 @@ impl Ssm {
             let rank = keys.required("ssm.time_step_rank", 1, MAX_WIDTH)?;
             let heads = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
             let normed = keys.metadata.read_or(&keys.name("ssm.dt_b_c_rms"), false)?;
-            let (groups, value_length, decay_bound, rank) = (1, 1, 0.0, Some(rank));
-            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed }));
+            let (groups, value_length, decay_bound, rank, rate) = (1, 1, 0.0, Some(rank), 1.0);
+            return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed, rate }));
         }
         let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;
         let groups = keys.required("ssm.group_count", 1, MAX_COUNT)?;
@@ -91,8 +98,9 @@ impl Ssm {
             let limit = format!("a multiple of ssm.time_step_rank, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("ssm.inner_size"), inner, limit));
         }
-        let (value_length, decay_bound) = (inner / heads, 0.0);
-        Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank: None, normed: false }))
+        let (value_length, decay_bound, rank, normed) = (inner / heads, 0.0, None, false);
+        let rate = keys.float(RATE, 1.0, |x| x > 0.0 && x <= 2.0, "above 0 and at most 2")?;
+        Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed, rate }))
     }
 }
 

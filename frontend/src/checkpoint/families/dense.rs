@@ -3,9 +3,9 @@
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    Rule, TURNED, by_key_heads, embedding, embedding_and_logits, gate_up, key_value, logits, output_in_turns, plain,
-    plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value, row, rule, skip, transposed,
-    turned_query_key_value,
+    Rule, TURNED, by_key_heads, embedding, embedding_and_logits, gate_up, key_turned_back, key_value, logits,
+    output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value,
+    query_turned_back, row, rule, skip, transposed, turned_query_key_value,
 };
 use super::{Family, USUAL, base_by_alpha};
 
@@ -267,6 +267,21 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["nanochat"],
+        architecture: "nanochat",
+        keys: |keys| {
+            // Without this key files mean what the released models have.
+            let cap = keys.config.number(&["final_logit_softcapping"])?.unwrap_or(0.0);
+            keys.put("final_logit_softcapping", cap as f32);
+            keys.refuse("attention_bias", |value| value.as_bool() == Some(true), "false")
+        },
+        tensors: &[NANOCHAT],
+        activations: &["relu2"],
+        defaults: r#"{"hidden_size": 768, "intermediate_size": 8192, "num_hidden_layers": 12, "num_attention_heads": 6,
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "final_logit_softcapping": 15.0}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["jais2"],
         architecture: "jais2",
         activations: &["relu2"],
@@ -368,6 +383,14 @@ pub(super) static ERNIE: &[Rule] = &[
 static PHI_2: &[Rule] = &[
     rule("model.final_layernorm", "output_norm", plain),
     rule("model.layers.{L}.self_attn.dense", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.mlp.fc1", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
+];
+
+/// nanochat: RoPE turns the other way.
+static NANOCHAT: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query_turned_back),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_turned_back),
     rule("model.layers.{L}.mlp.fc1", "blk.{L}.ffn_up", plain),
     rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
 ];

@@ -67,23 +67,23 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["gemma2"],
         architecture: "gemma2",
-        keys: |keys| {
-            scores(keys)?;
-            keys.count("attention.sliding_window", &["sliding_window"])?;
-            keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
-            // Files without these keys mean what the released models have.
-            for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
-                if !keys.has(cap) {
-                    keys.put(cap, 0f32);
-                }
-            }
-            keys.windows()
-        },
+        keys: gemma_2,
         tensors: &[GEMMA_3],
         activations: &["gelu_pytorch_tanh"],
         defaults: r#"{"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "head_dim": 256,
             "query_pre_attn_scalar": 256, "sliding_window": 4096, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
             "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["vaultgemma"],
+        architecture: "vaultgemma",
+        keys: gemma_2,
+        tensors: &[GEMMA_3],
+        activations: &["gelu_pytorch_tanh"],
+        defaults: r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256,
+            "sliding_window": 4096, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "tie_word_embeddings": true}"#,
         ..USUAL
     },
 ];
@@ -161,6 +161,19 @@ fn scores(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     keys.refuse("use_bidirectional_attention", |value| value.as_bool() == Some(true), "false")
+}
+
+fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    scores(keys)?;
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
+    // Files without these keys mean what the released models have.
+    for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if !keys.has(cap) {
+            keys.put(cap, 0f32);
+        }
+    }
+    keys.windows()
 }
 
 fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

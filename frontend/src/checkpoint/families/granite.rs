@@ -3,7 +3,8 @@
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    Rule, TURNED, by_group, decay, gate_up, key, plain, query, rule, shared_down, shared_gate_up, taps,
+    Rule, TURNED, by_group, decay, gate_up, key, key_of_part, plain, query, query_of_part, rule, shared_down,
+    shared_gate_up, taps,
 };
 use super::recurrent::{Kind, heads_of_kinds, kinds, mamba};
 use super::{Family, USUAL, WITHOUT_ROPE};
@@ -59,6 +60,18 @@ pub(super) static ROWS: &[Family] = &[
         ignores_head_dim: true,
         defaults: GRANITE_H,
         when: |config| Ok(kinds(config)?.contains(&Kind::Recurrent)),
+        ..USUAL
+    },
+    // As converters of GGUF files call it.
+    Family {
+        model_types: &["bamba"],
+        architecture: "granitehybrid",
+        keys: bamba,
+        tensors: &[BAMBA, GRANITE_HYBRID],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "attn_layer_indices": [], "mamba_n_heads": 128,
+            "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2}"#,
         ..USUAL
     },
     Family {
@@ -154,6 +167,17 @@ static GRANITE_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear.weight", "blk.{L}.ffn_{P}.weight", shared_down),
 ];
 
+/// Bamba: the dense network and its norm as Jamba has them, and half of a head that turns.
+static BAMBA: &[Rule] = &[
+    rule("model.final_layernorm", "output_norm", plain),
+    rule("model.layers.{L}.pre_ff_layernorm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query_of_part),
+    rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_of_part),
+    rule("model.layers.{L}.feed_forward.gate_proj", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.feed_forward.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.feed_forward.down_proj", "blk.{L}.ffn_down", plain),
+];
+
 /// HyperCLOVA X: norms behind blocks, too.
 static HYPERCLOVA_X: &[Rule] = &[
     rule("model.layers.{L}.post_norm1", "blk.{L}.post_attention_norm", plain),
@@ -211,10 +235,23 @@ fn granite_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("expert_used_count", 0u32);
     }
     keys.count("expert_shared_feed_forward_length", &["shared_intermediate_size"])?;
-    if !kinds.contains(&Kind::Recurrent) {
-        return Ok(());
+    if kinds.contains(&Kind::Recurrent) { states(keys, &kinds) } else { Ok(()) }
+}
+
+fn bamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let kinds = kinds(keys.config)?;
+    keys.put("rope.scaling.finetuned", true);
+    keys.rotated_part(0.5)?;
+    for key in ["attention_bias", "mlp_bias", "mamba_proj_bias"] {
+        keys.refuse(key, |value| value.as_bool() == Some(true), "false")?;
     }
-    heads_of_kinds(keys, &kinds)?;
+    states(keys, &kinds)
+}
+
+/// Sizes of states, and which layers have them.
+fn states(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    heads_of_kinds(keys, kinds)?;
     let heads = config.require(&["mamba_n_heads"])?;
     // "auto" is what the heads share.
     let length = match config.value("mamba_d_head").is_some_and(|value| value.is_number()) {

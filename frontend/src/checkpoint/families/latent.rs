@@ -3,7 +3,7 @@
 use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, divisors, latent_keys_values, norm_of_rank, plain, rule, table};
+use super::super::names::{Rule, divisors, gate_up_of_experts, latent_keys_values, norm_of_rank, plain, rule, table};
 use super::{Family, INDEXED, SIGMOID, SOFTMAX, USUAL, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
@@ -190,6 +190,18 @@ pub(super) static ROWS: &[Family] = &[
             "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.0}}"#,
         ..USUAL
     },
+    Family {
+        model_types: &["longcat_flash"],
+        architecture: "longcat-flash",
+        keys: longcat_flash,
+        tensors: &[LONGCAT_FLASH],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 6144, "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "num_attention_heads": 64,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64, "v_head_dim": 128, "moe_topk": 12, "n_routed_experts": 512, "zero_expert_num": 256,
+            "routed_scaling_factor": 6.0, "rope_theta": 1e7}"#,
+        ..USUAL
+    },
     // Not latent, but of the same kin.
     Family {
         model_types: &["deepseek_v4"],
@@ -270,6 +282,30 @@ pub(super) static LATENT: &[Rule] = &[
 static AXK_1: &[Rule] = &[
     rule("model.layers.{L}.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
     rule("model.layers.{L}.mlp.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
+];
+
+/// LongCat-Flash: two of GGUF's layers are one, whose experts are the first one's. Of identities, which have no matrices, transformers has gates and up all the
+/// same. What latent rows are multiplied by is in the norms.
+static LONGCAT_FLASH: &[Rule] = &[
+    rule("model.layers.{L}.input_layernorm.{H}", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.post_attention_layernorm.{H}", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.self_attn.{H}.q_a_proj", "blk.{L}.attn_q_a", plain),
+    rule("model.layers.{L}.self_attn.{H}.q_a_layernorm", "blk.{L}.attn_q_a_norm", norm_of_rank),
+    rule("model.layers.{L}.self_attn.{H}.q_b_proj", "blk.{L}.attn_q_b", plain),
+    rule("model.layers.{L}.self_attn.{H}.kv_a_proj_with_mqa", "blk.{L}.attn_kv_a_mqa", plain),
+    rule("model.layers.{L}.self_attn.{H}.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", norm_of_rank),
+    rule("model.layers.{L}.self_attn.{H}.kv_b_proj.weight", "blk.{L}.attn_{P}.weight", latent_keys_values),
+    rule("model.layers.{L}.self_attn.{H}.o_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.mlps.{H}.gate_proj", "blk.{L}.ffn_gate", plain),
+    rule("model.layers.{L}.mlps.{H}.up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.mlps.{H}.down_proj", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.mlp.router.classifier", "blk.{2L}.ffn_gate_inp", plain),
+    rule("model.layers.{L}.mlp.router.e_score_correction_bias", "blk.{2L}.exp_probs_b.bias", plain),
+    rule("model.layers.{L}.mlp.experts.{X}.gate_proj", "blk.{2L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.mlp.experts.{X}.up_proj", "blk.{2L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.mlp.experts.{E}.down_proj", "blk.{2L}.ffn_down_exps", plain),
+    rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{2L}.ffn_{P}_exps.weight", gate_up_of_experts),
+    rule("model.layers.{L}.mlp.experts.down_proj", "blk.{2L}.ffn_down_exps.weight", plain),
 ];
 
 /// What chooses the positions of attention.
@@ -390,6 +426,31 @@ pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.indexer.head_count", &["index_n_heads"])?;
     keys.count("attention.indexer.key_length", &["index_head_dim"])?;
     keys.count("attention.indexer.top_k", &["index_topk"])
+}
+
+fn longcat_flash(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    latent(keys)?;
+    let config = keys.config;
+    // Each is two of GGUF's, which is what transformers says where it says `num_hidden_layers`.
+    let layers = config.require(&["num_layers"])?;
+    keys.put("block_count", layers.saturating_mul(2));
+    for (key, from) in [
+        ("feed_forward_length", "ffn_hidden_size"),
+        ("expert_feed_forward_length", "expert_ffn_hidden_size"),
+        ("expert_used_count", "moe_topk"),
+        ("expert_identity_count", "zero_expert_num"),
+    ] {
+        keys.count(key, &[from])?;
+    }
+    keys.default("expert_gating_func", SOFTMAX);
+    for on in ["mla_scale_q_lora", "mla_scale_kv_lora"] {
+        keys.refuse(on, |value| value.as_bool() != Some(true), "true")?;
+    }
+    for off in ["router_bias", "norm_topk_prob"] {
+        keys.refuse(off, |value| value.as_bool() != Some(false), "false")?;
+    }
+    keys.refuse("attention_method", |value| value.as_str() != Some("MLA"), "MLA")?;
+    keys.refuse("zero_expert_type", |value| value.as_str() != Some("identity"), "identity")
 }
 
 /// Which layers are rotated, which have an index, and whose latent rows each reads (transformers, `MistralLarge4TextConfig`).

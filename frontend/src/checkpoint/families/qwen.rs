@@ -220,19 +220,30 @@ fn vision(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
-    keys.count("ssm.conv_kernel", &["linear_conv_kernel_dim"])?;
-    keys.count("ssm.state_size", &["linear_key_head_dim"])?;
-    keys.count("ssm.group_count", &["linear_num_key_heads"])?;
-    let heads = keys.config.require(&["linear_num_value_heads"])?;
-    let inner = heads.checked_mul(keys.config.require(&["linear_value_head_dim"])?);
-    keys.put("ssm.time_step_rank", heads);
-    let inner = inner.ok_or_else(|| keys.config.wrong("linear_value_head_dim", "too large", "a length of a head"))?;
-    keys.put("ssm.inner_size", inner);
+    let sizes = ["linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"];
+    let [key_heads, value_heads, key, value] = sizes.map(|key| keys.config.require(&[key]));
+    delta_rule(keys, [key_heads?, value_heads?, key?, value?])?;
     match keys.config.texts("layer_types")? {
         Some(types) => keys.flags("attention.recurrent_layers", types.iter().map(|kind| *kind == "linear_attention")),
         None => keys.put("full_attention_interval", keys.config.count(&["full_attention_interval"])?.unwrap_or(4)),
     }
     keys.rotated_part(0.25)
+}
+
+/// Sizes of linear attention by the gated delta rule: key heads, value heads, and the lengths of both.
+pub(super) fn delta_rule(
+    keys: &mut Keys<'_>,
+    [key_heads, value_heads, key, value]: [u32; 4],
+) -> Result<(), CheckpointError> {
+    let inner = value_heads.checked_mul(value);
+    let inner = inner.ok_or_else(|| keys.config.wrong("linear_value_head_dim", "too large", "a length of a head"))?;
+    keys.count("ssm.conv_kernel", &["linear_conv_kernel_dim"])?;
+    for (name, size) in
+        [("state_size", key), ("group_count", key_heads), ("time_step_rank", value_heads), ("inner_size", inner)]
+    {
+        keys.put(&format!("ssm.{name}"), size);
+    }
+    Ok(())
 }
 
 fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

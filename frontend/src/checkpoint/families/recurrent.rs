@@ -5,11 +5,11 @@ use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
     Rule, by_group, decay, decay_of_first_heads, decay_of_heads, embedding, gate_up, gates, gates_of_layer,
-    into_states, key, keys_of_attention, latent_keys_values, logits, of_attention, out_of_attention, out_of_network,
-    out_of_states, plain, query, rate_of_heads, row, rule, skip, taps, whole_gates_of_layer,
+    into_states, key, keys_of_attention, latent_keys_values, logits, norm_of_layer, of_attention, out_of_attention,
+    out_of_network, out_of_states, plain, query, rate_of_heads, row, rule, skip, taps, whole_gates_of_layer,
 };
 use super::latent::{INDEX, LATENT, indexed, latent};
-use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE};
+use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE, qwen};
 
 const NEMOTRON: &str = r#"{"hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 8,
     "head_dim": 128, "layer_norm_epsilon": 1e-5, "ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
@@ -186,6 +186,16 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["olmo_hybrid"],
+        architecture: "olmo-hybrid",
+        keys: olmo_hybrid,
+        tensors: &[OLMO_HYBRID],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 3840, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 30,
+            "max_position_embeddings": 65536, "rms_norm_eps": 1e-6, "linear_conv_kernel_dim": 4, "linear_allow_neg_eigval": true}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["falcon_h1"],
         architecture: "falcon-h1",
         keys: falcon_h1,
@@ -196,6 +206,26 @@ pub(super) static ROWS: &[Family] = &[
             "mamba_rms_norm": false}"#,
         ..USUAL
     },
+];
+
+/// OLMo Hybrid: norms behind blocks in layers that attend, and before them in the others, whose projections are one by one.
+static OLMO_HYBRID: &[Rule] = &[
+    rule("model.layers.{L}.attention_layer_norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.feedforward_layer_norm.weight", "blk.{L}.{P}.weight", norm_of_layer),
+    rule("model.layers.{L}.post_attention_layernorm.weight", "blk.{L}.{P}.weight", norm_of_layer),
+    rule("model.layers.{L}.post_feedforward_layernorm", "blk.{L}.post_ffw_norm", plain),
+    rule("model.layers.{L}.linear_attn.q_proj", "blk.{L}.attn_q", plain),
+    rule("model.layers.{L}.linear_attn.k_proj", "blk.{L}.attn_k", plain),
+    rule("model.layers.{L}.linear_attn.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.layers.{L}.linear_attn.g_proj", "blk.{L}.attn_gate", plain),
+    rule("model.layers.{L}.linear_attn.a_proj", "blk.{L}.ssm_alpha", plain),
+    rule("model.layers.{L}.linear_attn.b_proj", "blk.{L}.ssm_beta", plain),
+    rule("model.layers.{L}.linear_attn.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.linear_attn.{C}_conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.{L}.linear_attn.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.{L}.linear_attn.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.{L}.linear_attn.o_norm", "blk.{L}.ssm_norm", plain),
+    rule("model.layers.{L}.linear_attn.o_proj", "blk.{L}.ssm_out", plain),
 ];
 
 /// Falcon-H1: attention and state spaces side by side. GGUF files have its factors in the matrices.
@@ -411,7 +441,8 @@ pub(super) enum Kind {
 
 /// Layers of a hybrid, by the words or the letters that configurations have for them.
 pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
-    const KEYS: [&str; 4] = ["layer_types", "layers_block_type", "hybrid_override_pattern", "full_attn_idxs"];
+    const KEYS: [&str; 5] =
+        ["layer_types", "layers_block_type", "hybrid_override_pattern", "full_attn_idxs", "attn_layer_indices"];
     let unknown =
         |key: &str, found: &str| config.wrong(key, format!("of \"{found}\""), "kinds of layers that are known");
     let of_word = |key: &str, word: &str| match word {
@@ -430,7 +461,10 @@ pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
         return letters.chars().map(|letter| of_word(KEYS[2], letter.encode_utf8(&mut [0; 4]))).collect();
     }
     let layers = config.require(&["num_hidden_layers"])?;
-    let attention = config.counts(KEYS[3])?;
+    let attention = match config.counts(KEYS[3])? {
+        None => config.counts(KEYS[4])?,
+        attention => attention,
+    };
     let of = |layer| match &attention {
         Some(attention) if !attention.contains(&layer) => Kind::Recurrent,
         _ => Kind::Attention,
@@ -792,6 +826,38 @@ fn ling_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.limits("swiglu_clamp_shexp", "share_expert_swiglu_limit_list")?;
     keys.refuse("gated_attention_proj_granularity_type", |value| value.as_str() != Some("head_wise"), "head_wise")?;
     keys.refuse("no_kda_lora", |value| value.as_bool() != Some(true), "true")
+}
+
+fn olmo_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let (layers, heads) = (config.require(&["num_hidden_layers"])?, config.require(&["num_attention_heads"])?);
+    let kinds = match config.has("layer_types") {
+        true => kinds(config)?,
+        false => {
+            // The last of four attends, or the last of fewer.
+            let mut kinds = every(layers, 4);
+            kinds.last_mut().into_iter().filter(|_| layers < 4).for_each(|last| *last = Kind::Attention);
+            kinds
+        }
+    };
+    heads_of_kinds(keys, &kinds)?;
+    // Parameters without a base are none of RoPE, as in the released models.
+    let roped = config.object("rope_parameters")?.is_none() || keys.rope_number("rope_theta")?.is_some();
+    keys.put("rope.scaling.finetuned", roped);
+    let count = |key: &str| config.count(&[key]);
+    let (key_heads, value_heads) =
+        (count("linear_num_key_heads")?.unwrap_or(heads), count("linear_num_value_heads")?.unwrap_or(heads));
+    let width = config.require(&["hidden_size"])?;
+    let key = match count("linear_key_head_dim")? {
+        Some(length) => length,
+        None => (0.75 * f64::from(width) / f64::from(key_heads.max(1))) as u32,
+    };
+    let value = count("linear_value_head_dim")?.unwrap_or(key.saturating_mul(2));
+    qwen::delta_rule(keys, [key_heads, value_heads, key, value])?;
+    if config.flag(&["linear_allow_neg_eigval"])? == Some(true) {
+        keys.put("ssm.beta_scale", 2f32);
+    }
+    Ok(())
 }
 
 fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

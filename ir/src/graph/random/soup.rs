@@ -434,6 +434,12 @@ impl Soup {
                 let (ids, p) = ok(self.b.route_given(ids, p, IDS));
                 self.routed.push((ids, p, slots));
             }
+            OpKind::RouteIdentities => {
+                let (ids, p, slots) = self.routed();
+                let experts = 1 + self.rng.below(IDS);
+                let (ids, p, _) = ok(self.b.route_identities(ids, p, experts));
+                self.routed.push((ids, p, slots));
+            }
             OpKind::ExpertGroups => {
                 let (ids, p, slots) = self.routed();
                 let groups = ok(self.b.expert_groups(ids, self.rng.pick(&[1, 2])));

@@ -4,12 +4,15 @@
 //! ```text
 //! each head:  q, k over their lengths (sqrt of the sum of squares + eps), q over sqrt(dk)
 //!             decay = exp(a * softplus(alpha + dt))        // a below 0; with a bound: exp(bound / (1 + exp(-|a| (alpha + dt))))
-//!             rate  = 1 / (1 + exp(-beta))
+//!             rate  = 1 / (1 + exp(-beta))                 // with an attribute `rate` times that
 //!             M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
 //! state @ssm : recurrent f32[value heads, dk, dv]          // M of each; zeros before the first token
 //! ```
 //!
 //! A bound, below 0, is what the logarithm of a decay stays above (`lower_bound` of flash-linear-attention's KDA gate); 0 stands for none.
+//!
+//! With a rate of up to 2 what the state has at a key may change its sign (Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative
+//! Eigenvalues", 2024; OLMo Hybrid); 0 stands for 1.
 //!
 //! Where alpha has a number for each element of a key, so do dt and the decay, which is then one of each row of `M`; `a` is of a head all the same.
 //!
@@ -48,6 +51,10 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     if !(bound.is_finite() && bound <= 0.0) {
         return Err(rule.attr("bound", "0 or a finite number below"));
     }
+    let rate = rule.find_attr("rate").float();
+    if !(rate.is_finite() && rate >= 0.0) {
+        return Err(rule.attr("rate", "0 or a finite number above"));
+    }
     let (key_heads, heads) = (rule.number("q", key_heads)?, rule.number("v", heads)?);
     let (dk, dv) = (rule.number("q", dk)?, rule.number("v", dv)?);
     let [dt] = rule.weight("dt")?;
@@ -67,6 +74,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let (dv, dk) = (v.len() / heads, state.len() / v.len());
     let key_heads = q.len() / dk;
     let (eps, bound) = (token.op.attr("eps").float(), token.op.attr("bound").float());
+    let most = Some(token.op.attr("rate").float()).filter(|&rate| rate != 0.0).unwrap_or(1.0);
     let grouped = token.op.attr("keys").word() == KeyHeads::Grouped.word();
     let unit = |x: &[f32]| -> Vec<f64> {
         let length = (x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() + eps).sqrt();
@@ -92,7 +100,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
             })
             .collect();
         let decay = |i: usize| decay[if decay.len() == 1 { 0 } else { i }];
-        let rate = 1.0 / (1.0 + (-f64::from(beta[h])).exp());
+        let rate = most / (1.0 + (-f64::from(beta[h])).exp());
         for j in 0..dv {
             let found: f64 = (0..dk).map(|i| decay(i) * f64::from(m[i * dv + j]) * k[i]).sum();
             let change = rate * (f64::from(v[h * dv + j]) - found);
@@ -122,6 +130,7 @@ fn example(rng: &mut Random) -> Example {
             Attr::Word(rng.pick(KeyHeads::WORDS).to_string()),
             Attr::rounded(1e-6),
             Attr::rounded(rng.pick(&[0.0, -5.0])),
+            Attr::rounded(rng.pick(&[0.0, 2.0])),
         ],
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! route %logits                       ids and weights of each token's slots
+//! route.identities %ids, %p            ids of experts that have matrices, and nobody's
 //! expert.split %ids, %p {now = 4}     nothing: what reads one of the parts reads some slots of each row
 //! expert.down %y, %ids, %p, @down     bucket (ids sorted by expert), gather, linear, combine
 //! ```
@@ -10,7 +11,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
-use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, ScaleBy, Score};
+use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, RouteIdentities, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
@@ -95,6 +96,33 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(ids))
     }
 
+    /// A route's experts without those that give back what they take, whose slots are nobody's.
+    pub(super) fn route_identities(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let (name, experts) = (op.kind.row().mnemonic, op.attr("experts").int().unsigned_abs());
+        let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
+        if self.partial.contains(&ids.buffer) || !self.routes.contains_key(&ids.buffer) {
+            return unsupported(name, "ids that no route gave");
+        }
+        let [own, weights] = ["own ids", "own weights"].map(|what| self.buffer(what, ids.rows, Format::F32, ids.width));
+        let (own, weights) = (own?, weights?);
+        let passed = self.buffer("passed weights", ids.rows, Format::F32, 1)?;
+        let row = |rows: &ArenaRows| Ok::<_, ScheduleError>(by_row(Source::Arena(rows.buffer), rows.row_bytes()?));
+        let args = vec![
+            ("ids", row(&ids)?),
+            ("p", row(&p)?),
+            ("own", row(&own)?),
+            ("weights", row(&weights)?),
+            ("passed", row(&passed)?),
+        ];
+        let spec = RouteIdentities { n: fit("experts of a token", ids.width)?, experts: fit("experts", experts)? };
+        self.by_rows(name.to_string(), ids.rows, 1, (spec, &[]), args)?;
+        self.routes.insert(own.buffer, experts);
+        self.partial.insert(own.buffer);
+        self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(weights));
+        self.meanings[op.results[2].index()] = Some(Binding::ArenaRows(passed));
+        Ok(Binding::ArenaRows(own))
+    }
+
     /// Groups of experts that a route gave: a routing of its own, into groups.
     pub(super) fn groups_of_experts(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, size) = (op.kind.row().mnemonic, op.attr("size").int().unsigned_abs());
@@ -102,7 +130,8 @@ impl Lowering<'_> {
         let slots = self.slots(op, "ids")?;
         self.routing(name, slots)?;
         let ids = slots.of;
-        let Some(&experts) = self.routes.get(&ids.buffer).filter(|_| slots.count == ids.width) else {
+        let whole = slots.count == ids.width && !self.partial.contains(&ids.buffer);
+        let Some(&experts) = self.routes.get(&ids.buffer).filter(|_| whole) else {
             return unsupported(name, "some of the ids of a route");
         };
         let groups = self.buffer(name, ids.rows, Format::F32, ids.width)?;
@@ -145,7 +174,8 @@ impl Lowering<'_> {
         self.buckets += 1;
         self.experts.push(experts);
         let (buffer, first) = (ids.of.buffer, fit("slot of a token", ids.first)?);
-        let step = Step::Bucket { bucket, ids: buffer, first, top_k, experts: fit("experts", experts)? };
+        let (experts, nobody) = (fit("experts", experts)?, self.partial.contains(&buffer));
+        let step = Step::Bucket { bucket, ids: buffer, first, top_k, experts, nobody };
         self.tasks.work.push(Work {
             what: What::Bucket(step),
             reads: vec![Resource::Buffer(buffer.0)],

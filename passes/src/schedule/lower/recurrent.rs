@@ -54,9 +54,10 @@ impl Lowering<'_> {
                 let channels = self.function.ty(self.value_operand(op, "alpha")?).dims().len() == 3;
                 let eps = Bits::of(op.attr("eps").float());
                 let bound = Some(op.attr("bound").float()).filter(|&bound| bound != 0.0).map(Bits::of);
+                let rate = Some(op.attr("rate").float()).filter(|&rate| rate != 0.0).map(Bits::of);
                 let group = all / heads.max(1);
-                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound }.into();
-                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound }.into();
+                let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
+                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
                 // Side by side, a key head's value heads are an even part of everything.
                 let matrix = u64::from(d) * u64::from(dv);
                 let decays = if channels { d.into() } else { 1 };

@@ -189,7 +189,7 @@ impl Pass<'_> {
         let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
         let ids = self.ids(routing.ids, routing.top_k);
         let mut next = self.store.sorting.lock().unwrap_or_else(PoisonError::into_inner);
-        let sort = if routing.given { Bucket::sort_given } else { Bucket::sort };
+        let sort = if routing.nobody { Bucket::sort_given } else { Bucket::sort };
         sort(&mut bucket, &ids, routing.top_k, routing.experts, &mut next)?;
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {

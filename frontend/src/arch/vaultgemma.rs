@@ -1,0 +1,14 @@
+//! `vaultgemma`: VaultGemma: as Gemma 2, without norms behind blocks (transformers `vaultgemma`). No GGUF files of it are known.
+
+use super::Architecture;
+use super::decoder::{Style, decoder};
+use super::{gemma2, hyper::Defaults};
+
+const STYLE: Style = Style { post_norms: None, ..gemma2::STYLE };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "vaultgemma",
+    doc: "VaultGemma",
+    defaults: Defaults { scaled_by_width: 0, ..gemma2::DEFAULTS },
+    build: |b| decoder(b, &STYLE),
+};

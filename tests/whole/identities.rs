@@ -1,0 +1,39 @@
+//! Experts that give back what they take: in memory and streamed, row by row and in long steps.
+
+use std::path::Path;
+
+use crate::support::Golden;
+use crate::support::engines::{bits, load, logits};
+use ixc::compile::{Options, compile};
+use ixc::ir::plan::Step;
+use ixc::model::Model;
+use ixc::targets::Target;
+use ixc_testing::nmse::nmse;
+
+/// Too little for the experts of a layer, of which a token has three at most.
+const BUDGET: u64 = 96 << 10;
+
+#[test]
+fn streamed_experts_between_identities_have_the_bits_of_those_in_memory() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/expect/longcat-flash.json");
+    let golden = Golden::read(&golden);
+    let (model, tokens) = (Model::open(&golden.model).unwrap(), golden.tokens("prompt_tokens"));
+    let options = Options { target: Some(Target::AVX2), max_tokens: Some(64), ..Options::default() };
+    let resident = compile(&model, &options).unwrap().plan;
+    let streamed = compile(&model, &Options { expert_memory: Some(0), ..options }).unwrap().plan;
+    assert_eq!((resident.expert_groups.len(), streamed.expert_groups.len()), (0, 2));
+    let buckets = |step: &&Step| matches!(step, Step::Bucket { experts: 6, top_k: 3, nobody: true, .. });
+    assert_eq!(resident.steps.iter().filter(buckets).count(), 2);
+    let mut engines =
+        [(resident, 0), (streamed, BUDGET)].map(|(plan, budget)| load(plan, Target::AVX2, budget).unwrap());
+    let mut of_one = Vec::new();
+    for step in [64, 7, 1] {
+        let [expected, found] = engines.each_mut().map(|engine| logits(engine, &tokens, step));
+        assert_eq!(bits(&found), bits(&expected), "steps of {step}");
+        of_one = expected;
+    }
+    // Rows one by one are as near to what transformers computed as all of them are.
+    assert!(nmse(golden.last(&of_one), &golden.exact) < golden.number("compiled_nmse_max"));
+    let misses = engines[1].stream().map(|store| store.stats().groups.iter().map(|group| group.misses).sum::<u64>());
+    assert!(misses.is_some_and(|misses| misses > 0), "nothing was streamed");
+}
