@@ -146,7 +146,7 @@ impl Array {
             groups.zeros.iter().map(|(zeros, _)| of(zeros)).fold(of(&groups.scales), u64::min)
         };
         let whole = |groups: &Grouped| shared(groups).is_multiple_of(format.block_len() as u64);
-        Some(if self.groups.as_deref().is_none_or(whole) { format } else { Format::F16 })
+        Some(if self.groups.as_deref().is_none_or(whole) { format } else { Element::F16.scaled_format() })
     }
 
     /// With numbers that something becomes of.
