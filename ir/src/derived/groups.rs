@@ -401,10 +401,13 @@ mod tests {
         middle: f32,
     }
 
+    /// Bytes of a scale.
+    type Write<'p> = &'p dyn Fn(f32) -> Vec<u8>;
+
     /// How a case's tensors lie: integers and their view, scales by group or by row, zeros and their view.
     struct Laid<'p> {
         integers: (Integers, Vec<u8>, [Vec<Axis>; 2]),
-        scales: (Element, [Vec<Axis>; 2], &'p dyn Fn(f32) -> Vec<u8>, bool),
+        scales: (Element, [Vec<Axis>; 2], Write<'p>, bool),
         zeros: Option<(Vec<u8>, [Vec<Axis>; 2], u8)>,
     }
 

@@ -282,7 +282,7 @@ fn neighbours_of_blocks_are_taken_apart() {
         let len = scales.len() * shared;
         // Two blocks of the same codes; the second's scales are one more.
         let codes: Vec<u8> =
-            (0..len).step_by(2).map(|i| (i % shared & 15 | (i % shared + 1 & 15) << 4) as u8).collect();
+            (0..len).step_by(2).map(|i| ((i % shared) & 15 | ((i % shared + 1) & 15) << 4) as u8).collect();
         let all_scales: Vec<u8> = [0, 1].iter().flat_map(|more| scales.iter().map(move |scale| scale + more)).collect();
         let file = [codes.clone(), codes, all_scales.clone()].concat();
         let whole = extent(len as u64, all_scales.len() as u64);
@@ -293,7 +293,7 @@ fn neighbours_of_blocks_are_taken_apart() {
         derived.check(&[file.len() as u64]).unwrap();
         let made = read(&derived, &file, format.block_bytes());
         let codes: Vec<u8> = (0..scales.len())
-            .flat_map(|_| (0..shared / 2).map(|i| (i & 15 | (i + shared / 2 & 15) << 4) as u8))
+            .flat_map(|_| (0..shared / 2).map(|i| ((i & 15) | ((i + shared / 2) & 15) << 4) as u8))
             .collect();
         let right: Vec<u8> = all_scales.chunks(scales.len()).flat_map(|scales| [scales, &codes].concat()).collect();
         assert_eq!(made, right, "{element:?}");
