@@ -515,6 +515,32 @@ fn attention() {
     group.done();
 }
 
+/// Attention to so many blocks of a cache: by one row and several, in parts, and through a window or in a chunk.
+fn every_way(group: &mut Group, of: AttentionPart, blocks: u32) {
+    let AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes, cache } = of;
+    let several = (16 / heads).max(2);
+    for rows in [1, several] {
+        group.rows(Attention { group: heads, d, dv, scale, cap, sinks, slopes, heads: 2, rows, cache }, blocks);
+    }
+    group.rows(of, blocks);
+    let (window, chunked) = if blocks == 2 { (32, true) } else { (20 * blocks, false) };
+    let window = AttentionWindow {
+        group: heads,
+        d,
+        dv,
+        scale,
+        cap,
+        sinks,
+        slopes,
+        heads: 2,
+        rows: several,
+        window,
+        chunked,
+        cache,
+    };
+    group.rows(window, blocks);
+}
+
 /// Scores that fall with distance: as they are, bent, with sinks, over windows and chunks, of halves and of blocks.
 #[test]
 fn attention_slopes() {
@@ -528,31 +554,10 @@ fn attention_slopes() {
         (1, 128, 128, blocks_of(Format::Q8_0, Format::Q8_0)),
         (3, 64, 96, blocks_of(Format::Q4_0, Format::F16)),
     ] {
-        let (scale, several, slopes) = (Bits::of(0.125), (16 / heads).max(2), true);
         for blocks in [1, 2, 3] {
-            let (cap, sinks) = ((blocks == 2).then(|| Bits::of(0.5)), blocks == 3);
-            for rows in [1, several] {
-                group.rows(Attention { group: heads, d, dv, scale, cap, sinks, slopes, heads: 2, rows, cache }, blocks);
-            }
-            group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes, cache }, blocks);
-            let (window, chunked) = if blocks == 2 { (32, true) } else { (20 * blocks, false) };
-            group.rows(
-                AttentionWindow {
-                    group: heads,
-                    d,
-                    dv,
-                    scale,
-                    cap,
-                    sinks,
-                    slopes,
-                    heads: 2,
-                    rows: several,
-                    window,
-                    chunked,
-                    cache,
-                },
-                blocks,
-            );
+            let (scale, cap) = (Bits::of(0.125), (blocks == 2).then(|| Bits::of(0.5)));
+            let of = AttentionPart { group: heads, d, dv, scale, cap, sinks: blocks == 3, slopes: true, cache };
+            every_way(&mut group, of, blocks);
         }
     }
     group.done();
@@ -884,34 +889,9 @@ fn cached_blocks() {
         for (heads, d, dv, sinks) in
             [(1, 32, 32, false), (3, 64, 96, true), (4, 128, 128, false), (8, 64, 64, true), (11, 96, 160, false)]
         {
-            let (scale, cap, rows) = (Bits::of(0.125), sinks.then(|| Bits::of(0.5)), (16 / heads).max(2));
-            for blocks in [1, 2, 3] {
-                for rows in [1, rows] {
-                    group.rows(
-                        Attention { group: heads, d, dv, scale, cap, sinks, slopes: false, heads: 2, rows, cache },
-                        blocks,
-                    );
-                }
-                group.rows(AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes: false, cache }, blocks);
-                let (window, chunked) = if blocks == 2 { (32, true) } else { (20 * blocks, false) };
-                group.rows(
-                    AttentionWindow {
-                        group: heads,
-                        d,
-                        dv,
-                        scale,
-                        cap,
-                        sinks,
-                        slopes: false,
-                        heads: 2,
-                        rows,
-                        window,
-                        chunked,
-                        cache,
-                    },
-                    blocks,
-                );
-            }
+            let (scale, cap) = (Bits::of(0.125), sinks.then(|| Bits::of(0.5)));
+            let of = AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes: false, cache };
+            (1..=3).for_each(|blocks| every_way(&mut group, of, blocks));
         }
     }
     group.done();
