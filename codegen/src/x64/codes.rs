@@ -33,7 +33,7 @@ impl Codes {
         match width {
             Width::Z => self.2,
             Width::Y => self.1,
-            Width::X | Width::K | Width::T | Width::R32 | Width::R64 => self.0,
+            Width::X | Width::K | Width::T | Width::R16 | Width::R32 | Width::R64 => self.0,
         }
     }
 
@@ -253,6 +253,8 @@ table! {
     VEX_Vmovd_rm32_xmm EVEX_Vmovd_rm32_xmm;
     VEX_Vpextrw_r32m16_xmm_imm8 EVEX_Vpextrw_r32m16_xmm_imm8;
     VEX_Vpextrb_r32m8_xmm_imm8 EVEX_Vpextrb_r32m8_xmm_imm8;
+    VEX_Vmovq_rm64_xmm EVEX_Vmovq_rm64_xmm;
+    VEX_Vpextrq_rm64_xmm_imm8 EVEX_Vpextrq_rm64_xmm_imm8;
     VEX_Vpextrd_rm32_xmm_imm8 EVEX_Vpextrd_rm32_xmm_imm8;
     VEX_Vpinsrd_xmm_xmm_rm32_imm8 EVEX_Vpinsrd_xmm_xmm_rm32_imm8;
     }

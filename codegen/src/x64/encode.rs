@@ -225,6 +225,7 @@ impl Encoder<'_> {
         match width {
             Width::R64 => R64[n as usize],
             Width::R32 => R64[n as usize].full_register32(),
+            Width::R16 => R64[n as usize].full_register32() - Register::EAX as u32 + Register::AX as u32,
             Width::X => Register::XMM0 + n,
             Width::Y => Register::YMM0 + n,
             Width::Z => Register::ZMM0 + n,
@@ -267,7 +268,7 @@ impl Encoder<'_> {
         self.stats.moves_in_innermost_loops += usize::from(self.innermost);
         let code = match width {
             // Tiles are never copied: allocation has seen to that.
-            Width::R32 | Width::R64 | Width::K | Width::T => Code::Mov_r64_rm64,
+            Width::R16 | Width::R32 | Width::R64 | Width::K | Width::T => Code::Mov_r64_rm64,
             Width::X => MOVAPS.0,
             Width::Y => MOVAPS.1,
             Width::Z => MOVAPS.2,

@@ -108,6 +108,8 @@ impl Class {
 /// How much of a register an operand names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
+    /// 16-bit general register; only read.
+    R16,
     /// 32-bit general register; writing it clears the upper half.
     R32,
     /// 64-bit general register.

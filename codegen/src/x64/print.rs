@@ -99,6 +99,7 @@ impl Printer<'_> {
     fn register(&self, v: Vreg, width: Width) -> String {
         let number = self.registers.get(v.index()).copied().unwrap_or(u8::MAX);
         let first = match width {
+            Width::R16 => Register::AX,
             Width::R32 => Register::EAX,
             Width::R64 => Register::RAX,
             Width::X => Register::XMM0,

@@ -53,9 +53,9 @@ fn instructions_are_bounded() {
     assert!(matches!(compile(&b.finish(), Target::AVX2), Err(X64Error::TooLarge { what: "instructions", .. })));
 }
 
-/// Vectors whose elements are numbers of entries each have a place in the frame.
+/// Numbers of entries are taken out of vectors: none has a place in the frame.
 #[test]
-fn frames_of_lookups_are_bounded() {
+fn lookups_need_no_frame() {
     let lookups = |count: usize| {
         let mut b = KernelBuilder::new("lookups");
         let (x, y) = (b.read("x", 32), b.write("y", 32));
@@ -66,6 +66,5 @@ fn frames_of_lookups_are_bounded() {
         }
         compile(&b.finish(), Target::AVX2)
     };
-    assert_eq!(lookups(100).unwrap().stats.vector_spills, 0);
-    assert!(matches!(lookups(600), Err(X64Error::FrameTooLarge { .. })));
+    assert_eq!(lookups(600).unwrap().stats.vector_spills, 0);
 }
