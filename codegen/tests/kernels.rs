@@ -858,6 +858,7 @@ fn layer_norms_temperatures_and_mixers() {
                 score,
                 groups,
                 kept,
+                highest: false,
                 bias: false,
                 scales: false,
                 normalise,
@@ -920,6 +921,7 @@ fn route_with_scales() {
                     score,
                     groups,
                     kept,
+                    highest: false,
                     bias,
                     scales: true,
                     normalise: bias,
@@ -947,6 +949,7 @@ fn route_of_groups() {
                     score,
                     groups,
                     kept,
+                    highest: false,
                     bias,
                     scales: false,
                     normalise: bias,
@@ -954,6 +957,19 @@ fn route_of_groups() {
                     listed: 0,
                 });
             }
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn route_of_groups_by_their_best() {
+    let mut group = Group::new("route_of_groups_by_their_best");
+    for (experts, groups, kept, top_k) in [(15, 1, 1, 2), (32, 4, 2, 4), (34, 17, 3, 5), (160, 8, 3, 6)] {
+        for bias in [false, true] {
+            let (score, highest, scale) = (Score::Softmax, true, Bits::of(16.0));
+            let (scales, normalise, listed) = (false, bias, 0);
+            group.one(Route { experts, top_k, score, groups, kept, highest, bias, scales, normalise, scale, listed });
         }
     }
     group.done();
@@ -974,6 +990,7 @@ fn route() {
                         score,
                         groups: 1,
                         kept: 1,
+                        highest: false,
                         bias: false,
                         scales: false,
                         normalise,
@@ -1161,8 +1178,20 @@ fn route_of_a_table() {
         for (experts, top_k) in [(1, 1), (15, 2), (16, 2), (17, 8), (33, 8)] {
             for normalise in [false, true] {
                 let (groups, kept, scale, listed) = (1, 1, Bits::of(1.5), 7);
-                let (bias, scales) = (false, false);
-                group.one(Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale, listed });
+                let (highest, bias, scales) = (false, false, false);
+                group.one(Route {
+                    experts,
+                    top_k,
+                    score,
+                    groups,
+                    kept,
+                    highest,
+                    bias,
+                    scales,
+                    normalise,
+                    scale,
+                    listed,
+                });
             }
         }
     }

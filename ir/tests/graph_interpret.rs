@@ -579,9 +579,11 @@ fn heads_are_summed_and_taps_lie_apart() {
 }
 
 fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
-    let text =
-        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x, _, _ {attrs} return %i, %p }}");
-    let results = run(&text, &[], &[f32s(&[1, 4], logits)]).unwrap();
+    let n = logits.len();
+    let text = format!(
+        "func @f(%x: f32[T, {n}]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x, _, _ {attrs} return %i, %p }}"
+    );
+    let results = run(&text, &[], &[f32s(&[1, n], logits)]).unwrap();
     match &results[..] {
         [Value::I32 { data: ids, .. }, Value::F32 { data: p, .. }] => (ids.clone(), p.clone()),
         other => panic!("{other:?}"),
@@ -618,6 +620,21 @@ fn route_takes_the_best_and_of_equals_the_lowest_id() {
     let (_, p) = route(sigmoid, &[-20.0; 4]);
     let expected = 1.0 / (1.0 + 20f64.exp()) / ROUTE_SUM_MIN;
     assert!((f64::from(p[0]) / expected - 1.0).abs() < 1e-6, "{p:?}");
+}
+
+/// The two highest of the second group sum to more, of the first group one is higher than all others.
+#[test]
+fn groups_count_for_their_two_best_or_for_their_best() {
+    let logits = [3.0, -9.0, -9.0, 2.5, 2.25, -9.0];
+    let attrs = |last: &str| {
+        format!("{{top_k = 2, score = softmax, groups = 2, groups_kept = 1, normalise = true, scale = 1{last}}}")
+    };
+    assert_eq!(route(&attrs(""), &logits).0, [3, 4]);
+    assert_eq!(route(&attrs(", group_best = 1"), &logits).0, [0, 1]);
+    let three = attrs(", group_best = 2");
+    let text = format!("func @f(%x: f32[T, 6]) -> (i32[T, 2]) {{ %i, %p = route %x, _, _ {three} return %i }}");
+    let error = parse(&text).unwrap_err().to_string();
+    assert!(error.contains("group_best"), "{error}");
 }
 
 /// Of experts 0 to 2, which have matrices, and those behind them: a slot of the latter is one of its row's others with no weight, or the first expert's.

@@ -51,6 +51,8 @@ spec! {
         pub groups: u32 = 1,
         /// How many groups experts are chosen of: those whose two highest sum to most.
         pub kept: u32 = 1,
+        /// Whether groups are compared by their highest alone.
+        pub highest: bool,
         /// Whether a bias is added for choosing.
         pub bias: bool,
         /// Whether experts have factors of their own on their weights.
@@ -70,6 +72,7 @@ const ROWS: &[Row] = &[
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),
     row("route_sigmoid", 1, "route experts=128 top_k=8 score=sigmoid normalise scale=2.5"),
     row("route_groups", 1, "route experts=256 top_k=8 score=sigmoid groups=8 kept=4 bias normalise scale=2.5"),
+    row("route_highest", 1, "route experts=160 top_k=6 score=softmax groups=8 kept=3 highest scale=16.0"),
     row("route_scales", 1, "route experts=128 top_k=8 score=softmax scales normalise scale=1.0"),
     row("route_chosen", 1, "route experts=32 top_k=4 score=chosen scale=1.0"),
     row("route_root_softplus", 1, "route experts=256 top_k=6 score=root_softplus bias normalise scale=1.5"),
@@ -91,10 +94,10 @@ impl Route {
 
 impl Definition for Route {
     fn name(&self) -> String {
-        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale, listed } = *self;
+        let Route { experts, top_k, score, groups, kept, highest, bias, scales, normalise, scale, listed } = *self;
         let listed = if listed > 0 { format!("_t{listed}") } else { String::new() };
         let groups = if groups > 1 { format!("g{groups}_{kept}") } else { String::new() };
-        let flags = [(bias, "_bias"), (scales, "_scales"), (normalise, "_norm")];
+        let flags = [(highest, "_highest"), (bias, "_bias"), (scales, "_scales"), (normalise, "_norm")];
         let flags: String = flags.iter().filter_map(|(on, name)| on.then_some(*name)).collect();
         format!("route_{}_e{experts}k{top_k}{groups}{flags}_s{:x}{listed}", score.word(), scale.0)
     }
@@ -110,7 +113,7 @@ impl Definition for Route {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Route { experts, top_k, score, groups, kept, bias, scales, normalise, scale, listed } = *self;
+        let Route { experts, top_k, score, groups, kept, highest, bias, scales, normalise, scale, listed } = *self;
         let in_group = experts.checked_div(groups).unwrap_or(0);
         let ok = groups > 0 && experts.is_multiple_of(groups) && (groups == 1 || in_group > 1);
         check(&name, "groups", groups.into(), ok, format!("so many that they part {experts} experts equally"))?;
@@ -215,7 +218,7 @@ impl Definition for Route {
             });
         }
         if groups > 1 {
-            keep_groups(&mut b, scores, of_groups, [groups, kept, in_group].map(i64::from));
+            keep_groups(&mut b, scores, of_groups, [groups, kept, in_group].map(i64::from), highest);
         }
 
         let row = table.map(|(id, table)| (table, b.load_index("row", id, 0) * (i64::from(top_k) * 4)));
@@ -299,7 +302,7 @@ impl Definition for Route {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let Route { top_k, score, groups, kept, normalise, scale, .. } = *self;
+        let Route { top_k, score, groups, kept, highest, normalise, scale, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let x = input.floats("logits")?;
         let max = x.iter().copied().fold(f64::MIN, f64::max);
@@ -323,7 +326,7 @@ impl Definition for Route {
             .map(|group| {
                 let mut order: Vec<usize> = (0..size).collect();
                 by_key(&mut order, group);
-                order.iter().take(2).map(|i| group[*i]).sum()
+                order.iter().take(if highest { 1 } else { 2 }).map(|i| group[*i]).sum()
             })
             .collect();
         let mut order: Vec<usize> = (0..groups as usize).collect();
@@ -364,11 +367,11 @@ impl Definition for Route {
     }
 }
 
-/// Takes the experts of all groups but the best out of the choice: a group is as good as the sum of its two highest scores, and of equal ones
+/// Takes the experts of all groups but the best out of the choice: a group is as good as the sum of its two highest scores, or its highest, and of equal ones
 /// the first is better.
 ///
 /// Groups are few and lie anywhere in vectors: this goes by one expert after the other, a few hundred short steps.
-fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups, kept, size]: [i64; 3]) {
+fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups, kept, size]: [i64; 3], highest: bool) {
     let lowest = b.splat_f32(1, LOWEST);
     b.for_each("group", groups, |b, group| {
         let two = b.for_carry("i", size, &[lowest, lowest], |b, i, two| {
@@ -376,7 +379,7 @@ fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups,
             let less = b.same(Op::Min, &[two[0], v]);
             vec![b.same(Op::Max, &[two[0], v]), b.same(Op::Max, &[two[1], less])]
         });
-        let sum = b.add(two[0], two[1]);
+        let sum = if highest { two[0] } else { b.add(two[0], two[1]) };
         b.store(scores, group * 4 + of_groups, sum);
     });
     let (zero, one) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), 1));

@@ -95,6 +95,7 @@ fn all() -> Vec<KernelSpec> {
                 score,
                 groups: 1,
                 kept: 1,
+                highest: false,
                 bias: false,
                 scales: false,
                 normalise: true,

@@ -104,6 +104,7 @@ fn specs() -> Vec<KernelSpec> {
                 score,
                 groups: 1,
                 kept: 1,
+                highest: false,
                 bias: false,
                 scales: false,
                 normalise: true,

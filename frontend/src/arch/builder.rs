@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs, ScoreAttrs};
+use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs, RouteScore, ScoreAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, RopeFactors, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{
@@ -1123,7 +1123,9 @@ impl<'a> Builder<'a> {
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
             bias => bias,
         };
-        let attrs = RouteAttrs { top_k, score, groups, groups_kept, normalise, scale };
+        // Where scores are a softmax (DeepSeek-V2), a group counts for its best.
+        let group_best = u64::from(groups > 1 && score == RouteScore::Softmax);
+        let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
         let routed = self.graph.route(logits, [bias, scales], &attrs);
         self.typed(routed)
     }

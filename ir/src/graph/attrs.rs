@@ -320,6 +320,8 @@ pub struct RouteAttrs {
     pub groups: u64,
     /// Groups whose experts can be chosen: those with the largest sum of their two highest scores, bias included.
     pub groups_kept: u64,
+    /// How many of a group's highest scores are summed for that, where not two: 1, or 0 for two.
+    pub group_best: u64,
     /// Whether the chosen weights are divided by their sum.
     pub normalise: bool,
     /// Multiplies the weights, last.
@@ -329,7 +331,15 @@ pub struct RouteAttrs {
 impl RouteAttrs {
     /// The best of all experts, by a softmax over all.
     pub fn softmax(top_k: u64, normalise: bool) -> RouteAttrs {
-        RouteAttrs { top_k, score: RouteScore::Softmax, groups: 1, groups_kept: 1, normalise, scale: 1.0 }
+        RouteAttrs {
+            top_k,
+            score: RouteScore::Softmax,
+            groups: 1,
+            groups_kept: 1,
+            group_best: 0,
+            normalise,
+            scale: 1.0,
+        }
     }
 
     /// As the op table orders them.
@@ -341,6 +351,7 @@ impl RouteAttrs {
             int(self.groups_kept),
             Attr::Bool(self.normalise),
             Attr::rounded(self.scale),
+            int(self.group_best),
         ]
     }
 
@@ -352,6 +363,7 @@ impl RouteAttrs {
             score: RouteScore::from_word(score).unwrap_or_else(|| unreachable!("score {score}")),
             groups: op.attr("groups").int().unsigned_abs(),
             groups_kept: op.attr("groups_kept").int().unsigned_abs(),
+            group_best: op.attr("group_best").int().unsigned_abs(),
             normalise: op.attr("normalise").bool(),
             scale: op.attr("scale").float(),
         }

@@ -487,6 +487,7 @@ impl<'a> Interpreter<'a> {
                         score: RouteScore::from_word(op.attr("score").word()).unwrap_or(RouteScore::Softmax),
                         groups: 1,
                         groups_kept: 1,
+                        group_best: 0,
                         normalise: op.attr("normalise").bool(),
                         scale: op.attr("scale").float(),
                     },

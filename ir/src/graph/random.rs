@@ -290,6 +290,7 @@ fn random_route(rng: &mut Random, top_k: u64) -> RouteAttrs {
         ]),
         groups: 1,
         groups_kept: 1,
+        group_best: 0,
         normalise: rng.once_in(2),
         scale: rng.pick(&[1.0, 2.5]),
     }

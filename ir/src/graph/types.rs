@@ -382,6 +382,9 @@ pub fn result_types(
                 }
             }
             let (groups, kept) = (rule.positive("groups")?, rule.positive("groups_kept")?);
+            if rule.not_negative("group_best")? > 1 {
+                return Err(rule.attr("group_best", "1, or 0 for two"));
+            }
             if !experts.is_multiple_of(groups) || (groups > 1 && experts / groups < 2) {
                 return Err(
                     rule.attr("groups", format!("one that parts {experts} experts equally, in two each or more"))

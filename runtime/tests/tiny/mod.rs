@@ -353,6 +353,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         score: Score::Softmax,
         groups: 1,
         kept: 1,
+        highest: false,
         bias: false,
         scales: false,
         normalise: true,

@@ -2701,6 +2701,33 @@ MODELS = {
         ROUNDED,
         keys_and_values_of_all_heads,
     ),
+    # Experts are chosen of the groups whose best is the best (`group_limited_greedy`).
+    "deepseek2-groups": (
+        DeepseekV2Config(
+            **SMALL
+            | {
+                "intermediate_size": 48,
+                "moe_intermediate_size": 16,
+                "n_shared_experts": 1,
+                "n_routed_experts": 12,
+                "num_experts_per_tok": 3,
+                "num_key_value_heads": 4,
+                "kv_lora_rank": 32,
+                "q_lora_rank": 24,
+                "qk_rope_head_dim": 8,
+                "qk_nope_head_dim": 16,
+                "v_head_dim": 24,
+                "first_k_dense_replace": 1,
+                "routed_scaling_factor": 1.7,
+                "topk_method": "group_limited_greedy",
+                "n_group": 4,
+                "topk_group": 2,
+            }
+        ),
+        DeepseekV2ForCausalLM,
+        ROUNDED,
+        None,
+    ),
     # The first layer is dense; two have a decay for each element of a key.
     "kimi-linear": (
         KimiLinearConfig(

@@ -132,7 +132,7 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
 /// Experts and weights of each row of `experts` logits, highest score first.
 ///
 /// All scores grow with the logit, so that without a bias the choice is made on the f32 logits themselves: of equal ones the lowest id, NaN
-/// last. Groups are chosen by the sum of their two highest scores, bias included (DeepSeek-V3).
+/// last. Groups are chosen by the sum of their two highest scores, bias included (DeepSeek-V3), or by the highest one (DeepSeek-V2).
 pub fn route(
     logits: &[f32],
     experts: usize,
@@ -155,7 +155,7 @@ pub fn route(
         let size = experts / route.groups as usize;
         let group_score = |group: &[f64]| {
             let mut two = (0..size).collect();
-            best(&mut two, group, 2);
+            best(&mut two, group, if route.group_best == 1 { 1 } else { 2 });
             two.iter().map(|&i| group[i]).sum::<f64>()
         };
         let mut groups: Vec<usize> = (0..route.groups as usize).collect();
