@@ -813,6 +813,10 @@ fn what_is_not_computed_is_refused() {
             json!({"model_type": "bloom", "apply_residual_connection_post_layernorm": true}),
             "key \"apply_residual_connection_post_layernorm\" is true; expected false",
         ),
+        (
+            json!({"model_type": "qwen3_moe", "use_sliding_window": true}),
+            "key \"use_sliding_window\" is true; expected false",
+        ),
         (json!({"model_type": "baichuan", "vocab_size": 125_696}), "the head of Baichuan 2 is not supported"),
         (json!({"model_type": "jais", "n_embd": 32, "n_inner": 64}), "key \"activation_function\" is \"gelu_new\""),
         (json!({"model_type": "mimo_v2_flash"}), "key \"hybrid_layer_pattern\" is missing"),
@@ -886,6 +890,36 @@ fn letters_and_stated_magnitudes_count() {
     };
     assert_eq!(caps(json!({})), [50.0, 30.0]);
     assert_eq!(caps(json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})), [0.0, 0.0]);
+}
+
+/// Which layers have the window that a configuration states: those that it lists, those behind so many, or all; none where it is not used.
+#[test]
+fn windows_are_of_the_layers_that_configurations_say() {
+    let windows = |config: Json| -> (Option<u32>, Option<Vec<bool>>) {
+        let mut config = config;
+        let sizes = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
+            "num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2, "num_experts_per_tok": 1, "sliding_window": 24});
+        for (key, value) in sizes.as_object().unwrap() {
+            config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
+        }
+        let model = open(&folder("windows", &config, &[("model.norm.weight", "BF16", &[32])]));
+        let architecture: &str = model.metadata().read("general.architecture").unwrap();
+        let key = |key: &str| format!("{architecture}.attention.{key}");
+        let pattern: Option<&[bool]> = model.metadata().read_optional(&key("sliding_window_pattern")).unwrap();
+        (model.metadata().read_optional(&key("sliding_window")).unwrap(), pattern.map(<[bool]>::to_vec))
+    };
+    let kinds = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+    assert_eq!(windows(json!({"model_type": "mistral"})), (Some(24), None));
+    // Its class has none.
+    assert_eq!(windows(json!({"model_type": "llama"})), (None, None));
+    assert_eq!(windows(json!({"model_type": "qwen2"})), (None, None));
+    let behind = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1});
+    assert_eq!(windows(behind), (Some(24), Some(vec![false, true, true])));
+    assert_eq!(windows(json!({"model_type": "qwen3", "use_sliding_window": true})), (None, None));
+    let listed = json!({"model_type": "qwen3", "use_sliding_window": true, "max_window_layers": 1, "layer_types": kinds});
+    assert_eq!(windows(listed), (Some(24), Some(vec![true, false, true])));
+    assert_eq!(windows(json!({"model_type": "dots1"})), (None, None));
+    assert_eq!(windows(json!({"model_type": "dots1", "layer_types": kinds})), (Some(24), Some(vec![true, false, true])));
 }
 
 /// Sizes whose products no number holds are typed errors.

@@ -118,7 +118,7 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
     // Some configurations state a window that they do not use.
     let used = config.flag(&["use_sliding_window"])?;
     if used.unwrap_or(family.window) {
-        keys.count("attention.sliding_window", &["sliding_window"])?;
+        keys.stated_window()?;
     }
     (family.keys)(&mut keys)?;
     keys.refuse("is_causal", |value| value.as_bool() != Some(true), "true")?;
@@ -448,6 +448,27 @@ impl Keys<'_> {
             return Err(self.config.wrong("partial_rotary_factor", share.to_string(), "from 0 to 1"));
         }
         self.put("rope.dimension_count", dims as u32);
+        Ok(())
+    }
+
+    /// The window of a model whose layers mostly have none: of the layers that are said to have it, of those behind so many, or of all.
+    pub(super) fn stated_window(&mut self) -> Result<(), CheckpointError> {
+        let Some(window) = self.config.count(&["sliding_window"])? else { return Ok(()) };
+        let layers = self.config.require(&LAYERS)?;
+        let windowed: Option<Vec<bool>> =
+            match (self.config.texts("layer_types")?, self.config.count(&["max_window_layers"])?) {
+                (Some(kinds), _) => Some(kinds.iter().map(|kind| *kind == "sliding_attention").collect()),
+                (None, Some(whole)) => Some((0..layers).map(|layer| layer >= whole).collect()),
+                (None, None) => None,
+            };
+        match windowed {
+            Some(windowed) if !windowed.contains(&true) => return Ok(()),
+            Some(windowed) if windowed.contains(&false) => {
+                self.flags("attention.sliding_window_pattern", windowed.into_iter())
+            }
+            _ => {}
+        }
+        self.put("attention.sliding_window", window);
         Ok(())
     }
 

@@ -187,8 +187,9 @@ pub(super) static ROWS: &[Family] = &[
             keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
             keys.normalise(&["norm_topk_prob"])
         },
+        window: true,
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "num_key_value_heads": 32, "norm_topk_prob": false,
-            "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "moe_intermediate_size": 1408}"#,
+            "sliding_window": 4096, "max_window_layers": 62, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "moe_intermediate_size": 1408}"#,
         ..USUAL
     },
     Family {

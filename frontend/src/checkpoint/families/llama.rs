@@ -12,7 +12,6 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["llama"],
         architecture: "llama",
         tensors: &[TURNED],
-        window: true,
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
         ..USUAL
     },
