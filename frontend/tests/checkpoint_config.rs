@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, Hyper};
 use ixc_frontend::gguf::{Gguf, Value};
+use ixc_ir::graph::attrs::RopeScaling;
 use serde_json::{Value as Json, json};
 
 /// A folder with a configuration and tensors of zeros.
@@ -181,6 +182,16 @@ fn yarn_multiplies_as_transformers_does() {
         4.0,
     );
     near(magnitude("yarn-latent-plain", "deepseek-fp8", json!({"factor": 4.0})), usual, 4.0);
+    // Its ramp begins and ends at whole pairs unless configurations say otherwise, of whatever model.
+    let ramp = |test: &str, of: &str, truncate: Json| {
+        let rope = json!({"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": truncate});
+        hyper(&changed(test, of, |json| json["rope_parameters"] = rope).unwrap()).rope.scaling
+    };
+    for of in ["qwen3moe", "gpt-oss-mxfp4"] {
+        assert_eq!(ramp("yarn-whole", of, true.into()), RopeScaling::Yarn);
+        assert_eq!(ramp("yarn-unsaid", of, Json::Null), RopeScaling::Yarn);
+        assert_eq!(ramp("yarn-untruncated", of, false.into()), RopeScaling::YarnUntruncated);
+    }
     let refused = changed("yarn-negative", "qwen3moe", |json| {
         json["rope_parameters"] = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": -1.0});
     });

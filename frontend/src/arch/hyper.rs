@@ -427,7 +427,7 @@ pub(super) struct Defaults {
     pub norms: Norms,
     /// What queries of far positions are multiplied by.
     pub temperature: Temperature,
-    /// Whether the ramp of YaRN begins and ends at whole pairs.
+    /// Whether the ramp of YaRN begins and ends at whole pairs, in files that do not say (`rope.scaling.yarn_truncate`).
     pub truncated_yarn: bool,
     /// Whether RoPE is not scaled, though files say that it is.
     pub unscaled: bool,

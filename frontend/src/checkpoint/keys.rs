@@ -115,6 +115,7 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
         keys.put("attention.value_length", length);
     }
     keys.rope()?;
+    keys.truncated(family.truncated_yarn)?;
     // Some configurations state a window that they do not use.
     let used = config.flag(&["use_sliding_window"])?;
     if used.unwrap_or(family.window) {
@@ -386,6 +387,20 @@ impl Keys<'_> {
                 let expected = "default, linear, llama3, yarn or longrope: nothing else is supported";
                 return Err(self.config.wrong("rope_type", format!("\"{other}\""), expected));
             }
+        }
+        Ok(())
+    }
+
+    /// Whether YaRN's ramp begins and ends at whole pairs, where that is not what graphs of the architecture take files for that do not say.
+    fn truncated(&mut self, usual: bool) -> Result<(), CheckpointError> {
+        const KEY: &str = "truncate";
+        let mut stated = None;
+        for table in self.rope_tables()?.iter().flatten() {
+            stated = stated.or(table.flag(&[KEY])?);
+        }
+        let truncated = stated.unwrap_or(true);
+        if self.rope_kind()?.as_deref() == Some("yarn") && truncated != usual {
+            self.put("rope.scaling.yarn_truncate", truncated);
         }
         Ok(())
     }

@@ -125,6 +125,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "gpt-oss",
         keys: gpt_oss,
         tensors: &[GPT_OSS],
+        truncated_yarn: false,
         defaults: r#"{"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
             "rope_theta": 150000.0, "sliding_window": 128, "num_experts_per_tok": 4, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}}"#,
