@@ -802,7 +802,7 @@ fn what_is_not_computed_is_refused() {
     for (config, expected) in [
         (long(json!({"short_factor": null})), "key \"short_factor\" is missing; expected an array of numbers"),
         (long(json!({"long_factor": 2})), "key \"long_factor\" is 2; expected an array of numbers"),
-        (long(json!({"short_mscale": 1.5})), "key \"long_mscale\" is None where short_mscale is Some(1.5)"),
+        (long(json!({"short_mscale": 1.5})), "key \"long_mscale\" is missing where short_mscale is 1.5"),
         (long(json!({"attention_factor": 0.0})), "expected a positive number"),
         (long(json!({"original_max_position_embeddings": 0})), "expected a count of 2 or more"),
         (json!({"model_type": "afmoe"}), "key \"mup_enabled\" is false; expected true"),
@@ -824,6 +824,19 @@ fn what_is_not_computed_is_refused() {
             json!({"model_type": "bloom", "apply_residual_connection_post_layernorm": true}),
             "key \"apply_residual_connection_post_layernorm\" is true; expected false",
         ),
+        (json!({"model_type": "gpt_oss", "swiglu_limit": 5.0}), "key \"swiglu_limit\" is 5.0; expected 7"),
+        (json!({"model_type": "gpt_oss", "swiglu_alpha": 1.0}), "key \"swiglu_alpha\" is 1.0; expected 1.702"),
+        (json!({"model_type": "olmoe", "clip_qkv": 8.0}), "key \"clip_qkv\" is 8.0; expected null"),
+        (
+            json!({"model_type": "deepseek_v3", "rope_interleave": false}),
+            "key \"rope_interleave\" is false; expected true",
+        ),
+        (
+            json!({"model_type": "ernie4_5_moe", "moe_layer_end_index": 0}),
+            "key \"moe_layer_end_index\" is 0; expected 1, the last layer",
+        ),
+        (json!({"model_type": "qwen3_next", "decoder_sparse_step": 2}), "key \"decoder_sparse_step\" is 2; expected 1"),
+        (json!({"model_type": "qwen3_next", "mlp_only_layers": [0]}), "key \"mlp_only_layers\" is [0]; expected an empty"),
         (
             json!({"model_type": "qwen3_moe", "use_sliding_window": true}),
             "key \"use_sliding_window\" is true; expected false",
@@ -901,6 +914,36 @@ fn letters_and_stated_magnitudes_count() {
     };
     assert_eq!(caps(json!({})), [50.0, 30.0]);
     assert_eq!(caps(json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})), [0.0, 0.0]);
+}
+
+/// What models say that their released ones all have, or that transformers writes in other words than they were published with.
+#[test]
+fn what_is_stated_is_read() {
+    let key = |config: Json, key: &str| {
+        let mut config = config;
+        let sizes = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_experts": 2, "num_local_experts": 2, "num_experts_per_tok": 1, "layer_types": ["linear_attention", "full_attention"]});
+        for (key, value) in sizes.as_object().unwrap() {
+            config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
+        }
+        let model = open(&folder("stated", &config, &[("model.norm.weight", "BF16", &[32])]));
+        let architecture: &str = model.metadata().read("general.architecture").unwrap();
+        model.metadata().get(&format!("{architecture}.{key}")).map_or(vec![], numbers)
+    };
+    const WEIGHTS: &str = "expert_weights_norm";
+    assert_eq!(key(json!({"model_type": "qwen3_next", "norm_topk_prob": false}), WEIGHTS), [0.0]);
+    assert_eq!(key(json!({"model_type": "qwen3_next"}), WEIGHTS), [1.0]);
+    const EPS: &str = "attention.layer_norm_rms_epsilon";
+    assert_eq!(key(json!({"model_type": "olmoe", "rms_norm_eps": 0.5}), EPS), [0.5]);
+    assert_eq!(key(json!({"model_type": "olmoe"}), EPS), [f64::from(1e-5f32)]);
+    let minimax = |own: Json| {
+        let mut config = json!({"model_type": "minimax_m2", "head_dim": 32, "layer_types": null});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        key(config, "rope.dimension_count")
+    };
+    assert_eq!(minimax(json!({"rotary_dim": 8})), [8.0]);
+    assert_eq!(minimax(json!({"rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5}})), [16.0]);
+    assert_eq!(minimax(json!({})), [32.0]);
 }
 
 /// Which layers have the window that a configuration states: those that it lists, those behind so many, or all; none where it is not used.

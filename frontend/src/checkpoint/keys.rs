@@ -425,8 +425,9 @@ impl Keys<'_> {
             (Some(magnitude), _) => magnitude,
             (None, [Some(short), Some(long)]) if short == long => short,
             (None, [None, None]) => usual,
-            (None, [short, long]) => {
-                let found = format!("{long:?} where short_mscale is {short:?}");
+            (None, stated) => {
+                let [short, long] = stated.map(|x| x.map_or_else(|| "missing".to_owned(), |x| x.to_string()));
+                let found = format!("{long} where short_mscale is {short}");
                 return Err(config.wrong("long_mscale", found, "the same as short_mscale"));
             }
         };

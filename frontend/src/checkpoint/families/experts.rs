@@ -12,15 +12,15 @@ use super::recurrent::attends_linearly;
 use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
-    // The code of OLMoE has no other epsilon.
     Family {
         model_types: &["olmoe"],
         architecture: "olmoe",
         keys: |keys| {
-            keys.put("attention.layer_norm_rms_epsilon", 1e-5f32);
+            // Of what is normalised, and not before as OLMo's.
+            keys.refuse("clip_qkv", |_| true, "null")?;
             keys.normalise(&["norm_topk_prob"])
         },
-        defaults: r#"{"max_position_embeddings": 4096, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false}"#,
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false}"#,
         ..USUAL
     },
     Family {
@@ -198,8 +198,11 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "minimax-m2",
         keys: |keys| {
             keys.count("expert_feed_forward_length", &["intermediate_size"])?;
-            keys.count("rope.dimension_count", &["rotary_dim"])?;
-            Ok(())
+            // Configurations say how much of a head turns, or what part of it, which transformers writes.
+            match keys.config.has("rotary_dim") {
+                true => keys.count("rope.dimension_count", &["rotary_dim"]),
+                false => keys.rotated_part(1.0),
+            }
         },
         defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
             "num_experts_per_tok": 8}"#,
@@ -622,10 +625,17 @@ fn glm_4_moe(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
 fn gpt_oss(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.count("expert_feed_forward_length", &["intermediate_size"])?;
+    keys.refuse("swiglu_limit", |value| value.as_f64() != Some(7.0), "7")?;
+    keys.refuse("swiglu_alpha", |value| value.as_f64() != Some(1.702), "1.702")?;
     keys.windows()
 }
 
 fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let last = i64::from(config.require(&["num_hidden_layers"])?) - 1;
+    // -1 is the last one, too.
+    let before = |value: &serde_json::Value| value.as_i64().is_none_or(|end| end != -1 && end < last);
+    keys.refuse("moe_layer_end_index", before, &format!("{last}, the last layer"))?;
     keys.count("expert_count", &["moe_num_experts"])?;
     keys.count("expert_used_count", &["moe_k"])?;
     keys.count("interleave_moe_layer_step", &["moe_layer_interval"])?;

@@ -383,6 +383,7 @@ static MISTRAL_LARGE_4: &[Rule] = &[
 ];
 
 pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.refuse("rope_interleave", |value| value.as_bool() != Some(true), "true")?;
     // Absorbed: one key head, which is what is kept of a position.
     keys.put("attention.head_count_kv", 1u32);
     let rank = keys.config.require(&["kv_lora_rank"])?;
