@@ -916,6 +916,23 @@ fn letters_and_stated_magnitudes_count() {
     assert_eq!(caps(json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})), [0.0, 0.0]);
 }
 
+/// Gemma 4: heads of layers without a window have a length of the class, of the configuration, or of the list of what differs by layer, which says nothing of what
+/// does not.
+#[test]
+fn heads_that_do_not_differ_are_not_listed() {
+    let length = |own: Json| {
+        let mut config = json!({"model_type": "gemma4_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let model = open(&folder("heads", &config, &[("model.norm.weight", "BF16", &[32])]));
+        model.metadata().read::<u32>("gemma4.attention.key_length").unwrap()
+    };
+    assert_eq!(length(json!({})), 512);
+    assert_eq!(length(json!({"global_head_dim": 24})), 24);
+    assert_eq!(length(json!({"per_layer_config": {"1": {"head_dim": 32}}})), 32);
+    assert_eq!(length(json!({"per_layer_config": {}})), 16);
+}
+
 /// What models say that their released ones all have, or that transformers writes in other words than they were published with.
 #[test]
 fn what_is_stated_is_read() {
@@ -944,6 +961,24 @@ fn what_is_stated_is_read() {
     assert_eq!(minimax(json!({"rotary_dim": 8})), [8.0]);
     assert_eq!(minimax(json!({"rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5}})), [16.0]);
     assert_eq!(minimax(json!({})), [32.0]);
+    // RoPE by its name of before counts whole, and what the class has where nothing is said not at all.
+    let scaling = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+    let ministral = |own: Json, name: &str| {
+        let mut config = json!({"model_type": "ministral3", "head_dim": 16, "layer_types": null});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        key(config, name)
+    };
+    let before = json!({"rope_theta": 1e4, "rope_scaling": scaling});
+    assert_eq!(ministral(before.clone(), "rope.scaling.factor"), [4.0]);
+    assert_eq!(ministral(before.clone(), "rope.freq_base"), [1e4]);
+    assert_eq!(ministral(before, "attention.temperature_scale"), Vec::<f64>::new());
+    assert_eq!(ministral(json!({}), "rope.scaling.factor"), [16.0]);
+    // A magnitude that is stated is not multiplied by itself.
+    let both = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.5, "mscale_all_dim": 1.0});
+    let ratio = (1.0 + 0.05 * 4f64.ln()) / (1.0 + 0.1 * 4f64.ln());
+    let both = json!({"rope_scaling": both});
+    assert_eq!(ministral(both.clone(), "rope.scaling.yarn_attn_factor"), [f64::from(ratio as f32)]);
+    assert_eq!(ministral(both, "rope.scaling.attn_factor"), [1.0]);
 }
 
 /// Which layers have the window that a configuration states: those that it lists, those behind so many, or all; none where it is not used.

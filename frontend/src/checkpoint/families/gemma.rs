@@ -265,7 +265,9 @@ fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         found => Ok::<_, CheckpointError>(found),
     };
     let local = config.require(&["head_dim"])?;
-    let length = of_full("head_dim", "global_head_dim")?.unwrap_or(512);
+    // What such a list does not have is as in other layers; older ones have a number of the class.
+    let usual = if config.has("per_layer_config") { local } else { 512 };
+    let length = of_full("head_dim", "global_head_dim")?.unwrap_or(usual);
     for (key, length) in
         [("key_length", length), ("value_length", length), ("key_length_swa", local), ("value_length_swa", local)]
     {

@@ -374,8 +374,11 @@ fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("attention.temperature_scale", scale as f32);
     }
     if let (Some(weight), Some(Yarn { factor, magnitude, .. })) = (keys.rope_number("mscale_all_dim")?, keys.yarn()?) {
-        // What files have beside it is what is left of the magnitude.
-        let beside = magnitude * yarn_magnitude(factor, weight) / yarn_magnitude(factor, 1.0);
+        // What files have beside it is what is left of the magnitude, where that is not a key of its own.
+        let beside = match keys.has("rope.scaling.yarn_attn_factor") {
+            true => 1.0,
+            false => magnitude * yarn_magnitude(factor, weight) / yarn_magnitude(factor, 1.0),
+        };
         keys.put("rope.scaling.yarn_log_multiplier", weight as f32);
         keys.put("rope.scaling.attn_factor", beside as f32);
     }
