@@ -1009,7 +1009,8 @@ fn layer_norms_add_their_own_number() {
 #[test]
 fn a_stated_window_is_a_window() {
     let windows = |window: u32, pattern: Option<Vec<bool>>| -> Vec<_> {
-        let model = as_architecture("llama", &[("context_length", 64u32.into()), ("attention.sliding_window", window.into())]);
+        let model =
+            as_architecture("llama", &[("context_length", 64u32.into()), ("attention.sliding_window", window.into())]);
         let pattern = pattern.map(|pattern| Array::Bool(pattern).into());
         let model = pattern.into_iter().fold(model, |model, pattern: ixc_frontend::gguf::Value| {
             model.key("llama.attention.sliding_window_pattern", pattern)

@@ -840,7 +840,10 @@ fn what_is_not_computed_is_refused() {
             "key \"moe_layer_end_index\" is 0; expected 1, the last layer",
         ),
         (json!({"model_type": "qwen3_next", "decoder_sparse_step": 2}), "key \"decoder_sparse_step\" is 2; expected 1"),
-        (json!({"model_type": "qwen3_next", "mlp_only_layers": [0]}), "key \"mlp_only_layers\" is [0]; expected an empty"),
+        (
+            json!({"model_type": "qwen3_next", "mlp_only_layers": [0]}),
+            "key \"mlp_only_layers\" is [0]; expected an empty",
+        ),
         (
             json!({"model_type": "qwen3_moe", "use_sliding_window": true}),
             "key \"use_sliding_window\" is true; expected false",
@@ -988,6 +991,36 @@ fn what_is_stated_is_read() {
     assert_eq!(ministral(both, "rope.scaling.attn_factor"), [1.0]);
 }
 
+/// Classes of a kin have other numbers where configurations say nothing.
+#[test]
+fn what_kin_do_not_say_is_of_their_own_class() {
+    let key = |model_type: &str, key: &str| {
+        let config = json!({"model_type": model_type, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "rms_norm_eps": if model_type == "exaone" { 0.5.into() } else { Json::Null }});
+        let mut config = config;
+        config.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let model = open(&folder("kin", &config, &[("model.norm.weight", "BF16", &[32])]));
+        let architecture: &str = model.metadata().read("general.architecture").unwrap();
+        model.metadata().get(&format!("{architecture}.{key}")).map_or(vec![], numbers)
+    };
+    for (model_type, name, expected) in [
+        ("granite", "embedding_scale", 1.0),
+        ("granite_docling", "embedding_scale", 12.0),
+        ("granite_docling", "logit_scale", 4.0),
+        ("glm4v", "attention.head_count_kv", 2.0),
+        ("glm_ocr", "attention.head_count_kv", 8.0),
+        ("qwen2_5_vl", "attention.layer_norm_rms_epsilon", f64::from(1e-5f32)),
+        ("qwen2_5_omni_text", "attention.layer_norm_rms_epsilon", f64::from(1e-6f32)),
+        ("gemma4", "attention.sliding_window", 512.0),
+        ("gemma4_unified", "attention.sliding_window", 1024.0),
+        ("mistral", "attention.sliding_window", 4096.0),
+        // By transformers' name for it.
+        ("exaone", "attention.layer_norm_rms_epsilon", 0.5),
+    ] {
+        assert_eq!(key(model_type, name), [expected], "{model_type}: {name}");
+    }
+}
+
 /// Which layers have the window that a configuration states: those that it lists, those behind so many, or all; none where it is not used.
 #[test]
 fn windows_are_of_the_layers_that_configurations_say() {
@@ -1012,10 +1045,14 @@ fn windows_are_of_the_layers_that_configurations_say() {
     let behind = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1});
     assert_eq!(windows(behind), (Some(24), Some(vec![false, true, true])));
     assert_eq!(windows(json!({"model_type": "qwen3", "use_sliding_window": true})), (None, None));
-    let listed = json!({"model_type": "qwen3", "use_sliding_window": true, "max_window_layers": 1, "layer_types": kinds});
+    let listed =
+        json!({"model_type": "qwen3", "use_sliding_window": true, "max_window_layers": 1, "layer_types": kinds});
     assert_eq!(windows(listed), (Some(24), Some(vec![true, false, true])));
     assert_eq!(windows(json!({"model_type": "dots1"})), (None, None));
-    assert_eq!(windows(json!({"model_type": "dots1", "layer_types": kinds})), (Some(24), Some(vec![true, false, true])));
+    assert_eq!(
+        windows(json!({"model_type": "dots1", "layer_types": kinds})),
+        (Some(24), Some(vec![true, false, true]))
+    );
 }
 
 /// Sizes whose products no number holds are typed errors.

@@ -12,7 +12,7 @@ use super::names::{Factors, Sizes};
 use crate::gguf::{Array, Value};
 
 /// Counts that all models have, or may have: GGUF's key and those of configurations.
-const COUNTS: [(&str, &[&str]); 9] = [
+const COUNTS: [(&str, &[&str]); 8] = [
     ("block_count", &LAYERS),
     (
         "context_length",
@@ -27,7 +27,6 @@ const COUNTS: [(&str, &[&str]); 9] = [
     ),
     ("embedding_length", &WIDTH),
     ("attention.head_count", &HEADS),
-    ("attention.head_count_kv", &["num_key_value_heads", HEADS[0], HEADS[1], HEADS[2]]),
     ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
     ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
     ("expert_group_count", &["n_group"]),
@@ -100,6 +99,11 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
     }
     for (key, from) in COUNTS {
         keys.count(key, from)?;
+    }
+    // As many as queries have, where neither a configuration nor its class has a number.
+    match config.count(&["num_key_value_heads"])? {
+        Some(heads) => keys.put("attention.head_count_kv", heads),
+        None => keys.count("attention.head_count_kv", &HEADS)?,
     }
     keys.counts_of_layers("feed_forward_length", "intermediate_size")?;
     keys.number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"])?;
