@@ -1005,6 +1005,26 @@ fn layer_norms_add_their_own_number() {
     assert_eq!((eps("command-r"), eps("llama")), (0.25, 0.5));
 }
 
+/// Of an architecture whose layers mostly have no window, a file's window is that of all of them, or of those that it says; one that the context fits in is none.
+#[test]
+fn a_stated_window_is_a_window() {
+    let windows = |window: u32, pattern: Option<Vec<bool>>| -> Vec<_> {
+        let model =
+            as_architecture("llama", &[("context_length", 64u32.into()), ("attention.sliding_window", window.into())]);
+        let pattern = pattern.map(|pattern| Array::Bool(pattern).into());
+        let model = pattern.into_iter().fold(model, |model, pattern: ixc_frontend::gguf::Value| {
+            model.key("llama.attention.sliding_window_pattern", pattern)
+        });
+        let hyper = model.build().unwrap().hyper;
+        assert_eq!(hyper.context_length, 64);
+        hyper.layers.iter().map(|layer| layer.window).collect()
+    };
+    assert_eq!(windows(0, None), [None, None]);
+    assert_eq!(windows(24, None), [Some(24), Some(24)]);
+    assert_eq!(windows(24, Some(vec![false, true])), [None, Some(24)]);
+    assert_eq!(windows(64, None), [None, None]);
+}
+
 /// Step-3.5: layers without a window rotate half of a head, and divide frequencies by the first of a list that is as long as the others'; layers have limits.
 #[test]
 fn halves_of_heads_are_rotated_by_the_first_frequencies() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, Hyper};
 use ixc_frontend::gguf::{Gguf, Value};
+use ixc_ir::graph::attrs::RopeScaling;
 use serde_json::{Value as Json, json};
 
 /// A folder with a configuration and tensors of zeros.
@@ -181,6 +182,16 @@ fn yarn_multiplies_as_transformers_does() {
         4.0,
     );
     near(magnitude("yarn-latent-plain", "deepseek-fp8", json!({"factor": 4.0})), usual, 4.0);
+    // Its ramp begins and ends at whole pairs unless configurations say otherwise, of whatever model.
+    let ramp = |test: &str, of: &str, truncate: Json| {
+        let rope = json!({"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": truncate});
+        hyper(&changed(test, of, |json| json["rope_parameters"] = rope).unwrap()).rope.scaling
+    };
+    for of in ["qwen3moe", "gpt-oss-mxfp4"] {
+        assert_eq!(ramp("yarn-whole", of, true.into()), RopeScaling::Yarn);
+        assert_eq!(ramp("yarn-unsaid", of, Json::Null), RopeScaling::Yarn);
+        assert_eq!(ramp("yarn-untruncated", of, false.into()), RopeScaling::YarnUntruncated);
+    }
     let refused = changed("yarn-negative", "qwen3moe", |json| {
         json["rope_parameters"] = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": -1.0});
     });
@@ -791,7 +802,7 @@ fn what_is_not_computed_is_refused() {
     for (config, expected) in [
         (long(json!({"short_factor": null})), "key \"short_factor\" is missing; expected an array of numbers"),
         (long(json!({"long_factor": 2})), "key \"long_factor\" is 2; expected an array of numbers"),
-        (long(json!({"short_mscale": 1.5})), "key \"long_mscale\" is None where short_mscale is Some(1.5)"),
+        (long(json!({"short_mscale": 1.5})), "key \"long_mscale\" is missing where short_mscale is 1.5"),
         (long(json!({"attention_factor": 0.0})), "expected a positive number"),
         (long(json!({"original_max_position_embeddings": 0})), "expected a count of 2 or more"),
         (json!({"model_type": "afmoe"}), "key \"mup_enabled\" is false; expected true"),
@@ -812,6 +823,30 @@ fn what_is_not_computed_is_refused() {
         (
             json!({"model_type": "bloom", "apply_residual_connection_post_layernorm": true}),
             "key \"apply_residual_connection_post_layernorm\" is true; expected false",
+        ),
+        (json!({"model_type": "gpt_oss", "swiglu_limit": 5.0}), "key \"swiglu_limit\" is 5.0; expected 7"),
+        (json!({"model_type": "gpt_oss", "swiglu_alpha": 1.0}), "key \"swiglu_alpha\" is 1.0; expected 1.702"),
+        (json!({"model_type": "olmoe", "clip_qkv": 8.0}), "key \"clip_qkv\" is 8.0; expected null"),
+        (
+            json!({"model_type": "deepseek_v2", "n_group": 4, "topk_method": "group_limited_greedy"}),
+            "key \"topk_method\" is \"group_limited_greedy\" of 4 groups; expected greedy, or one group",
+        ),
+        (
+            json!({"model_type": "deepseek_v3", "rope_interleave": false}),
+            "key \"rope_interleave\" is false; expected true",
+        ),
+        (
+            json!({"model_type": "ernie4_5_moe", "moe_layer_end_index": 0}),
+            "key \"moe_layer_end_index\" is 0; expected 1, the last layer",
+        ),
+        (json!({"model_type": "qwen3_next", "decoder_sparse_step": 2}), "key \"decoder_sparse_step\" is 2; expected 1"),
+        (
+            json!({"model_type": "qwen3_next", "mlp_only_layers": [0]}),
+            "key \"mlp_only_layers\" is [0]; expected an empty",
+        ),
+        (
+            json!({"model_type": "qwen3_moe", "use_sliding_window": true}),
+            "key \"use_sliding_window\" is true; expected false",
         ),
         (json!({"model_type": "baichuan", "vocab_size": 125_696}), "the head of Baichuan 2 is not supported"),
         (json!({"model_type": "jais", "n_embd": 32, "n_inner": 64}), "key \"activation_function\" is \"gelu_new\""),
@@ -886,6 +921,138 @@ fn letters_and_stated_magnitudes_count() {
     };
     assert_eq!(caps(json!({})), [50.0, 30.0]);
     assert_eq!(caps(json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})), [0.0, 0.0]);
+}
+
+/// Gemma 4: heads of layers without a window have a length of the class, of the configuration, or of the list of what differs by layer, which says nothing of what
+/// does not.
+#[test]
+fn heads_that_do_not_differ_are_not_listed() {
+    let length = |own: Json| {
+        let mut config = json!({"model_type": "gemma4_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let model = open(&folder("heads", &config, &[("model.norm.weight", "BF16", &[32])]));
+        model.metadata().read::<u32>("gemma4.attention.key_length").unwrap()
+    };
+    assert_eq!(length(json!({})), 512);
+    assert_eq!(length(json!({"global_head_dim": 24})), 24);
+    assert_eq!(length(json!({"per_layer_config": {"1": {"head_dim": 32}}})), 32);
+    assert_eq!(length(json!({"per_layer_config": {}})), 16);
+}
+
+/// What models say that their released ones all have, or that transformers writes in other words than they were published with.
+#[test]
+fn what_is_stated_is_read() {
+    let key = |config: Json, key: &str| {
+        let mut config = config;
+        let sizes = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_experts": 2, "num_local_experts": 2, "num_experts_per_tok": 1, "layer_types": ["linear_attention", "full_attention"]});
+        for (key, value) in sizes.as_object().unwrap() {
+            config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
+        }
+        let model = open(&folder("stated", &config, &[("model.norm.weight", "BF16", &[32])]));
+        let architecture: &str = model.metadata().read("general.architecture").unwrap();
+        model.metadata().get(&format!("{architecture}.{key}")).map_or(vec![], numbers)
+    };
+    const WEIGHTS: &str = "expert_weights_norm";
+    assert_eq!(key(json!({"model_type": "qwen3_next", "norm_topk_prob": false}), WEIGHTS), [0.0]);
+    assert_eq!(key(json!({"model_type": "qwen3_next"}), WEIGHTS), [1.0]);
+    const EPS: &str = "attention.layer_norm_rms_epsilon";
+    assert_eq!(key(json!({"model_type": "olmoe", "rms_norm_eps": 0.5}), EPS), [0.5]);
+    assert_eq!(key(json!({"model_type": "olmoe"}), EPS), [f64::from(1e-5f32)]);
+    let minimax = |own: Json| {
+        let mut config = json!({"model_type": "minimax_m2", "head_dim": 32, "layer_types": null});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        key(config, "rope.dimension_count")
+    };
+    assert_eq!(minimax(json!({"rotary_dim": 8})), [8.0]);
+    assert_eq!(minimax(json!({"rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5}})), [16.0]);
+    assert_eq!(minimax(json!({})), [32.0]);
+    // A greedy router knows no groups, whatever their number.
+    let greedy = json!({"model_type": "deepseek_v2", "n_group": 2, "topk_group": 1, "layer_types": null});
+    assert_eq!(key(greedy, "expert_group_count"), [1.0]);
+    // RoPE by its name of before counts whole, and what the class has where nothing is said not at all.
+    let scaling = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+    let ministral = |own: Json, name: &str| {
+        let mut config = json!({"model_type": "ministral3", "head_dim": 16, "layer_types": null});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        key(config, name)
+    };
+    let before = json!({"rope_theta": 1e4, "rope_scaling": scaling});
+    assert_eq!(ministral(before.clone(), "rope.scaling.factor"), [4.0]);
+    assert_eq!(ministral(before.clone(), "rope.freq_base"), [1e4]);
+    assert_eq!(ministral(before, "attention.temperature_scale"), Vec::<f64>::new());
+    assert_eq!(ministral(json!({}), "rope.scaling.factor"), [16.0]);
+    // A magnitude that is stated is not multiplied by itself.
+    let both = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.5, "mscale_all_dim": 1.0});
+    let ratio = (1.0 + 0.05 * 4f64.ln()) / (1.0 + 0.1 * 4f64.ln());
+    let both = json!({"rope_scaling": both});
+    assert_eq!(ministral(both.clone(), "rope.scaling.yarn_attn_factor"), [f64::from(ratio as f32)]);
+    assert_eq!(ministral(both, "rope.scaling.attn_factor"), [1.0]);
+}
+
+/// Classes of a kin have other numbers where configurations say nothing.
+#[test]
+fn what_kin_do_not_say_is_of_their_own_class() {
+    let key = |model_type: &str, key: &str| {
+        let config = json!({"model_type": model_type, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "rms_norm_eps": if model_type == "exaone" { 0.5.into() } else { Json::Null }});
+        let mut config = config;
+        config.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let model = open(&folder("kin", &config, &[("model.norm.weight", "BF16", &[32])]));
+        let architecture: &str = model.metadata().read("general.architecture").unwrap();
+        model.metadata().get(&format!("{architecture}.{key}")).map_or(vec![], numbers)
+    };
+    for (model_type, name, expected) in [
+        ("granite", "embedding_scale", 1.0),
+        ("granite_docling", "embedding_scale", 12.0),
+        ("granite_docling", "logit_scale", 4.0),
+        ("glm4v", "attention.head_count_kv", 2.0),
+        ("glm_ocr", "attention.head_count_kv", 8.0),
+        ("qwen2_5_vl", "attention.layer_norm_rms_epsilon", f64::from(1e-5f32)),
+        ("qwen2_5_omni_text", "attention.layer_norm_rms_epsilon", f64::from(1e-6f32)),
+        ("gemma4", "attention.sliding_window", 512.0),
+        ("gemma4_unified", "attention.sliding_window", 1024.0),
+        ("mistral", "attention.sliding_window", 4096.0),
+        // By transformers' name for it.
+        ("exaone", "attention.layer_norm_rms_epsilon", 0.5),
+    ] {
+        assert_eq!(key(model_type, name), [expected], "{model_type}: {name}");
+    }
+}
+
+/// Which layers have the window that a configuration states: those that it lists, those behind so many, or all; none where it is not used.
+#[test]
+fn windows_are_of_the_layers_that_configurations_say() {
+    let windows = |config: Json| -> (Option<u32>, Option<Vec<bool>>) {
+        let mut config = config;
+        let sizes = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
+            "num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2, "num_experts_per_tok": 1, "sliding_window": 24});
+        for (key, value) in sizes.as_object().unwrap() {
+            config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
+        }
+        let model = open(&folder("windows", &config, &[("model.norm.weight", "BF16", &[32])]));
+        let architecture: &str = model.metadata().read("general.architecture").unwrap();
+        let key = |key: &str| format!("{architecture}.attention.{key}");
+        let pattern: Option<&[bool]> = model.metadata().read_optional(&key("sliding_window_pattern")).unwrap();
+        (model.metadata().read_optional(&key("sliding_window")).unwrap(), pattern.map(<[bool]>::to_vec))
+    };
+    let kinds = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+    assert_eq!(windows(json!({"model_type": "mistral"})), (Some(24), None));
+    // Its class has none.
+    assert_eq!(windows(json!({"model_type": "llama"})), (None, None));
+    assert_eq!(windows(json!({"model_type": "qwen2"})), (None, None));
+    let behind = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1});
+    assert_eq!(windows(behind), (Some(24), Some(vec![false, true, true])));
+    assert_eq!(windows(json!({"model_type": "qwen3", "use_sliding_window": true})), (None, None));
+    let listed =
+        json!({"model_type": "qwen3", "use_sliding_window": true, "max_window_layers": 1, "layer_types": kinds});
+    assert_eq!(windows(listed), (Some(24), Some(vec![true, false, true])));
+    assert_eq!(windows(json!({"model_type": "dots1"})), (None, None));
+    assert_eq!(
+        windows(json!({"model_type": "dots1", "layer_types": kinds})),
+        (Some(24), Some(vec![true, false, true]))
+    );
 }
 
 /// Sizes whose products no number holds are typed errors.

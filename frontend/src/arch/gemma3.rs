@@ -19,6 +19,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Gemma 3",
     defaults: Defaults {
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(6) }),
+        // Of none of its released models, of which the class knows it.
+        reads: &["final_logit_softcapping"],
         // The one of 27 billion parameters.
         scaled_by_width: 62,
         ..Defaults::USUAL

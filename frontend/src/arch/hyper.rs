@@ -427,7 +427,7 @@ pub(super) struct Defaults {
     pub norms: Norms,
     /// What queries of far positions are multiplied by.
     pub temperature: Temperature,
-    /// Whether the ramp of YaRN begins and ends at whole pairs.
+    /// Whether the ramp of YaRN begins and ends at whole pairs, in files that do not say (`rope.scaling.yarn_truncate`).
     pub truncated_yarn: bool,
     /// Whether RoPE is not scaled, though files say that it is.
     pub unscaled: bool,
@@ -437,7 +437,7 @@ pub(super) struct Defaults {
     pub scales: fn(&Widths) -> Scales,
     /// Whether `logit_scale` multiplies logits; it divides them otherwise.
     pub logits_multiplied: bool,
-    /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
+    /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, those that a file says, or all of them.
     pub windows: Option<Windows>,
     /// Whether layers may have compressed entries beside a window.
     pub compressed: bool,
@@ -596,6 +596,9 @@ pub(super) struct Windows {
 }
 
 impl Windows {
+    /// Of architectures without layers of two kinds: where a file has a window (Mistral's first, Phi-3, StarCoder 2), all have it, or those that it says.
+    pub const STATED: Windows = Windows::every(u64::MAX);
+
     /// As most have them: every so many layers the last one sees all, with RoPE as those with a window have it.
     pub const fn every(period: u64) -> Windows {
         Windows {
@@ -674,13 +677,14 @@ impl Hyper {
             Some(_) => keys.required(WINDOW, 1, MAX_CONTEXT)?,
             None => keys.optional(WINDOW, 0, u64::MAX)?.unwrap_or(0),
         };
-        // Files of an architecture with windows may have none.
-        let defaults = Defaults { windows: defaults.windows.filter(|_| window > 0), ..defaults };
+        let windows = match defaults.windows {
+            // Files of an architecture with windows may have none.
+            Some(windows) => Some(windows).filter(|_| window > 0),
+            // And those of one without may have one that means something.
+            None => Some(Windows::STATED).filter(|_| (1..context_length).contains(&window)),
+        };
+        let defaults = Defaults { windows, ..defaults };
         let keys = Keys { defaults, ..keys };
-        if defaults.windows.is_none() && (1..context_length).contains(&window) {
-            tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
-            context_length = window;
-        }
         if let Some(key) = defaults.context_of {
             let most = keys.optional(key, 0, MAX_CONTEXT)?.filter(|&most| most > 0).unwrap_or(context_length);
             if most < context_length {

@@ -80,8 +80,14 @@ impl Config {
 
     /// With what keys mean that it does not have: an object, as JSON. Keys that it has as null mean nothing.
     pub(super) fn with_defaults(self, json: &str) -> Config {
-        let defaults =
+        let mut defaults: Map<String, Value> =
             serde_json::from_str(json).unwrap_or_else(|error| unreachable!("a constant, and tested: {error}"));
+        // One thing by two names, of which that which is stated counts whole.
+        for (stated, other) in [("rope_scaling", "rope_parameters"), ("rope_parameters", "rope_scaling")] {
+            if self.has(stated) {
+                defaults.remove(other);
+            }
+        }
         Config { defaults, ..self }
     }
 

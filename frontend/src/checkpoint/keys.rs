@@ -12,7 +12,7 @@ use super::names::{Factors, Sizes};
 use crate::gguf::{Array, Value};
 
 /// Counts that all models have, or may have: GGUF's key and those of configurations.
-const COUNTS: [(&str, &[&str]); 9] = [
+const COUNTS: [(&str, &[&str]); 8] = [
     ("block_count", &LAYERS),
     (
         "context_length",
@@ -27,7 +27,6 @@ const COUNTS: [(&str, &[&str]); 9] = [
     ),
     ("embedding_length", &WIDTH),
     ("attention.head_count", &HEADS),
-    ("attention.head_count_kv", &["num_key_value_heads", HEADS[0], HEADS[1], HEADS[2]]),
     ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
     ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
     ("expert_group_count", &["n_group"]),
@@ -101,6 +100,11 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
     for (key, from) in COUNTS {
         keys.count(key, from)?;
     }
+    // As many as queries have, where neither a configuration nor its class has a number.
+    match config.count(&["num_key_value_heads"])? {
+        Some(heads) => keys.put("attention.head_count_kv", heads),
+        None => keys.count("attention.head_count_kv", &HEADS)?,
+    }
     keys.counts_of_layers("feed_forward_length", "intermediate_size")?;
     keys.number("attention.layer_norm_rms_epsilon", &["rms_norm_eps", "norm_eps"])?;
     keys.number("attention.layer_norm_epsilon", &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"])?;
@@ -115,10 +119,11 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
         keys.put("attention.value_length", length);
     }
     keys.rope()?;
+    keys.truncated(family.truncated_yarn)?;
     // Some configurations state a window that they do not use.
     let used = config.flag(&["use_sliding_window"])?;
     if used.unwrap_or(family.window) {
-        keys.count("attention.sliding_window", &["sliding_window"])?;
+        keys.stated_window()?;
     }
     (family.keys)(&mut keys)?;
     keys.refuse("is_causal", |value| value.as_bool() != Some(true), "true")?;
@@ -390,6 +395,20 @@ impl Keys<'_> {
         Ok(())
     }
 
+    /// Whether YaRN's ramp begins and ends at whole pairs, where that is not what graphs of the architecture take files for that do not say.
+    fn truncated(&mut self, usual: bool) -> Result<(), CheckpointError> {
+        const KEY: &str = "truncate";
+        let mut stated = None;
+        for table in self.rope_tables()?.iter().flatten() {
+            stated = stated.or(table.flag(&[KEY])?);
+        }
+        let truncated = stated.unwrap_or(true);
+        if self.rope_kind()?.as_deref() == Some("yarn") && truncated != usual {
+            self.put("rope.scaling.yarn_truncate", truncated);
+        }
+        Ok(())
+    }
+
     /// Scaling by two lists of factors: what sines and cosines are multiplied by is stated, or follows from what the context grew by (transformers,
     /// `_compute_longrope_parameters`).
     fn longrope(&mut self) -> Result<(), CheckpointError> {
@@ -410,8 +429,9 @@ impl Keys<'_> {
             (Some(magnitude), _) => magnitude,
             (None, [Some(short), Some(long)]) if short == long => short,
             (None, [None, None]) => usual,
-            (None, [short, long]) => {
-                let found = format!("{long:?} where short_mscale is {short:?}");
+            (None, stated) => {
+                let [short, long] = stated.map(|x| x.map_or_else(|| "missing".to_owned(), |x| x.to_string()));
+                let found = format!("{long} where short_mscale is {short}");
                 return Err(config.wrong("long_mscale", found, "the same as short_mscale"));
             }
         };
@@ -448,6 +468,27 @@ impl Keys<'_> {
             return Err(self.config.wrong("partial_rotary_factor", share.to_string(), "from 0 to 1"));
         }
         self.put("rope.dimension_count", dims as u32);
+        Ok(())
+    }
+
+    /// The window of a model whose layers mostly have none: of the layers that are said to have it, of those behind so many, or of all.
+    pub(super) fn stated_window(&mut self) -> Result<(), CheckpointError> {
+        let Some(window) = self.config.count(&["sliding_window"])? else { return Ok(()) };
+        let layers = self.config.require(&LAYERS)?;
+        let windowed: Option<Vec<bool>> =
+            match (self.config.texts("layer_types")?, self.config.count(&["max_window_layers"])?) {
+                (Some(kinds), _) => Some(kinds.iter().map(|kind| *kind == "sliding_attention").collect()),
+                (None, Some(whole)) => Some((0..layers).map(|layer| layer >= whole).collect()),
+                (None, None) => None,
+            };
+        match windowed {
+            Some(windowed) if !windowed.contains(&true) => return Ok(()),
+            Some(windowed) if windowed.contains(&false) => {
+                self.flags("attention.sliding_window_pattern", windowed.into_iter())
+            }
+            _ => {}
+        }
+        self.put("attention.sliding_window", window);
         Ok(())
     }
 

@@ -328,6 +328,9 @@ pub(super) fn weights(
             weights.insert(name.clone(), table.unwrap_or_else(|| Array::unreadable(entry.dtype.name)));
             continue;
         };
+        if entry.shape.contains(&0) {
+            return Err(shards.wrong(name, format!("empty, {:?}", entry.shape), "a tensor with elements"));
+        }
         let mut array = Array::whole(extent, element, &entry.shape).ok_or_else(unreadable)?;
         if element == Element::F8E4m3 && ranks > 1 && by_rank.iter().any(|end| name.ends_with(end)) {
             for rank in 0..ranks {

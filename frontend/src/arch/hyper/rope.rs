@@ -6,6 +6,9 @@ use super::keys::Keys;
 use super::{MAX_CONTEXT, Rope};
 use crate::gguf::{GgufError, Value};
 
+/// Whether YaRN's ramp begins and ends at whole pairs: a key of ours, `truncate` of configurations.
+const TRUNCATED: &str = "rope.scaling.yarn_truncate";
+
 pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
     let positive = |x: f64| x > 0.0;
     let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
@@ -29,7 +32,7 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
         "linear" => (RopeScaling::Linear, factor),
         // Tensors say what it divides frequencies by.
         "longrope" => (RopeScaling::None, 1.0),
-        "yarn" if factor >= 1.0 => match keys.defaults.truncated_yarn {
+        "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), keys.defaults.truncated_yarn)? {
             true => (RopeScaling::Yarn, factor),
             false => (RopeScaling::YarnUntruncated, factor),
         },

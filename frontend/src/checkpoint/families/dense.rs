@@ -323,12 +323,21 @@ pub(super) static ROWS: &[Family] = &[
     },
     // Those that see: of text, positions of all sections are one.
     Family {
-        model_types: &["glm4v_text", "glm4v", "glm46v", "glmga", "glm_ocr_text", "glm_ocr"],
+        model_types: &["glm4v_text", "glm4v", "glm46v", "glmga"],
         architecture: "glm4",
         keys: |keys| keys.rotated_part(1.0),
         tensors: &[GLM_4],
         defaults: r#"{"hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40, "num_attention_heads": 32,
             "num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["glm_ocr_text", "glm_ocr"],
+        architecture: "glm4",
+        keys: |keys| keys.rotated_part(1.0),
+        tensors: &[GLM_4],
+        defaults: r#"{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16,
+            "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5}"#,
         ..USUAL
     },
     Family {

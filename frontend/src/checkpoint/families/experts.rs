@@ -12,15 +12,15 @@ use super::recurrent::attends_linearly;
 use super::{Family, SIGMOID, USUAL, base_by_alpha, leading_dense};
 
 pub(super) static ROWS: &[Family] = &[
-    // The code of OLMoE has no other epsilon.
     Family {
         model_types: &["olmoe"],
         architecture: "olmoe",
         keys: |keys| {
-            keys.put("attention.layer_norm_rms_epsilon", 1e-5f32);
+            // Of what is normalised, and not before as OLMo's.
+            keys.refuse("clip_qkv", |_| true, "null")?;
             keys.normalise(&["norm_topk_prob"])
         },
-        defaults: r#"{"max_position_embeddings": 4096, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false}"#,
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false}"#,
         ..USUAL
     },
     Family {
@@ -125,6 +125,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "gpt-oss",
         keys: gpt_oss,
         tensors: &[GPT_OSS],
+        truncated_yarn: false,
         defaults: r#"{"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
             "rope_theta": 150000.0, "sliding_window": 128, "num_experts_per_tok": 4, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}}"#,
@@ -187,8 +188,9 @@ pub(super) static ROWS: &[Family] = &[
             keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
             keys.normalise(&["norm_topk_prob"])
         },
+        window: true,
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "num_key_value_heads": 32, "norm_topk_prob": false,
-            "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "moe_intermediate_size": 1408}"#,
+            "sliding_window": 4096, "max_window_layers": 62, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "moe_intermediate_size": 1408}"#,
         ..USUAL
     },
     Family {
@@ -196,8 +198,11 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "minimax-m2",
         keys: |keys| {
             keys.count("expert_feed_forward_length", &["intermediate_size"])?;
-            keys.count("rope.dimension_count", &["rotary_dim"])?;
-            Ok(())
+            // Configurations say how much of a head turns, or what part of it, which transformers writes.
+            match keys.config.has("rotary_dim") {
+                true => keys.count("rope.dimension_count", &["rotary_dim"]),
+                false => keys.rotated_part(1.0),
+            }
         },
         defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
             "num_experts_per_tok": 8}"#,
@@ -620,10 +625,17 @@ fn glm_4_moe(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
 fn gpt_oss(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.count("expert_feed_forward_length", &["intermediate_size"])?;
+    keys.refuse("swiglu_limit", |value| value.as_f64() != Some(7.0), "7")?;
+    keys.refuse("swiglu_alpha", |value| value.as_f64() != Some(1.702), "1.702")?;
     keys.windows()
 }
 
 fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let last = i64::from(config.require(&["num_hidden_layers"])?) - 1;
+    // -1 is the last one, too.
+    let before = |value: &serde_json::Value| value.as_i64().is_none_or(|end| end != -1 && end < last);
+    keys.refuse("moe_layer_end_index", before, &format!("{last}, the last layer"))?;
     keys.count("expert_count", &["moe_num_experts"])?;
     keys.count("expert_used_count", &["moe_k"])?;
     keys.count("interleave_moe_layer_step", &["moe_layer_interval"])?;

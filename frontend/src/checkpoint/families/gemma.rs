@@ -31,7 +31,7 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
-        model_types: &["gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"],
+        model_types: &["gemma4_text", "gemma4"],
         architecture: "gemma4",
         keys: gemma_4,
         tensors: &[GEMMA_4],
@@ -41,18 +41,21 @@ pub(super) static ROWS: &[Family] = &[
             "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 0, "tie_word_embeddings": true,
             "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}}}"#,
-        pieces: Pieces::Merged {
-            name: "gemma4",
-            visible: &[
-                "<|channel>",
-                "<channel|>",
-                "<|tool_call>",
-                "<tool_call|>",
-                "<|tool_response>",
-                "<tool_response|>",
-                "<|\"|>",
-            ],
-        },
+        pieces: GEMMA_4_PIECES,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gemma4_unified_text", "gemma4_unified"],
+        architecture: "gemma4",
+        keys: gemma_4,
+        tensors: &[GEMMA_4],
+        activations: &["gelu_pytorch_tanh"],
+        defaults: r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "sliding_window": 1024,
+            "num_kv_shared_layers": 0, "tie_word_embeddings": true,
+            "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}}}"#,
+        pieces: GEMMA_4_PIECES,
         ..USUAL
     },
     Family {
@@ -87,6 +90,20 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
 ];
+
+/// Gemma 4's tokens.
+const GEMMA_4_PIECES: Pieces = Pieces::Merged {
+    name: "gemma4",
+    visible: &[
+        "<|channel>",
+        "<channel|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|tool_response>",
+        "<tool_response|>",
+        "<|\"|>",
+    ],
+};
 
 /// Gemma 1: norms multiply by one more.
 static GEMMA: &[Rule] = &[
@@ -265,7 +282,9 @@ fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         found => Ok::<_, CheckpointError>(found),
     };
     let local = config.require(&["head_dim"])?;
-    let length = of_full("head_dim", "global_head_dim")?.unwrap_or(512);
+    // What such a list does not have is as in other layers; older ones have a number of the class.
+    let usual = if config.has("per_layer_config") { local } else { 512 };
+    let length = of_full("head_dim", "global_head_dim")?.unwrap_or(usual);
     for (key, length) in
         [("key_length", length), ("value_length", length), ("key_length_swa", local), ("value_length_swa", local)]
     {

@@ -23,12 +23,22 @@ const GRANITE_H: &str = r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-
 
 pub(super) static ROWS: &[Family] = &[
     Family {
-        model_types: &["granite", "granite4_vision_text", "granite4_vision", "granite_docling_text", "granite_docling"],
+        model_types: &["granite", "granite4_vision_text", "granite4_vision"],
         architecture: "granite",
         keys: granite,
         tensors: &[TURNED],
         ignores_head_dim: true,
         defaults: GRANITE,
+        ..USUAL
+    },
+    Family {
+        model_types: &["granite_docling_text", "granite_docling"],
+        architecture: "granite",
+        keys: granite,
+        tensors: &[TURNED],
+        ignores_head_dim: true,
+        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.263, "logits_scaling": 4.0}"#,
         ..USUAL
     },
     Family {

@@ -10,7 +10,10 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["deepseek_v2"],
         architecture: "deepseek2",
-        keys: latent,
+        keys: |keys| {
+            latent(keys)?;
+            groups_by_method(keys)
+        },
         tensors: &[LATENT],
         ignores_head_dim: true,
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "norm_topk_prob": false, "routed_scaling_factor": 1.0,
@@ -383,6 +386,7 @@ static MISTRAL_LARGE_4: &[Rule] = &[
 ];
 
 pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.refuse("rope_interleave", |value| value.as_bool() != Some(true), "true")?;
     // Absorbed: one key head, which is what is kept of a position.
     keys.put("attention.head_count_kv", 1u32);
     let rank = keys.config.require(&["kv_lora_rank"])?;
@@ -419,6 +423,27 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("rope.scaling.yarn_attn_factor", yarn.magnitude as f32);
     }
     Ok(())
+}
+
+/// DeepSeek-V2: its greedy router knows no groups, and that of the largest one takes a group for as good as its best expert, where graphs (and llama.cpp) sum the two
+/// best ones (transformers, `DeepseekV2TopkRouter`).
+fn groups_by_method(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    const METHOD: &str = "topk_method";
+    let config = keys.config;
+    let method = config.text(&[METHOD])?.unwrap_or("greedy");
+    let groups = config.count(&["n_group"])?.unwrap_or(1);
+    match method {
+        "greedy" => {
+            keys.put("expert_group_count", 1u32);
+            keys.put("expert_group_used_count", 1u32);
+            Ok(())
+        }
+        "group_limited_greedy" if groups <= 1 => Ok(()),
+        other => {
+            let found = format!("\"{other}\" of {groups} groups");
+            Err(config.wrong(METHOD, found, "greedy, or one group: groups are not chosen by their best expert"))
+        }
+    }
 }
 
 pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

@@ -12,7 +12,6 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["llama"],
         architecture: "llama",
         tensors: &[TURNED],
-        window: true,
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
         ..USUAL
     },
@@ -21,7 +20,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "llama",
         tensors: &[TURNED],
         window: true,
-        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8}"#,
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
         ..USUAL
     },
     // Of Llama's class, under names of their own.
@@ -63,7 +63,7 @@ pub(super) static ROWS: &[Family] = &[
             Ok(())
         },
         tensors: &[TURNED],
-        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8}"#,
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
         ..USUAL
     },
     // Its pairs are adjacent ones, as those of GGUF's `llama` are.
@@ -165,7 +165,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["exaone"],
         architecture: "exaone",
         keys: |keys| {
-            keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
+            keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon", "rms_norm_eps"])?;
             keys.refuse("activation_function", |value| value.as_str() != Some("silu"), "silu")?;
             keys.rotated_part(1.0)
         },
@@ -375,8 +375,11 @@ fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("attention.temperature_scale", scale as f32);
     }
     if let (Some(weight), Some(Yarn { factor, magnitude, .. })) = (keys.rope_number("mscale_all_dim")?, keys.yarn()?) {
-        // What files have beside it is what is left of the magnitude.
-        let beside = magnitude * yarn_magnitude(factor, weight) / yarn_magnitude(factor, 1.0);
+        // What files have beside it is what is left of the magnitude, where that is not a key of its own.
+        let beside = match keys.has("rope.scaling.yarn_attn_factor") {
+            true => 1.0,
+            false => magnitude * yarn_magnitude(factor, weight) / yarn_magnitude(factor, 1.0),
+        };
         keys.put("rope.scaling.yarn_log_multiplier", weight as f32);
         keys.put("rope.scaling.attn_factor", beside as f32);
     }

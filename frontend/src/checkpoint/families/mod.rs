@@ -56,6 +56,8 @@ pub(super) struct Family {
     pub activations: &'static [&'static str],
     /// Whether all layers have the window that a configuration states.
     pub window: bool,
+    /// Whether graphs begin and end YaRN's ramp at whole pairs where files do not say.
+    pub truncated_yarn: bool,
     /// What keys mean that a configuration does not have, as JSON: what transformers' class of it has. Configurations of models that see keep of
     /// their decoder's only what differs from that.
     pub defaults: &'static str,
@@ -92,6 +94,7 @@ const USUAL: Family = Family {
     ignores_head_dim: false,
     activations: &["silu", "swish"],
     window: false,
+    truncated_yarn: true,
     defaults: "{}",
     when: |_| Ok(true),
     pieces: Pieces::Scored,

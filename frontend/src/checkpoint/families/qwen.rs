@@ -12,7 +12,8 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["qwen2"],
         architecture: "qwen2",
-        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 32}"#,
+        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 32,
+            "sliding_window": 4096, "max_window_layers": 28}"#,
         ..USUAL
     },
     Family {
@@ -26,7 +27,8 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["qwen3"],
         architecture: "qwen3",
-        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128}"#,
+        defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128,
+            "sliding_window": 4096, "max_window_layers": 28}"#,
         ..USUAL
     },
     Family {
@@ -40,7 +42,11 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["qwen3_next"],
         architecture: "qwen3next",
-        keys: linear,
+        keys: |keys| {
+            all_sparse(keys)?;
+            linear(keys)?;
+            keys.normalise(&["norm_topk_prob"])
+        },
         tensors: &[QWEN_3_NEXT],
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_attention_heads": 16, "num_key_value_heads": 2,
             "head_dim": 256, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
@@ -91,10 +97,17 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
-        model_types: &["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"],
+        model_types: &["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"],
         architecture: "qwen2vl",
         defaults: r#"{"hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
-            "num_key_value_heads": 8, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e6}"#,
+            "num_key_value_heads": 8, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_window_layers": 80}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["qwen2_5_omni_text"],
+        architecture: "qwen2vl",
+        defaults: r#"{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+            "num_key_value_heads": 4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_window_layers": 28}"#,
         ..USUAL
     },
     Family {
@@ -205,9 +218,18 @@ static QWEN_3_VL_MOE: &[Rule] = &[
 fn qwen_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
-    keys.refuse("mlp_only_layers", |value| value.as_array().is_none_or(|layers| !layers.is_empty()), "an empty array")?;
-    keys.refuse("decoder_sparse_step", |value| value.as_u64() != Some(1), "1")?;
+    all_sparse(keys)?;
+    // Which layers have a window where that is not listed differs from model to model, and from what they say.
+    if !keys.config.has("layer_types") {
+        keys.refuse("use_sliding_window", |value| value.as_bool() == Some(true), "false")?;
+    }
     keys.normalise(&["norm_topk_prob"])
+}
+
+/// That all layers have experts.
+fn all_sparse(keys: &Keys<'_>) -> Result<(), CheckpointError> {
+    keys.refuse("mlp_only_layers", |value| value.as_array().is_none_or(|layers| !layers.is_empty()), "an empty array")?;
+    keys.refuse("decoder_sparse_step", |value| value.as_u64() != Some(1), "1")
 }
 
 /// What only pictures need is left out.
