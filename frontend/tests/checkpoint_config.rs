@@ -828,8 +828,8 @@ fn what_is_not_computed_is_refused() {
         (json!({"model_type": "gpt_oss", "swiglu_alpha": 1.0}), "key \"swiglu_alpha\" is 1.0; expected 1.702"),
         (json!({"model_type": "olmoe", "clip_qkv": 8.0}), "key \"clip_qkv\" is 8.0; expected null"),
         (
-            json!({"model_type": "deepseek_v2", "n_group": 4, "topk_method": "group_limited_greedy"}),
-            "key \"topk_method\" is \"group_limited_greedy\" of 4 groups; expected greedy, or one group",
+            json!({"model_type": "deepseek_v2", "n_group": 4, "topk_method": "noaux_tc"}),
+            "key \"topk_method\" is \"noaux_tc\"; expected greedy or group_limited_greedy",
         ),
         (
             json!({"model_type": "deepseek_v3", "rope_interleave": false}),
@@ -971,6 +971,8 @@ fn what_is_stated_is_read() {
     // A greedy router knows no groups, whatever their number.
     let greedy = json!({"model_type": "deepseek_v2", "n_group": 2, "topk_group": 1, "layer_types": null});
     assert_eq!(key(greedy, "expert_group_count"), [1.0]);
+    let limited = json!({"model_type": "deepseek_v2", "n_group": 2, "topk_group": 1, "topk_method": "group_limited_greedy", "layer_types": null});
+    assert_eq!(key(limited, "expert_group_count"), [2.0]);
     // RoPE by its name of before counts whole, and what the class has where nothing is said not at all.
     let scaling = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
     let ministral = |own: Json, name: &str| {

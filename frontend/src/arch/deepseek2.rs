@@ -1,7 +1,8 @@
 //! `deepseek2`: DeepSeek-V2, V3 and R1, Kimi K2 and others with latent attention ([`super::mla`]). Experts are chosen of some of their groups,
 //! beside shared ones; the first layers are dense. Mistral Large 3 multiplies queries of far positions.
 //!
-//! Groups count by the sum of their two best experts, as in V3 and in llama.cpp; DeepSeek's own code for V2 takes the best one.
+//! Groups count by the sum of their two best experts where scores are sigmoids (V3), and by the best one where they are a softmax (V2), as in DeepSeek's own code; llama.cpp sums
+//! two in both.
 
 use ixc_ir::graph::attrs::RouteScore;
 

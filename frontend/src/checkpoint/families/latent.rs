@@ -425,24 +425,18 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// DeepSeek-V2: its greedy router knows no groups, and that of the largest one takes a group for as good as its best expert, where graphs (and llama.cpp) sum the two
-/// best ones (transformers, `DeepseekV2TopkRouter`).
+/// DeepSeek-V2: its greedy router knows no groups (transformers, `DeepseekV2TopkRouter`).
 fn groups_by_method(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     const METHOD: &str = "topk_method";
     let config = keys.config;
-    let method = config.text(&[METHOD])?.unwrap_or("greedy");
-    let groups = config.count(&["n_group"])?.unwrap_or(1);
-    match method {
+    match config.text(&[METHOD])?.unwrap_or("greedy") {
         "greedy" => {
             keys.put("expert_group_count", 1u32);
             keys.put("expert_group_used_count", 1u32);
             Ok(())
         }
-        "group_limited_greedy" if groups <= 1 => Ok(()),
-        other => {
-            let found = format!("\"{other}\" of {groups} groups");
-            Err(config.wrong(METHOD, found, "greedy, or one group: groups are not chosen by their best expert"))
-        }
+        "group_limited_greedy" => Ok(()),
+        other => Err(config.wrong(METHOD, format!("{other:?}"), "greedy or group_limited_greedy")),
     }
 }
 
