@@ -813,6 +813,16 @@ fn what_is_not_computed_is_refused() {
             json!({"model_type": "bloom", "apply_residual_connection_post_layernorm": true}),
             "key \"apply_residual_connection_post_layernorm\" is true; expected false",
         ),
+        (json!({"model_type": "qwen", "rotary_pct": 0.5}), "key \"rotary_pct\" is 0.5; expected 1"),
+        (json!({"model_type": "plm", "hidden_act": "silu"}), "key \"hidden_act\" is \"silu\"; expected relu2"),
+        (
+            json!({"model_type": "spark2_5", "headwise_attn_output_gate": false}),
+            "key \"headwise_attn_output_gate\" is false; expected true",
+        ),
+        (
+            json!({"model_type": "ernie4_5_vl_moe", "moe_intermediate_size": []}),
+            "key \"moe_intermediate_size\" is []; expected a count, or one of text and one of pictures",
+        ),
         (json!({"model_type": "baichuan", "vocab_size": 125_696}), "the head of Baichuan 2 is not supported"),
         (json!({"model_type": "jais", "n_embd": 32, "n_inner": 64}), "key \"activation_function\" is \"gelu_new\""),
         (json!({"model_type": "mimo_v2_flash"}), "key \"hybrid_layer_pattern\" is missing"),

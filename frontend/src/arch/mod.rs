@@ -140,6 +140,8 @@ mod phi3;
 mod phimoe;
 mod plamo;
 mod plamo3;
+mod plm;
+mod qwen;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -156,6 +158,7 @@ mod seed_oss;
 mod selective;
 mod smallthinker;
 mod smollm3;
+mod spark2_5;
 mod ssm;
 mod stablelm;
 mod starcoder;
@@ -316,6 +319,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
     nanochat::ARCHITECTURE,
     vaultgemma::ARCHITECTURE,
     longcat_flash::ARCHITECTURE,
+    qwen::ARCHITECTURE,
+    plm::ARCHITECTURE,
+    spark2_5::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

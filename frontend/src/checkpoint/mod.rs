@@ -66,14 +66,17 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 42] = [
+const OTHER_PARTS: [&str; 45] = [
     "visual.",
     "model.visual.",
+    "transformer.visual.",
     "vision_tower.",
     "model.vision_tower.",
     "vision_model.",
     "model.vision_model.",
     "model.connector.",
+    "model.resampler_model.",
+    "resampler_model.",
     "multi_modal_projector.",
     "model.multi_modal_projector.",
     "audio_tower.",

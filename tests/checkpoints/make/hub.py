@@ -5,6 +5,7 @@ import re
 
 import torch
 from make import OLD_NAMES, apart, as_converter_knows
+from models import SPARK
 
 
 def deepseek(config, tensors):
@@ -534,6 +535,65 @@ def jais(config, tensors):
     return own, made
 
 
+QWEN = [
+    ("model.embed_tokens.", "transformer.wte."),
+    ("model.norm.", "transformer.ln_f."),
+    ("model.layers.", "transformer.h."),
+    ("input_layernorm", "ln_1"),
+    ("post_attention_layernorm", "ln_2"),
+    ("self_attn.q_proj", "attn.c_attn"),
+    ("self_attn.o_proj", "attn.c_proj"),
+    ("mlp.gate_proj", "mlp.w2"),
+    ("mlp.up_proj", "mlp.w1"),
+    ("mlp.down_proj", "mlp.c_proj"),
+]
+
+
+def qwen(config, tensors):
+    """Qwen 1: queries, keys and values in one matrix, as Qwen-VL's, which has a tower."""
+    own = {key: config[key] for key in ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "tie_word_embeddings"]}
+    own |= {"model_type": "qwen", "architectures": ["QWenLMHeadModel"], "intermediate_size": 2 * config["intermediate_size"]}
+    own |= {"kv_channels": config["hidden_size"] // config["num_attention_heads"], "layer_norm_epsilon": config["rms_norm_eps"]}
+    own |= {"seq_length": config["max_position_embeddings"], "max_position_embeddings": 4 * config["max_position_embeddings"], "no_bias": True}
+    own |= {"rotary_emb_base": 10000, "rotary_pct": 1.0, "scale_attn_weights": True, "use_dynamic_ntk": True, "use_logn_attn": True}
+    made = {"transformer.visual.ln_post.weight": torch.ones(8)}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            tensor = torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        for part, other in QWEN:
+            name = name.replace(part, other)
+        made[name] = tensor
+    return own, made
+
+
+def plm(config, tensors):
+    """PLM."""
+    keys = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "intermediate_size", "max_position_embeddings"]
+    keys += ["rms_norm_eps", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "hidden_act"]
+    own = {key: config[key] for key in keys} | {"rope_theta": 10000.0, "q_lora_rank": None, "tie_word_embeddings": True}
+    return own | {"model_type": "plm", "architectures": ["PLMForCausalLM"]}, tensors
+
+
+def spark(config, tensors):
+    """Spark X2.5: queries, keys and values in one matrix."""
+    keys = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "intermediate_size", "max_position_embeddings"]
+    own = {key: config[key] for key in [*keys, "rms_norm_eps", "head_dim", "hidden_act", "tie_word_embeddings"]}
+    kinds = ["full_attention", "sliding_attention"]
+    ropes = {kind: {"rope_theta": base, "rope_type": "default", "partial_rotary_factor": dims / config["head_dim"]} for kind, base, dims in zip(kinds, SPARK["bases"], SPARK["dims"])}
+    own |= {"model_type": "spark2_5", "architectures": ["Spark2_5ForCausalLM"], "rope_parameters": ropes, "sliding_window": SPARK["window"]}
+    own |= {"layer_types": [kinds[local] for local in SPARK["local"]], "gate_attn_act_mode": "sigmoid", "headwise_attn_output_gate": True}
+    made = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            name, tensor = name.replace("q_proj", "q_k_v_proj"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "k_proj" in name or "v_proj" in name:
+            continue
+        made[name] = tensor
+    return own, made
+
+
 def longcat_flash(config, tensors):
     """LongCat-Flash: experts one by one, of which identities have nothing, a layer that drafts, and what else its configuration says."""
     count = config["n_routed_experts"]
@@ -558,6 +618,9 @@ def longcat_flash(config, tensors):
 
 
 HUB = {
+    "qwen": qwen,
+    "plm": plm,
+    "spark2_5": spark,
     "jais": jais,
     "baichuan": baichuan,
     "baichuan-alibi": baichuan_alibi,

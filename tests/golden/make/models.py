@@ -65,10 +65,12 @@ from transformers import AXK1Config, AXK1ForCausalLM, CwmConfig, CwmForCausalLM,
 from transformers import HyperCLOVAXConfig, HyperCLOVAXForCausalLM, Lfm3Config, Lfm3ForCausalLM
 from transformers import BambaConfig, BambaForCausalLM, LongcatFlashConfig, LongcatFlashForCausalLM, NanoChatConfig, NanoChatForCausalLM
 from transformers import OlmoHybridConfig, OlmoHybridForCausalLM, VaultGemmaConfig, VaultGemmaForCausalLM
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTBigCodeForCausalLM
 from transformers import BitNetConfig, BitNetForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM
 from transformers.models.mpt.modeling_mpt import MptAttention
+from transformers.models.nemotron.modeling_nemotron import NemotronMLP
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers import DbrxConfig, DbrxForCausalLM, FalconConfig, FalconForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, OlmoConfig, OlmoForCausalLM
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -1106,6 +1108,54 @@ class JaisForCausalLM(Falling, LayerNormed):
             layer.self_attn.scaling = 1 / layer.self_attn.head_dim
 
 
+class PlmForCausalLM(DeepseekV3ForCausalLM):
+    """DeepSeek's attention, and a network without a gate, of squared rectified values (PLM, which transformers has not)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp = NemotronMLP(config)
+
+
+# Of Spark X2.5: which layers have a window, and elements of a head that are rotated and the base of that, without one and with one.
+SPARK = {"local": [True, False, True], "window": 24, "dims": (8, 16), "bases": (500000.0, 10000.0)}
+
+
+class SparkForCausalLM(LlamaForCausalLM):
+    """Spark X2.5, which transformers has not: windows with RoPE of their own, a part of a head turns, and a sigmoid of each head weights its values."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.self_attn.g_proj = torch.nn.Linear(config.hidden_size, config.num_attention_heads, bias=False)
+
+    def forward(self, input_ids):
+        model, length = self.model, self.config.head_dim
+        x = model.embed_tokens(input_ids[0])
+        back = torch.arange(len(x))[:, None] - torch.arange(len(x))
+        for layer, local in zip(model.layers, SPARK["local"], strict=True):
+            attention, h = layer.self_attn, layer.input_layernorm(x)
+            q, k, v = (part(h).unflatten(-1, (-1, length)).transpose(0, 1) for part in (attention.q_proj, attention.k_proj, attention.v_proj))
+            dims, base = SPARK["dims"][local], SPARK["bases"][local]
+            angles = torch.arange(len(x), dtype=torch.float64)[:, None] * base ** -(torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+            turn = torch.polar(torch.ones_like(angles), angles)
+            q, k = (turned_halves(part, turn, dims) for part in (q, k))
+            k, v = (part.repeat_interleave(len(q) // len(k), 0) for part in (k, v))
+            seen = (back >= 0) & (back < SPARK["window"] if local else back >= 0)
+            scores = (q @ k.mT / length**0.5).masked_fill(~seen, float("-inf"))
+            y = scores.softmax(-1) @ v * attention.g_proj(h).sigmoid().T[..., None]
+            x = x + attention.o_proj(y.transpose(0, 1).flatten(1))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return SimpleNamespace(logits=self.lm_head(model.norm(x))[None])
+
+
+def turned_halves(x, turn, dims):
+    """The first of a head's elements, whose pairs lie half of them apart, rotated."""
+    first, second = x[..., :dims].double().chunk(2, -1)
+    turned = torch.complex(first, second) * turn
+    return torch.cat([turned.real.to(x.dtype), turned.imag.to(x.dtype), x[..., dims:]], -1)
+
+
 class MptNormedAttention(MptAttention):
     """With norms of queries and keys, which transformers leaves out."""
 
@@ -1244,6 +1294,48 @@ def jais_tensors(parameters, config):
         parts = [tensors.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
         tensors[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
     return tensors
+
+
+def qwen_keys(config):
+    """Gates and up count together."""
+    return plain_keys(config) | {"feed_forward_length": 2 * config.intermediate_size}
+
+
+def plm_keys(config):
+    return plain_keys(config) | {
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length": config.v_head_dim,
+        "rope.dimension_count": config.qk_rope_head_dim,
+    }
+
+
+def plm_tensors(parameters, config):
+    """Keys and values of all heads are one matrix, and the head is the table of embeddings."""
+    names = [*NAMES, *MLA_NAMES, (r"self_attn\.q_proj\b", "attn_q"), (r"self_attn\.kv_b_proj\b", "attn_kv_b")]
+    tensors = by_names(parameters, config, list(dict(names).items()), {})
+    del tensors["output.weight"]
+    return tensors
+
+
+def spark_keys(config):
+    (full, local), (base, local_base) = SPARK["dims"], SPARK["bases"]
+    return plain_keys(config) | {
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.sliding_window": SPARK["window"],
+        "attention.sliding_window_pattern": SPARK["local"],
+        "rope.dimension_count": full,
+        "rope.dimension_count_swa": local,
+        "rope.freq_base": base,
+        "rope.freq_base_swa": local_base,
+    }
+
+
+def spark_tensors(parameters, config):
+    gate = {name: data for name, data in parameters.items() if ".g_proj." in name}
+    tensors = jais_tensors({name: data for name, data in parameters.items() if name not in gate}, config)
+    return tensors | {f"blk.{name.split('.')[2]}.attn_gate.weight": data for name, data in gate.items()}
 
 
 def bitnet_tensors(parameters, config):
@@ -3444,6 +3536,35 @@ MODELS = {
         FallingForCausalLM,
         ROUNDED,
         ByHand(falling_keys, baichuan_tensors),
+    ),
+    "qwen": (
+        Qwen2Config(**SMALL | {"num_key_value_heads": 4}),
+        Qwen2ForCausalLM,
+        ROUNDED,
+        ByHand(qwen_keys, jais_tensors),
+    ),
+    # Heads of other lengths than the width by their number.
+    "plm": (
+        DeepseekV3Config(
+            **SMALL | {"num_key_value_heads": 4, "intermediate_size": 96, "tie_word_embeddings": True},
+            hidden_act="relu2",
+            mlp_bias=False,
+            q_lora_rank=None,
+            kv_lora_rank=32,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            v_head_dim=24,
+            first_k_dense_replace=2,
+        ),
+        PlmForCausalLM,
+        ROUNDED,
+        ByHand(plm_keys, plm_tensors),
+    ),
+    "spark2_5": (
+        LlamaConfig(**SMALL | {"num_hidden_layers": 3, "intermediate_size": 96}, head_dim=16, hidden_act="gelu"),
+        SparkForCausalLM,
+        ROUNDED,
+        ByHand(spark_keys, spark_tensors),
     ),
     "refact": (
         LlamaConfig(**SMALL | {"intermediate_size": 256, "num_key_value_heads": 1}),

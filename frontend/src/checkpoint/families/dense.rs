@@ -282,6 +282,14 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["spark2_5"],
+        architecture: "spark2_5",
+        keys: spark,
+        tensors: &[SPARK],
+        activations: &["gelu"],
+        ..USUAL
+    },
+    Family {
         model_types: &["jais2"],
         architecture: "jais2",
         activations: &["relu2"],
@@ -393,6 +401,12 @@ static NANOCHAT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_turned_back),
     rule("model.layers.{L}.mlp.fc1", "blk.{L}.ffn_up", plain),
     rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
+];
+
+/// Spark X2.5: queries, keys and values in one matrix, and a gate of each head.
+static SPARK: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_k_v_proj", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
 ];
 
 /// StableLM: each head has a norm of its own, where there are such.
@@ -586,6 +600,23 @@ static TRANSPOSED: &[Rule] = &[
     rule("model.h.{L}.mlp.c_fc.weight", "blk.{L}.ffn_up.weight", transposed),
     rule("model.h.{L}.mlp.c_proj.weight", "blk.{L}.ffn_down.weight", transposed),
 ];
+
+fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.refuse("gate_attn_act_mode", |value| value.as_str() != Some("sigmoid"), "sigmoid")?;
+    keys.refuse("headwise_attn_output_gate", |value| value.as_bool() != Some(true), "true")?;
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    keys.windows()?;
+    keys.rotated_part(1.0)?;
+    // As long a part as in other layers, where a configuration does not say another.
+    if let Some(share) = keys.local_rope_number("partial_rotary_factor")? {
+        let dims = f64::from(keys.config.require(&["head_dim"])?) * share;
+        if !(0.0..=f64::from(u32::MAX)).contains(&dims) {
+            return Err(keys.config.wrong("partial_rotary_factor", share.to_string(), "from 0 to 1"));
+        }
+        keys.put("rope.dimension_count_swa", dims as u32);
+    }
+    Ok(())
+}
 
 fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
