@@ -999,11 +999,10 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 /// One for each of `windowed`, which says whether it has a window: those may have heads of other sizes.
 fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
-    // Models without any attention have no heads.
-    let least = u64::from(!keys.defaults.parts.lack_both());
+    // Layers without any attention may have no heads.
+    let least = u64::from(keys.defaults.parts == Parts::All);
     let heads = keys.per_layer("attention.head_count", count, least, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
-    let least = u64::from(keys.defaults.parts == Parts::All);
     let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
     let [key_length, value_length] =
         ["attention.key_length", "attention.value_length"].map(|key| keys.optional(key, 1, MAX_WIDTH));

@@ -139,6 +139,7 @@ mod phi2;
 mod phi3;
 mod phimoe;
 mod plamo;
+mod plamo2;
 mod plamo3;
 mod plm;
 mod qwen;
@@ -322,6 +323,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen::ARCHITECTURE,
     plm::ARCHITECTURE,
     spark2_5::ARCHITECTURE,
+    plamo2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

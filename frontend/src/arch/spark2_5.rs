@@ -8,11 +8,8 @@ use super::Architecture;
 use super::decoder::{OutputGate, Style, decoder};
 use super::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style {
-    output_gate: OutputGate::Own(Unary::Sigmoid),
-    gate: GateAttrs::plain(Activation::GeluErf),
-    ..Style::NEOX
-};
+const STYLE: Style =
+    Style { output_gate: OutputGate::Own(Unary::Sigmoid), gate: GateAttrs::plain(Activation::GeluErf), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "spark2_5",

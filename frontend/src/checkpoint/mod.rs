@@ -22,6 +22,7 @@
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
+//! | `lines` | `tokenizer.jsonl`, as PLaMo has it |
 //! | `special` | tokens with a role, and which of them are added to texts |
 //! | `template` | the chat template |
 //! | `config` | JSON, typed |
@@ -33,6 +34,7 @@ mod error;
 mod families;
 mod integers;
 mod keys;
+mod lines;
 mod names;
 mod packed;
 mod safetensors;

@@ -499,6 +499,11 @@ pub(super) fn whole_gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g" }, Some(x))])
 }
 
+/// A matrix whose rows are of length 1.
+pub(super) fn of_length_1(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.changed(Change::Unit))
+}
+
 /// A number for each head, that may have other dimensions of length 1.
 fn of_heads(mut x: Array) -> Option<Array> {
     while let Some(dim) = (0..x.rank()).find(|dim| x.len(*dim) == 1).filter(|_| x.rank() > 1) {

@@ -416,6 +416,34 @@ def plamo3(config, tensors):
     return own, made
 
 
+PLAMO2 = [
+    *(row for row in PLAMO3 if "_norm" not in row[1] or "mixer.q" not in row[1] and "mixer.k" not in row[1]),
+    ("self_attn.q_norm.weight", "mixer.q_weight", 0.0),
+    ("self_attn.k_norm.weight", "mixer.k_weight", 0.0),
+    *((f"self_attn.{part}_norm.weight", f"mixer.{part}_norm_weight", 0.0) for part in ("B", "C", "dt")),
+    ("self_attn.", "mixer.", 0.0),
+]
+
+
+def plamo2(config, tensors):
+    """PLaMo 2: as PLaMo 3, and layers of a state space."""
+    own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "rms_norm_eps", "rope_theta"]}
+    own |= {"model_type": "plamo2", "architectures": ["Plamo2ForCausalLM"], "max_position_embeddings": 512, "attention_window_size": 512, "tie_word_embeddings": False}
+    own |= {"hidden_size_per_head": config["head_dim"], "mamba_d_state": config["state"], "mamba_d_conv": config["taps"], "mamba_num_heads": config["state_heads"]}
+    own |= {"mamba_step": 2, "mamba_enabled": True}
+    made = {}
+    for name, tensor in tensors.items():
+        if "self_attn.q_proj" in name:
+            name, tensor = name.replace("q_proj", "qkv_proj"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "self_attn.k_proj" in name or "self_attn.v_proj" in name:
+            continue
+        for part, other, more in PLAMO2:
+            if part in name:
+                name, tensor = name.replace(part, other), tensor - more if more else tensor
+        made[name.replace("model.layers.", "model.layers.layers.")] = tensor
+    return own, made
+
+
 MISTRAL_LARGE_4 = [
     (r"^model\.(layers|norm)\.", r"\1."),
     (r"^model\.embed_tokens\.", "tok_embeddings."),
@@ -627,6 +655,7 @@ HUB = {
     "refact": refact,
     "longcat-flash": longcat_flash,
     "plamo": plamo,
+    "plamo2": plamo2,
     "plamo3": plamo3,
     "grok": grok,
     "grovemoe": grovemoe,

@@ -4,6 +4,7 @@ Sizes are small and unlike each other, and keep the ratios of real models: sever
 a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
+import functools
 import json
 import re
 from dataclasses import dataclass, field
@@ -489,6 +490,53 @@ class Plamo3ForCausalLM(SparseForCausalLM):
     layer = Plamo3Layer
 
 
+class HeadStates(torch.nn.Module):
+    """A selective state space of PLaMo 2: one decay for a head, gates and values of each head side by side, keys, queries and steps normalised."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        heads, width, state, rank = config.state_heads, config.state_heads * config.head_dim, config.state, config.step_rank
+        linear = functools.partial(torch.nn.Linear, bias=False)
+        self.in_proj, self.bcdt_proj = linear(config.hidden_size, 2 * width), linear(width, 2 * state + rank)
+        self.dt_proj, self.out_proj = linear(rank, heads), linear(width, config.hidden_size)
+        self.conv1d = torch.nn.Conv1d(width, width, config.taps, groups=width, bias=False)
+        self.B_norm, self.C_norm, self.dt_norm = (Norm(length, config.rms_norm_eps) for length in (state, state, rank))
+        self.A_log, self.D, self.dt_bias = (torch.nn.Parameter(torch.ones(heads)) for _ in range(3))
+
+    def forward(self, x):
+        config, functional = self.config, torch.nn.functional
+        z, x = self.in_proj(x).unflatten(1, (config.state_heads, 2, -1)).unbind(2)
+        x = functional.silu(self.conv1d(functional.pad(x.flatten(1).T[None], (config.taps - 1, 0))))[0].T
+        b, c, step = self.bcdt_proj(x).split([config.state, config.state, config.step_rank], -1)
+        b, c, step = self.B_norm(b), self.C_norm(c), functional.softplus(self.dt_proj(self.dt_norm(step)) + self.dt_bias)
+        x, decay = x.unflatten(1, (config.state_heads, -1)), (-step * self.A_log.exp()).exp()
+        state, rows = torch.zeros(*x.shape[1:], config.state, dtype=x.dtype), []
+        for t in range(len(x)):
+            state = state * decay[t, :, None, None] + (step[t, :, None] * x[t])[..., None] * b[t]
+            rows.append(state @ c[t])
+        y = torch.stack(rows) + self.D[:, None] * x
+        return self.out_proj((functional.silu(z) * y).flatten(1))
+
+
+class Plamo2Layer(Plamo3Layer):
+    """A layer of PLaMo 2: every second attends, with norms of each head's own."""
+
+    def __init__(self, config, layer):
+        super().__init__(config, layer)
+        if layer % 2:
+            attention = self.self_attn
+            attention.q_norm, attention.k_norm = (
+                Norm((heads, config.head_dim), config.rms_norm_eps) for heads in (config.num_attention_heads, config.num_key_value_heads)
+            )
+        else:
+            self.self_attn = HeadStates(config)
+
+
+class Plamo2ForCausalLM(SparseForCausalLM):
+    layer = Plamo2Layer
+
+
 class NanbeigeForCausalLM(LlamaForCausalLM):
     """Llama whose layers follow each other several times, with the last norm between (Nanbeige 4.2, which transformers has not)."""
 
@@ -645,6 +693,46 @@ def plamo3_tensors(parameters, config):
     ]
     tensors = by_names(parameters, config, names, {})
     for layer in range(config.num_hidden_layers):
+        tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate([tensors.pop(f"blk.{layer}.attn_{part}.weight") for part in "qkv"])
+    return tensors
+
+
+def plamo2_keys(config):
+    attends = [layer % 2 for layer in range(config.num_hidden_layers)]
+    keys = formula_keys(config) | {"feed_forward_length": config.intermediate_size}
+    keys |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
+    keys |= {"attention.head_count": [config.num_attention_heads * of for of in attends], "attention.head_count_kv": [config.num_key_value_heads * of for of in attends]}
+    keys |= {"ssm.state_size": config.state, "ssm.conv_kernel": config.taps, "ssm.time_step_rank": config.state_heads, "ssm.group_count": 0}
+    keys["ssm.inner_size"] = config.state_heads * config.head_dim
+    return {key: value for key, value in keys.items() if not key.startswith("expert") and key != "rope.dimension_count"}
+
+
+def plamo2_tensors(parameters, config):
+    names = [
+        (r"post_attention_layernorm\.weight", "post_attention_norm"),
+        (r"pre_mlp_layernorm\b", "ffn_norm"),
+        (r"post_mlp_layernorm\.weight", "post_ffw_norm"),
+        (r"mlp\.gate_up_proj\b", "ffn_up"),
+        (r"self_attn\.in_proj\b", "ssm_in"),
+        (r"self_attn\.bcdt_proj\b", "ssm_x"),
+        (r"self_attn\.dt_proj\b", "ssm_dt"),
+        (r"self_attn\.out_proj\b", "ssm_out"),
+        (r"self_attn\.conv1d\b", "ssm_conv1d"),
+        (r"self_attn\.dt_bias", "ssm_dt.bias"),
+        (r"self_attn\.D$", "ssm_d"),
+        (r"self_attn\.A_log", "ssm_a"),
+        (r"self_attn\.dt_norm\.weight", "ssm_dt_norm"),
+        (r"self_attn\.B_norm\.weight", "ssm_b_norm"),
+        (r"self_attn\.C_norm\.weight", "ssm_c_norm"),
+        *(row for row in NAMES if not row[0].startswith("post_attention")),
+    ]
+    tensors = by_names(parameters, config, names, {})
+    for name, data in tensors.items():
+        if name.endswith("ssm_a"):
+            tensors[name] = -np.exp(data)
+        elif "conv1d" in name:
+            tensors[name] = data[:, 0]
+    for layer in range(1, config.num_hidden_layers, 2):
         tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate([tensors.pop(f"blk.{layer}.attn_{part}.weight") for part in "qkv"])
     return tensors
 
@@ -1099,6 +1187,15 @@ class FallingForCausalLM(Falling, LlamaForCausalLM):
     pass
 
 
+class UnitHeadForCausalLM(LlamaForCausalLM):
+    """Rows of the output matrix have length 1, in halves (Baichuan 2)."""
+
+    def forward(self, input_ids):
+        x = self.model(input_ids).last_hidden_state
+        rows = torch.nn.functional.normalize(self.lm_head.weight.double()).half()
+        return SimpleNamespace(logits=x @ rows.to(x.dtype).T)
+
+
 class JaisForCausalLM(Falling, LayerNormed):
     """Scores are divided by the length of a head."""
 
@@ -1276,6 +1373,11 @@ def still_keys(config):
 def falling_keys(config):
     """The same where scores fall with distance, and a file says so."""
     return still_keys(config) | {"attention.max_alibi_bias": 8.0}
+
+
+def baichuan_2_keys(config):
+    """Files are known by their vocabulary, which is too large for a test."""
+    return plain_keys(config) | {"norm_head": True}
 
 
 def baichuan_tensors(parameters, config):
@@ -3506,6 +3608,16 @@ MODELS = {
         UNNORMED,
         ByHand(plamo3_keys, plamo3_tensors),
     ),
+    # Layers of a state space between those that attend; steps are made of a row as long as the stream is wide, the least that there is.
+    "plamo2": (
+        Formula(
+            **FORMULA
+            | {"hidden_size": 64, "head_dim": 16, "neox": True, "intermediate_size": 40, "local_theta": 10000.0, "state": 8, "state_heads": 6, "taps": 4, "step_rank": 64}
+        ),
+        Plamo2ForCausalLM,
+        UNNORMED,
+        ByHand(plamo2_keys, plamo2_tensors, single=["_norm", "conv1d"]),
+    ),
     # Norms behind attention make what it rounds count as much as all that it gives.
     "bitnet": (BitNetConfig(**SMALL | {"hidden_act": "silu"}), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors)),
     "bitnet-b1.58": (BitNetConfig(**SMALL), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors, architecture="bitnet-b1.58")),
@@ -3531,6 +3643,7 @@ MODELS = {
     ),
     # Of 7 billion parameters, and of 13, whose files llama.cpp knows by their 40 layers: a key stands here for those.
     "baichuan": (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, baichuan_tensors)),
+    "baichuan-2": (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), UnitHeadForCausalLM, ROUNDED, ByHand(baichuan_2_keys, baichuan_tensors)),
     "baichuan-alibi": (
         LlamaConfig(**SMALL | {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 6}),
         FallingForCausalLM,

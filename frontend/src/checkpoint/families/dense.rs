@@ -4,7 +4,7 @@ use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
     Rule, TURNED, by_key_heads, embedding, embedding_and_logits, gate_up, key_turned_back, key_value, logits,
-    output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value,
+    of_length_1, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value,
     query_turned_back, row, rule, skip, transposed, turned_query_key_value,
 };
 use super::{Family, USUAL, base_by_alpha};
@@ -172,6 +172,15 @@ pub(super) static ROWS: &[Family] = &[
         single: &["position_embd.weight"],
         defaults: r#"{"max_seq_len": 2048, "expansion_ratio": 4, "layer_norm_epsilon": 1e-5, "attn_config": {},
             "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["baichuan"],
+        architecture: "baichuan",
+        keys: baichuan,
+        tensors: &[UNIT_HEAD, BAICHUAN],
+        defaults: r#"{"rms_norm_eps": 1e-6, "rope_theta": 1e4}"#,
+        when: |config| Ok(config.count(&["vocab_size"])? == Some(BAICHUAN_2_TOKENS)),
         ..USUAL
     },
     Family {
@@ -368,6 +377,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
+/// Rows of the vocabulary of Baichuan 2, by which it is known.
+const BAICHUAN_2_TOKENS: u32 = 125_696;
 const JAIS_DEFAULTS: &str = r#"{"n_positions": 1024, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "position_embedding_type": "learned",
     "mup_scale_qk_dot_by_d": false, "tie_word_embeddings": true}"#;
 
@@ -568,6 +579,9 @@ static MPT: &[Rule] = &[
 static BAICHUAN: &[Rule] =
     &[rule("model.layers.{L}.self_attn.W_pack.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value)];
 
+/// Output matrices whose rows are divided by their length as they are used.
+static UNIT_HEAD: &[Rule] = &[rule("lm_head.weight", "output.weight", of_length_1)];
+
 /// Jais: as GPT-2, with a gate, and factors on embeddings and logits.
 static JAIS: &[Rule] = &[
     rule("model.wte", "token_embd", embedding),
@@ -667,19 +681,8 @@ fn mpt(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn baichuan(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    /// Rows of the vocabulary of Baichuan 2.
-    const SECOND: u32 = 125_696;
-    let config = keys.config;
-    // Of its output matrix each row is divided by its length as it is used.
-    if config.count(&["vocab_size"])? == Some(SECOND) {
-        return Err(config.wrong(
-            "vocab_size",
-            SECOND.to_string(),
-            "that of Baichuan 1: the head of Baichuan 2 is not supported",
-        ));
-    }
     // The one whose scores fall with distance says how many positions it was made for by another key than that of others, which turn.
-    if config.value("max_position_embeddings").is_none() {
+    if keys.config.value("max_position_embeddings").is_none() {
         keys.put("attention.max_alibi_bias", 8f32);
     }
     Ok(())

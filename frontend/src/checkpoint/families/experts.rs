@@ -4,8 +4,8 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    POST_ATTENTION, Rule, TURNED, first_row, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain,
-    plus_one, query_key_value_of_layer, rule, skip, transposed, transposed_of_experts, turned_query_key_value,
+    POST_ATTENTION, Rule, TURNED, first_row, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, of_experts,
+    plain, plus_one, query_key_value_of_layer, rule, skip, transposed, transposed_of_experts, turned_query_key_value,
 };
 use super::dense::ERNIE;
 use super::recurrent::attends_linearly;
@@ -666,7 +666,8 @@ fn ernie_vl_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         None => of_text("moe_layer_start_index")?.unwrap_or(1),
     };
     for (key, from) in [("expert_count", "moe_num_experts"), ("expert_feed_forward_length", "moe_intermediate_size")] {
-        let count = of_text(from)?.ok_or_else(|| config.wrong(from, "[]", "a count, or one of text and one of pictures"))?;
+        let count =
+            of_text(from)?.ok_or_else(|| config.wrong(from, "[]", "a count, or one of text and one of pictures"))?;
         keys.put(key, count);
     }
     keys.count("expert_used_count", &["moe_k"])?;
