@@ -758,6 +758,11 @@ fn squared_gates() {
     gates_of("squared_gates", Activation::ReluSquared);
 }
 
+#[test]
+fn erf_gates() {
+    gates_of("erf_gates", Activation::GeluErf);
+}
+
 /// Experts that give back what they take, of ids that are all such, and none.
 #[test]
 fn route_identities() {

@@ -452,6 +452,31 @@ fn rope_can_be_switched_off() {
     assert_eq!((ropes(true), ropes(false)), (4, 0));
 }
 
+/// Of Qwen 1 gates and up count together; its files may call the epsilon of its norms that of layer norms, as those of no model whose norms these are.
+#[test]
+fn gates_and_up_may_count_together() {
+    let qwen = |length: u32| {
+        let mut model = as_architecture("qwen", &[("feed_forward_length", length.into())]);
+        for layer in 0..2 {
+            let attention = |part: &str| format!("blk.{layer}.attn_{part}");
+            let (mut width, mut rows) = (0, 0);
+            for part in ["q.weight", "k.weight", "v.weight"].map(attention) {
+                let (_, _, dims) = model.tensors.iter().find(|(name, ..)| *name == part).unwrap();
+                (width, rows) = (dims[0], rows + dims[1]);
+                model = model.without(&part);
+            }
+            model = model.tensor(&attention("qkv.weight"), 0, &[width, rows]);
+            model = model.tensor(&attention("qkv.bias"), 0, &[rows]);
+        }
+        model
+    };
+    let width = small().build().unwrap().hyper.layers[0].feed_forward;
+    let built = qwen(2 * width as u32).build().unwrap();
+    assert_eq!(built.hyper.layers[0].feed_forward, width);
+    let error = qwen(2 * width as u32 + 1).build().unwrap_err().to_string();
+    assert!(error.contains("even: that of gates and up together"), "{error}");
+}
+
 /// By how much scores of attention fall, by a key or by what is known of the architecture; then nothing is rotated.
 #[test]
 fn what_scores_fall_by_is_a_key_or_known() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, Hyper};
 use ixc_frontend::gguf::{Gguf, Value};
+use ixc_ir::derived::Change;
 use ixc_ir::graph::attrs::RopeScaling;
 use serde_json::{Value as Json, json};
 
@@ -848,7 +849,17 @@ fn what_is_not_computed_is_refused() {
             json!({"model_type": "qwen3_moe", "use_sliding_window": true}),
             "key \"use_sliding_window\" is true; expected false",
         ),
-        (json!({"model_type": "baichuan", "vocab_size": 125_696}), "the head of Baichuan 2 is not supported"),
+        (json!({"model_type": "qwen", "rotary_pct": 0.5}), "key \"rotary_pct\" is 0.5; expected 1"),
+        (json!({"model_type": "plm", "hidden_act": "silu"}), "key \"hidden_act\" is \"silu\"; expected relu2"),
+        (
+            json!({"model_type": "spark2_5", "headwise_attn_output_gate": false}),
+            "key \"headwise_attn_output_gate\" is false; expected true",
+        ),
+        (
+            json!({"model_type": "ernie4_5_vl_moe", "moe_intermediate_size": []}),
+            "key \"moe_intermediate_size\" is []; expected a count, or one of text and one of pictures",
+        ),
+        (json!({"model_type": "plamo2", "mamba_enabled": false}), "key \"mamba_enabled\" is false; expected true"),
         (json!({"model_type": "jais", "n_embd": 32, "n_inner": 64}), "key \"activation_function\" is \"gelu_new\""),
         (json!({"model_type": "mimo_v2_flash"}), "key \"hybrid_layer_pattern\" is missing"),
         (json!({"model_type": "longcat_flash"}), "key \"num_layers\" is missing"),
@@ -889,6 +900,39 @@ fn what_is_not_computed_is_refused() {
         let said = ixc_frontend::open(&at).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(expected), "{config}: {said}");
     }
+}
+
+/// Rows of output matrices are divided by their length where a model does so as it uses them: Baichuan 2, known by its vocabulary.
+#[test]
+fn rows_of_heads_may_be_of_length_1() {
+    let divided = |test: &str, own: Json, rows: u64| {
+        let mut config = json!({"hidden_size": 2, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": rows});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let model = open(&folder(test, &config, &[("lm_head.weight", "BF16", &[rows, 2])]));
+        assert_eq!(model.tensor("output.weight").unwrap().dims(), [2, rows]);
+        model.derived().flat_map(|derived| &derived.pieces).filter(|piece| piece.change == Change::Unit).count()
+    };
+    assert_eq!(divided("baichuan-1", json!({"model_type": "baichuan"}), 64_000), 0);
+    assert_eq!(divided("baichuan-2", json!({"model_type": "baichuan"}), 125_696), 1);
+}
+
+/// Layers of PLaMo 2 that attend (every second one here) have a window, but for those that are listed.
+#[test]
+fn windows_of_layers_that_are_not_listed() {
+    let windows = |test: &str, own: Json| {
+        let mut config = json!({"model_type": "plamo2", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+            "num_attention_heads": 2, "max_position_embeddings": 8192});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let model = open(&folder(test, &config, &[("model.norm.weight", "BF16", &[32])]));
+        let metadata = model.metadata();
+        assert_eq!(metadata.read::<u64>("plamo2.context_length").unwrap(), 8192);
+        let [window, pattern] = ["", "_pattern"]
+            .map(|end| metadata.get(&format!("plamo2.attention.sliding_window{end}")).map_or(vec![], numbers));
+        (window, pattern)
+    };
+    assert_eq!(windows("windowed", json!({})), (vec![2048.0], vec![0.0, 1.0, 0.0, 1.0]));
+    assert_eq!(windows("half", json!({"full_attention_idx": [1]})), (vec![2048.0], vec![0.0, 0.0, 0.0, 1.0]));
+    assert_eq!(windows("full", json!({"full_attention_idx": [1, 3]})), (vec![], vec![]));
 }
 
 /// Kinds of layers as letters, and what sines are multiplied by where Phi-3.5's experts state it.

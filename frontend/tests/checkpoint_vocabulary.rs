@@ -89,6 +89,39 @@ fn the_table_has_a_row_for_each_token() {
     assert!(said.contains("key \"model.vocab\" is of \"zz\" with id 323; expected ids below 320, the rows"), "{said}");
 }
 
+/// PLaMo's, a line for each token; rows without one are padding.
+#[test]
+fn tokens_may_be_lines() {
+    let names = [
+        ("<|plamo:unk|>", "UNKNOWN"),
+        ("<|plamo:bos|>", "CONTROL"),
+        ("<|plamo:eos|>", "CONTROL"),
+        ("<|plamo:pad|>", "NORMAL"),
+    ];
+    let names = names.into_iter().chain([("<|plamo:op|>", "NORMAL"), ("ab", "NORMAL"), ("c", "NORMAL")]);
+    let named = names.map(|(token, kind)| json!([token, -2.0, kind, 0, 1, 2, 3]).to_string());
+    let lines: Vec<String> =
+        named.chain((0..=255).map(|byte| json!([format!("<0x{byte:02X}>"), 0.0, "BYTE"]).to_string())).collect();
+    let config = r#"{"bos_token": "<|plamo:bos|>", "eos_token": "<|plamo:eos|>", "pad_token": "<|plamo:pad|>", "add_bos_token": true}"#;
+    let folder = |test: &str, lines: &str| {
+        let folder =
+            Folder::new(test, "qwen3moe").write("tokenizer.jsonl", lines).write("tokenizer_config.json", config);
+        fs::remove_file(folder.0.join("tokenizer.json")).unwrap();
+        folder
+    };
+    let spec = folder("lines", &(lines.join("\n") + "\n")).spec();
+    assert_eq!((spec.tokens.len(), spec.tokens[263].as_str(), spec.scores[263]), (ROWS, "[PAD1]", -1000.0));
+    let special = &spec.special;
+    assert_eq!([special.bos, special.eos, special.pad, special.eot], [1, 2, 3, 4].map(Some));
+    let tokenizer = Tokenizer::new(&spec).unwrap();
+    assert_eq!(tokenizer.add_bos(), Some(1));
+    assert_eq!(tokenizer.encode("abc<|plamo:op|>d", true).unwrap(), [5, 6, 4, 7 + u32::from(b'd')]);
+    let said = folder("no-token", &(lines.join("\n") + "\n[1, 2]\n")).refused();
+    assert!(said.contains("key \"line 264\" is [1, 2]; expected an array of a text, a number and a type"), "{said}");
+    let said = folder("too-many", &vec![lines.join("\n"); 2].join("\n")).refused();
+    assert!(said.contains("expected at most 320 tokens, the rows of the embedding table"), "{said}");
+}
+
 #[test]
 fn both_ends_of_a_text_are_said_by_the_processor_then_by_flags() {
     let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});

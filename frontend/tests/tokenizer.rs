@@ -521,6 +521,40 @@ fn bpe_of_characters_agrees_with_the_oracle() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// The kind `plamo2`: the highest sum of scores; spaces are written as they are, special tokens are where files of it mostly have them, and BOS is put where a file says so.
+#[test]
+fn plamo_tokens_have_the_highest_sum_of_scores() {
+    let tokens =
+        ["<|plamo:unk|>", "<|plamo:bos|>", "<|plamo:eos|>", "<|plamo:pad|>", "<|plamo:op|>"].map(str::to_owned);
+    let tokens: Vec<String> = tokens
+        .into_iter()
+        .chain((0..=255).map(|byte| format!("<0x{byte:02X}>")))
+        .chain([" a", "b", " ab", "▁"].map(str::to_owned))
+        .collect();
+    let types: Vec<i32> = [2, 3, 3, 3, 3].into_iter().chain([6; 256]).chain([1; 4]).collect();
+    let scores: Vec<f32> = [0.0; 261].into_iter().chain([-1.0, -1.0, -1.5, -1.0]).collect();
+    let writer = || {
+        GgufWriter::new()
+            .key("tokenizer.ggml.model", "plamo2")
+            .key("tokenizer.ggml.tokens", tokens.iter().map(String::as_str).collect::<Vec<_>>())
+            .key("tokenizer.ggml.token_type", types.clone())
+            .key("tokenizer.ggml.scores", scores.clone())
+    };
+    let spec = |writer: GgufWriter| {
+        let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
+        TokenizerSpec::from_metadata(gguf.metadata()).unwrap()
+    };
+    let plain = spec(writer());
+    let SpecialIds { bos, eos, unk, pad, .. } = plain.special;
+    assert_eq!([bos, eos, unk, pad], [1, 2, 0, 3].map(Some));
+    let tokenizer = Tokenizer::new(&plain).unwrap();
+    assert_eq!(tokenizer.add_bos(), None);
+    let ids = tokenizer.encode(" ab a▁é<|plamo:op|>", true).unwrap();
+    assert_eq!(ids, [263, 261, 264, 5 + 0xc3, 5 + 0xa9, 4]);
+    assert_eq!(tokenizer.decode(&ids).unwrap(), " ab a▁é");
+    assert_eq!(Tokenizer::new(&spec(writer().key("tokenizer.ggml.add_bos_token", true))).unwrap().add_bos(), Some(1));
+}
+
 /// The kind `gemma4` implies its pre-tokenizer, and its BOS against what the file says.
 #[test]
 fn gemma_4_is_read() {

@@ -70,6 +70,8 @@ pub enum Change {
     ExpMinus,
     /// `1 / x`: a scale that was divided by.
     Inverse,
+    /// `x / |row|`: rows of length 1, but for those of zeros.
+    Unit,
 }
 
 impl Change {
@@ -84,6 +86,8 @@ impl Change {
             Change::Plus(number) => x + number,
             Change::ExpMinus => (-f64::from(x)).exp() as f32,
             Change::Inverse => 1.0 / x,
+            // What a row is divided by, all of it says: its numbers are changed as `Times`.
+            Change::Unit => x,
         }
     }
 }
@@ -177,6 +181,7 @@ impl Piece {
             || rows.stride == 0
             || rows.stride > MAX_STEP
             || rows.stride >= columns.stride
+            || self.change == Change::Unit
         {
             return None;
         }
@@ -337,6 +342,9 @@ impl Derived {
                 return outside("its view", piece.extent.bytes);
             };
             let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&self.format);
+            if piece.change == Change::Unit && (self.beside > 1 || !is_float) {
+                return wrong("rows of length 1 that are no whole ones, or not of numbers");
+            }
             match (element, piece.scales) {
                 (Element::Integer(integers), _) => {
                     if let Some(what) = groups::wrong(piece, integers, self.format) {
@@ -455,6 +463,12 @@ impl Derived {
 
     /// A part of a piece's row, from an element's column on.
     fn row(&self, piece: &Piece, row: u64, mut column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
+        if piece.change == Change::Unit {
+            return match self.divided(piece, row, fetch) {
+                Some(divided) => self.row(&divided, row, column, out, fetch),
+                None => false,
+            };
+        }
         let base = piece.first + at(&piece.rows, row);
         // An element is a block of the format: a number, or what MX blocks are made of.
         let each = self.format.block_bytes() as u64;
@@ -471,6 +485,23 @@ impl Derived {
             (column, out) = (column + count, rest);
         }
         true
+    }
+
+    /// A piece one of whose rows is divided by its length; `None` where it is not there.
+    fn divided(&self, piece: &Piece, row: u64, fetch: &Fetch<'_>) -> Option<Piece> {
+        let plain = Piece { change: Change::Keep, ..piece.clone() };
+        let numbers = Derived { format: Format::F32, columns: self.columns, beside: 1, pieces: Vec::new() };
+        let (mut squares, mut part) = (0.0, vec![0u8; 4 * CHUNK.min(self.columns) as usize]);
+        for column in (0..self.columns).step_by(CHUNK as usize) {
+            let part = &mut part[..4 * (self.columns - column).min(CHUNK) as usize];
+            if !numbers.row(&plain, row, column, part, fetch) {
+                return None;
+            }
+            let of = part.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
+            squares += of.map(|x| x * x).sum::<f64>();
+        }
+        let factor = if squares > 0.0 { 1.0 / squares.sqrt() } else { 0.0 };
+        Some(Piece { change: Change::Times([factor as f32, 1.0]), ..plain })
     }
 
     /// Parts of rows of pieces that stand beside each other, the same of each: from a column on, and so many. With `ends` there is room for what a row

@@ -4,6 +4,7 @@
 //! becomes: `min(act(gate), limit)`. Another bends both, by limits of their own: `bend * tanh(gate / bend) / (1 + exp(-gate))`, and
 //! `limit * tanh(up / limit)`.
 
+use ixc_ir::erf::erf;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
 
@@ -33,11 +34,13 @@ pub enum Activation {
     Relu,
     /// `max(x, 0)^2`.
     ReluSquared,
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
+    GeluErf,
 }
 
 words! { Activation {
     Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu",
-    ReluSquared "relu_squared"
+    ReluSquared "relu_squared", GeluErf "gelu_erf"
 } }
 
 /// Of [`Activation::QuickGelu`].
@@ -52,7 +55,8 @@ impl Activation {
             | Activation::QuickGelu
             | Activation::BentSilu
             | Activation::Relu
-            | Activation::ReluSquared => false,
+            | Activation::ReluSquared
+            | Activation::GeluErf => false,
             Activation::LimitedSilu => true,
         }
     }
@@ -65,7 +69,8 @@ impl Activation {
             | Activation::QuickGelu
             | Activation::LimitedSilu
             | Activation::Relu
-            | Activation::ReluSquared => false,
+            | Activation::ReluSquared
+            | Activation::GeluErf => false,
             Activation::BentSilu => true,
         }
     }
@@ -95,6 +100,7 @@ impl Activation {
                 let x = b.same(Op::Max, &[x, zero]);
                 b.mul(x, x)
             }
+            Activation::GeluErf => math::gelu_erf(b, x),
         }
     }
 
@@ -110,6 +116,7 @@ impl Activation {
             Activation::BentSilu => bend * (x / bend).tanh() / (1.0 + (-x).exp()),
             Activation::Relu => x.max(0.0),
             Activation::ReluSquared => x.max(0.0).powi(2),
+            Activation::GeluErf => x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2)),
         }
     }
 
@@ -121,7 +128,8 @@ impl Activation {
             | Activation::QuickGelu
             | Activation::LimitedSilu
             | Activation::BentSilu
-            | Activation::Relu => 1.13,
+            | Activation::Relu
+            | Activation::GeluErf => 1.13,
             // With room for an argument that is a little larger.
             Activation::ReluSquared => 2.1 * x.max(0.0) + 0.1,
         }

@@ -32,6 +32,9 @@ pub(super) enum Bias {
     Required,
 }
 
+/// The output matrix with rows of length 1, where a file's are to be so and are not.
+pub(super) const UNIT_HEAD: &str = "output_unit";
+
 /// What a graph has of guessing by the model's own layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guessing {
@@ -408,10 +411,15 @@ impl<'a> Builder<'a> {
             for (part, shape) in [("weight", &matrix[..]), ("scale", &[1]), ("bias", &[vocabulary])] {
                 self.unread(&format!("output.{part}"), shape)?;
             }
+            self.unread(&format!("{UNIT_HEAD}.weight"), &matrix)?;
             return Ok(x);
         }
         let own = self.of_guess("nextn.shared_head_head").filter(|own| self.has(&format!("{own}.weight")));
-        let name = own.as_deref().unwrap_or("output");
+        let is_unit = self.has(&format!("{UNIT_HEAD}.weight"));
+        if is_unit {
+            self.leave_out("output.weight");
+        }
+        let name = own.as_deref().unwrap_or(if is_unit { UNIT_HEAD } else { "output" });
         let y = if self.has(&format!("{name}.weight")) {
             self.linear(x, name, embedding_length, vocabulary, Bias::Optional)?
         } else {

@@ -455,6 +455,8 @@ pub(super) struct Defaults {
     pub xielu: bool,
     /// Whether layers without a window rotate half of what `rope.dimension_count` says.
     pub half_rotated: bool,
+    /// Whether `feed_forward_length` counts gates and up together.
+    pub gates_counted: bool,
     /// Which layers have no attention.
     pub parts: Parts,
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
@@ -640,6 +642,7 @@ impl Defaults {
         latent_eps: None,
         xielu: false,
         half_rotated: false,
+        gates_counted: false,
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,
@@ -702,7 +705,7 @@ impl Hyper {
         let score = defaults.score_of.filter(known).map_or(defaults.score, |of| of.score);
         let defaults = Defaults { score, ..defaults };
         let keys = Keys { defaults, ..keys };
-        // Those of Nemotron-H may have the one of their drafts alone.
+        // Those of Nemotron-H may have the one of their drafts alone, and llama.cpp's converter of today calls Qwen 1's so.
         let [own, other] =
             ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
         let [has_own, has_other] = [&own, &other].map(|key| keys.metadata.get(key).is_some());
@@ -713,7 +716,7 @@ impl Hyper {
         };
         let takes_other = match layer_norms {
             true => has_other || !has_own,
-            false => defaults.parts == Parts::One && !has_own,
+            false => has_other && !has_own,
         };
         let eps_key = if takes_other { other } else { own };
         let norm_eps = keys.metadata.read::<f32>(&eps_key)?;
@@ -1000,11 +1003,10 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 /// One for each of `windowed`, which says whether it has a window: those may have heads of other sizes.
 fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
-    // Models without any attention have no heads.
-    let least = u64::from(!keys.defaults.parts.lack_both());
+    // Layers without any attention may have no heads.
+    let least = u64::from(keys.defaults.parts == Parts::All);
     let heads = keys.per_layer("attention.head_count", count, least, MAX_COUNT)?;
     let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
-    let least = u64::from(keys.defaults.parts == Parts::All);
     let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
     let [key_length, value_length] =
         ["attention.key_length", "attention.value_length"].map(|key| keys.optional(key, 1, MAX_WIDTH));
@@ -1023,7 +1025,16 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
     let scale = if scale == 0.0 { keys.defaults.attention_scale } else { scale };
     let experts = experts(keys, count)?;
     let least = u64::from(experts.is_none() && !keys.defaults.parts.lack_both());
-    let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
+    let mut feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
+    if keys.defaults.gates_counted {
+        for length in feed_forward.iter_mut().flatten() {
+            if !length.is_multiple_of(2) {
+                let limit = "even: that of gates and up together";
+                return Err(keys.metadata.bad_value(&keys.name("feed_forward_length"), *length, limit));
+            }
+            *length /= 2;
+        }
+    }
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
     }

@@ -139,7 +139,10 @@ mod phi2;
 mod phi3;
 mod phimoe;
 mod plamo;
+mod plamo2;
 mod plamo3;
+mod plm;
+mod qwen;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -156,6 +159,7 @@ mod seed_oss;
 mod selective;
 mod smallthinker;
 mod smollm3;
+mod spark2_5;
 mod ssm;
 mod stablelm;
 mod starcoder;
@@ -316,6 +320,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
     nanochat::ARCHITECTURE,
     vaultgemma::ARCHITECTURE,
     longcat_flash::ARCHITECTURE,
+    qwen::ARCHITECTURE,
+    plm::ARCHITECTURE,
+    spark2_5::ARCHITECTURE,
+    plamo2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -13,7 +13,7 @@ const STYLE: Style = Style {
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "plamo3",
-    doc: "PLaMo 3 (token ids; its tokenizer is not read)",
+    doc: "PLaMo 3",
     defaults: Defaults {
         windows: Some(Windows { optional: true, scaled: false, ..Windows::every(8) }),
         ..Defaults::USUAL

@@ -37,6 +37,10 @@ const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "num_layers", "n_laye
 /// And the width of their residual stream, and their query heads.
 const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
 const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
+/// And their experts, of which one may be a list, of a number for each kind of experts.
+const EXPERTS: [&str; 5] =
+    ["num_local_experts", "num_experts", "n_routed_experts", OF_KINDS, "moe_num_primary_experts"];
+const OF_KINDS: &str = "moe_num_experts";
 /// Most layers, of each of which some keys have an element.
 const MAX_LAYERS: u32 = 1 << 16;
 /// Longest head whose frequencies are divided.
@@ -544,14 +548,10 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         layers: keys.number_of("block_count").unwrap_or(0),
         layer_kv_heads: 0,
         experts_of_group: keys.number_of("experts_per_group").unwrap_or(0),
-        experts: match count(&[
-            "num_local_experts",
-            "num_experts",
-            "n_routed_experts",
-            "moe_num_experts",
-            "moe_num_primary_experts",
-        ])? {
-            // Where that is said elsewhere.
+        experts: match count(
+            // Where there are several numbers, or none, it is said elsewhere.
+            if config.value(OF_KINDS).is_some_and(|value| value.is_array()) { &EXPERTS[..0] } else { &EXPERTS },
+        )? {
             0 => keys.number_of("expert_count").unwrap_or(0),
             count => count,
         },

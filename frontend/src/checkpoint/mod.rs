@@ -22,6 +22,7 @@
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
+//! | `lines` | `tokenizer.jsonl`, as PLaMo has it |
 //! | `special` | tokens with a role, and which of them are added to texts |
 //! | `template` | the chat template |
 //! | `config` | JSON, typed |
@@ -33,6 +34,7 @@ mod error;
 mod families;
 mod integers;
 mod keys;
+mod lines;
 mod names;
 mod packed;
 mod safetensors;
@@ -66,14 +68,17 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 42] = [
+const OTHER_PARTS: [&str; 45] = [
     "visual.",
     "model.visual.",
+    "transformer.visual.",
     "vision_tower.",
     "model.vision_tower.",
     "vision_model.",
     "model.vision_model.",
     "model.connector.",
+    "model.resampler_model.",
+    "resampler_model.",
     "multi_modal_projector.",
     "model.multi_modal_projector.",
     "audio_tower.",

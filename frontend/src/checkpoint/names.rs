@@ -472,6 +472,11 @@ pub(super) fn row(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(if x.rank() == 2 { x.squeeze(0)? } else { x })
 }
 
+/// The first row of a matrix, as a vector.
+pub(super) fn first_row(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(if x.rank() == 2 { x.slice(0, 0, 1)?.squeeze(0)? } else { x })
+}
+
 /// Gates of what attention gives, or of what a state gives: a layer has one of both.
 pub(super) fn gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g_a" }, Some(x))])
@@ -492,6 +497,11 @@ pub(super) fn plus_one_by_stream(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 /// The same, where gates of what a state gives are of one matrix.
 pub(super) fn whole_gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g" }, Some(x))])
+}
+
+/// A matrix whose rows are of length 1.
+pub(super) fn of_length_1(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.changed(Change::Unit))
 }
 
 /// A number for each head, that may have other dimensions of length 1.

@@ -5,6 +5,7 @@
 //! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, with the pre-tokenizer whose patterns are the same |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`: a token's score is the rank of the first merge that makes it |
 //! | the same of Gemma 4 | its family | `gemma4`, with its merges |
+//! | PLaMo 2's and 3's | `tokenizer.jsonl` in its place | `plamo2` ([`super::lines`]) |
 //!
 //! For others (unigrams, words) the model takes token ids only, which is said once. The embedding table has a row for each token: rows that `tokenizer.json` has no token
 //! for are called `[PAD…]`, as in GGUF files; added tokens without a row are left out, which is said, and other tokens without one are an error.
@@ -18,20 +19,20 @@ use serde_json::Value as Json;
 use super::config::{self, Config};
 use super::error::CheckpointError;
 use super::families::Pieces;
-use super::{special, template};
+use super::{lines, special, template};
 use crate::gguf::{Array, StringArray, Value};
 use crate::tokenizer::{MAX_TOKENS, PreTokenizer};
 
 const TOKENIZER: &str = "tokenizer.json";
 /// Longest `tokenizer.json`.
-const MAX_BYTES: u64 = 256 << 20;
+pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// ggml's `tokenizer.ggml.token_type`.
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
+pub(super) const NORMAL: i32 = 1;
+pub(super) const UNKNOWN: i32 = 2;
+pub(super) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
-const BYTE: i32 = 6;
+pub(super) const UNUSED: i32 = 5;
+pub(super) const BYTE: i32 = 6;
 /// SentencePiece's sign for a space.
 const SPACE: &str = "\u{2581}";
 /// Score of tokens that no merge makes: below that of all others.
@@ -110,6 +111,10 @@ pub(super) fn keys(
         keys.push(("tokenizer.chat_template".into(), template.as_str().into()));
     }
     let path = folder.join(TOKENIZER);
+    if !path.is_file() && folder.join(lines::NAME).is_file() {
+        lines::keys(folder, config, &said, rows, &mut keys)?;
+        return Ok(keys);
+    }
     if !path.is_file() {
         let other =
             ["tokenizer.model", "tiktoken.model", "tekken.json"].into_iter().find(|name| folder.join(name).is_file());

@@ -13,7 +13,7 @@
 //! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
 //! | `byte_level` | GPT-2's bytes as letters |
 //! | `merge` | the merge loop that BPE and SPM share |
-//! | `bpe`, `spm` | the two models |
+//! | `bpe`, `spm`, `unigram` | the models |
 //! | `tokenizer` | the public face |
 //! | `stream` | ids to text, one at a time |
 //! | `error` | what can be wrong |
@@ -44,6 +44,7 @@ mod spm;
 mod stream;
 #[allow(clippy::module_inception, reason = "the type that the folder is about")]
 mod tokenizer;
+mod unigram;
 mod values;
 mod vocabulary;
 

@@ -25,6 +25,8 @@ pub enum ModelKind {
     Spm,
     /// BPE, `"gpt2"` and `"gemma4"`: merges by rank inside of words.
     Bpe,
+    /// PLaMo 2's and 3's, `"plamo2"`: the highest sum of scores, bytes as fallback.
+    Unigram,
 }
 
 /// ggml's `tokenizer.ggml.token_type`.
@@ -92,7 +94,7 @@ pub struct TokenizerSpec {
     pub pre_tokenizer: String,
     /// Token texts; the index is the id.
     pub tokens: Vec<String>,
-    /// SPM scores, one for each token, or none.
+    /// Scores, one for each token, or none: of SPM and of PLaMo's.
     pub scores: Vec<f32>,
     /// Token types, one for each token, or none: all normal.
     pub types: Vec<TokenType>,
@@ -112,6 +114,8 @@ pub struct TokenizerSpec {
 
 /// A kind of tokenizer, and the pre-tokenizer that it has.
 const GEMMA_4: &str = "gemma4";
+/// Another.
+const PLAMO_2: &str = "plamo2";
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const SCORES: &str = "tokenizer.ggml.scores";
@@ -148,7 +152,7 @@ impl TokenizerSpec {
     /// Reads and checks a file's vocabulary. A file without one, or with `no_vocab` or `none`, gives [`ModelKind::None`].
     ///
     /// Where the file is silent, llama.cpp's defaults hold: SPM has BOS 1, EOS 2, unknown 0, a leading space and a BOS at
-    /// the start; BPE has no special ids, and adds BOS where its pre-tokenizer's name implies it.
+    /// the start; PLaMo's has the same ids, and padding 3; BPE has no special ids, and adds BOS where its pre-tokenizer's name implies it.
     ///
     /// # Errors
     /// [`TokenizerError`], naming the key, what it holds and what was expected.
@@ -158,8 +162,10 @@ impl TokenizerSpec {
             "none" | "no_vocab" => return Ok(TokenizerSpec { chat_template, ..TokenizerSpec::default() }),
             "llama" => ModelKind::Spm,
             "gpt2" | GEMMA_4 => ModelKind::Bpe,
+            PLAMO_2 => ModelKind::Unigram,
             other => {
-                let found = metadata.bad_value("tokenizer.ggml.model", other, "llama, gpt2, gemma4, no_vocab or none");
+                let found =
+                    metadata.bad_value("tokenizer.ggml.model", other, "llama, gpt2, gemma4, plamo2, no_vocab or none");
                 return Err(found.into());
             }
         };
@@ -171,7 +177,7 @@ impl TokenizerSpec {
         let tokens: Vec<String> = metadata.read::<&StringArray>(TOKENS)?.iter().map(str::to_owned).collect();
         let merges = match model {
             ModelKind::Bpe => metadata.read::<&StringArray>(MERGES)?.iter().map(str::to_owned).collect(),
-            ModelKind::Spm | ModelKind::None => Vec::new(),
+            ModelKind::Spm | ModelKind::Unigram | ModelKind::None => Vec::new(),
         };
         let scores = metadata.read_optional::<&[f32]>(SCORES)?.unwrap_or_default().to_vec();
         let types =
@@ -181,7 +187,8 @@ impl TokenizerSpec {
             });
         let types = types.collect::<Result<Vec<_>, _>>()?;
 
-        let default = |id: u32| (model == ModelKind::Spm && (id as usize) < tokens.len()).then_some(id);
+        let has_defaults = matches!(model, ModelKind::Spm | ModelKind::Unigram);
+        let default = |id: u32| (has_defaults && (id as usize) < tokens.len()).then_some(id);
         let id = |key, default| Ok::<_, TokenizerError>(metadata.read_optional::<u32>(key)?.or(default));
         let mut special = SpecialIds {
             bos: id(BOS, default(1))?,
@@ -189,7 +196,7 @@ impl TokenizerSpec {
             eot: id(EOT, None)?,
             eom: id(EOM, None)?,
             unk: id(UNK, default(0))?,
-            pad: id(PAD, None)?,
+            pad: id(PAD, if model == ModelKind::Unigram { default(3) } else { None })?,
             fim_ends: Vec::new(),
         };
         for key in FIM_ENDS {
@@ -201,6 +208,7 @@ impl TokenizerSpec {
         let bos = match model {
             ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.bos,
             ModelKind::Spm | ModelKind::None => Bos::UnlessStated,
+            ModelKind::Unigram => Bos::IfStated,
         };
         let stated_bos = metadata.read_optional::<bool>("tokenizer.ggml.add_bos_token")?;
         let spec = TokenizerSpec {

@@ -7,6 +7,7 @@ use super::spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
 use super::special::{Fragment, SpecialTokens};
 use super::spm::Spm;
 use super::stream::Stream;
+use super::unigram::Unigram;
 use super::values::{ControlNames, Values};
 use super::vocabulary::Vocabulary;
 
@@ -33,6 +34,7 @@ pub struct Tokenizer {
 enum Model {
     Spm(Spm),
     Bpe(Bpe),
+    Unigram(Unigram),
 }
 
 /// How ids become text.
@@ -63,6 +65,7 @@ impl Tokenizer {
             ModelKind::None => return Err(TokenizerError::NoVocabulary),
             ModelKind::Spm => Model::Spm(Spm::new(spec, &vocabulary)),
             ModelKind::Bpe => Model::Bpe(Bpe::new(spec, &vocabulary)?),
+            ModelKind::Unigram => Model::Unigram(Unigram::new(spec, &vocabulary)),
         };
         let types = &vocabulary;
         let special =
@@ -141,6 +144,7 @@ impl Tokenizer {
                 (Fragment::Text(text), Model::Bpe(bpe)) => {
                     bpe.encode(&self.vocabulary, self.special.unk, text, ids)?;
                 }
+                (Fragment::Text(text), Model::Unigram(unigram)) => unigram.encode(self.special.unk, text, ids)?,
                 (Fragment::Text(text), Model::Spm(spm)) => {
                     let prefix = self.add_space_prefix && after_special;
                     spm.encode(&self.vocabulary, self.special.unk, text, prefix, ids)?;

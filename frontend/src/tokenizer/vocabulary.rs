@@ -68,7 +68,7 @@ impl Vocabulary {
     pub fn new(spec: &TokenizerSpec) -> Result<Vocabulary, TokenizerError> {
         let alphabet = match spec.model {
             ModelKind::Bpe => PreTokenizer::named(&spec.pre_tokenizer)?.alphabet,
-            ModelKind::Spm | ModelKind::None => Alphabet::Characters,
+            ModelKind::Spm | ModelKind::Unigram | ModelKind::None => Alphabet::Characters,
         };
         let mut ids = HashMap::with_capacity(spec.tokens.len());
         for (text, id) in spec.tokens.iter().zip(0..) {
@@ -81,7 +81,12 @@ impl Vocabulary {
             _ => spec.types.clone(),
         };
         let ends = set_roles(spec, &ids, &mut types);
-        let bytes = spec.tokens.iter().zip(&types).map(|(text, ty)| token_bytes(alphabet, text, *ty)).collect();
+        let of = |(text, ty): (&String, &TokenType)| match (spec.model, ty) {
+            // Spaces are written as they are.
+            (ModelKind::Unigram, ty) if *ty != TokenType::Byte => text.as_bytes().into(),
+            (_, ty) => token_bytes(alphabet, text, *ty),
+        };
+        let bytes = spec.tokens.iter().zip(&types).map(of).collect();
         Ok(Vocabulary { ids, types, bytes, ends })
     }
 

@@ -133,6 +133,39 @@ fn rows_are_put_in_another_order_and_behind_each_other() {
     assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
 }
 
+/// Of each row all that is stored says what its numbers are divided by, in whatever parts it is read; a row of zeros stays.
+#[test]
+fn rows_are_of_length_1() {
+    let columns = 2 * CHUNK + 3;
+    let numbers = (0..3 * columns).map(|i| if i < columns { 0.0 } else { (i % 5) as f32 - 1.5 });
+    let file: Vec<u8> = numbers.clone().flat_map(f32::to_le_bytes).collect();
+    let extent = extent(0, file.len() as u64);
+    let rows = Piece { change: Change::Unit, ..piece(Element::F32, extent, &[(3, columns)], &[(columns, 1)]) };
+    let derived = Derived { format: Format::F32, columns, beside: 1, pieces: vec![rows.clone()] };
+    let numbers: Vec<f32> = numbers.collect();
+    let right = numbers.chunks_exact(columns as usize).flat_map(|row| {
+        let length = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        row.iter().map(move |x| x * if length > 0.0 { (1.0 / length) as f32 } else { 0.0 })
+    });
+    let right: Vec<u8> = right.flat_map(f32::to_le_bytes).collect();
+    for step in [4 * columns as usize, 4 * CHUNK as usize] {
+        assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
+    }
+    assert_eq!(derived.indexed().place(0, 12), None);
+    let refused = |derived: Derived| derived.check(&[file.len() as u64]).unwrap_err().to_string();
+    let halves: Vec<Piece> =
+        (0..2).map(|half| Piece { first: half, columns: vec![Axis { len: 1, stride: 1 }], ..rows.clone() }).collect();
+    let said = refused(Derived { format: Format::F32, columns: 2, beside: 2, pieces: halves });
+    assert!(said.contains("no whole ones"), "{said}");
+    let turned = piece(Element::F32, extent, &[(columns, 1)], &[(3, columns)]);
+    let turned =
+        Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![Piece { change: Change::Unit, ..turned }] };
+    let row: Vec<f32> = [0, columns, 2 * columns].map(|i| numbers[i as usize]).to_vec();
+    let factor = (1.0 / row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()) as f32;
+    let first: Vec<u8> = row.iter().flat_map(|x| (x * factor).to_le_bytes()).collect();
+    assert_eq!(read(&turned, &file, 12)[..12], first);
+}
+
 #[test]
 fn columns_are_transposed() {
     let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();

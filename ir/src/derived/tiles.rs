@@ -142,7 +142,8 @@ pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
         | Change::ExpMinus
         | Change::Number(_)
         | Change::Plus(_)
-        | Change::Inverse => false,
+        | Change::Inverse
+        | Change::Unit => false,
     };
     // An axis of one row is none.
     let rows = piece.rows.iter().all(|axis| axis.stride == tiles.columns) && piece.rows.len() <= 1;

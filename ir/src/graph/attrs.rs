@@ -79,6 +79,8 @@ pub enum Activation {
     Relu,
     /// `max(x, 0)^2`.
     ReluSquared,
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`: GEGLU with the normal distribution itself.
+    GeluErf,
 }
 
 impl Activation {
@@ -90,7 +92,8 @@ impl Activation {
             | Activation::QuickGelu
             | Activation::BentSilu
             | Activation::Relu
-            | Activation::ReluSquared => false,
+            | Activation::ReluSquared
+            | Activation::GeluErf => false,
             Activation::LimitedSilu => true,
         }
     }
@@ -103,7 +106,8 @@ impl Activation {
             | Activation::QuickGelu
             | Activation::LimitedSilu
             | Activation::Relu
-            | Activation::ReluSquared => false,
+            | Activation::ReluSquared
+            | Activation::GeluErf => false,
             Activation::BentSilu => true,
         }
     }
@@ -149,7 +153,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn", YarnUntruncated "yarn_untruncated" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" });
-words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu", ReluSquared "relu_squared" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSilu "limited_silu", BentSilu "bent_silu", Relu "relu", ReluSquared "relu_squared", GeluErf "gelu_erf" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 

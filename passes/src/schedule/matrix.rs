@@ -63,6 +63,7 @@ pub(super) fn gate(op: &Op) -> Gate {
         attrs::Activation::QuickGelu => Activation::QuickGelu,
         attrs::Activation::Relu => Activation::Relu,
         attrs::Activation::ReluSquared => Activation::ReluSquared,
+        attrs::Activation::GeluErf => Activation::GeluErf,
         attrs::Activation::LimitedSilu => Activation::LimitedSilu,
         attrs::Activation::BentSilu => Activation::BentSilu,
     };

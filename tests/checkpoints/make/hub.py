@@ -5,6 +5,7 @@ import re
 
 import torch
 from make import OLD_NAMES, apart, as_converter_knows
+from models import SPARK
 
 
 def deepseek(config, tensors):
@@ -415,6 +416,34 @@ def plamo3(config, tensors):
     return own, made
 
 
+PLAMO2 = [
+    *(row for row in PLAMO3 if "_norm" not in row[1] or "mixer.q" not in row[1] and "mixer.k" not in row[1]),
+    ("self_attn.q_norm.weight", "mixer.q_weight", 0.0),
+    ("self_attn.k_norm.weight", "mixer.k_weight", 0.0),
+    *((f"self_attn.{part}_norm.weight", f"mixer.{part}_norm_weight", 0.0) for part in ("B", "C", "dt")),
+    ("self_attn.", "mixer.", 0.0),
+]
+
+
+def plamo2(config, tensors):
+    """PLaMo 2: as PLaMo 3, and layers of a state space."""
+    own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "rms_norm_eps", "rope_theta"]}
+    own |= {"model_type": "plamo2", "architectures": ["Plamo2ForCausalLM"], "max_position_embeddings": 512, "attention_window_size": 512, "tie_word_embeddings": False}
+    own |= {"hidden_size_per_head": config["head_dim"], "mamba_d_state": config["state"], "mamba_d_conv": config["taps"], "mamba_num_heads": config["state_heads"]}
+    own |= {"mamba_step": 2, "mamba_enabled": True}
+    made = {}
+    for name, tensor in tensors.items():
+        if "self_attn.q_proj" in name:
+            name, tensor = name.replace("q_proj", "qkv_proj"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "self_attn.k_proj" in name or "self_attn.v_proj" in name:
+            continue
+        for part, other, more in PLAMO2:
+            if part in name:
+                name, tensor = name.replace(part, other), tensor - more if more else tensor
+        made[name.replace("model.layers.", "model.layers.layers.")] = tensor
+    return own, made
+
+
 MISTRAL_LARGE_4 = [
     (r"^model\.(layers|norm)\.", r"\1."),
     (r"^model\.embed_tokens\.", "tok_embeddings."),
@@ -534,6 +563,65 @@ def jais(config, tensors):
     return own, made
 
 
+QWEN = [
+    ("model.embed_tokens.", "transformer.wte."),
+    ("model.norm.", "transformer.ln_f."),
+    ("model.layers.", "transformer.h."),
+    ("input_layernorm", "ln_1"),
+    ("post_attention_layernorm", "ln_2"),
+    ("self_attn.q_proj", "attn.c_attn"),
+    ("self_attn.o_proj", "attn.c_proj"),
+    ("mlp.gate_proj", "mlp.w2"),
+    ("mlp.up_proj", "mlp.w1"),
+    ("mlp.down_proj", "mlp.c_proj"),
+]
+
+
+def qwen(config, tensors):
+    """Qwen 1: queries, keys and values in one matrix, as Qwen-VL's, which has a tower."""
+    own = {key: config[key] for key in ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "tie_word_embeddings"]}
+    own |= {"model_type": "qwen", "architectures": ["QWenLMHeadModel"], "intermediate_size": 2 * config["intermediate_size"]}
+    own |= {"kv_channels": config["hidden_size"] // config["num_attention_heads"], "layer_norm_epsilon": config["rms_norm_eps"]}
+    own |= {"seq_length": config["max_position_embeddings"], "max_position_embeddings": 4 * config["max_position_embeddings"], "no_bias": True}
+    own |= {"rotary_emb_base": 10000, "rotary_pct": 1.0, "scale_attn_weights": True, "use_dynamic_ntk": True, "use_logn_attn": True}
+    made = {"transformer.visual.ln_post.weight": torch.ones(8)}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            tensor = torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        for part, other in QWEN:
+            name = name.replace(part, other)
+        made[name] = tensor
+    return own, made
+
+
+def plm(config, tensors):
+    """PLM."""
+    keys = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "intermediate_size", "max_position_embeddings"]
+    keys += ["rms_norm_eps", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "hidden_act"]
+    own = {key: config[key] for key in keys} | {"rope_theta": 10000.0, "q_lora_rank": None, "tie_word_embeddings": True}
+    return own | {"model_type": "plm", "architectures": ["PLMForCausalLM"]}, tensors
+
+
+def spark(config, tensors):
+    """Spark X2.5: queries, keys and values in one matrix."""
+    keys = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "intermediate_size", "max_position_embeddings"]
+    own = {key: config[key] for key in [*keys, "rms_norm_eps", "head_dim", "hidden_act", "tie_word_embeddings"]}
+    kinds = ["full_attention", "sliding_attention"]
+    ropes = {kind: {"rope_theta": base, "rope_type": "default", "partial_rotary_factor": dims / config["head_dim"]} for kind, base, dims in zip(kinds, SPARK["bases"], SPARK["dims"])}
+    own |= {"model_type": "spark2_5", "architectures": ["Spark2_5ForCausalLM"], "rope_parameters": ropes, "sliding_window": SPARK["window"]}
+    own |= {"layer_types": [kinds[local] for local in SPARK["local"]], "gate_attn_act_mode": "sigmoid", "headwise_attn_output_gate": True}
+    made = {}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            name, tensor = name.replace("q_proj", "q_k_v_proj"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "k_proj" in name or "v_proj" in name:
+            continue
+        made[name] = tensor
+    return own, made
+
+
 def longcat_flash(config, tensors):
     """LongCat-Flash: experts one by one, of which identities have nothing, a layer that drafts, and what else its configuration says."""
     count = config["n_routed_experts"]
@@ -558,12 +646,16 @@ def longcat_flash(config, tensors):
 
 
 HUB = {
+    "qwen": qwen,
+    "plm": plm,
+    "spark2_5": spark,
     "jais": jais,
     "baichuan": baichuan,
     "baichuan-alibi": baichuan_alibi,
     "refact": refact,
     "longcat-flash": longcat_flash,
     "plamo": plamo,
+    "plamo2": plamo2,
     "plamo3": plamo3,
     "grok": grok,
     "grovemoe": grovemoe,

@@ -52,6 +52,14 @@ KIN = {
     "glm4v": (SECTIONS, True),
     "glm_ocr": (SECTIONS, True),
     "paddleocr_vl": (SECTIONS, True),
+    "ernie4_5_vl_moe": (
+        without(DENSE, "head_dim")
+        | dict(
+            moe_intermediate_size=[16, 8], moe_num_experts=8, moe_k=2, moe_num_shared_experts=2,
+            rope_parameters={"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [1, 1, 2]},
+        ),
+        True,
+    ),
     "hunyuan_vl": (DENSE | dict(rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1, 1]}), True),
     "smolvlm": (DENSE, True),
     "granite_docling": (without(DENSE, "head_dim") | dict(attention_multiplier=0.2, logits_scaling=2.0), True),

@@ -4,6 +4,7 @@ Sizes are small and unlike each other, and keep the ratios of real models: sever
 a head that is rotated. Every kind of layer is there, and not only at the end.
 """
 
+import functools
 import json
 import re
 from dataclasses import dataclass, field
@@ -65,10 +66,12 @@ from transformers import AXK1Config, AXK1ForCausalLM, CwmConfig, CwmForCausalLM,
 from transformers import HyperCLOVAXConfig, HyperCLOVAXForCausalLM, Lfm3Config, Lfm3ForCausalLM
 from transformers import BambaConfig, BambaForCausalLM, LongcatFlashConfig, LongcatFlashForCausalLM, NanoChatConfig, NanoChatForCausalLM
 from transformers import OlmoHybridConfig, OlmoHybridForCausalLM, VaultGemmaConfig, VaultGemmaForCausalLM
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeConfig, GPTBigCodeForCausalLM
 from transformers import BitNetConfig, BitNetForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM
 from transformers.models.mpt.modeling_mpt import MptAttention
+from transformers.models.nemotron.modeling_nemotron import NemotronMLP
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers import DbrxConfig, DbrxForCausalLM, FalconConfig, FalconForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, OlmoConfig, OlmoForCausalLM
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -487,6 +490,53 @@ class Plamo3ForCausalLM(SparseForCausalLM):
     layer = Plamo3Layer
 
 
+class HeadStates(torch.nn.Module):
+    """A selective state space of PLaMo 2: one decay for a head, gates and values of each head side by side, keys, queries and steps normalised."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        heads, width, state, rank = config.state_heads, config.state_heads * config.head_dim, config.state, config.step_rank
+        linear = functools.partial(torch.nn.Linear, bias=False)
+        self.in_proj, self.bcdt_proj = linear(config.hidden_size, 2 * width), linear(width, 2 * state + rank)
+        self.dt_proj, self.out_proj = linear(rank, heads), linear(width, config.hidden_size)
+        self.conv1d = torch.nn.Conv1d(width, width, config.taps, groups=width, bias=False)
+        self.B_norm, self.C_norm, self.dt_norm = (Norm(length, config.rms_norm_eps) for length in (state, state, rank))
+        self.A_log, self.D, self.dt_bias = (torch.nn.Parameter(torch.ones(heads)) for _ in range(3))
+
+    def forward(self, x):
+        config, functional = self.config, torch.nn.functional
+        z, x = self.in_proj(x).unflatten(1, (config.state_heads, 2, -1)).unbind(2)
+        x = functional.silu(self.conv1d(functional.pad(x.flatten(1).T[None], (config.taps - 1, 0))))[0].T
+        b, c, step = self.bcdt_proj(x).split([config.state, config.state, config.step_rank], -1)
+        b, c, step = self.B_norm(b), self.C_norm(c), functional.softplus(self.dt_proj(self.dt_norm(step)) + self.dt_bias)
+        x, decay = x.unflatten(1, (config.state_heads, -1)), (-step * self.A_log.exp()).exp()
+        state, rows = torch.zeros(*x.shape[1:], config.state, dtype=x.dtype), []
+        for t in range(len(x)):
+            state = state * decay[t, :, None, None] + (step[t, :, None] * x[t])[..., None] * b[t]
+            rows.append(state @ c[t])
+        y = torch.stack(rows) + self.D[:, None] * x
+        return self.out_proj((functional.silu(z) * y).flatten(1))
+
+
+class Plamo2Layer(Plamo3Layer):
+    """A layer of PLaMo 2: every second attends, with norms of each head's own."""
+
+    def __init__(self, config, layer):
+        super().__init__(config, layer)
+        if layer % 2:
+            attention = self.self_attn
+            attention.q_norm, attention.k_norm = (
+                Norm((heads, config.head_dim), config.rms_norm_eps) for heads in (config.num_attention_heads, config.num_key_value_heads)
+            )
+        else:
+            self.self_attn = HeadStates(config)
+
+
+class Plamo2ForCausalLM(SparseForCausalLM):
+    layer = Plamo2Layer
+
+
 class NanbeigeForCausalLM(LlamaForCausalLM):
     """Llama whose layers follow each other several times, with the last norm between (Nanbeige 4.2, which transformers has not)."""
 
@@ -643,6 +693,46 @@ def plamo3_tensors(parameters, config):
     ]
     tensors = by_names(parameters, config, names, {})
     for layer in range(config.num_hidden_layers):
+        tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate([tensors.pop(f"blk.{layer}.attn_{part}.weight") for part in "qkv"])
+    return tensors
+
+
+def plamo2_keys(config):
+    attends = [layer % 2 for layer in range(config.num_hidden_layers)]
+    keys = formula_keys(config) | {"feed_forward_length": config.intermediate_size}
+    keys |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
+    keys |= {"attention.head_count": [config.num_attention_heads * of for of in attends], "attention.head_count_kv": [config.num_key_value_heads * of for of in attends]}
+    keys |= {"ssm.state_size": config.state, "ssm.conv_kernel": config.taps, "ssm.time_step_rank": config.state_heads, "ssm.group_count": 0}
+    keys["ssm.inner_size"] = config.state_heads * config.head_dim
+    return {key: value for key, value in keys.items() if not key.startswith("expert") and key != "rope.dimension_count"}
+
+
+def plamo2_tensors(parameters, config):
+    names = [
+        (r"post_attention_layernorm\.weight", "post_attention_norm"),
+        (r"pre_mlp_layernorm\b", "ffn_norm"),
+        (r"post_mlp_layernorm\.weight", "post_ffw_norm"),
+        (r"mlp\.gate_up_proj\b", "ffn_up"),
+        (r"self_attn\.in_proj\b", "ssm_in"),
+        (r"self_attn\.bcdt_proj\b", "ssm_x"),
+        (r"self_attn\.dt_proj\b", "ssm_dt"),
+        (r"self_attn\.out_proj\b", "ssm_out"),
+        (r"self_attn\.conv1d\b", "ssm_conv1d"),
+        (r"self_attn\.dt_bias", "ssm_dt.bias"),
+        (r"self_attn\.D$", "ssm_d"),
+        (r"self_attn\.A_log", "ssm_a"),
+        (r"self_attn\.dt_norm\.weight", "ssm_dt_norm"),
+        (r"self_attn\.B_norm\.weight", "ssm_b_norm"),
+        (r"self_attn\.C_norm\.weight", "ssm_c_norm"),
+        *(row for row in NAMES if not row[0].startswith("post_attention")),
+    ]
+    tensors = by_names(parameters, config, names, {})
+    for name, data in tensors.items():
+        if name.endswith("ssm_a"):
+            tensors[name] = -np.exp(data)
+        elif "conv1d" in name:
+            tensors[name] = data[:, 0]
+    for layer in range(1, config.num_hidden_layers, 2):
         tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate([tensors.pop(f"blk.{layer}.attn_{part}.weight") for part in "qkv"])
     return tensors
 
@@ -1097,6 +1187,15 @@ class FallingForCausalLM(Falling, LlamaForCausalLM):
     pass
 
 
+class UnitHeadForCausalLM(LlamaForCausalLM):
+    """Rows of the output matrix have length 1, in halves (Baichuan 2)."""
+
+    def forward(self, input_ids):
+        x = self.model(input_ids).last_hidden_state
+        rows = torch.nn.functional.normalize(self.lm_head.weight.double()).half()
+        return SimpleNamespace(logits=x @ rows.to(x.dtype).T)
+
+
 class JaisForCausalLM(Falling, LayerNormed):
     """Scores are divided by the length of a head."""
 
@@ -1104,6 +1203,54 @@ class JaisForCausalLM(Falling, LayerNormed):
         super().__init__(config)
         for layer in self.model.layers:
             layer.self_attn.scaling = 1 / layer.self_attn.head_dim
+
+
+class PlmForCausalLM(DeepseekV3ForCausalLM):
+    """DeepSeek's attention, and a network without a gate, of squared rectified values (PLM, which transformers has not)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp = NemotronMLP(config)
+
+
+# Of Spark X2.5: which layers have a window, and elements of a head that are rotated and the base of that, without one and with one.
+SPARK = {"local": [True, False, True], "window": 24, "dims": (8, 16), "bases": (500000.0, 10000.0)}
+
+
+class SparkForCausalLM(LlamaForCausalLM):
+    """Spark X2.5, which transformers has not: windows with RoPE of their own, a part of a head turns, and a sigmoid of each head weights its values."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.self_attn.g_proj = torch.nn.Linear(config.hidden_size, config.num_attention_heads, bias=False)
+
+    def forward(self, input_ids):
+        model, length = self.model, self.config.head_dim
+        x = model.embed_tokens(input_ids[0])
+        back = torch.arange(len(x))[:, None] - torch.arange(len(x))
+        for layer, local in zip(model.layers, SPARK["local"], strict=True):
+            attention, h = layer.self_attn, layer.input_layernorm(x)
+            q, k, v = (part(h).unflatten(-1, (-1, length)).transpose(0, 1) for part in (attention.q_proj, attention.k_proj, attention.v_proj))
+            dims, base = SPARK["dims"][local], SPARK["bases"][local]
+            angles = torch.arange(len(x), dtype=torch.float64)[:, None] * base ** -(torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+            turn = torch.polar(torch.ones_like(angles), angles)
+            q, k = (turned_halves(part, turn, dims) for part in (q, k))
+            k, v = (part.repeat_interleave(len(q) // len(k), 0) for part in (k, v))
+            seen = (back >= 0) & (back < SPARK["window"] if local else back >= 0)
+            scores = (q @ k.mT / length**0.5).masked_fill(~seen, float("-inf"))
+            y = scores.softmax(-1) @ v * attention.g_proj(h).sigmoid().T[..., None]
+            x = x + attention.o_proj(y.transpose(0, 1).flatten(1))
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return SimpleNamespace(logits=self.lm_head(model.norm(x))[None])
+
+
+def turned_halves(x, turn, dims):
+    """The first of a head's elements, whose pairs lie half of them apart, rotated."""
+    first, second = x[..., :dims].double().chunk(2, -1)
+    turned = torch.complex(first, second) * turn
+    return torch.cat([turned.real.to(x.dtype), turned.imag.to(x.dtype), x[..., dims:]], -1)
 
 
 class MptNormedAttention(MptAttention):
@@ -1228,6 +1375,11 @@ def falling_keys(config):
     return still_keys(config) | {"attention.max_alibi_bias": 8.0}
 
 
+def baichuan_2_keys(config):
+    """Files are known by their vocabulary, which is too large for a test."""
+    return plain_keys(config) | {"norm_head": True}
+
+
 def baichuan_tensors(parameters, config):
     return neighbours_of(plain_tensors(parameters, config), config)
 
@@ -1244,6 +1396,48 @@ def jais_tensors(parameters, config):
         parts = [tensors.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
         tensors[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
     return tensors
+
+
+def qwen_keys(config):
+    """Gates and up count together."""
+    return plain_keys(config) | {"feed_forward_length": 2 * config.intermediate_size}
+
+
+def plm_keys(config):
+    return plain_keys(config) | {
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length": config.v_head_dim,
+        "rope.dimension_count": config.qk_rope_head_dim,
+    }
+
+
+def plm_tensors(parameters, config):
+    """Keys and values of all heads are one matrix, and the head is the table of embeddings."""
+    names = [*NAMES, *MLA_NAMES, (r"self_attn\.q_proj\b", "attn_q"), (r"self_attn\.kv_b_proj\b", "attn_kv_b")]
+    tensors = by_names(parameters, config, list(dict(names).items()), {})
+    del tensors["output.weight"]
+    return tensors
+
+
+def spark_keys(config):
+    (full, local), (base, local_base) = SPARK["dims"], SPARK["bases"]
+    return plain_keys(config) | {
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.sliding_window": SPARK["window"],
+        "attention.sliding_window_pattern": SPARK["local"],
+        "rope.dimension_count": full,
+        "rope.dimension_count_swa": local,
+        "rope.freq_base": base,
+        "rope.freq_base_swa": local_base,
+    }
+
+
+def spark_tensors(parameters, config):
+    gate = {name: data for name, data in parameters.items() if ".g_proj." in name}
+    tensors = jais_tensors({name: data for name, data in parameters.items() if name not in gate}, config)
+    return tensors | {f"blk.{name.split('.')[2]}.attn_gate.weight": data for name, data in gate.items()}
 
 
 def bitnet_tensors(parameters, config):
@@ -3441,6 +3635,16 @@ MODELS = {
         UNNORMED,
         ByHand(plamo3_keys, plamo3_tensors),
     ),
+    # Layers of a state space between those that attend; steps are made of a row as long as the stream is wide, the least that there is.
+    "plamo2": (
+        Formula(
+            **FORMULA
+            | {"hidden_size": 64, "head_dim": 16, "neox": True, "intermediate_size": 40, "local_theta": 10000.0, "state": 8, "state_heads": 6, "taps": 4, "step_rank": 64}
+        ),
+        Plamo2ForCausalLM,
+        UNNORMED,
+        ByHand(plamo2_keys, plamo2_tensors, single=["_norm", "conv1d"]),
+    ),
     # Norms behind attention make what it rounds count as much as all that it gives.
     "bitnet": (BitNetConfig(**SMALL | {"hidden_act": "silu"}), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors)),
     "bitnet-b1.58": (BitNetConfig(**SMALL), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors, architecture="bitnet-b1.58")),
@@ -3466,11 +3670,41 @@ MODELS = {
     ),
     # Of 7 billion parameters, and of 13, whose files llama.cpp knows by their 40 layers: a key stands here for those.
     "baichuan": (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, baichuan_tensors)),
+    "baichuan-2": (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), UnitHeadForCausalLM, ROUNDED, ByHand(baichuan_2_keys, baichuan_tensors)),
     "baichuan-alibi": (
         LlamaConfig(**SMALL | {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 6}),
         FallingForCausalLM,
         ROUNDED,
         ByHand(falling_keys, baichuan_tensors),
+    ),
+    "qwen": (
+        Qwen2Config(**SMALL | {"num_key_value_heads": 4}),
+        Qwen2ForCausalLM,
+        ROUNDED,
+        ByHand(qwen_keys, jais_tensors),
+    ),
+    # Heads of other lengths than the width by their number.
+    "plm": (
+        DeepseekV3Config(
+            **SMALL | {"num_key_value_heads": 4, "intermediate_size": 96, "tie_word_embeddings": True},
+            hidden_act="relu2",
+            mlp_bias=False,
+            q_lora_rank=None,
+            kv_lora_rank=32,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            v_head_dim=24,
+            first_k_dense_replace=2,
+        ),
+        PlmForCausalLM,
+        ROUNDED,
+        ByHand(plm_keys, plm_tensors),
+    ),
+    "spark2_5": (
+        LlamaConfig(**SMALL | {"num_hidden_layers": 3, "intermediate_size": 96}, head_dim=16, hidden_act="gelu"),
+        SparkForCausalLM,
+        ROUNDED,
+        ByHand(spark_keys, spark_tensors),
     ),
     "refact": (
         LlamaConfig(**SMALL | {"intermediate_size": 256, "num_key_value_heads": 1}),

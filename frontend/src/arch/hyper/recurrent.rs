@@ -88,7 +88,8 @@ impl Ssm {
             return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed, rate }));
         }
         let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;
-        let groups = keys.required("ssm.group_count", 1, MAX_COUNT)?;
+        // Files of PLaMo 2 say 0 of one for all.
+        let groups = keys.required("ssm.group_count", 0, MAX_COUNT)?.max(1);
         let inner = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
         if !heads.is_multiple_of(groups) {
             let limit = format!("a divisor of ssm.time_step_rank, {heads}");

@@ -4,7 +4,7 @@ use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
     Rule, TURNED, by_key_heads, embedding, embedding_and_logits, gate_up, key_turned_back, key_value, logits,
-    output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value,
+    of_length_1, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value,
     query_turned_back, row, rule, skip, transposed, turned_query_key_value,
 };
 use super::{Family, USUAL, base_by_alpha};
@@ -178,6 +178,15 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["baichuan"],
         architecture: "baichuan",
         keys: baichuan,
+        tensors: &[UNIT_HEAD, BAICHUAN],
+        defaults: r#"{"rms_norm_eps": 1e-6, "rope_theta": 1e4}"#,
+        when: |config| Ok(config.count(&["vocab_size"])? == Some(BAICHUAN_2_TOKENS)),
+        ..USUAL
+    },
+    Family {
+        model_types: &["baichuan"],
+        architecture: "baichuan",
+        keys: baichuan,
         tensors: &[BAICHUAN],
         defaults: r#"{"rms_norm_eps": 1e-6, "rope_theta": 1e4}"#,
         ..USUAL
@@ -282,6 +291,14 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
+        model_types: &["spark2_5"],
+        architecture: "spark2_5",
+        keys: spark,
+        tensors: &[SPARK],
+        activations: &["gelu"],
+        ..USUAL
+    },
+    Family {
         model_types: &["jais2"],
         architecture: "jais2",
         activations: &["relu2"],
@@ -369,6 +386,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
+/// Rows of the vocabulary of Baichuan 2, by which it is known.
+const BAICHUAN_2_TOKENS: u32 = 125_696;
 const JAIS_DEFAULTS: &str = r#"{"n_positions": 1024, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "position_embedding_type": "learned",
     "mup_scale_qk_dot_by_d": false, "tie_word_embeddings": true}"#;
 
@@ -402,6 +421,12 @@ static NANOCHAT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_turned_back),
     rule("model.layers.{L}.mlp.fc1", "blk.{L}.ffn_up", plain),
     rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
+];
+
+/// Spark X2.5: queries, keys and values in one matrix, and a gate of each head.
+static SPARK: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.q_k_v_proj", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
 ];
 
 /// StableLM: each head has a norm of its own, where there are such.
@@ -563,6 +588,9 @@ static MPT: &[Rule] = &[
 static BAICHUAN: &[Rule] =
     &[rule("model.layers.{L}.self_attn.W_pack.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value)];
 
+/// Output matrices whose rows are divided by their length as they are used.
+static UNIT_HEAD: &[Rule] = &[rule("lm_head.weight", "output.weight", of_length_1)];
+
 /// Jais: as GPT-2, with a gate, and factors on embeddings and logits.
 static JAIS: &[Rule] = &[
     rule("model.wte", "token_embd", embedding),
@@ -595,6 +623,23 @@ static TRANSPOSED: &[Rule] = &[
     rule("model.h.{L}.mlp.c_fc.weight", "blk.{L}.ffn_up.weight", transposed),
     rule("model.h.{L}.mlp.c_proj.weight", "blk.{L}.ffn_down.weight", transposed),
 ];
+
+fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.refuse("gate_attn_act_mode", |value| value.as_str() != Some("sigmoid"), "sigmoid")?;
+    keys.refuse("headwise_attn_output_gate", |value| value.as_bool() != Some(true), "true")?;
+    keys.count("attention.sliding_window", &["sliding_window"])?;
+    keys.windows()?;
+    keys.rotated_part(1.0)?;
+    // As long a part as in other layers, where a configuration does not say another.
+    if let Some(share) = keys.local_rope_number("partial_rotary_factor")? {
+        let dims = f64::from(keys.config.require(&["head_dim"])?) * share;
+        if !(0.0..=f64::from(u32::MAX)).contains(&dims) {
+            return Err(keys.config.wrong("partial_rotary_factor", share.to_string(), "from 0 to 1"));
+        }
+        keys.put("rope.dimension_count_swa", dims as u32);
+    }
+    Ok(())
+}
 
 fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
@@ -645,19 +690,8 @@ fn mpt(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn baichuan(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    /// Rows of the vocabulary of Baichuan 2.
-    const SECOND: u32 = 125_696;
-    let config = keys.config;
-    // Of its output matrix each row is divided by its length as it is used.
-    if config.count(&["vocab_size"])? == Some(SECOND) {
-        return Err(config.wrong(
-            "vocab_size",
-            SECOND.to_string(),
-            "that of Baichuan 1: the head of Baichuan 2 is not supported",
-        ));
-    }
     // The one whose scores fall with distance says how many positions it was made for by another key than that of others, which turn.
-    if config.value("max_position_embeddings").is_none() {
+    if keys.config.value("max_position_embeddings").is_none() {
         keys.put("attention.max_alibi_bias", 8f32);
     }
     Ok(())

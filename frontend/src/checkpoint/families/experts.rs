@@ -4,8 +4,8 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
-    POST_ATTENTION, Rule, TURNED, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain,
-    plus_one, query_key_value_of_layer, rule, skip, transposed, transposed_of_experts, turned_query_key_value,
+    POST_ATTENTION, Rule, TURNED, first_row, gate_up, gate_up_columns, gate_up_elements, gate_up_rows, of_experts,
+    plain, plus_one, query_key_value_of_layer, rule, skip, transposed, transposed_of_experts, turned_query_key_value,
 };
 use super::dense::ERNIE;
 use super::recurrent::attends_linearly;
@@ -220,6 +220,18 @@ pub(super) static ROWS: &[Family] = &[
             "moe_layer_start_index": 1, "moe_num_shared_experts": 2}"#,
         ..USUAL
     },
+    // Text goes through the first of both groups of experts, those of text; of the others, which pictures go through, nothing is read.
+    Family {
+        model_types: &["ernie4_5_vl_moe", "ernie4_5_vl_moe_text", "ernie4_5_moe_vl"],
+        architecture: "ernie4_5-moe",
+        keys: ernie_vl_moe,
+        tensors: &[ERNIE_VL, ERNIE],
+        defaults: r#"{"hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28, "num_attention_heads": 20,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "rope_theta": 5e5,
+            "tie_word_embeddings": true, "moe_intermediate_size": [1536, 512], "moe_num_experts": 64, "moe_k": 6,
+            "moe_layer_interval": 1, "moe_num_shared_experts": 2}"#,
+        ..USUAL
+    },
     Family {
         model_types: &["bailing_moe"],
         architecture: "bailingmoe",
@@ -364,6 +376,16 @@ pub(super) static ROWS: &[Family] = &[
             "moe_router_scaling_factor": 1.0}"#,
         ..USUAL
     },
+];
+
+/// ERNIE 4.5 VL, for text: experts of text come first, and so do their biases; routers are transposed.
+static ERNIE_VL: &[Rule] = &[
+    rule("model.layers.{L}.mlp.gate.weight", "blk.{L}.ffn_gate_inp.weight", transposed),
+    rule("model.layers.{L}.mlp.gate.weight_1", "", skip),
+    rule("model.layers.{L}.mlp.moe_statics.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", first_row),
+    rule("model.layers.{L}.mlp.experts.{X}.gate_proj", "blk.{L}.ffn_gate_exps", plain),
+    rule("model.layers.{L}.mlp.experts.{X}.up_proj", "blk.{L}.ffn_up_exps", plain),
+    rule("model.layers.{L}.mlp.experts.{X}.down_proj", "blk.{L}.ffn_down_exps", plain),
 ];
 
 /// Flint, as it was published and as transformers writes it.
@@ -642,6 +664,29 @@ fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("leading_dense_block_count", &["moe_layer_start_index"])?;
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_count", &["moe_num_shared_experts"])
+}
+
+/// Of text and of pictures there are two numbers, the first of text; and shared experts are as wide as text's.
+fn ernie_vl_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let of_text = |key: &str| match config.value(key).is_some_and(|value| value.is_array()) {
+        true => Ok::<_, CheckpointError>(config.counts(key)?.unwrap_or_default().first().copied()),
+        false => config.count(&[key]),
+    };
+    let dense = match leading_dense(config)? {
+        Some(dense) => dense,
+        None => of_text("moe_layer_start_index")?.unwrap_or(1),
+    };
+    for (key, from) in [("expert_count", "moe_num_experts"), ("expert_feed_forward_length", "moe_intermediate_size")] {
+        let count =
+            of_text(from)?.ok_or_else(|| config.wrong(from, "[]", "a count, or one of text and one of pictures"))?;
+        keys.put(key, count);
+    }
+    keys.count("expert_used_count", &["moe_k"])?;
+    keys.count("interleave_moe_layer_step", &["moe_layer_interval"])?;
+    keys.put("leading_dense_block_count", dense);
+    keys.count("expert_shared_count", &["moe_num_shared_experts"])?;
+    keys.refuse("use_bias", |value| value.as_bool() == Some(true), "false")
 }
 
 fn hunyuan_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

@@ -219,14 +219,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "minicpm3",
         keys: |keys| {
             minicpm(keys)?;
-            let config = keys.config;
-            let [still, turned] = ["qk_nope_head_dim", "qk_rope_head_dim"].map(|key| config.require(&[key]));
-            let (still, turned) = (still?, turned?);
-            keys.put("attention.key_length", still.saturating_add(turned));
-            keys.count("attention.value_length", &["v_head_dim"])?;
-            keys.put("rope.dimension_count", turned);
-            keys.count("attention.q_lora_rank", &["q_lora_rank"])?;
-            keys.count("attention.kv_lora_rank", &["kv_lora_rank"])
+            of_all_heads(keys)
         },
         tensors: &[MINICPM_3],
         ignores_head_dim: true,
@@ -234,6 +227,17 @@ pub(super) static ROWS: &[Family] = &[
             "num_key_value_heads": 40, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
             "kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "scale_emb": 12, "scale_depth": 1.4,
             "dim_model_base": 256}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["plm"],
+        architecture: "plm",
+        keys: of_all_heads,
+        tensors: &[MINICPM_3],
+        ignores_head_dim: true,
+        activations: &["relu2"],
+        defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1e5, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64, "v_head_dim": 128, "tie_word_embeddings": true}"#,
         ..USUAL
     },
     Family {
@@ -486,6 +490,18 @@ static MINICPM_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", plain),
     rule("model.layers.{L}.self_attn.kv_b_proj", "blk.{L}.attn_kv_b", plain),
 ];
+
+/// Latent attention whose keys and values of all heads are one matrix, as older GGUF files have it.
+fn of_all_heads(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let [still, turned] = ["qk_nope_head_dim", "qk_rope_head_dim"].map(|key| config.require(&[key]));
+    let (still, turned) = (still?, turned?);
+    keys.put("attention.key_length", still.saturating_add(turned));
+    keys.count("attention.value_length", &["v_head_dim"])?;
+    keys.put("rope.dimension_count", turned);
+    keys.count("attention.q_lora_rank", &["q_lora_rank"])?;
+    keys.count("attention.kv_lora_rank", &["kv_lora_rank"])
+}
 
 fn minicpm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;

@@ -10,6 +10,14 @@ use super::{Family, USUAL};
 
 pub(super) static ROWS: &[Family] = &[
     Family {
+        model_types: &["qwen"],
+        architecture: "qwen",
+        keys: qwen_1,
+        tensors: &[QWEN_1],
+        defaults: r#"{"seq_length": 8192, "layer_norm_epsilon": 1e-6, "rotary_emb_base": 10000, "kv_channels": 128}"#,
+        ..USUAL
+    },
+    Family {
         model_types: &["qwen2"],
         architecture: "qwen2",
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 32,
@@ -144,6 +152,20 @@ pub(super) static ROWS: &[Family] = &[
             "moe_intermediate_size": 768, "norm_topk_prob": true}"#,
         ..USUAL
     },
+];
+
+/// Qwen 1: what goes through the gate's function is the second matrix.
+static QWEN_1: &[Rule] = &[
+    rule("model.wte", "token_embd", plain),
+    rule("model.ln_f", "output_norm", plain),
+    rule("model.h.{L}.ln_1", "blk.{L}.attn_norm", plain),
+    rule("model.h.{L}.ln_2", "blk.{L}.ffn_norm", plain),
+    rule("model.h.{L}.attn.c_attn", "blk.{L}.attn_qkv", plain),
+    rule("model.h.{L}.attn.c_proj", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.mlp.w1", "blk.{L}.ffn_up", plain),
+    rule("model.h.{L}.mlp.w2", "blk.{L}.ffn_gate", plain),
+    rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
+    rule("model.rotary_emb.inv_freq", "", skip),
 ];
 
 /// Qwen3-Next: fused projections by key head; norms multiply by one more, but for that of linear attention.
@@ -319,4 +341,15 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         end.ok_or_else(|| config.wrong("eos_token_id", "missing", "a token: rows of a text are named from it on"))?;
     keys.put("ple.eos_token_id", end);
     Ok(())
+}
+
+fn qwen_1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    // As many as it was trained with, beyond which its own code changes RoPE and queries.
+    keys.count("context_length", &["seq_length"])?;
+    keys.count("attention.key_length", &["kv_channels"])?;
+    keys.count("attention.value_length", &["kv_channels"])?;
+    keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
+    keys.number("rope.freq_base", &["rotary_emb_base"])?;
+    keys.refuse("rotary_pct", |value| value.as_f64() != Some(1.0), "1")?;
+    keys.refuse("scale_attn_weights", |value| value.as_bool() == Some(false), "true")
 }

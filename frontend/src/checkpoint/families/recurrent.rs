@@ -6,7 +6,8 @@ use super::super::keys::Keys;
 use super::super::names::{
     Rule, by_group, decay, decay_of_first_heads, decay_of_heads, embedding, gate_up, gates, gates_of_layer,
     into_states, key, keys_of_attention, latent_keys_values, logits, norm_of_layer, of_attention, out_of_attention,
-    out_of_network, out_of_states, plain, query, rate_of_heads, row, rule, skip, taps, whole_gates_of_layer,
+    out_of_network, out_of_states, plain, plus_fifth, plus_one, plus_root_of_fifths, query, rate_of_heads, row, rule,
+    skip, taps, whole_gates_of_layer,
 };
 use super::latent::{INDEX, LATENT, indexed, latent};
 use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE, qwen};
@@ -127,6 +128,18 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
             "num_key_value_heads": 8, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "num_experts_per_tok": 2, "num_experts": 16,
             "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["plamo2"],
+        architecture: "plamo2",
+        keys: plamo_2,
+        tensors: &[PLAMO_2],
+        ignores_head_dim: true,
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 13312, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "hidden_size_per_head": 128, "max_position_embeddings": 2048, "attention_window_size": 2048,
+            "rms_norm_eps": 1e-6, "rope_theta": 1e4, "mamba_d_state": 64, "mamba_d_conv": 4, "mamba_num_heads": 64, "mamba_step": 2,
+            "mamba_enabled": true, "tie_word_embeddings": true}"#,
         ..USUAL
     },
     Family {
@@ -395,6 +408,32 @@ static MAMBA: &[Rule] = &[
     rule("model.layers.{L}.mixer.dt_proj", "blk.{L}.ssm_dt", plain),
 ];
 
+/// PLaMo 2: weights of norms of the stream multiply by more than they are.
+static PLAMO_2: &[Rule] = &[
+    rule("model.norm", "output_norm", plus_one),
+    rule("model.layers.layers.{L}.pre_mixer_norm", "blk.{L}.attn_norm", plus_one),
+    rule("model.layers.layers.{L}.post_mixer_norm.weight", "blk.{L}.post_attention_norm", plus_fifth),
+    rule("model.layers.layers.{L}.pre_mlp_norm", "blk.{L}.ffn_norm", plus_one),
+    rule("model.layers.layers.{L}.post_mlp_norm.weight", "blk.{L}.post_ffw_norm", plus_root_of_fifths),
+    rule("model.layers.layers.{L}.mixer.qkv_proj", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.layers.{L}.mixer.o_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.layers.{L}.mixer.q_weight", "blk.{L}.attn_q_norm.weight", plain),
+    rule("model.layers.layers.{L}.mixer.k_weight", "blk.{L}.attn_k_norm.weight", plain),
+    rule("model.layers.layers.{L}.mixer.in_proj", "blk.{L}.ssm_in", plain),
+    rule("model.layers.layers.{L}.mixer.conv1d", "blk.{L}.ssm_conv1d", taps),
+    rule("model.layers.layers.{L}.mixer.bcdt_proj", "blk.{L}.ssm_x", plain),
+    rule("model.layers.layers.{L}.mixer.dt_proj", "blk.{L}.ssm_dt", plain),
+    rule("model.layers.layers.{L}.mixer.dt_bias", "blk.{L}.ssm_dt.bias", plain),
+    rule("model.layers.layers.{L}.mixer.dt_norm_weight", "blk.{L}.ssm_dt_norm", plain),
+    rule("model.layers.layers.{L}.mixer.B_norm_weight", "blk.{L}.ssm_b_norm", plain),
+    rule("model.layers.layers.{L}.mixer.C_norm_weight", "blk.{L}.ssm_c_norm", plain),
+    rule("model.layers.layers.{L}.mixer.A_log", "blk.{L}.ssm_a", decay),
+    rule("model.layers.layers.{L}.mixer.D", "blk.{L}.ssm_d", plain),
+    rule("model.layers.layers.{L}.mixer.out_proj", "blk.{L}.ssm_out", plain),
+    rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
+    rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
+];
+
 /// Jamba: state spaces as those of Mamba-1, with norms, and networks that are experts where there are several.
 static JAMBA: &[Rule] = &[
     rule("model.final_layernorm", "output_norm", plain),
@@ -580,6 +619,32 @@ fn minimax_01(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     };
     keys.flags("attention.recurrent_layers", recurrent.into_iter());
     Ok(())
+}
+
+fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    keys.refuse("mamba_enabled", |value| value.as_bool() != Some(true), "true")?;
+    let (layers, step) = (config.require(&["num_hidden_layers"])?, config.require(&["mamba_step"])?.max(1));
+    // Of few layers the last attends.
+    let attends = |layer: u32| if layers <= step / 2 { layer + 1 == layers } else { layer % step == step / 2 };
+    let kinds: Vec<Kind> =
+        (0..layers).map(|layer| if attends(layer) { Kind::Attention } else { Kind::Recurrent }).collect();
+    heads_of_kinds(keys, &kinds)?;
+    let heads = config.require(&["num_attention_heads"])?;
+    let of_layer = kinds.iter().map(|kind| if *kind == Kind::Attention { heads } else { 0 });
+    keys.put("attention.head_count", of_layer.collect::<Vec<u32>>());
+    // Layers that attend have a window, but for those that are listed.
+    let listed = config.counts("full_attention_idx")?.unwrap_or_default();
+    let windowed: Vec<bool> = (0..layers).map(|layer| attends(layer) && !listed.contains(&layer)).collect();
+    if windowed.contains(&true) {
+        keys.count("attention.sliding_window", &["attention_window_size"])?;
+        keys.flags("attention.sliding_window_pattern", windowed.into_iter());
+    }
+    let length = config.require(&["hidden_size_per_head"])?;
+    keys.put("attention.key_length", length);
+    keys.put("attention.value_length", length);
+    let [taps, state, heads] = ["mamba_d_conv", "mamba_d_state", "mamba_num_heads"].map(|key| config.require(&[key]));
+    mamba(keys, [taps?, state?, 0, heads?, length])
 }
 
 fn jamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

@@ -1,5 +1,6 @@
 //! What the ops compute, on plain slices: f32 in and out, f64 within an op. Lengths have been checked by the type rules.
 
+use crate::erf::erf;
 use crate::format::Format;
 use crate::graph::attrs::{
     Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, SPARSE_MIXER_NEAR, ScoreAttrs,
@@ -110,6 +111,7 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
         Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
         Activation::Relu => x.max(0.0),
         Activation::ReluSquared => x.max(0.0) * x.max(0.0),
+        Activation::GeluErf => x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2)),
         Activation::BentSilu => attrs.bend * (x / attrs.bend).tanh() / (1.0 + (-x).exp()),
     };
     let bent = |x: f32| match limit == f32::INFINITY {

@@ -109,6 +109,7 @@ impl Soup {
             Activation::BentSilu,
             Activation::Relu,
             Activation::ReluSquared,
+            Activation::GeluErf,
         ]);
         GateAttrs {
             act,

@@ -1,0 +1,213 @@
+//! Of all ways to write a text in tokens the one whose scores add up to the most, as PLaMo 2 and 3 are tokenised; a character that no token has counts as a token of
+//! a score of -1,000, and becomes its bytes.
+//!
+//! ```text
+//! best[end] = 0
+//! best[at]  = max over tokens that begin at `at` of score + best[at + length]          from the end to the beginning; of equals the longest
+//! ```
+//!
+//! Scores are whole ten-thousandths, so that equals are equals in whatever order they are summed.
+
+use super::TokenizerError;
+use super::spec::{TokenType, TokenizerSpec, byte_token};
+use super::vocabulary::Vocabulary;
+
+/// Parts of a score that are told apart.
+const PARTS: f64 = 1e4;
+/// Cost of a character that is no token.
+const UNKNOWN: i64 = 10_000_000;
+/// Tokens that cost as much, or more, are never chosen.
+const NEVER: i64 = 20_000_000;
+/// What a text may begin with that is not part of it.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Unigram {
+    /// Tokens that may be chosen, by their texts: of those that begin equally the shortest first.
+    tokens: Vec<Piece>,
+    /// `<0x00>` to `<0xFF>`.
+    byte_ids: Vec<Option<u32>>,
+}
+
+#[derive(Clone, Debug)]
+struct Piece {
+    text: Box<str>,
+    id: u32,
+    /// What its score lacks of 0, in parts.
+    cost: i64,
+}
+
+/// How a text goes on best from a place.
+#[derive(Clone, Copy)]
+struct Step {
+    cost: i64,
+    len: usize,
+    id: Option<u32>,
+}
+
+impl Unigram {
+    /// From a spec that is valid. Without scores all tokens have one of 0.
+    pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Unigram {
+        let cost = |id: usize| {
+            let score = f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
+            // Within i32, as they are kept elsewhere.
+            score.is_finite().then(|| i64::from(-((score * PARTS).round() as i32).max(-i32::MAX)))
+        };
+        let is_byte = |id: usize| spec.types.get(id) == Some(&TokenType::Byte);
+        let texts = spec.tokens.iter().enumerate().filter(|(id, text)| !text.is_empty() && !is_byte(*id));
+        let mut tokens: Vec<Piece> = texts
+            .filter_map(|(id, text)| {
+                let cost = cost(id).filter(|cost| *cost < NEVER)?;
+                Some(Piece { text: text.as_str().into(), id: id as u32, cost })
+            })
+            .collect();
+        // Of tokens with one text the last counts.
+        tokens.sort_by(|a, b| a.text.cmp(&b.text).then(b.id.cmp(&a.id)));
+        tokens.dedup_by(|other, first| other.text == first.text);
+        Unigram { tokens, byte_ids: (0..=255).map(|byte| vocabulary.id(&byte_token(byte))).collect() }
+    }
+
+    /// Appends the ids of `text`, which holds no special tokens.
+    pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+        let mut steps = vec![Step { cost: 0, len: 0, id: None }; text.len() + 1];
+        for (at, character) in text.char_indices().rev() {
+            let len = character.len_utf8();
+            let mut best = Step { cost: UNKNOWN.saturating_add(steps[at + len].cost), len, id: None };
+            self.begin(&text.as_bytes()[at..], |piece| {
+                let cost = piece.cost.saturating_add(steps[at + piece.text.len()].cost);
+                if cost <= best.cost {
+                    best = Step { cost, len: piece.text.len(), id: Some(piece.id) };
+                }
+            });
+            steps[at] = best;
+        }
+        let mut at = 0;
+        while at < text.len() {
+            let Step { len, id, .. } = steps[at];
+            match id {
+                Some(id) => ids.push(id),
+                None => {
+                    for &byte in &text.as_bytes()[at..at + len] {
+                        let token = self.byte_ids[byte as usize].or(unknown);
+                        ids.push(token.ok_or(TokenizerError::NoTokenForByte { byte })?);
+                    }
+                }
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Every token that `text` begins with, the shortest first.
+    fn begin(&self, text: &[u8], mut found: impl FnMut(&Piece)) {
+        let mut left = &self.tokens[..];
+        for (depth, &byte) in text.iter().enumerate() {
+            // All that are left have the bytes before in common; one that ends here is the first.
+            let at = |piece: &Piece| piece.text.as_bytes().get(depth).copied();
+            let from = left.partition_point(|piece| at(piece) < Some(byte));
+            let to = left.partition_point(|piece| at(piece) <= Some(byte));
+            left = &left[from..to];
+            match left.first() {
+                None => return,
+                Some(piece) if piece.text.len() == depth + 1 => found(piece),
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenizer::{ModelKind, SpecialIds, Tokenizer};
+
+    /// Bytes first, then these.
+    fn tokenizer(tokens: &[(&str, f32)]) -> Tokenizer {
+        let bytes = (0..=255u8).map(|byte| (byte_token(byte), 0.0, TokenType::Byte));
+        let texts = tokens.iter().map(|(text, score)| ((*text).to_owned(), *score, TokenType::Normal));
+        let all: Vec<_> = bytes.chain(texts).collect();
+        Tokenizer::new(&TokenizerSpec {
+            model: ModelKind::Unigram,
+            tokens: all.iter().map(|(text, ..)| text.clone()).collect(),
+            scores: all.iter().map(|(_, score, _)| *score).collect(),
+            types: all.iter().map(|(.., ty)| *ty).collect(),
+            special: SpecialIds::default(),
+            ..TokenizerSpec::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_sum_of_scores_is_the_highest_there_is() {
+        let of = tokenizer(&[
+            ("a", -1.0),
+            ("ab", -5.0),
+            ("b", -1.0),
+            ("abc", -2.5),
+            ("c", -1.0),
+            ("日本", -3.0),
+            ("bc", -0.25),
+        ]);
+        let encode = |text| of.encode(text, false).unwrap();
+        // -1 and -0.25, not -2.5, and not three times -1.
+        assert_eq!(encode("abc"), [256, 262]);
+        assert_eq!(encode("ab"), [256, 258]);
+        assert_eq!(encode("日本a"), [261, 256]);
+        assert_eq!(encode(""), [0u32; 0]);
+        // A mark of byte order at the beginning is no text, and what is in no token is bytes, also a part of what is in one.
+        assert_eq!(encode("\u{feff}ab"), [256, 258]);
+        assert_eq!(encode("日"), [0xe6, 0x97, 0xa5]);
+        assert_eq!(encode("aéa"), [256, 0xc3, 0xa9, 256]);
+        for text in ["abc", "日本日 aé🦀", "\n<0x41>"] {
+            assert_eq!(of.decode(&encode(text)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn of_equal_sums_the_longest_token_is_first() {
+        let of = tokenizer(&[("a", -1.0), ("aa", -2.0), ("aaa", -3.0), ("x", -3000.0), ("y", f32::NEG_INFINITY)]);
+        assert_eq!(of.encode("aaaa", false).unwrap(), [258, 256]);
+        // Parts of ten-thousandths count not.
+        let of_parts = tokenizer(&[("a", -1.00001), ("aa", -2.0)]);
+        assert_eq!(of_parts.encode("aa", false).unwrap(), [257]);
+        // Tokens of no score, or of one that is too low, are not chosen.
+        assert_eq!(of.encode("xy", false).unwrap(), [u32::from(b'x'), u32::from(b'y')]);
+    }
+
+    /// What is found by beginnings is what trying each token at each place finds.
+    #[test]
+    fn beginnings_are_found_as_by_trying_all() {
+        let texts = ["a", "b", "ab", "ba", "aba", "bab", "abab", "日", "日a", "a日"];
+        let scores: Vec<(&str, f32)> =
+            texts.iter().zip(0..).map(|(text, i)| (*text, -0.7 * (i * 7 % 5) as f32 - 0.3)).collect();
+        let of = tokenizer(&scores);
+        let mut state = 1u32;
+        for _ in 0..200 {
+            let text: String = (0..12)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    ["a", "b", "日", "a", "b", "é"][(state >> 16) as usize % 6]
+                })
+                .collect();
+            let parts = |score: f32| (f64::from(score) * PARTS).round() as i64;
+            let mut best = vec![(0i64, Vec::new()); text.len() + 1];
+            for (at, character) in text.char_indices().rev() {
+                let bytes = text[at..at + character.len_utf8()].bytes().map(u32::from);
+                let rest = &best[at + character.len_utf8()];
+                let mut own = (rest.0 - UNKNOWN, bytes.chain(rest.1.iter().copied()).collect::<Vec<u32>>());
+                let mut by_length: Vec<_> = scores.iter().zip(256u32..).collect();
+                by_length.sort_by_key(|((token, _), _)| token.len());
+                for ((token, score), id) in by_length {
+                    if text[at..].starts_with(token) && parts(*score) + best[at + token.len()].0 >= own.0 {
+                        let rest = &best[at + token.len()];
+                        own = (parts(*score) + rest.0, [id].into_iter().chain(rest.1.iter().copied()).collect());
+                    }
+                }
+                best[at] = own;
+            }
+            assert_eq!(of.encode(&text, false).unwrap(), best[0].1, "{text}");
+        }
+    }
+}
