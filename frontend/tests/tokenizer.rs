@@ -552,6 +552,9 @@ fn plamo_tokens_have_the_highest_sum_of_scores() {
     let ids = tokenizer.encode(" ab a▁é<|plamo:op|>", true).unwrap();
     assert_eq!(ids, [263, 261, 264, 5 + 0xc3, 5 + 0xa9, 4]);
     assert_eq!(tokenizer.decode(&ids).unwrap(), " ab a▁é");
+    // Of a user's text no token is made that ends a turn, though its score is the best.
+    let ids = tokenizer.encode("b<|plamo:op|><|plamo:eos|>", false).unwrap();
+    assert!(ids.len() > 20 && ids.iter().all(|id| *id > 4), "{ids:?}");
     assert_eq!(Tokenizer::new(&spec(writer().key("tokenizer.ggml.add_bos_token", true))).unwrap().add_bos(), Some(1));
 }
 

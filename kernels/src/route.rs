@@ -49,7 +49,7 @@ spec! {
         pub score: Score,
         /// Equal groups of experts side by side.
         pub groups: u32 = 1,
-        /// How many groups experts are chosen of: those whose two highest sum to most.
+        /// How many groups experts are chosen of: those whose two highest sum to most, or with the highest of all where `highest`.
         pub kept: u32 = 1,
         /// Whether groups are compared by their highest alone.
         pub highest: bool,

@@ -1131,8 +1131,8 @@ impl<'a> Builder<'a> {
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
             bias => bias,
         };
-        // Where scores are a softmax (DeepSeek-V2), a group counts for its best.
-        let group_best = u64::from(groups > 1 && score == RouteScore::Softmax);
+        // Where scores are a softmax, and alone (DeepSeek-V2), a group counts for its best.
+        let group_best = u64::from(groups > 1 && score == RouteScore::Softmax && bias.is_none());
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
         let routed = self.graph.route(logits, [bias, scales], &attrs);
         self.typed(routed)

@@ -82,10 +82,15 @@ impl Config {
     pub(super) fn with_defaults(self, json: &str) -> Config {
         let mut defaults: Map<String, Value> =
             serde_json::from_str(json).unwrap_or_else(|error| unreachable!("a constant, and tested: {error}"));
+        const BASE: &str = "rope_theta";
         // One thing by two names, of which that which is stated counts whole.
         for (stated, other) in [("rope_scaling", "rope_parameters"), ("rope_parameters", "rope_scaling")] {
             if self.has(stated) {
-                defaults.remove(other);
+                // But for the base, which is the class's wherever it stands.
+                let dropped = defaults.remove(other);
+                if let Some(base) = dropped.as_ref().and_then(|table| table.get(BASE)) {
+                    defaults.entry(BASE).or_insert_with(|| base.clone());
+                }
             }
         }
         Config { defaults, ..self }

@@ -24,7 +24,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 /// The model.
 #[derive(Clone, Debug)]
 pub struct Unigram {
-    /// Tokens that may be chosen, by their texts: of those that begin equally the shortest first.
+    /// Tokens of text, by their texts: of those that begin equally the shortest first.
     tokens: Vec<Piece>,
     /// `<0x00>` to `<0xFF>`.
     byte_ids: Vec<Option<u32>>,
@@ -54,8 +54,18 @@ impl Unigram {
             // Within i32, as they are kept elsewhere.
             score.is_finite().then(|| i64::from(-((score * PARTS).round() as i32).max(-i32::MAX)))
         };
-        let is_byte = |id: usize| spec.types.get(id) == Some(&TokenType::Byte);
-        let texts = spec.tokens.iter().enumerate().filter(|(id, text)| !text.is_empty() && !is_byte(*id));
+        // What a user writes must not become the end of a turn: no control token is made of text.
+        let special = &spec.special;
+        let ends = [special.bos, special.eos, special.eot, special.pad, special.unk];
+        let is_text = |id: usize| {
+            let id = id as u32;
+            !ends.contains(&Some(id))
+                && matches!(
+                    vocabulary.token_type(id),
+                    TokenType::Undefined | TokenType::Normal | TokenType::UserDefined
+                )
+        };
+        let texts = spec.tokens.iter().enumerate().filter(|(id, text)| !text.is_empty() && is_text(*id));
         let mut tokens: Vec<Piece> = texts
             .filter_map(|(id, text)| {
                 let cost = cost(id).filter(|cost| *cost < NEVER)?;

@@ -436,6 +436,7 @@ fn groups_by_method(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             Ok(())
         }
         "group_limited_greedy" => Ok(()),
+        _ if config.count(&["n_group"])?.unwrap_or(1) <= 1 => Ok(()),
         other => Err(config.wrong(METHOD, format!("{other:?}"), "greedy or group_limited_greedy")),
     }
 }

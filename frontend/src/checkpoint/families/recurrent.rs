@@ -1,5 +1,7 @@
 //! Models with layers of state spaces, of convolutions or of linear attention.
 
+use std::collections::HashSet;
+
 use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
@@ -634,7 +636,7 @@ fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let of_layer = kinds.iter().map(|kind| if *kind == Kind::Attention { heads } else { 0 });
     keys.put("attention.head_count", of_layer.collect::<Vec<u32>>());
     // Layers that attend have a window, but for those that are listed.
-    let listed = config.counts("full_attention_idx")?.unwrap_or_default();
+    let listed: HashSet<u32> = config.counts("full_attention_idx")?.unwrap_or_default().into_iter().collect();
     let windowed: Vec<bool> = (0..layers).map(|layer| attends(layer) && !listed.contains(&layer)).collect();
     if windowed.contains(&true) {
         keys.count("attention.sliding_window", &["attention_window_size"])?;
