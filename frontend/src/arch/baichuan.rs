@@ -5,7 +5,6 @@
 //! vocabulary, where no `norm_head` of ours says it. Rows that were divided before stay as they are.
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
-use ixc_ir::format::Format;
 
 use super::Architecture;
 use super::builder::UNIT_HEAD;
@@ -42,11 +41,10 @@ fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     if !gguf.metadata().read_or(&format!("{architecture}.norm_head"), rows == SECOND)? {
         return Ok(Vec::new());
     }
-    let stored = gguf.require_format(head)?;
-    let format = if [Format::F32, Format::Bf16].contains(&stored) { stored } else { Format::F16 };
+    let element = Element::of(gguf.require_format(head)?);
     let piece = Piece {
         extent: Extent { file: head.file() as u32, offset: head.offset(), bytes: head.bytes() },
-        element: Element::of(stored),
+        element,
         first: 0,
         rows: vec![Axis { len: rows, stride: columns }],
         columns: vec![Axis { len: columns, stride: 1 }],
@@ -54,6 +52,6 @@ fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
         groups: None,
         change: Change::Unit,
     };
-    let derived = Derived { format, columns, beside: 1, pieces: vec![piece] };
+    let derived = Derived { format: element.unit_format(), columns, beside: 1, pieces: vec![piece] };
     Ok(vec![Made { name: format!("{UNIT_HEAD}.weight"), dims: vec![columns, rows], derived }])
 }

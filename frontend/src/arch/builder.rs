@@ -1124,15 +1124,15 @@ impl<'a> Builder<'a> {
         experts: &Experts,
         scales: Option<WeightId>,
     ) -> Result<(ValueId, ValueId), ArchError> {
-        let Experts { used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
+        let Experts { used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
         let count = experts.routed();
         let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
             // As Hy3's files have it.
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
             bias => bias,
         };
-        // Where scores are a softmax, and alone (DeepSeek-V2), a group counts for its best.
-        let group_best = u64::from(groups > 1 && score == RouteScore::Softmax && bias.is_none());
+        let alone = score == RouteScore::Softmax && bias.is_none();
+        let group_best = u64::from(groups > 1 && best_of_group && alone);
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
         let routed = self.graph.route(logits, [bias, scales], &attrs);
         self.typed(routed)

@@ -28,6 +28,6 @@ pub(super) const DEFAULTS: Defaults = Defaults {
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek2",
     doc: "DeepSeek-V2, V3, R1; Kimi K2, GLM-4.7-Flash, Mistral Large 3",
-    defaults: DEFAULTS,
+    defaults: Defaults { best_of_group: true, ..DEFAULTS },
     build: |b| decoder(b, &STYLE),
 };

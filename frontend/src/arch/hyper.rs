@@ -337,6 +337,8 @@ pub struct Experts {
     pub groups: u64,
     /// Groups that a token's experts are chosen of.
     pub groups_kept: u64,
+    /// Whether a group counts for its best expert, where scores are a softmax; for the sum of its two best otherwise.
+    pub best_of_group: bool,
 }
 
 impl Experts {
@@ -457,6 +459,8 @@ pub(super) struct Defaults {
     pub half_rotated: bool,
     /// Whether `feed_forward_length` counts gates and up together.
     pub gates_counted: bool,
+    /// Whether groups of experts count for their best, where scores are a softmax.
+    pub best_of_group: bool,
     /// Which layers have no attention.
     pub parts: Parts,
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
@@ -643,6 +647,7 @@ impl Defaults {
         xielu: false,
         half_rotated: false,
         gates_counted: false,
+        best_of_group: false,
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,

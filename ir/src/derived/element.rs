@@ -116,6 +116,19 @@ impl Element {
         }
     }
 
+    /// The format of rows that are divided by their length: in as many bits as plain numbers have, or halves.
+    pub fn unit_format(self) -> Format {
+        match self {
+            Element::F32 | Element::F16 | Element::Bf16 => self.scaled_format(),
+            Element::F8E4m3
+            | Element::Mxfp4
+            | Element::Nvfp4
+            | Element::Block(_)
+            | Element::Integer(_)
+            | Element::Tiled(_) => Format::F16,
+        }
+    }
+
     /// The format that has the same numbers in the same bytes.
     pub fn format(self) -> Option<Format> {
         match self {

@@ -127,6 +127,7 @@ impl ExpertKeys {
             latent,
             groups,
             groups_kept,
+            best_of_group: keys.defaults.best_of_group,
         })
     }
 }
