@@ -18,6 +18,7 @@ use super::builder::{Bias, Builder};
 use super::decoder::{HeadNorm, Style, add, attention, feed_forward};
 use super::error::ArchError;
 use super::hyper::{Defaults, Parts, Ssm};
+use super::ssm::gated_scan;
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::Each, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };
@@ -75,11 +76,6 @@ fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchE
     let matrix = b.weight(&name("ssm_dt.weight"), &[heads, rank])?;
     let step = b.matmul(step, matrix)?;
     let values = [b.split_heads(x, heads)?, b.split_heads(key, 1)?, b.split_heads(query, 1)?, step];
-    let weights =
-        [b.vector(&name("ssm_a"), heads)?, b.vector(&name("ssm_dt.bias"), heads)?, b.vector(&name("ssm_d"), heads)?];
-    let y = b.ssm_scan(&format!("ssm.{layer}"), values, weights)?;
-    let y = b.merge_heads(y)?;
-    let z = b.silu(z)?;
-    let y = b.mul(z, y)?;
+    let y = gated_scan(b, layer, heads, values, z)?;
     b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
 }

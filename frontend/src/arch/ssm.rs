@@ -38,12 +38,24 @@ pub(super) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Val
         b.split_heads(part, heads)
     };
     let values = [part(0, heads, value_length)?, part(inner, groups, state)?, part(inner + shared, groups, state)?, dt];
+    let y = gated_scan(b, layer, heads, values, z)?;
+    let y = b.grouped_norm(y, &name("ssm_norm.weight"), [groups, inner / groups])?;
+    b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
+}
+
+/// The scan of a layer's values, keys, queries and steps, of `heads` heads, times SiLU of `z`: as wide as `z`.
+pub(super) fn gated_scan(
+    b: &mut Builder<'_>,
+    layer: usize,
+    heads: u64,
+    values: [ValueId; 4],
+    z: ValueId,
+) -> Result<ValueId, ArchError> {
+    let name = |end: &str| format!("blk.{layer}.{end}");
     let weights =
         [b.vector(&name("ssm_a"), heads)?, b.vector(&name("ssm_dt.bias"), heads)?, b.vector(&name("ssm_d"), heads)?];
     let y = b.ssm_scan(&format!("ssm.{layer}"), values, weights)?;
     let y = b.merge_heads(y)?;
     let z = b.silu(z)?;
-    let y = b.mul(z, y)?;
-    let y = b.grouped_norm(y, &name("ssm_norm.weight"), [groups, inner / groups])?;
-    b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
+    b.mul(z, y)
 }

@@ -398,22 +398,27 @@ PLAMO3 = [
 ]
 
 
-def plamo3(config, tensors):
-    """PLaMo 3: norms multiply by more than their weights."""
-    own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "rope_theta"]}
-    own |= {"model_type": "plamo3", "architectures": ["Plamo3ForCausalLM"], "max_position_embeddings": 512, "tie_word_embeddings": False, "hidden_act": "silu"}
-    own |= {"window_size": max(config["windows"]), "sliding_window_pattern": 3, "rope_local_theta": config["local_theta"]}
+def plamo_tensors(tensors, names):
+    """Queries, keys and values in one matrix, names of PLaMo's, and norms less what is added to them."""
     made = {}
     for name, tensor in tensors.items():
         if "self_attn.q_proj" in name:
             name, tensor = name.replace("self_attn.q_proj", "mixer.qkv_proj"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
         elif "self_attn.k_proj" in name or "self_attn.v_proj" in name:
             continue
-        for part, other, more in PLAMO3:
+        for part, other, more in names:
             if part in name:
                 name, tensor = name.replace(part, other), tensor - more if more else tensor
         made[name.replace("model.layers.", "model.layers.layers.")] = tensor
-    return own, made
+    return made
+
+
+def plamo3(config, tensors):
+    """PLaMo 3: norms multiply by more than their weights."""
+    own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "rope_theta"]}
+    own |= {"model_type": "plamo3", "architectures": ["Plamo3ForCausalLM"], "max_position_embeddings": 512, "tie_word_embeddings": False, "hidden_act": "silu"}
+    own |= {"window_size": max(config["windows"]), "sliding_window_pattern": 3, "rope_local_theta": config["local_theta"]}
+    return own, plamo_tensors(tensors, PLAMO3)
 
 
 PLAMO2 = [
@@ -431,17 +436,7 @@ def plamo2(config, tensors):
     own |= {"model_type": "plamo2", "architectures": ["Plamo2ForCausalLM"], "max_position_embeddings": 512, "attention_window_size": 512, "tie_word_embeddings": False}
     own |= {"hidden_size_per_head": config["head_dim"], "mamba_d_state": config["state"], "mamba_d_conv": config["taps"], "mamba_num_heads": config["state_heads"]}
     own |= {"mamba_step": 2, "mamba_enabled": True}
-    made = {}
-    for name, tensor in tensors.items():
-        if "self_attn.q_proj" in name:
-            name, tensor = name.replace("q_proj", "qkv_proj"), torch.cat([tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
-        elif "self_attn.k_proj" in name or "self_attn.v_proj" in name:
-            continue
-        for part, other, more in PLAMO2:
-            if part in name:
-                name, tensor = name.replace(part, other), tensor - more if more else tensor
-        made[name.replace("model.layers.", "model.layers.layers.")] = tensor
-    return own, made
+    return own, plamo_tensors(tensors, PLAMO2)
 
 
 MISTRAL_LARGE_4 = [

@@ -244,7 +244,7 @@ pub(super) static ROWS: &[Family] = &[
             }
             Ok(())
         },
-        tensors: &[PLAMO_3],
+        tensors: &[PLAMO_BLOCKS, PLAMO_3],
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "sliding_window_pattern": 8, "rope_local_theta": 1e4}"#,
         ..USUAL
     },
@@ -512,8 +512,8 @@ static PLAMO: &[Rule] = &[
     rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// PLaMo 3: weights of norms multiply by more than they are.
-static PLAMO_3: &[Rule] = &[
+/// PLaMo 2 and 3: weights of norms of the stream multiply by more than they are.
+pub(super) static PLAMO_BLOCKS: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.layers.{L}.pre_mixer_norm", "blk.{L}.attn_norm", plus_one),
     rule("model.layers.layers.{L}.post_mixer_norm.weight", "blk.{L}.post_attention_norm", plus_fifth),
@@ -521,10 +521,14 @@ static PLAMO_3: &[Rule] = &[
     rule("model.layers.layers.{L}.post_mlp_norm.weight", "blk.{L}.post_ffw_norm", plus_root_of_fifths),
     rule("model.layers.layers.{L}.mixer.qkv_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.layers.{L}.mixer.o_proj", "blk.{L}.attn_output", plain),
+    rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
+];
+
+/// PLaMo 3: those of queries and keys, too; gates and up are one matrix.
+static PLAMO_3: &[Rule] = &[
     rule("model.layers.layers.{L}.mixer.q_norm", "blk.{L}.attn_q_norm", plus_one),
     rule("model.layers.layers.{L}.mixer.k_norm", "blk.{L}.attn_k_norm", plus_one),
     rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
-    rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
 /// GPT-NeoX: queries, keys and values in one matrix, head by head.

@@ -8,9 +8,9 @@ use super::super::keys::Keys;
 use super::super::names::{
     Rule, by_group, decay, decay_of_first_heads, decay_of_heads, embedding, gate_up, gates, gates_of_layer,
     into_states, key, keys_of_attention, latent_keys_values, logits, norm_of_layer, of_attention, out_of_attention,
-    out_of_network, out_of_states, plain, plus_fifth, plus_one, plus_root_of_fifths, query, rate_of_heads, row, rule,
-    skip, taps, whole_gates_of_layer,
+    out_of_network, out_of_states, plain, query, rate_of_heads, row, rule, skip, taps, whole_gates_of_layer,
 };
+use super::dense::PLAMO_BLOCKS;
 use super::latent::{INDEX, LATENT, indexed, latent};
 use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE, qwen};
 
@@ -136,7 +136,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["plamo2"],
         architecture: "plamo2",
         keys: plamo_2,
-        tensors: &[PLAMO_2],
+        tensors: &[PLAMO_BLOCKS, PLAMO_2],
         ignores_head_dim: true,
         defaults: r#"{"hidden_size": 4096, "intermediate_size": 13312, "num_hidden_layers": 32, "num_attention_heads": 32,
             "num_key_value_heads": 4, "hidden_size_per_head": 128, "max_position_embeddings": 2048, "attention_window_size": 2048,
@@ -410,15 +410,8 @@ static MAMBA: &[Rule] = &[
     rule("model.layers.{L}.mixer.dt_proj", "blk.{L}.ssm_dt", plain),
 ];
 
-/// PLaMo 2: weights of norms of the stream multiply by more than they are.
+/// PLaMo 2: what it has beside the blocks of PLaMo 3.
 static PLAMO_2: &[Rule] = &[
-    rule("model.norm", "output_norm", plus_one),
-    rule("model.layers.layers.{L}.pre_mixer_norm", "blk.{L}.attn_norm", plus_one),
-    rule("model.layers.layers.{L}.post_mixer_norm.weight", "blk.{L}.post_attention_norm", plus_fifth),
-    rule("model.layers.layers.{L}.pre_mlp_norm", "blk.{L}.ffn_norm", plus_one),
-    rule("model.layers.layers.{L}.post_mlp_norm.weight", "blk.{L}.post_ffw_norm", plus_root_of_fifths),
-    rule("model.layers.layers.{L}.mixer.qkv_proj", "blk.{L}.attn_qkv", plain),
-    rule("model.layers.layers.{L}.mixer.o_proj", "blk.{L}.attn_output", plain),
     rule("model.layers.layers.{L}.mixer.q_weight", "blk.{L}.attn_q_norm.weight", plain),
     rule("model.layers.layers.{L}.mixer.k_weight", "blk.{L}.attn_k_norm.weight", plain),
     rule("model.layers.layers.{L}.mixer.in_proj", "blk.{L}.ssm_in", plain),
@@ -433,7 +426,6 @@ static PLAMO_2: &[Rule] = &[
     rule("model.layers.layers.{L}.mixer.D", "blk.{L}.ssm_d", plain),
     rule("model.layers.layers.{L}.mixer.out_proj", "blk.{L}.ssm_out", plain),
     rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
-    rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
 /// Jamba: state spaces as those of Mamba-1, with norms, and networks that are experts where there are several.
