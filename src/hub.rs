@@ -70,6 +70,14 @@ impl Caches {
         snapshot.filter(|snapshot| is_model(snapshot))
     }
 
+    /// Names of the GGUF files of a repository's snapshot, which another quantisation may be asked of.
+    pub fn files(&self, repository: &str) -> Vec<String> {
+        let Some((organisation, name)) = parts(repository) else { return Vec::new() };
+        let files = self.snapshot(organisation, name).map(|snapshot| gguf_files(&snapshot, &|_| true));
+        let names = files.into_iter().flatten();
+        names.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect()
+    }
+
     /// A file of a repository, by its name there.
     pub fn file(&self, repository: &str, file: &str) -> Option<PathBuf> {
         let (organisation, name) = parts(repository)?;
@@ -214,6 +222,11 @@ mod tests {
         assert_eq!(caches.find("a/m", None), at(&format!("{snapshot}/m-Q4_K_M.gguf")));
         assert_eq!(caches.find("a/m", Some("bf16")), at(&format!("{snapshot}/BF16/m-BF16-00001-of-00002.gguf")));
         assert_eq!((caches.find("a/m", Some("Q2_K")), caches.find("a/other", None)), (None, None));
+        let files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-BF16-00001-of-00002.gguf"];
+        assert_eq!(
+            (caches.files("a/m"), caches.files("a/other"), caches.files("..")),
+            (files.map(String::from).into(), vec![], vec![])
+        );
         assert_eq!(caches.file("a/m", "m-Q8_0.gguf"), at(&format!("{snapshot}/m-Q8_0.gguf")));
         for hostile in ["../abc/m-Q8_0.gguf", "/etc/passwd", "none.gguf"] {
             assert_eq!(caches.file("a/m", hostile), None, "{hostile}");

@@ -8,6 +8,14 @@ fn format(name: &str) -> &'static Format {
     find(name).unwrap_or_else(|| panic!("no format {name}"))
 }
 
+/// Tools of which nothing is said but their names.
+const TOOLS: &str = r#"[{"function": {"name": "f"}}, {"function": {"name": "g"}}]"#;
+
+/// For an answer to this prompt, which may call these tools.
+fn parser_of(format: &'static Format, prompt: &str) -> Parser {
+    Parser::new(format, prompt).with_texts(TextParameters::of_tools(TOOLS))
+}
+
 /// The answer to a text that comes in pieces.
 fn parse<'t>(parser: Parser, pieces: impl IntoIterator<Item = &'t str>) -> Answer {
     let (mut parser, mut answer) = (parser, Answer::default());
@@ -129,6 +137,47 @@ const CASES: &[Case] = &[
      "t", "c", &["call_0 f {\"a\": \"[TOOL_CALLS]\"}", "abc123def g {}"]),
     ("mistral", "[/INST]", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}, {\"name\": \"g\", \"arguments\": {}}]",
      "", "", &["x f {\"a\": 1}", "call_1 g {}"]),
+    ("hy3", "<think:opensource>",
+     "t</think:opensource>c<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n\
+      <arg_value:opensource>x</arg_value:opensource>\n<arg_key:opensource>b</arg_key:opensource>\n<arg_value:opensource>[1, null]</arg_value:opensource>\n\
+      </tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+     "t", "c", &["call_0 f {\"a\": \"x\", \"b\": [1, null]}", "call_1 g {}"]),
+    ("minicpm3", "", "<|thought_start|>\nt\n<|thought_end|>\n<|tool_call_start|>\n```python\nf(a=\"x\\u00e9\\x41\",b={\"z\": [1.5, true]})\ng()\n```\n<|tool_call_end|>\nc",
+     "t", "c", &["call_0 f {\"a\": \"xéA\", \"b\": {\"z\": [1.5, true]}}", "call_1 g {}"]),
+    ("olmo3", "", "<function_calls>\nf(a='x', b=None)\ng()\n</function_calls>", "", "", &["call_0 f {\"a\": \"x\", \"b\": null}", "call_1 g {}"]),
+    ("olmo3", "", "c<function_calls>\nf(a='x') and more\n</function_calls>", "", "c<function_calls>\nf(a='x') and more\n</function_calls>", &[]),
+    ("apertus", "", "<|inner_prefix|>t<|inner_suffix|>c<|tools_prefix|>[{\"f\": {\"a\": \"<|tools_suffix|>\"}}, {\"g\": {}}]<|tools_suffix|>",
+     "t", "c", &["call_0 f {\"a\": \"<|tools_suffix|>\"}", "call_1 g {}"]),
+    ("gigachat3.1", "", "c<|function_call|>{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "", "c", &["call_0 f {\"a\": 1}"]),
+    ("gigachat3", "", "c<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "", "c", &["call_0 f {\"a\": 1}"]),
+    ("gigachat3", "", "function call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {}}", "", "", &["call_0 f {}"]),
+    ("phi4-mini", "", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]<|/tool_call|>", "", "",
+     &["call_0 f {\"a\": 1}", "call_1 g {}"]),
+    ("apriel", "Here are my reasoning steps:\n", "t\n[BEGIN FINAL RESPONSE]\nc\n[END FINAL RESPONSE]\n<tool_calls>[{\"name\": \"f\", \"arguments\": {}}]</tool_calls>",
+     "t", "c", &["call_0 f {}"]),
+    ("hunyuan", "", "<think>\nt\n</think>\n<answer>\nc\n</answer>", "t", "c", &[]),
+    ("hunyuan", "", "<think>\nt\n</think>\n<tool_calls>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]</tool_calls>", "t", "", &["call_0 f {\"a\": 1}"]),
+    ("tool-calls", "<think>\n", "t</think>c<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_calls>\"}}\n{\"name\": \"g\", \"arguments\": {}}\n</tool_calls>",
+     "t", "c", &["call_0 f {\"a\": \"</tool_calls>\"}", "call_1 g {}"]),
+    ("minicpm5", "<think>\n", "t</think><function name=\"f\"><param name=\"a\"><![CDATA[<b> </param>\n1]]></param><param name=\"n\">2</param></function>\n<function name=\"g\"></function>",
+     "t", "", &["call_0 f {\"a\": \"<b> </param>\\n1\", \"n\": 2}", "call_1 g {}"]),
+    ("functionary-v3.1", "", "c<function=f>{\"a\": \"</function>\"}</function><function=g>{}</function>", "", "c", &["call_0 f {\"a\": \"</function>\"}", "call_1 g {}"]),
+    // An object alone, several, and with the marker of another kind of tools before it.
+    ("llama3", "", " {\"name\": \"f\", \"parameters\": {\"a\": {\"b\": \"}\"}}}\n", "", "", &["call_0 f {\"a\": {\"b\": \"}\"}}"]),
+    ("llama3", "", "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": 1}}", "", "",
+     &["call_0 f {}", "call_1 g {\"a\": 1}"]),
+    ("llama3", "", "<|python_tag|>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}", "", "", &["call_0 f {}"]),
+    ("llama3", "", "<|python_start|><|python_end|>{\"name\": \"f\", \"parameters\": {}}", "", "", &["call_0 f {}"]),
+    // Objects that are none of the tools', or where they do not stand first, are answers.
+    ("llama3", "", "{\"name\": \"Ann\", \"age\": 3}", "", "{\"name\": \"Ann\", \"age\": 3}", &[]),
+    ("llama3", "", "{\"name\": \"f\"} is one.\n", "", "{\"name\": \"f\"} is one.\n", &[]),
+    ("llama3", "", "See {\"name\": \"f\", \"parameters\": {}}", "", "See {\"name\": \"f\", \"parameters\": {}}", &[]),
+    ("llama3", "", "{\"name\": \"f\", \"parameters\": {\"a\": \"cut", "", "{\"name\": \"f\", \"parameters\": {\"a\": \"cut", &[]),
+    ("hammer", "", "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]", "", "", &["call_0 f {\"a\": 1}", "call_1 g {}"]),
+    ("hammer", "", "[]", "", "[]", &[]),
+    ("pythonic", "", "[f(a='x', b=[True]), g()]", "", "", &["call_0 f {\"a\": \"x\", \"b\": [true]}", "call_1 g {}"]),
+    ("pythonic", "", "<|python_start|>[f(a=1)]<|python_end|>", "", "", &["call_0 f {\"a\": 1}"]),
+    ("pythonic", "", "[h(a=1)] and [f](b)", "", "[h(a=1)] and [f](b)", &[]),
     // Calls in JSON and one behind the other; `\n}` that ends another object; and the one of three that is none.
     ("generic", "", "{\"tool_call\":\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": \"\\n}\"\n}\n}}\n\n}\n{\"tool_call\":\n{\"name\": \"g\", \"arguments\": {}}\n\n}", "", "",
      &["call_0 f {\"a\": {\"b\": \"\\n}\"\n}\n}", "call_1 g {}"]),
@@ -146,11 +195,11 @@ fn shown(answer: &Answer) -> (&str, &str, Vec<String>) {
 #[test]
 fn each_format_is_taken_apart() {
     for (name, prompt, text, reasoning, content, calls) in CASES {
-        let answer = parse(Parser::new(format(name), prompt), [*text]);
+        let answer = parse(parser_of(format(name), prompt), [*text]);
         let calls = calls.iter().map(|call| (*call).to_owned()).collect();
         assert_eq!(shown(&answer), (*reasoning, *content, calls), "{name}: {text}");
         let in_characters = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
-        assert_eq!(parse(Parser::new(format(name), prompt), in_characters), answer, "{name} by characters: {text}");
+        assert_eq!(parse(parser_of(format(name), prompt), in_characters), answer, "{name} by characters: {text}");
     }
     let covered = |format: &Format| CASES.iter().any(|case| case.0 == format.name);
     assert!(FORMATS.iter().all(covered), "a format without a case");
@@ -161,7 +210,7 @@ fn each_format_is_taken_apart() {
 #[test]
 fn an_answer_goes_on_with_what_was_said() {
     for &(name, prompt, text, ..) in CASES {
-        let parser = || Parser::new(format(name), prompt);
+        let parser = || parser_of(format(name), prompt);
         let Some(part) = parser().part() else { continue };
         let whole = parse(parser(), [text]);
         for (at, _) in text.char_indices() {
@@ -180,18 +229,18 @@ fn an_answer_goes_on_with_what_was_said() {
             }
         }
     }
-    let (parser, said) = Parser::new(format("harmony"), "").continuing(Part::Reasoning, "It ");
+    let (parser, said) = parser_of(format("harmony"), "").continuing(Part::Reasoning, "It ");
     let answer = parse(parser, ["is.", "<|end|><|start|>assistant<|channel|>final<|message|>Yes"]);
     assert_eq!((&*said.reasoning, &*answer.reasoning, &*answer.content), ("It ", "is.", "Yes"));
     // What parts it from what was said before is not counted as said.
-    let (parser, said) = Parser::new(format("qwen3"), "").continuing(Part::Content, "Hi<think>so</think><th");
+    let (parser, said) = parser_of(format("qwen3"), "").continuing(Part::Content, "Hi<think>so</think><th");
     let answer = parse(parser, ["e> b", "c"]);
     assert_eq!((&*said.content, &*said.reasoning, &*answer.content), ("Hi<th", "so", "e> bc"));
 }
 
 #[test]
 fn only_what_may_be_a_marker_is_held_back() {
-    let mut parser = Parser::new(format("qwen3"), "");
+    let mut parser = parser_of(format("qwen3"), "");
     let mut said = |piece: &str| {
         let mut answer = Answer::default();
         answer.extend(parser.push(piece));
@@ -210,15 +259,17 @@ fn only_what_may_be_a_marker_is_held_back() {
 
 #[test]
 fn calls_can_be_written_in_every_format() {
+    let names = ["plain", "think", "qwen3-coder", "gemma4", "qwen3", "harmony"];
+    let expected = ["generic", "generic-think", "generic-think", "generic-think", "qwen3", "harmony"];
+    assert_eq!(names.map(|name| format(name).for_calls().name), expected);
+    assert_ne!(format_of("").name, "generic");
     for format in FORMATS {
         let own = format.for_calls();
-        let expected = match format.name {
-            "plain" => "generic",
-            "think" => "generic-think",
-            own => own,
-        };
-        assert_eq!(own.name, expected);
-        assert_ne!(format_of("").name, "generic");
+        // Those whose arguments are no JSON, or that have no calls, are told another form.
+        let is_own = own.name == format.name;
+        assert!(is_own || own.name.starts_with("generic"), "{}", own.name);
+        assert_eq!(is_own, format.has_headers() || format.call_frame("f").is_some(), "{}", format.name);
+        assert!(format.has_headers() || own.call_frame("f").is_some(), "{}", format.name);
     }
 }
 
@@ -232,11 +283,38 @@ fn schemas_say_what_is_a_text() {
     for (name, text, expected) in
         [("glm4.5", glm, r#"{"zip": "01234", "n": 5}"#), ("qwen3-coder", coder, r#"{"zip": "1", "n": 5}"#)]
     {
-        let parser = Parser::new(format(name), "").with_texts(TextParameters::of_tools(tools)).numbered_from(7);
+        let parser = parser_of(format(name), "").with_texts(TextParameters::of_tools(tools)).numbered_from(7);
         let answer = parse(parser, [text]);
         assert_eq!((&*answer.calls[0].id, &*answer.calls[0].arguments), ("call_7", expected));
     }
-    assert!(parse(Parser::new(format("glm4.5"), ""), [glm]).calls[0].arguments.contains("\"01234\""), "not JSON");
+    assert!(parse(parser_of(format("glm4.5"), ""), [glm]).calls[0].arguments.contains("\"01234\""), "not JSON");
+}
+
+/// Templates write values of tags as Python does, and models with them.
+#[test]
+fn values_of_tags_are_what_their_schemas_say() {
+    let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
+        {"on": {"type": "boolean"}, "o": {"type": ["object", "null"]}, "n": {"type": "number"}, "s": {"type": ["string", "null"]},
+         "e": {"enum": ["1", "2"]}, "any": {}}}}}]"#;
+    let text = "<tool_call><function=f><parameter=on>\nTrue\n</parameter><parameter=o>\n{'a': [None, 'it\\'s']}\n</parameter>\
+                <parameter=n>\n1e-05\n</parameter><parameter=s>\nnull\n</parameter><parameter=e>\n1\n</parameter>\
+                <parameter=any>\nTrue\n</parameter></function></tool_call>";
+    let answer = parse(Parser::new(format("qwen3-coder"), "").with_texts(TextParameters::of_tools(tools)), [text]);
+    let expected = r#"{"on": true, "o": {"a": [null, "it's"]}, "n": 1e-05, "s": null, "e": "1", "any": "True"}"#;
+    assert_eq!(answer.calls[0].arguments, expected);
+    // What is neither is a text, and is not lost.
+    let wrong = "<tool_call><function=f><parameter=on>\nmaybe\n</parameter></function></tool_call>";
+    let answer = parse(Parser::new(format("qwen3-coder"), "").with_texts(TextParameters::of_tools(tools)), [wrong]);
+    assert_eq!(answer.calls[0].arguments, r#"{"on": "maybe"}"#);
+}
+
+/// Without tools an answer that begins as a call does is an answer, and is given as it comes.
+#[test]
+fn answers_without_tools_are_no_calls() {
+    for (name, text) in [("llama3", "{\"name\": \"f\", \"parameters\": {}}"), ("pythonic", "[f(a=1)]")] {
+        let mut parser = Parser::new(format(name), "");
+        assert_eq!(parser.push(text), [ixc_frontend::chat::Delta::Content(text.to_owned())]);
+    }
 }
 
 #[test]
@@ -249,6 +327,10 @@ fn templates_tell_their_format() {
         ("<tool_call>\n<function=example_function_name>", "qwen3-coder"),
         ("<tool_call>\n{\"name\": <function-name>", "qwen3"),
         ("<tool_call>{function-name}\n<arg_key>", "glm4.5"),
+        ("format {\"name\": function name, \"parameters\": dictionary of argument name and its value}", "llama3"),
+        ("<tool_calls>[{\"name\": \"func_name1\", \"arguments\": {}}]</tool_calls> <answer> </think>", "hunyuan"),
+        ("<tool_calls>\n{\"name\": <tool-name>, \"arguments\": <args-json-object>}", "tool-calls"),
+        ("'<tool_call{}>'.format(HYTK) '<tool_sep{}>' ':opensource'", "hy3"),
         ("{{ content.split('</think>')[-1] }}", "think"),
         ("<|im_start|>", "plain"),
         ("", "plain"),
@@ -286,10 +368,10 @@ fn long_texts_take_linear_time() {
     for format in FORMATS {
         for unit in units {
             let text = unit.repeat((1 << 17) / unit.len());
-            let whole = parse(Parser::new(format, "<think>"), [text.as_str()]);
+            let whole = parse(parser_of(format, "<think>"), [text.as_str()]);
             let pieces = text.len().div_ceil(4096);
             let cut = (0..=pieces).map(|piece| text.floor_char_boundary(piece * 4096)).collect::<Vec<_>>();
-            let chopped = parse(Parser::new(format, "<think>"), cut.windows(2).map(|ends| &text[ends[0]..ends[1]]));
+            let chopped = parse(parser_of(format, "<think>"), cut.windows(2).map(|ends| &text[ends[0]..ends[1]]));
             assert_eq!(whole, chopped, "{}: {unit}", format.name);
         }
     }
@@ -328,8 +410,8 @@ fn any_chopping_gives_the_same_answer() {
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
         for format in FORMATS {
-            let whole = parse(Parser::new(format, prompt), [text.as_str()]);
-            let chopped = parse(Parser::new(format, prompt), cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]));
+            let whole = parse(parser_of(format, prompt), [text.as_str()]);
+            let chopped = parse(parser_of(format, prompt), cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]));
             prop_assert_eq!(&whole, &chopped, "{}", format.name);
             for call in &whole.calls {
                 let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap();
@@ -359,7 +441,7 @@ fn nothing_is_lost() {
     let strategy = prop::collection::vec(words, 0..16).prop_map(|words| words.concat());
     let squeezed = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
     let run = runner().run(&strategy, |text| {
-        let answer = parse(Parser::new(format("qwen3"), ""), [text.as_str()]);
+        let answer = parse(parser_of(format("qwen3"), ""), [text.as_str()]);
         prop_assert!(answer.calls.is_empty());
         let (mut rest, mut thinking) = (squeezed(&text), false);
         let (mut content, mut reasoning) = (squeezed(&answer.content), squeezed(&answer.reasoning));
@@ -392,7 +474,7 @@ fn ids_of_calls_are_each_used_once() {
     let qwen = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>".repeat(2);
     let ids = |name: &str, text: &str, taken: &[&str]| {
         let taken = taken.iter().map(|id| (*id).to_owned()).collect();
-        let parser = Parser::new(format(name), "").numbered_from(1).with_ids("c-".to_owned()).beside_ids(taken);
+        let parser = parser_of(format(name), "").numbered_from(1).with_ids("c-".to_owned()).beside_ids(taken);
         parse(parser, [text]).calls.into_iter().map(|call| call.id).collect::<Vec<_>>()
     };
     assert_eq!(ids("kimi-k2", kimi, &[]), ["functions.f:0", "functions.f:2", "functions.g:3"]);

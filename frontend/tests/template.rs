@@ -50,7 +50,7 @@ fn differences(vectors: &str) -> (usize, Vec<String>) {
 fn templates_render_as_in_python() {
     let (count, different) = differences(include_str!("vectors/templates.json"));
     assert!(different.is_empty(), "{}", different.join("\n"));
-    assert_eq!(count, 36);
+    assert_eq!(count, 45);
 }
 
 /// Reasoning, content, and each call's name and arguments.
@@ -130,6 +130,51 @@ fn templates_that_join_arguments_to_text_get_their_json() {
     // What is wrong otherwise is said as it is with values.
     let error = rendered("{{ 1 + messages[0].tool_calls[0].function.arguments }}").unwrap_err();
     assert!(error.to_string().contains("number and map"), "{error}");
+}
+
+/// Templates of models that see pictures often take a list of parts, and of a text make nothing or an error.
+#[test]
+fn templates_that_take_content_in_parts_get_it_so() {
+    let parts = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}";
+    let selected = "{% for m in messages %}<{{ m.role }}>{% for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}{% endfor %}";
+    let strict = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endfor %}";
+    let both = "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}wrong{% endif %}{% endfor %}";
+    let neither = "{% for m in messages %}<{{ m.role }}>{% endfor %}";
+    let messages = vec![Message::new("user", " Hi "), Message::new("assistant", "Yes?"), Message::new("user", "Bye")];
+    let rendered = |source: &str, messages: &[Message]| {
+        let conversation = Conversation { messages: messages.to_vec(), ..Conversation::default() };
+        ChatTemplate::from_source(source).unwrap().render(&conversation).unwrap()
+    };
+    for source in [parts, selected, both] {
+        assert_eq!(rendered(source, &messages), "<user> Hi <assistant>Yes?<user>Bye", "{source}");
+    }
+    assert_eq!(rendered(strict, &messages), "<user>Hi<assistant>Yes?<user>Bye");
+    assert_eq!(rendered(neither, &messages), "<user><assistant><user>");
+    assert_eq!(rendered(parts, &[Message::new("user", " ")]), "<user>");
+}
+
+/// DeepSeek-V3's and R1's write calls only of messages whose content is none, as OpenAI's clients send them; others write that as a word.
+#[test]
+fn calls_are_written_also_where_they_stand_for_content() {
+    let (turn, tools, _) = calls();
+    let listed = "{% for t in tools %}{{ t.function.name }};{% endfor %}";
+    let deepseek = "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}<{{ c.function.name + '\n' + c.function.arguments }}>{% endfor %}{% else %}[{{ m.content }}]{% endif %}{% endfor %}";
+    let values = deepseek.replace("+ c.function.arguments", "+ (c.function.arguments | tojson)");
+    let word = "{% for m in messages %}[{{ m.content }}]{% for c in m.tool_calls %}<{{ c.function.name }}>{% endfor %}{{ 'none' if 0 }}{% endfor %}";
+    let joined = "{% for m in messages %}{{ '[' + m.content + ']' }}{% if m.tool_calls is not none %}{% for c in m.tool_calls %}<{{ c.function.name }}>{% endfor %}{% endif %}{% endfor %}";
+    let said = Message { content: "Wait.".into(), ..turn.clone() };
+    let rendered = |source: &str, turn: &Message| {
+        let messages = vec![Message::new("user", "How?"), turn.clone()];
+        let conversation = Conversation { messages, tools: tools.clone(), ..Conversation::default() };
+        ChatTemplate::from_source(&[listed, source].concat()).unwrap().render(&conversation).unwrap()
+    };
+    let written = format!("get_weather;now;[How?]<get_weather\n{}><now\n{{}}>", turn.tool_calls[0].arguments);
+    let spaced = rendered(&values, &turn);
+    assert_eq!((rendered(deepseek, &turn), spaced), (written.clone(), written));
+    assert_eq!(rendered(deepseek, &said), "get_weather;now;[How?][Wait.]");
+    for source in [word, joined] {
+        assert_eq!(rendered(source, &turn), "get_weather;now;[How?][]<get_weather><now>");
+    }
 }
 
 /// A conversation that ends with what the assistant has begun to say.

@@ -150,6 +150,97 @@ fn golden_ids() {
     }
 }
 
+/// Phi-3's special tokens take the line feed that its template writes behind them: its tokenizer.json has `rstrip` of all but three.
+#[test]
+fn special_tokens_of_phi_3_take_the_space_behind_them() {
+    let mut spec = small_spm();
+    let plain = Tokenizer::new(&spec).unwrap();
+    let first = spec.tokens.len() as u32;
+    for (text, ty) in [
+        ("<|user|>", TokenType::Control),
+        ("<|end|>", TokenType::Control),
+        ("<|placeholder1|>", TokenType::Control),
+        ("<|endoftext|>", TokenType::Control),
+    ] {
+        spec.tokens.push(text.into());
+        spec.types.push(ty);
+        spec.scores.push(0.0);
+    }
+    let tokenizer = Tokenizer::new(&spec).unwrap();
+    let [text, spaced] = ["a b", " \na"].map(|text| plain.encode(text, false).unwrap());
+    let expected = [&[first][..], &text, &[first + 1, first], &text, &[first + 3], &spaced].concat();
+    let whole = "<|user|>\na b<|end|> \n<|user|>\u{a0}a b<|endoftext|> \na";
+    assert_eq!(tokenizer.encode(whole, true).unwrap(), expected);
+    let source = "{% for m in messages %}{{ '<|user|>\n' + m.content + '<|end|>\n' }}{% endfor %}";
+    let mut values = tokenizer.values([source, " a b", "<|user|> a"]);
+    let said = [" a b", "<|user|> a"].map(|text| values.protect(text));
+    let prompt: String = said.iter().map(|said| format!("<|user|>\n{said}<|end|>\n")).collect();
+    let literal = plain.encode("<|user|> a", false).unwrap();
+    let expected = [&[first][..], &text, &[first + 1, first], &literal, &[first + 1]].concat();
+    assert_eq!(tokenizer.encode_rendered(&prompt, &values).unwrap(), expected);
+    // Of others nothing is taken.
+    spec.tokens[first as usize + 2] = "<|other|>".into();
+    let other = Tokenizer::new(&spec).unwrap();
+    assert_ne!(other.encode("<|user|>\na b", true).unwrap(), tokenizer.encode("<|user|>\na b", true).unwrap());
+}
+
+/// For tokenizers of others, on request: `[{"path": FILE_OR_FOLDER, "bos": ID_OR_NULL, "eos": …, "ends": […], "cases": [{"text": …, "ids": …,
+/// "ids_no_special": …}]}]`, of which BOS and EOS are what is put around a text.
+#[test]
+fn tokenizers_of_others_agree() {
+    #[derive(serde::Deserialize)]
+    struct Other {
+        path: std::path::PathBuf,
+        bos: Option<u32>,
+        eos: Option<u32>,
+        ends: Vec<u32>,
+        cases: Vec<Case>,
+    }
+    let Some(file) = std::env::var_os("IXC_TOKENIZERS") else { return };
+    let mut different = 0;
+    for Other { path, bos, eos, ends, cases } in
+        serde_json::from_str::<Vec<Other>>(&fs::read_to_string(file).unwrap()).unwrap()
+    {
+        let made = ixc_frontend::open(&path).map_err(|error| error.to_string()).and_then(|file| {
+            let spec = TokenizerSpec::from_metadata(file.metadata()).map_err(|error| error.to_string())?;
+            Tokenizer::new(&spec).map_err(|error| error.to_string())
+        });
+        let tokenizer = match made {
+            Ok(tokenizer) => tokenizer,
+            Err(error) => {
+                println!("{}: {error}", path.display());
+                continue;
+            }
+        };
+        let before = different;
+        let expected = (bos, eos, ends);
+        let found = (tokenizer.add_bos(), tokenizer.add_eos(), tokenizer.end_of_generation());
+        if found != expected {
+            different += 1;
+            println!("{}: BOS, EOS and ends are {found:?}, expected {expected:?}", path.display());
+        }
+        for Case { text, ids, ids_no_special } in &cases {
+            for (parse_special, expected) in [(true, ids), (false, ids_no_special)] {
+                let found = tokenizer.encode(text, parse_special);
+                if found.as_ref().ok() != Some(expected) {
+                    different += 1;
+                    println!(
+                        "{} {parse_special} {text:?}:\n  expected {expected:?}\n  found    {found:?}",
+                        path.display()
+                    );
+                }
+            }
+            let options = DecodeOptions { show_special: true, at_start: true };
+            let decoded = tokenizer.decode_with(ids_no_special, options).unwrap();
+            if decoded != *text {
+                println!("{} decoded {text:?} as {decoded:?}", path.display());
+            }
+        }
+        println!("{}: {} cases, {} different", path.display(), cases.len(), different - before);
+    }
+    assert_eq!(different, 0);
+}
+
 #[test]
 fn the_demo_model_speaks() {
     let Some(path) = shared("golden/demo/rustling-q4_k_m.gguf") else { return };
@@ -597,6 +688,19 @@ fn ends_depend_on_the_format() {
     assert_eq!(ends(&["<|end|>", "<|flush|>", "<|calls|>"]), (vec![1, 2], true));
     assert_eq!(ends(&["<|end|>", "<|return|>"]), (vec![0, 1], false));
     assert_eq!(ends(&["[PAD]", "[EOT]", "<|fim_repo|>", "[e~[", "x"]), (vec![0, 1, 2, 3], false));
+}
+
+/// Files of DeepSeek Coder say that its marks of code to be filled in are always tokens. What a user says has none.
+#[test]
+fn marks_of_code_to_fill_in_are_tokens_on_request() {
+    let mut spec = small_bpe("gpt-2");
+    let first = spec.tokens.len() as u32;
+    spec.tokens.extend(["<｜fim▁hole｜>", "<|mine|>"].map(String::from));
+    spec.types.resize(spec.tokens.len(), TokenType::UserDefined);
+    let tokenizer = Tokenizer::new(&spec).unwrap();
+    let holds = |text: &str, on_request, id| tokenizer.encode(text, on_request).unwrap().contains(&id);
+    assert_eq!([true, false].map(|on_request| holds("a<｜fim▁hole｜>", on_request, first)), [true, false]);
+    assert_eq!([true, false].map(|on_request| holds("a<|mine|>", on_request, first + 1)), [true, true]);
 }
 
 #[test]

@@ -134,6 +134,13 @@ fn hub_advice(name: &str) -> String {
         (_, Some((repository, quant))) => (repository.to_owned(), format!("*{quant}*.gguf")),
         (_, None) => (name.to_owned(), "*.gguf".to_owned()),
     };
+    let there = Caches::of_environment().files(&repository);
+    if !there.is_empty() {
+        return format!(
+            "of this repository {} is in the cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it",
+            there.join(", ")
+        );
+    }
     format!(
         "it is in no cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it \
          (`hf download {repository}` as safetensors)"

@@ -8,6 +8,8 @@
 //!
 //! A row says what a mix makes of kinds of tensors that it treats unlike the rest; the first rule that holds counts. To add a mix: a row.
 
+use std::collections::HashMap;
+
 use ixc_ir::format::Format;
 
 /// What a matrix is for, by its name.
@@ -83,9 +85,56 @@ impl Part {
     }
 }
 
-/// Whether a tensor of so many dimensions is one that mixes change.
-pub fn is_quantised(name: &str, dims: usize) -> bool {
-    dims >= 2 && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
+/// Whether a tensor of these dimensions is one that mixes change. Those of one at the end are none.
+pub fn is_quantised(name: &str, dims: &[u64]) -> bool {
+    let has_rows = dims.iter().skip(1).any(|dim| *dim > 1);
+    has_rows && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
+}
+
+/// Counts tensors of a part in the order in which llama-quantize goes through them: those without a layer, then by layers, and in a layer by names.
+/// What a rule calls a layer is such a number: where only some layers have the part, it is less than the layer's.
+#[derive(Debug)]
+pub struct Counter<'m> {
+    numbers: HashMap<&'m str, usize>,
+    values: usize,
+}
+
+impl<'m> Counter<'m> {
+    /// Of names of tensors, and whether a mix changes each.
+    pub fn new(tensors: impl Iterator<Item = (&'m str, bool)>) -> Counter<'m> {
+        let mut tensors: Vec<_> = tensors.map(|(name, is_changed)| (layer(name), name, is_changed)).collect();
+        tensors.sort_unstable();
+        let (mut counts, mut numbers, mut values) = ([0; COUNTED.len()], HashMap::new(), 0);
+        for (_, name, is_changed) in tensors {
+            let part = Part::of(name, false);
+            values += usize::from(part == Part::Value);
+            if let Some(at) = COUNTED.iter().position(|counted| *counted == part).filter(|_| is_changed) {
+                numbers.insert(name, counts[at]);
+                counts[at] += 1;
+            }
+        }
+        Counter { numbers, values }
+    }
+
+    /// The number of a tensor among those of its part, or its layer, and of how many.
+    pub fn number(&self, mix: &Mix, name: &str, experts: u64, layers: usize) -> (usize, usize) {
+        let own_layer = layer(name).unwrap_or(0);
+        let number = self.numbers.get(name).copied().unwrap_or(own_layer);
+        match Part::of(name, false) {
+            Part::Value => (number, self.values),
+            // Layers of experts have several: there the layer counts, but for mixes that never ask for it.
+            Part::Down | Part::Gate | Part::Up if experts <= 1 || !mix.more_for_keys => (number, layers),
+            _ => (own_layer, layers),
+        }
+    }
+}
+
+/// Parts whose tensors are counted.
+const COUNTED: [Part; 4] = [Part::Value, Part::Down, Part::Gate, Part::Up];
+
+/// The layer in a tensor's name.
+fn layer(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
 /// When a rule holds.
@@ -122,10 +171,12 @@ pub enum When {
 /// What is known of a tensor's place.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Its layer, and how many there are.
+    /// Its number among those that rules count it with, which mostly is its layer, and how many there are.
     pub layer: usize,
-    /// All layers.
+    /// All of these.
     pub layers: usize,
+    /// The model's layers.
+    pub depth: usize,
     /// Query heads of a key head.
     pub heads_of_key: u64,
     /// Experts of a layer; 0 of none.
@@ -275,7 +326,13 @@ pub static MIXES: &[Mix] = &[
         38,
         Q8_0,
         Q8_0,
-        &[rule(Gate, Experts, Mxfp4), rule(Up, Experts, Mxfp4), rule(Down, Experts, Mxfp4)],
+        // Matrices of latent attention, one for each head, count as experts'.
+        &[
+            rule(Gate, Experts, Mxfp4),
+            rule(Up, Experts, Mxfp4),
+            rule(Down, Experts, Mxfp4),
+            rule(Part::Other, Experts, Mxfp4),
+        ],
     ),
     mix(
         "Q3_K_L",
@@ -397,7 +454,7 @@ impl Mix {
         }
         let rule = self.rules.iter().find(|rule| rule.part == part && rule.when.holds(place));
         let format = rule.map_or(self.format, |rule| rule.to);
-        let large = part == Value && place.layers == LARGE_LAYERS && place.heads_of_key > 1;
+        let large = part == Value && place.depth == LARGE_LAYERS && place.heads_of_key > 1;
         if large && self.more_for_keys && [Q3K, Q4K].contains(&format) { Q5K } else { format }
     }
 }
@@ -444,12 +501,31 @@ pub fn needs_importance(name: &str, format: Format) -> bool {
 mod tests {
     use super::*;
 
+    /// Of layers that have a part in every second layer, of experts and a shared one beside them, and of one dimension.
+    #[test]
+    fn tensors_are_counted_among_those_of_their_part() {
+        let names = ["blk.1.attn_v.weight", "blk.3.attn_qkv.weight", "blk.10.attn_v.weight", "output.weight"];
+        let of_experts = ["blk.3.ffn_down_shexp.weight", "blk.3.ffn_down_exps.weight", "blk.2.ffn_down.weight"];
+        let tensors = names.iter().chain(&of_experts).map(|name| (*name, true));
+        let counter = Counter::new(tensors.chain([("blk.2.attn_v.weight", false)]));
+        let (usual, low) = (Mix::named("Q4_K_M").unwrap(), Mix::named("IQ2_M").unwrap());
+        let numbers = names.map(|name| counter.number(usual, name, 0, 12));
+        assert_eq!(numbers, [(0, 4), (1, 4), (2, 4), (0, 12)]);
+        let down = |mix, experts| of_experts.map(|name| counter.number(mix, name, experts, 12).0);
+        assert_eq!((down(usual, 0), down(usual, 8), down(low, 8)), ([2, 1, 0], [3, 3, 2], [2, 1, 0]));
+        assert!(is_quantised("a.weight", &[4, 1, 2]) && is_quantised("a.weight", &[1, 2]));
+        assert!(
+            !is_quantised("a.weight", &[4, 1]) && !is_quantised("a.weight", &[4]) && !is_quantised("a.weight", &[])
+        );
+    }
+
     /// What llama-quantize's rules of mixes by grids say of models that the demo is not like.
     #[test]
     fn places_make_the_difference() {
         let dense = Place {
             layer: 9,
             layers: 32,
+            depth: 32,
             heads_of_key: 1,
             experts: 0,
             importance: true,
@@ -460,7 +536,7 @@ mod tests {
         let first = Place { layer: 3, ..dense };
         let blind = Place { importance: false, ..dense };
         let eight = Place { experts: 8, of_experts: true, ..dense };
-        let large = Place { layers: 80, layer: 20, ..grouped };
+        let large = Place { layers: 80, depth: 80, layer: 20, ..grouped };
         for (name, part, place, format) in [
             ("IQ2_XXS", Value, dense, Q2K),
             ("IQ2_M", Value, dense, Iq3S),
@@ -491,6 +567,8 @@ mod tests {
             ("IQ3_M", Down, dense, Iq3S),
             ("IQ3_M", Down, eight, Q4K),
             ("IQ3_M", Down, Place { layer: 8, ..eight }, Iq3S),
+            ("MXFP4_MOE", Part::Other, eight, Mxfp4),
+            ("MXFP4_MOE", Part::Other, dense, Q8_0),
             ("IQ1_S", Part::Head, dense, Q5K),
             ("IQ1_S", Part::Head, Place { columns: 96, ..dense }, Q8_0),
             ("Q4_K_M", Part::Head, Place { columns: 96, ..dense }, Q8_0),

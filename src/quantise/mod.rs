@@ -22,13 +22,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 
 use ixc_files::{Output, OutputError};
+use ixc_frontend::arch;
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
 use ixc_ir::format::Format;
 use ixc_passes::options::matches;
 
 use importance::{Importance, ImportanceError};
-use mix::{Mix, Part, Place, for_rows, is_quantised, needs_importance};
+use mix::{Counter, Mix, Part, Place, for_rows, is_quantised, needs_importance};
 
 /// Numbers of a part, which one thread makes: some milliseconds' work.
 const NUMBERS: usize = 1 << 19;
@@ -153,20 +154,15 @@ impl Plan<'_> {
     }
 }
 
-/// A key of the architecture: a number, or of one for each layer the largest.
+/// A key of the architecture: a number, or of one for each layer the first.
 fn number(model: &Gguf, key: &str) -> Option<u64> {
     let name: &str = model.metadata().read("general.architecture").ok()?;
     let value = model.metadata().get(&format!("{name}.{key}"))?;
     let number = match value {
-        Value::Array(array) => (0..array.len()).filter_map(|index| array.integer(index)).max(),
+        Value::Array(array) => array.integer(0),
         value => value.integer(),
     };
     number.and_then(|number| u64::try_from(number).ok())
-}
-
-/// The layer in a tensor's name.
-fn layer(name: &str) -> Option<usize> {
-    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
 /// Plans what becomes of each tensor.
@@ -177,19 +173,30 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
     let tied = model.tensor("output.weight").is_none();
     // Every layer has tensors.
     let layers = number(model, "block_count").unwrap_or(1).min(model.own_tensors().len() as u64) as usize;
+    // Of the first layer, which may have none.
     let heads = number(model, "attention.head_count").unwrap_or(1);
-    let heads_of_key = heads / number(model, "attention.head_count_kv").unwrap_or(heads).max(1);
+    let heads_of_key = heads.checked_div(number(model, "attention.head_count_kv").unwrap_or(heads)).unwrap_or(0);
     let experts = number(model, "expert_count").unwrap_or(0);
     let mut tensors = Vec::with_capacity(model.own_tensors().len());
+    let override_of = |name: &str| options.overrides.iter().rev().find(|(pattern, _)| matches(pattern, name));
+    let precise = arch::precise(model.metadata().read("general.architecture").unwrap_or_default());
+    let is_one_of = |name: &str, parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    let is_quantised = |name: &str, dims: &[u64]| is_quantised(name, dims) && !is_one_of(name, precise.kept);
+    let counter = Counter::new(model.own_tensors().map(|tensor| {
+        let (name, dims) = (tensor.name(), tensor.dims());
+        (name, is_quantised(name, dims) && override_of(name).is_none())
+    }));
     // What a graph takes instead of others is made anew by whoever reads the file.
     for tensor in model.own_tensors() {
         let mut planned = Planned { tensor, to: None, shorter: false };
         let [columns, _, matrices] = planned.shape();
-        let said = options.overrides.iter().rev().find(|(pattern, _)| matches(pattern, tensor.name()));
-        if is_quantised(tensor.name(), tensor.dims().len()) {
+        let said = override_of(tensor.name());
+        if is_quantised(tensor.name(), tensor.dims()) {
+            let (number, count) = counter.number(options.mix, tensor.name(), experts, layers);
             let place = Place {
-                layer: layer(tensor.name()).unwrap_or(0),
-                layers,
+                layer: number,
+                layers: count,
+                depth: layers,
                 heads_of_key,
                 experts,
                 importance: options.importance.is_some(),
@@ -199,7 +206,10 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
             let wanted = match said {
                 Some((_, format)) => *format,
                 None if options.pure => options.mix.format,
-                None => options.mix.format_of(Part::of(tensor.name(), tied), &place),
+                None => match options.mix.format_of(Part::of(tensor.name(), tied), &place) {
+                    few if few.is_quantised() && is_one_of(tensor.name(), precise.in_bytes) => Format::Q8_0,
+                    format => format,
+                },
             };
             let to = for_rows(wanted, columns);
             let from = model.require_format(tensor)?;

@@ -87,6 +87,26 @@ fn mixes_are_llama_quantizes() {
     }
 }
 
+/// What `llama-quantize --dry-run` says of tensors where not every layer has the part, or where an architecture has rules of its own.
+#[test]
+fn places_are_counted_as_by_llama_quantize() {
+    for (model, mix, tensor, format) in [
+        ("granitehybrid", "Q4_K_M", "blk.1.attn_v.weight", "Q8_0"),
+        ("kimi-k3", "Q4_K_M", "blk.3.attn_v.weight", "Q8_0"),
+        ("deci", "Q4_K_M", "blk.5.ffn_down.weight", "Q4_K"),
+        ("mimo2", "Q2_K", "blk.0.attn_v.weight", "Q5_0"),
+        ("qwen4exp", "Q2_K", "blk.0.ffn_gate_inp_shexp.weight", "F32"),
+        ("deepseek2-groups", "MXFP4_MOE", "blk.0.attn_v_b.weight", "MXFP4"),
+        ("glm5-next", "Q4_K_M", "blk.0.hc_attn_fn.weight", "F32"),
+        ("glm5-next", "Q2_K", "blk.0.attn_v.weight", "Q4_0"),
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/models/{model}.gguf"));
+        let planned = formats(&quantise(&path, mix, &["--dry-run"]));
+        let found = planned.iter().find(|(name, _)| name == tensor).map(|(_, format)| &**format);
+        assert_eq!(found, Some(format), "{model}, {mix}: {tensor}");
+    }
+}
+
 /// KL divergence from the exact model's predictions, and bytes.
 fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
     let folder = scratch(&format!("quantise_{mix}_{}", arguments.len()));

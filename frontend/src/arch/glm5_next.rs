@@ -11,15 +11,36 @@ use super::Architecture;
 use super::builder::Builder;
 use super::decoder::{Roped, Style, networks};
 use super::error::ArchError;
-use super::hyper::{Defaults, Parts, Rotates};
+use super::hyper::{Defaults, Parts, Precise, Rotates};
 use super::{kda, mla, streams};
 
 const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
+
+const PRECISE: Precise = Precise {
+    kept: &[
+        "hc_",
+        "indexer.attn_q_b",
+        "indexer.attn_k",
+        "indexer.proj",
+        "indexer_compressor_gate",
+        "indexer_compressor_ape",
+        "ssm_f_a.weight",
+        "ssm_f_b.weight",
+        "ssm_g_a.weight",
+        "ssm_g_b.weight",
+        "ssm_beta.weight",
+        "attn_kv_a_mqa.weight",
+        "attn_k_b.weight",
+        "attn_v_b.weight",
+    ],
+    in_bytes: &["attn_q_a", "attn_q_b", "nextn.eh_proj"],
+};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm5-next",
     doc: "GLM-5.3-Flash",
     defaults: Defaults {
+        precise: PRECISE,
         score: RouteScore::Sigmoid,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
         one_limit: true,

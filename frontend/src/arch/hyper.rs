@@ -408,9 +408,20 @@ const NEUTRAL: [(&str, &[f64]); 19] = [
     (RATE, &[1.0]),
 ];
 
+/// Matrices of an architecture that quantisers leave alone beside those of every model's, or nearly so: parts of their names, as llama-quantize has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precise {
+    /// They stay as they are.
+    pub kept: &'static [&'static str],
+    /// They have a byte for each number, whatever others get.
+    pub in_bytes: &'static [&'static str],
+}
+
 /// What keys mean that a file does not have, where architectures differ in that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
+    /// Matrices that quantisers leave alone, or nearly so.
+    pub precise: Precise,
     /// How logits of experts become weights.
     pub score: RouteScore,
     /// Whether the weights of the used experts are divided by their sum.
@@ -623,6 +634,7 @@ impl Windows {
 impl Defaults {
     /// Those of most.
     pub const USUAL: Defaults = Defaults {
+        precise: Precise { kept: &[], in_bytes: &[] },
         score: RouteScore::Softmax,
         score_of: None,
         rotates: Rotates::Always,

@@ -178,8 +178,8 @@ pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
-    Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams, Rope,
-    Scales, Ssm, Streams, Xielu,
+    Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams,
+    Precise, Rope, Scales, Ssm, Streams, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -398,6 +398,12 @@ pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
     let made = (architecture.defaults.made)(&gguf, architecture.name)?;
     gguf.with(made)
+}
+
+/// What quantisers leave alone of a model of this architecture; of those that are not known, nothing.
+pub fn precise(architecture: &str) -> Precise {
+    let known = ARCHITECTURES.iter().find(|row| row.name == architecture);
+    known.map_or(Defaults::USUAL.precise, |row| row.defaults.precise)
 }
 
 /// Builds the graph of the model in `gguf`.

@@ -35,6 +35,8 @@ pub(super) struct Move {
     pub from: &'static [State],
     pub marker: &'static str,
     pub to: State,
+    /// Whether it is one only where content begins, of answers that may call: elsewhere it is what it looks like.
+    pub only_first: bool,
 }
 
 /// A format of what models write.
@@ -54,7 +56,11 @@ pub struct Format {
 }
 
 const fn at(from: &'static [State], marker: &'static str, to: State) -> Move {
-    Move { from, marker, to }
+    Move { from, marker, to, only_first: false }
+}
+
+const fn first(marker: &'static str, to: State) -> Move {
+    Move { from: &[Content], marker, to, only_first: true }
 }
 
 /// What a message of harmony may be.
@@ -214,7 +220,30 @@ pub static FORMATS: &[Format] = &[
             at(&[Content], "<tool_call>", Call),
             at(&[Call], "</tool_call>", Content),
         ],
-        call: Grammar::Pairs { key: ("<arg_key>", "</arg_key>"), value: ("<arg_value>", "</arg_value>") },
+        call: Grammar::Pairs {
+            behind_name: "",
+            key: ("<arg_key>", "</arg_key>"),
+            value: ("<arg_value>", "</arg_value>"),
+        },
+    },
+    Format {
+        name: "hy3",
+        models: "Hy3",
+        signs: &[&["<tool_sep{}>", ":opensource"]],
+        begins: &[("<think:opensource>", Reasoning)],
+        moves: &[
+            at(&[Content], "<think:opensource>", Reasoning),
+            at(&[Reasoning], "</think:opensource>", Content),
+            at(&[Content], "<tool_calls:opensource>", Section),
+            at(&[Section], "</tool_calls:opensource>", Content),
+            at(&[Section], "<tool_call:opensource>", Call),
+            at(&[Call], "</tool_call:opensource>", Section),
+        ],
+        call: Grammar::Pairs {
+            behind_name: "<tool_sep:opensource>",
+            key: ("<arg_key:opensource>", "</arg_key:opensource>"),
+            value: ("<arg_value:opensource>", "</arg_value:opensource>"),
+        },
     },
     Format {
         name: "solar-open",
@@ -251,9 +280,22 @@ pub static FORMATS: &[Format] = &[
         call: Grammar::Objects,
     },
     Format {
+        name: "minicpm3",
+        models: "MiniCPM3",
+        signs: &[&["<|tool_call_start|>", "<|thought_start|>"]],
+        begins: &[("<|thought_start|>", Reasoning)],
+        moves: &[
+            at(&[Content], "<|thought_start|>", Reasoning),
+            at(&[Reasoning], "<|thought_end|>", Content),
+            at(&[Content], "<|tool_call_start|>", Call),
+            at(&[Call], "<|tool_call_end|>", Content),
+        ],
+        call: Grammar::Python,
+    },
+    Format {
         name: "lfm2",
-        models: "LFM2",
-        signs: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"]],
+        models: "LFM2, LFM2.5",
+        signs: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"], &["List of tools: [", "keep_past_thinking"]],
         begins: THINK,
         moves: &[
             at(&[Content], "<think>", Reasoning),
@@ -289,6 +331,52 @@ pub static FORMATS: &[Format] = &[
         call: Grammar::Objects,
     },
     Format {
+        name: "apertus",
+        models: "Apertus",
+        signs: &[&["<|tools_prefix|>"]],
+        begins: &[("<|inner_prefix|>", Reasoning)],
+        moves: &[
+            at(&[Content], "<|inner_prefix|>", Reasoning),
+            at(&[Reasoning], "<|inner_suffix|>", Content),
+            at(&[Content], "<|tools_prefix|>", Call),
+            at(&[Call], "<|tools_suffix|>", Content),
+        ],
+        call: Grammar::Keyed,
+    },
+    Format {
+        name: "gigachat3.1",
+        models: "GigaChat 3.1",
+        signs: &[&["<|function_call|>"]],
+        begins: &[],
+        moves: &[at(&[Content], "<|function_call|>", Call), at(&[Call], "<|message_sep|>", Content)],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "gigachat3",
+        models: "GigaChat 3",
+        signs: &[&["function call", "<|role_sep|>", "<|message_sep|>"]],
+        begins: &[],
+        moves: &[
+            at(&[Content], "<|message_sep|>\n\nfunction call<|role_sep|>", Call),
+            first("function call<|role_sep|>", Call),
+            at(&[Call], "<|message_sep|>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "phi4-mini",
+        models: "Phi-4-mini",
+        signs: &[&["<|tool|>", "<|/tool|>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<|tool_call|>", Call),
+            at(&[Call], "<|/tool_call|>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
         name: "mistral",
         models: "Mistral Small, Large and Nemo, Magistral, Ministral, Devstral",
         signs: &[&["[TOOL_CALLS]"]],
@@ -318,6 +406,61 @@ pub static FORMATS: &[Format] = &[
         call: Grammar::Named { separator: "<｜tool▁sep｜>", id: Id::Numbered },
     },
     Format {
+        name: "apriel",
+        models: "Apriel 1.5 and 1.6",
+        signs: &[&["[BEGIN FINAL RESPONSE]", "<tool_calls>"]],
+        begins: &[("Here are my reasoning steps:", Reasoning)],
+        moves: &[
+            at(&[Content], "Here are my reasoning steps:", Reasoning),
+            at(&[Reasoning], "[BEGIN FINAL RESPONSE]", Content),
+            at(&[Content], "[END FINAL RESPONSE]", Content),
+            at(&[Content], "<tool_calls>", Call),
+            at(&[Call], "</tool_calls>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "hunyuan",
+        models: "Hunyuan A13B",
+        signs: &[&["<answer>", "</think>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<answer>", Content),
+            at(&[Content], "</answer>", Content),
+            at(&[Content], "<tool_calls>", Call),
+            at(&[Call], "</tool_calls>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "tool-calls",
+        models: "MiniMax M1, Jamba 1.5 and later",
+        signs: &[&["<tool_calls>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<tool_calls>", Call),
+            at(&[Call], "</tool_calls>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "olmo3",
+        models: "OLMo 3",
+        signs: &[&["<function_calls>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<function_calls>", Call),
+            at(&[Call], "</function_calls>", Content),
+        ],
+        call: Grammar::Python,
+    },
+    Format {
         name: "seed-oss",
         models: "Seed-OSS",
         signs: &[&["<seed:tool_call>", "<function="]],
@@ -345,6 +488,56 @@ pub static FORMATS: &[Format] = &[
         begins: THINK,
         moves: CHATML_MOVES,
         call: Grammar::Objects,
+    },
+    Format {
+        name: "minicpm5",
+        models: "MiniCPM5",
+        signs: &[&["<function name=\"", "<param name=\""]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<function name=", Call),
+            at(&[Call], "</function>", Content),
+        ],
+        call: Grammar::Tags { name: ("", ">"), end: "", parameter: ("<param name=", ">", "</param>") },
+    },
+    Format {
+        name: "functionary-v3.1",
+        models: "Functionary 3.1",
+        signs: &[&["<function=example_function_name>{"]],
+        begins: &[],
+        moves: &[at(&[Content], "<function=", Call), at(&[Call], "</function>", Content)],
+        call: Grammar::Named { separator: ">", id: Id::Numbered },
+    },
+    Format {
+        name: "llama3",
+        models: "Llama 3.1 to 4",
+        signs: &[&["{\"name\": function name, \"parameters\": "]],
+        begins: &[],
+        moves: &[
+            first("{", Call),
+            at(&[Content], "<|python_tag|>", Call),
+            at(&[Content], "<|python_start|>", Content),
+            at(&[Content], "<|python_end|>", Content),
+        ],
+        call: Grammar::Bare(&Grammar::Objects),
+    },
+    Format {
+        name: "hammer",
+        models: "Hammer 2, xLAM",
+        signs: &[&["{\"name\": \"func_name1\", \"arguments\": "]],
+        begins: &[],
+        moves: &[first("[", Call)],
+        call: Grammar::Bare(&Grammar::Objects),
+    },
+    Format {
+        name: "pythonic",
+        models: "Llama 3.2 and 4 with calls as in Python, ToolACE",
+        signs: &[&["[func_name1(params_name1=params_value1"]],
+        begins: &[],
+        moves: &[first("[", Call), at(&[Content], "<|python_start|>", Call), at(&[Call], "<|python_end|>", Content)],
+        call: Grammar::Bare(&Grammar::Python),
     },
     // No template's: what is told and demanded where a call must be made in one of the last two. Only `\n}` ends a call, which no text in JSON has.
     Format {
@@ -417,11 +610,11 @@ impl Format {
         !self.moves.is_empty()
     }
 
-    /// The format of answers that must call: this, or where it has no calls one that has, of which the model is to be told
+    /// The format of answers that must call: this, or where it has no calls, or none with arguments in JSON, one that has, of which the model is to be told
     /// ([`Conversation::with_tools_told`](crate::template::Conversation::with_tools_told)).
     pub fn for_calls(&'static self) -> &'static Format {
-        let leads_to = |state: State| self.moves.iter().any(|of| of.to == state);
-        let name = match (leads_to(Call) || self.has_headers(), leads_to(Reasoning)) {
+        let thinks = self.moves.iter().any(|of| of.to == Reasoning);
+        let name = match (self.has_headers() || self.call_frame("").is_some(), thinks) {
             (true, _) => return self,
             (false, true) => "generic-think",
             (false, false) => "generic",

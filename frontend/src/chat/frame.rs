@@ -81,6 +81,13 @@ impl Format {
             Grammar::Objects => {
                 (vec![text(&format!("\n{{\"name\": {}, \"arguments\": ", json::string(name)))], "}\n".to_owned())
             }
+            // The marker is the beginning of the object, and `parameters` what Llama calls them.
+            Grammar::Bare(Grammar::Objects) if open == "{" => {
+                (vec![text(&format!("\"name\": {}, \"parameters\": ", json::string(name)))], "}".to_owned())
+            }
+            Grammar::Bare(Grammar::Objects) if open == "[" => {
+                (vec![text(&format!("{{\"name\": {}, \"arguments\": ", json::string(name)))], "}]".to_owned())
+            }
             Grammar::Named { separator, id: Id::Whole } => {
                 (vec![text(&format!("{FUNCTIONS}{name}:")), Word::Number, text(separator)], String::new())
             }
@@ -111,7 +118,7 @@ mod tests {
 
     use super::Word;
     use crate::chat::format::FORMATS;
-    use crate::chat::{Answer, Parser};
+    use crate::chat::{Answer, Parser, TextParameters};
 
     fn of_word(word: &Word) -> &str {
         match word {
@@ -130,7 +137,8 @@ mod tests {
             let one = [before, "{\"at\": [1, 2]}".to_owned(), frame.after.concat()].concat();
             let times = if frame.several { 2 } else { 1 };
             let text = [frame.open.concat(), one.repeat(times), frame.close.concat()].concat();
-            let mut parser = Parser::new(format, "");
+            let tools = TextParameters::of_tools(r#"[{"function": {"name": "look_up"}}]"#);
+            let mut parser = Parser::new(format, "").with_texts(tools);
             let mut answer = Answer::default();
             answer.extend(parser.push(&text));
             answer.extend(parser.finish());
@@ -143,6 +151,6 @@ mod tests {
             assert_eq!(ids.len(), times, "{}: {:?}", format.name, answer.calls);
             count += 1;
         }
-        assert_eq!(count, 10);
+        assert_eq!(count, 19);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::json;
 use super::reading::Reading;
-use super::tools::TextParameters;
+use super::tools::{Kind, TextParameters};
 
 /// Longest name of a tool, in bytes. OpenAI's interface has 64.
 const MAX_NAME: usize = 256;
@@ -17,8 +17,12 @@ pub(super) const FUNCTIONS: &str = "functions.";
 /// The form of a call's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Grammar {
-    /// `{"name": N, "arguments": {…}}`, or a list of such.
+    /// `{"name": N, "arguments": {…}}`, a list of such, or several one behind the other.
     Objects,
+    /// `[{N: {…}}]`, or one such object.
+    Keyed,
+    /// As this, with what looked like its beginning; and calls of the tools that there are: nothing else tells it from an answer.
+    Bare(&'static Grammar),
     /// The arguments alone; the name stood in the message's header.
     Arguments,
     /// The name, a separator, and the arguments as JSON; or as `Objects`.
@@ -32,13 +36,13 @@ pub(super) enum Grammar {
         end: &'static str,
         parameter: (&'static str, &'static str, &'static str),
     },
-    /// The name, then keys and values between two tags each. Values as in `Tags`.
-    Pairs { key: (&'static str, &'static str), value: (&'static str, &'static str) },
+    /// The name and what may stand behind it, then keys and values between two tags each. Values as in `Tags`.
+    Pairs { behind_name: &'static str, key: (&'static str, &'static str), value: (&'static str, &'static str) },
     /// `call:N{k:v,…}`: texts in quotes of the format's own, keys without.
     Braces { quote: &'static str },
     /// The name in a tag, and what a mark makes tags: each parameter, each member of an object, and `<item>` of a list.
     Marked { name: (&'static str, &'static str), mark: &'static str },
-    /// `[f(a="x", b=1), g()]`: calls and values as Python writes them.
+    /// `[f(a="x", b=1), g()]`: calls and values as Python writes them; or one on each line, perhaps in a block of code.
     Python,
 }
 
@@ -68,6 +72,8 @@ pub struct Found {
 pub struct Circumstances<'c> {
     /// The name that a header gave.
     pub callee: Option<&'c str>,
+    /// The marker that the call began with.
+    pub opening: &'c str,
     /// Whether a marker ended the text, and not the answer.
     pub closed: bool,
     /// Which parameters are texts.
@@ -92,6 +98,15 @@ impl Grammar {
         };
         match self {
             Grammar::Objects => objects(text),
+            Grammar::Keyed => keyed(text),
+            Grammar::Bare(grammar) => {
+                let opening = known.opening.trim_start();
+                let whole = if matches!(opening, "{" | "[") { [opening, text].concat() } else { text.to_owned() };
+                grammar.read(&whole, known).and_then(|calls| {
+                    let all_there = calls.iter().all(|call| known.texts.has_tool(&call.name));
+                    if all_there { Reading::Whole(calls) } else { Reading::Wrong }
+                })
+            }
             Grammar::Arguments => one(None, known.callee.unwrap_or_default(), text),
             Grammar::Named { .. } if text.starts_with(['[', '{']) => objects(text),
             Grammar::Named { separator, id } => {
@@ -118,7 +133,7 @@ impl Grammar {
             Grammar::Tags { name, end, parameter } => tags(text, name, end, parameter, known.texts),
             // Without its end it cannot be known to be whole.
             Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
-            Grammar::Pairs { key, value } => pairs(text, key, value, known.texts),
+            Grammar::Pairs { behind_name, key, value } => pairs(text, behind_name, key, value, known.texts),
             Grammar::Braces { quote } => Braces { rest: text, quote }.call().map(|call| vec![call]),
             Grammar::Marked { name, mark } => marked(text, name, mark, known.texts),
             Grammar::Python => super::python::calls(text),
@@ -170,10 +185,13 @@ fn arguments_of(text: &str, closed: bool) -> Reading<String> {
 }
 
 fn objects(text: &str) -> Reading<Vec<Found>> {
-    json::check(text).and_then(|()| {
+    json::sequence(text).and_then(|values| {
         let mut calls = Vec::new();
-        let elements = if text.starts_with('[') { json::list(text) } else { vec![text] };
-        for element in elements {
+        let lists = values.iter().map(|value| if value.starts_with('[') { json::list(value) } else { vec![*value] });
+        for element in lists.flatten() {
+            // As OpenAI's interface has it.
+            let function = json::member(element, "function").filter(|function| function.starts_with('{'));
+            let element = function.unwrap_or(element);
             let text = |name| json::member(element, name).and_then(json::text);
             // Command A has names of its own.
             let Some(name) = text("name").or_else(|| text("tool_name")) else { return Reading::Wrong };
@@ -188,29 +206,54 @@ fn objects(text: &str) -> Reading<Vec<Found>> {
     })
 }
 
+fn keyed(text: &str) -> Reading<Vec<Found>> {
+    json::check(text).and_then(|()| {
+        let elements = if text.starts_with('[') { json::list(text) } else { vec![text] };
+        let mut calls = Vec::new();
+        for (name, arguments) in elements.into_iter().flat_map(json::members) {
+            match arguments_of(arguments, true).and_then(|arguments| found(None, &name, arguments)) {
+                Reading::Whole(call) => calls.push(call),
+                Reading::Unfinished | Reading::Wrong => return Reading::Wrong,
+            }
+        }
+        if calls.is_empty() { Reading::Wrong } else { Reading::Whole(calls) }
+    })
+}
+
 /// A value that is written as it is.
-fn plain_value(text: &str, is_text: Option<bool>) -> String {
+fn plain_value(text: &str, kind: Option<Kind>) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let json = text.trim();
-    // A text in quotes is more often a text with quotes than JSON, unless the model says otherwise.
-    let may_be_json = match is_text {
-        Some(is_text) => !is_text,
+    // Where a text would end the tag.
+    if let Some(inner) = json.strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>")) {
+        return json::string(inner);
+    }
+    let may_be_json = match kind {
+        Some(Kind::Text) => false,
+        Some(Kind::TextOrNull) => json == "null",
+        Some(Kind::Value) => true,
+        // A text in quotes is more often a text with quotes than JSON, unless the model says otherwise.
         None => !json.starts_with('"'),
     };
-    if may_be_json && json::is_value(json) { json.to_owned() } else { json::string(text) }
+    match may_be_json && json::is_value(json) {
+        true => json.to_owned(),
+        // Templates write such values as Python does, and so do models.
+        false if kind == Some(Kind::Value) => super::python::literal(json).unwrap_or_else(|| json::string(text)),
+        false => json::string(text),
+    }
 }
 
 /// A name in a tag, perhaps in quotes, and whether the tag says that the value is a text.
-fn attribute(head: &str) -> (&str, Option<bool>) {
+fn attribute(head: &str) -> (&str, Option<Kind>) {
     let head = head.trim();
     let Some((name, rest)) = head.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { return (head, None) };
     // Kimi K3 names the value's type.
     let says = |attribute: &str| rest.contains(attribute);
     if says("string=\"true\"") || says("type=\"string\"") {
-        return (name, Some(true));
+        return (name, Some(Kind::Text));
     }
-    (name, (says("string=\"false\"") || says("type=\"")).then_some(false))
+    (name, (says("string=\"false\"") || says("type=\"")).then_some(Kind::Value))
 }
 
 /// Splits at the first `close` behind which the text goes on as `follows` says: others are part of a value.
@@ -239,15 +282,14 @@ fn tags(
             body = body.trim_start();
             if let Some(after) = body.strip_prefix(parameter.0) {
                 let Some((head, value)) = after.split_once(parameter.1) else { return Reading::Unfinished };
-                let (key, is_text) = attribute(head);
+                let (key, kind) = attribute(head);
                 let follows = |rest: &str| {
                     rest.is_empty() || rest.starts_with(parameter.0) || !end.is_empty() && rest.starts_with(end)
                 };
                 let Some((value, after)) = value_before(value, parameter.2, follows) else {
                     return Reading::Unfinished;
                 };
-                let is_text = is_text.or_else(|| texts.contains(tool, key).then_some(true));
-                members.push((key, plain_value(value, is_text)));
+                members.push((key, plain_value(value, kind.or_else(|| texts.kind(tool, key)))));
                 body = after;
             } else if body.is_empty() {
                 if !end.is_empty() {
@@ -268,9 +310,16 @@ fn tags(
     if calls.is_empty() { Reading::Unfinished } else { Reading::Whole(calls) }
 }
 
-fn pairs(text: &str, key: (&str, &str), value: (&str, &str), texts: &TextParameters) -> Reading<Vec<Found>> {
+fn pairs(
+    text: &str,
+    behind_name: &str,
+    key: (&str, &str),
+    value: (&str, &str),
+    texts: &TextParameters,
+) -> Reading<Vec<Found>> {
     let at = text.find(key.0).unwrap_or(text.len());
-    let (tool, mut rest) = (text[..at].trim(), &text[at..]);
+    let (head, mut rest) = (text[..at].trim(), &text[at..]);
+    let tool = head.strip_suffix(behind_name).unwrap_or(head).trim_end();
     let mut members = Vec::new();
     while !rest.is_empty() {
         let Some(after) = rest.strip_prefix(key.0) else { return Reading::Wrong };
@@ -278,8 +327,7 @@ fn pairs(text: &str, key: (&str, &str), value: (&str, &str), texts: &TextParamet
         let Some(after) = after.trim_start().strip_prefix(value.0) else { return Reading::Wrong };
         let follows = |rest: &str| rest.is_empty() || rest.starts_with(key.0);
         let Some((text, after)) = value_before(after, value.1, follows) else { return Reading::Unfinished };
-        let is_text = texts.contains(tool, name.trim()).then_some(true);
-        members.push((name.trim(), plain_value(text, is_text)));
+        members.push((name.trim(), plain_value(text, texts.kind(tool, name.trim()))));
         rest = after;
     }
     found(None, tool, json::object(members)).map(|call| vec![call])
@@ -289,8 +337,7 @@ fn marked(text: &str, name: (&str, &str), mark: &str, texts: &TextParameters) ->
     let Some(head) = text.strip_prefix(name.0) else { return Reading::Wrong };
     let Some((head, body)) = head.split_once(name.1) else { return Reading::Unfinished };
     let tool = attribute(head).0;
-    let is_text = |parameter: &str| texts.contains(tool, parameter).then_some(true);
-    elements(body, mark, MAX_DEPTH, &is_text).and_then(|(members, rest)| {
+    elements(body, mark, MAX_DEPTH, &|parameter| texts.kind(tool, parameter)).and_then(|(members, rest)| {
         if !rest.trim().is_empty() {
             return Reading::Wrong;
         }
@@ -304,7 +351,7 @@ fn elements<'t>(
     text: &'t str,
     mark: &str,
     depth: usize,
-    is_text: &dyn Fn(&str) -> Option<bool>,
+    kind: &dyn Fn(&str) -> Option<Kind>,
 ) -> Reading<(Vec<(String, String)>, &'t str)> {
     if depth == 0 {
         return Reading::Wrong;
@@ -327,7 +374,7 @@ fn elements<'t>(
         } else {
             let Some(at) = body.find(&close) else { return Reading::Unfinished };
             rest = &body[at..];
-            plain_value(&body[..at], is_text(key))
+            plain_value(&body[..at], kind(key))
         };
         let Some(after) = rest.strip_prefix(&*close) else { return Reading::Wrong };
         members.push((key.to_owned(), value));

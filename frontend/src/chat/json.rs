@@ -13,6 +13,30 @@ pub fn check(text: &str) -> Reading<()> {
     }
 }
 
+/// The values of a text that is one or several, with nothing but white space, commas or semicolons between.
+pub fn sequence(text: &str) -> Reading<Vec<&str>> {
+    let between = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
+    let (mut values, mut rest) = (Vec::new(), text.trim_start());
+    loop {
+        let mut reader = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
+        match reader.next() {
+            Some(Ok(_)) => {}
+            Some(Err(error)) if !error.is_eof() => return Reading::Wrong,
+            Some(Err(_)) | None => return Reading::Unfinished,
+        }
+        let (value, behind) = rest.split_at(reader.byte_offset());
+        values.push(value.trim());
+        rest = behind.trim_start_matches(between);
+        if rest.is_empty() {
+            return if behind.trim().is_empty() { Reading::Whole(values) } else { Reading::Unfinished };
+        }
+        // Nothing parts numbers and words from each other but white space.
+        if !rest.starts_with(['{', '[']) {
+            return Reading::Wrong;
+        }
+    }
+}
+
 /// Whether a text is a JSON value.
 pub fn is_value(text: &str) -> bool {
     matches!(check(text), Reading::Whole(()))
@@ -62,20 +86,28 @@ pub fn list(text: &str) -> Vec<&str> {
 
 /// The value of a member of a valid JSON object, as it was written; the first of that name.
 pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    members(text).into_iter().find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// The members of a valid JSON object, values as they were written; none of anything else.
+pub fn members(text: &str) -> Vec<(String, &str)> {
     if !text.trim_start().starts_with('{') {
-        return None;
+        return Vec::new();
     }
-    elements(text).into_iter().find_map(|element| {
-        // A key is a string, so its end is the first quote that no backslash escapes.
-        let mut escaped = false;
-        let end = element.char_indices().skip(1).find(|(_, c)| {
-            let ends = *c == '"' && !escaped;
-            escaped = *c == '\\' && !escaped;
-            ends
-        });
-        let (key, value) = element.split_at(end?.0 + 1);
-        (self::text(key)? == name).then(|| value.trim_start().strip_prefix(':').unwrap_or(value).trim())
-    })
+    elements(text)
+        .into_iter()
+        .filter_map(|element| {
+            // A key is a string, so its end is the first quote that no backslash escapes.
+            let mut escaped = false;
+            let end = element.char_indices().skip(1).find(|(_, c)| {
+                let ends = *c == '"' && !escaped;
+                escaped = *c == '\\' && !escaped;
+                ends
+            });
+            let (key, value) = element.split_at(end?.0 + 1);
+            Some((self::text(key)?, value.trim_start().strip_prefix(':').unwrap_or(value).trim()))
+        })
+        .collect()
 }
 
 /// An object of keys and JSON values.

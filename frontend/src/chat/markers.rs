@@ -13,9 +13,10 @@ pub struct Markers {
 }
 
 impl Markers {
-    /// Those of a format's state.
-    pub fn new(format: &Format, state: State) -> Markers {
-        let moves: Vec<Move> = format.moves.iter().copied().filter(|step| step.from.contains(&state)).collect();
+    /// Those of a format's state; where something was said already, without those that are only where it begins.
+    pub fn new(format: &Format, state: State, is_first: bool) -> Markers {
+        let is_there = |step: &Move| step.from.contains(&state) && (is_first || !step.only_first);
+        let moves: Vec<Move> = format.moves.iter().copied().filter(is_there).collect();
         let automaton = (!moves.is_empty()).then(|| {
             let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).clone();
             builder.build(moves.iter().map(|step| step.marker)).expect("markers are a few short constants")

@@ -28,6 +28,8 @@ pub struct Parser {
     format: &'static Format,
     /// For each state.
     markers: [Markers; State::ALL.len()],
+    /// Those of content where it begins, if there are others there.
+    first_markers: Option<Markers>,
     texts: TextParameters,
     state: State,
     buffer: String,
@@ -62,7 +64,12 @@ impl Parser {
     pub fn new(format: &'static Format, prompt: &str) -> Parser {
         Parser {
             format,
-            markers: State::ALL.map(|state| Markers::new(format, state)),
+            markers: State::ALL.map(|state| Markers::new(format, state, false)),
+            first_markers: format
+                .moves
+                .iter()
+                .any(|step| step.only_first)
+                .then(|| Markers::new(format, State::Content, true)),
             texts: TextParameters::default(),
             state: format.begin(prompt),
             buffer: String::new(),
@@ -193,8 +200,18 @@ impl Parser {
             State::Content | State::Reasoning | State::Section | State::Call => self.buffer.len(),
         };
         let looked_at = &self.buffer[from..until];
-        let found = markers.find(looked_at).map(|(at, step)| (from + at, step));
-        let end = found.map_or_else(|| from + markers.begun(looked_at), |(at, _)| at);
+        let is_first = self.state == State::Content && !self.said[0] && self.texts.has_tools();
+        let first_markers = self.first_markers.as_ref().filter(|_| is_first);
+        // What stands behind something is no longer the first.
+        let first = |at: usize| looked_at[..at].trim().is_empty();
+        let found = first_markers.and_then(|markers| markers.find(looked_at));
+        let found = found.filter(|(at, step)| !step.only_first || first(*at)).or_else(|| markers.find(looked_at));
+        let found = found.map(|(at, step)| (from + at, step));
+        let begun = || {
+            let begun = first_markers.map(|markers| markers.begun(looked_at)).filter(|at| first(*at));
+            from + begun.unwrap_or_else(|| markers.begun(looked_at))
+        };
+        let end = found.map_or_else(begun, |(at, _)| at);
         match (self.state, found) {
             (State::Content | State::Reasoning | State::Section, found) => {
                 self.say(self.start..end);
@@ -312,7 +329,8 @@ impl Parser {
     }
 
     fn read(&self, end: usize, closed: bool) -> Reading<Vec<Found>> {
-        let known = Circumstances { callee: self.callee.as_deref(), closed, texts: &self.texts };
+        let (callee, opening) = (self.callee.as_deref(), &*self.opening);
+        let known = Circumstances { callee, opening, closed, texts: &self.texts };
         self.format.call.read(&self.buffer[self.start..end], known)
     }
 

@@ -1,4 +1,4 @@
-//! Calls as Python writes them, with values that are literals: `[f(a="x", b=[1, True]), g()]`.
+//! Calls as Python writes them, with values that are literals: `[f(a="x", b=[1, True]), g()]`, or each on a line.
 
 use super::grammar::{Found, MAX_DEPTH, found};
 use super::json;
@@ -6,12 +6,25 @@ use super::reading::Reading;
 
 /// Reads a list of calls.
 pub(super) fn calls(text: &str) -> Reading<Vec<Found>> {
+    // MiniCPM3 writes them in a block of code.
+    let text = text.trim();
+    let text = text.strip_prefix("```python").map_or(text, |code| code.strip_suffix("```").unwrap_or(code)).trim();
     let mut reader = Reader { rest: text };
-    match reader.list() {
+    let calls = if text.starts_with('[') { reader.list() } else { reader.lines() };
+    match calls {
         Ok(calls) if reader.rest.trim().is_empty() && !calls.is_empty() => Reading::Whole(calls),
         Err(Stop::Ended) => Reading::Unfinished,
         Ok(_) | Err(Stop::Wrong) => Reading::Wrong,
     }
+}
+
+/// A literal as JSON, if a text is one.
+pub(super) fn literal(text: &str) -> Option<String> {
+    // What ends a word.
+    let text = format!("{text},");
+    let mut reader = Reader { rest: &text };
+    let value = reader.value(MAX_DEPTH).ok()?;
+    (reader.rest.trim() == ",").then_some(value)
 }
 
 /// Why reading stopped.
@@ -32,22 +45,34 @@ impl Reader<'_> {
             if !calls.is_empty() {
                 self.needs(",")?;
             }
-            let name = self.until('(')?.to_owned();
-            let mut members: Vec<(String, String)> = Vec::new();
-            while !self.takes(")") {
-                if !members.is_empty() {
-                    self.needs(",")?;
-                }
-                let key = self.until('=')?.to_owned();
-                members.push((key, self.value(MAX_DEPTH)?));
-            }
-            let arguments = json::object(members.iter().map(|(key, value)| (&**key, value.clone())));
-            match found(None, &name, arguments) {
-                Reading::Whole(call) => calls.push(call),
-                Reading::Unfinished | Reading::Wrong => return Err(Stop::Wrong),
-            }
+            calls.push(self.call()?);
         }
         Ok(calls)
+    }
+
+    fn lines(&mut self) -> Result<Vec<Found>, Stop> {
+        let mut calls = vec![self.call()?];
+        while !self.rest.trim().is_empty() {
+            calls.push(self.call()?);
+        }
+        Ok(calls)
+    }
+
+    fn call(&mut self) -> Result<Found, Stop> {
+        let name = self.until('(')?.to_owned();
+        let mut members: Vec<(String, String)> = Vec::new();
+        while !self.takes(")") {
+            if !members.is_empty() {
+                self.needs(",")?;
+            }
+            let key = self.until('=')?.to_owned();
+            members.push((key, self.value(MAX_DEPTH)?));
+        }
+        let arguments = json::object(members.iter().map(|(key, value)| (&**key, value.clone())));
+        match found(None, &name, arguments) {
+            Reading::Whole(call) => Ok(call),
+            Reading::Unfinished | Reading::Wrong => Err(Stop::Wrong),
+        }
     }
 
     /// Takes a word, behind white space.
@@ -141,6 +166,24 @@ impl Reader<'_> {
                 't' => text.push('\t'),
                 'r' => text.push('\r'),
                 c @ ('\\' | '"' | '\'') => text.push(c),
+                c @ ('x' | 'u' | 'U') => {
+                    let length = match c {
+                        'x' => 2,
+                        'u' => 4,
+                        _ => 8,
+                    };
+                    let digits =
+                        chars.as_str().get(..length).filter(|digits| digits.bytes().all(|c| c.is_ascii_hexdigit()));
+                    let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).and_then(char::from_u32);
+                    match code {
+                        Some(code) => {
+                            text.push(code);
+                            self.rest = &chars.as_str()[length..];
+                            continue;
+                        }
+                        None => text.extend(['\\', c]),
+                    }
+                }
                 // Any other stays, as in Python.
                 c => text.extend(['\\', c]),
             }

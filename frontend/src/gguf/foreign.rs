@@ -79,7 +79,13 @@ const KINDS: [Kind; 19] = [
     Kind {
         what: "JSON text, such as a model's configuration",
         advice: "give the model itself, or the folder that it is in with safetensors",
-        is: |b| text_of(b).starts_with(['{', '[']),
+        is: |b| {
+            let text = text_of(b);
+            let inner = text.strip_prefix('{').map(|rest| (rest, "\"}"));
+            let inner = inner.or_else(|| text.strip_prefix('[').map(|rest| (rest, "\"[{]-0123456789tfn")));
+            // Other files begin with brackets, too: TOML, templates.
+            inner.is_some_and(|(rest, begins)| rest.trim_start().chars().next().is_none_or(|c| begins.contains(c)))
+        },
     },
     Kind {
         what: "IR text",
@@ -158,7 +164,7 @@ mod tests {
     fn files_are_told_by_how_they_begin() {
         let mut tar = vec![0; 512];
         tar[257..262].copy_from_slice(b"ustar");
-        let cases: [(&[u8], &str); 15] = [
+        let cases: [(&[u8], &str); 16] = [
             (b"Y\0\0\0\0\0\0\0{\"__metadata__\":{}}", "a safetensors file"),
             (b"PK\x03\x04\0\0\0\0archive/data.pkl", "a PyTorch checkpoint"),
             (b"\x80\x02\x8a\x0a", "a pickle, as older PyTorch checkpoints are"),
@@ -174,6 +180,7 @@ mod tests {
             (b"\n<!DOCTYPE html><html>", "a web page, not the file that was to be downloaded"),
             (b"{\"version\":1,\"model\":\"m\",\"grid\":{", "a dataflow descriptor"),
             (b"{\"architectures\": [\"Qwen3\"]}", "JSON text, such as a model's configuration"),
+            (b"[\n  {\"role\": 1}]", "JSON text, such as a model's configuration"),
             (b"weight @a : f32[3]", "IR text"),
             (b"\x89PNG\r\n", "a picture or a document"),
             (b"\x93NUMPY\x01\0", "a NumPy array"),
@@ -184,8 +191,16 @@ mod tests {
                 other => panic!("{right}: {other:?}"),
             }
         }
-        for unknown in [&b""[..], b"FUGG\x03\0\0\0", b"GG", b"\0\0\0\0\0\0\0\0", b"\xff\xff\xff\xff\xff\xff\xff\xff{\""]
-        {
+        for unknown in [
+            &b""[..],
+            b"FUGG\x03\0\0\0",
+            b"GG",
+            b"\0\0\0\0\0\0\0\0",
+            b"\xff\xff\xff\xff\xff\xff\xff\xff{\"",
+            b"[workspace]\n",
+            b"{% for m in messages %}",
+            b"{{ bos_token }}",
+        ] {
             assert!(file("x".as_ref(), unknown).is_none(), "{unknown:?}");
         }
     }

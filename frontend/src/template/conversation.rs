@@ -34,15 +34,26 @@ impl Message {
         Message { role: role.into(), content: content.into(), ..Message::default() }
     }
 
-    fn value(&self, arguments: Arguments) -> Value {
-        let mut members = vec![("role", Value::from(&*self.role)), ("content", Value::from(&*self.content))];
+    /// Whether it says nothing beside its calls.
+    fn only_calls(&self) -> bool {
+        self.content.is_empty() && !self.tool_calls.is_empty()
+    }
+
+    fn value(&self, form: Form) -> Value {
+        let text = Value::from(&*self.content);
+        let content = match form.content_in_parts {
+            _ if form.no_content && self.only_calls() => Value::from(()),
+            true => Value::from(vec![Value::from_pairs([("type", Value::from("text")), ("text", text)])]),
+            false => text,
+        };
+        let mut members = vec![("role", Value::from(&*self.role)), ("content", content)];
         // As Qwen, GLM, Kimi and DeepSeek, then as gpt-oss, and as Solar and Cohere call it.
         if let Some(reasoning) = &self.reasoning {
             members
                 .extend(["reasoning_content", "thinking", "reasoning"].map(|name| (name, Value::from(&**reasoning))));
         }
         if !self.tool_calls.is_empty() {
-            let calls = self.tool_calls.iter().map(|call| call_value(call, arguments));
+            let calls = self.tool_calls.iter().map(|call| call_value(call, form));
             members.push(("tool_calls", calls.collect::<Vec<_>>().into()));
         }
         let named = [("tool_call_id", &self.tool_call_id), ("name", &self.name)];
@@ -51,19 +62,31 @@ impl Message {
     }
 }
 
-/// What arguments of calls are for a template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arguments {
-    /// Values, as transformers has them; those that are no JSON the text that they are.
-    Values,
-    /// Their JSON as text, which templates join to others' (DeepSeek-V3, functionary).
-    Texts,
+/// How a template is given what others said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Form {
+    /// Whether arguments of calls are their JSON as text, which some templates join to others' (DeepSeek-V3, functionary). Else they are values, as
+    /// transformers has them; those that are no JSON the text that they are.
+    text_arguments: bool,
+    /// Whether content is a list of one part, `[{"type": "text", "text": …}]`, as some templates of models that see pictures take it, and nothing else.
+    content_in_parts: bool,
+    /// Whether content is none where calls stand instead, as OpenAI's interface has it: some templates write calls only then. Else it is an empty text,
+    /// which others join to their own.
+    no_content: bool,
 }
 
-fn call_value(call: &ToolCall, arguments: Arguments) -> Value {
-    let value = match arguments {
-        Arguments::Values => Json::new(&*call.arguments).and_then(|json| json.value()).ok(),
-        Arguments::Texts => None,
+impl Form {
+    const USUAL: Form = Form { text_arguments: false, content_in_parts: false, no_content: false };
+    pub(super) const TEXT_ARGUMENTS: Form = Form { text_arguments: true, ..Form::USUAL };
+    pub(super) const CONTENT_IN_PARTS: Form = Form { content_in_parts: true, ..Form::USUAL };
+    pub(super) const NO_CONTENT: Form = Form { no_content: true, ..Form::USUAL };
+    pub(super) const TEXT_ARGUMENTS_AND_NO_CONTENT: Form = Form { text_arguments: true, ..Form::NO_CONTENT };
+}
+
+fn call_value(call: &ToolCall, form: Form) -> Value {
+    let value = match form.text_arguments {
+        false => Json::new(&*call.arguments).and_then(|json| json.value()).ok(),
+        true => None,
     };
     let arguments = value.unwrap_or_else(|| Value::from(&*call.arguments));
     let function = Value::from_pairs([("name", Value::from(&*call.name)), ("arguments", arguments)]);
@@ -116,6 +139,21 @@ impl Conversation {
         Conversation { messages, tools, variables, ..self.clone() }
     }
 
+    /// Whether a text has anything of what users said, if they said anything.
+    pub(super) fn is_said_in(&self, text: &str) -> bool {
+        let users = self.messages.iter().filter(|message| message.role == "user");
+        let mut said = users.map(|message| message.content.trim()).filter(|said| !said.is_empty()).peekable();
+        said.peek().is_none() || said.any(|said| text.contains(said))
+    }
+
+    /// How often names of tools that messages call, which say nothing else, stand in a text; `None` where there are no such messages.
+    pub(super) fn calls_named_in(&self, text: &str) -> Option<usize> {
+        let calls = self.messages.iter().filter(|message| message.only_calls()).flat_map(|message| &message.tool_calls);
+        let mut names = calls.map(|call| &*call.name).filter(|name| !name.is_empty()).peekable();
+        names.peek()?;
+        Some(names.map(|name| text.matches(name).count()).sum())
+    }
+
     /// Bytes of all that others said.
     pub(super) fn text_bytes(&self) -> u64 {
         let message = |m: &Message| {
@@ -128,7 +166,7 @@ impl Conversation {
     }
 
     /// A template's variables.
-    pub(super) fn value(&self, arguments: Arguments) -> Result<Value, TemplateError> {
+    pub(super) fn value(&self, form: Form) -> Result<Value, TemplateError> {
         let tools: Vec<Value> = self.tools.iter().map(Json::value).collect::<Result<_, _>>()?;
         // Of two with one name the later counts: none replaces what stands here already.
         let mut members: Vec<(String, Value)> = Vec::new();
@@ -137,7 +175,7 @@ impl Conversation {
         }
         let none = || Value::from(());
         let own = [
-            ("messages", self.messages.iter().map(|message| message.value(arguments)).collect::<Vec<_>>().into()),
+            ("messages", self.messages.iter().map(|message| message.value(form)).collect::<Vec<_>>().into()),
             ("add_generation_prompt", self.add_generation_prompt.into()),
             ("bos_token", Value::from(&*self.bos_token)),
             ("eos_token", Value::from(&*self.eos_token)),

@@ -4,24 +4,40 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind, filters};
+use minijinja::{Error, ErrorKind};
 
-/// `tojson(value, indent=None)`. minijinja's writes as Python does, but escapes for HTML, which would change prompts.
-pub fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    // Python's switch, read so that it is no error: keys keep their order.
-    let (ascii, _): (Option<bool>, Option<bool>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
-    let json = filters::tojson(value, indent, options)?;
-    let json = without_html_escapes(json.as_str().unwrap_or_default());
-    Ok(Value::from(if ascii == Some(true) { in_ascii(&json) } else { json }))
-}
+use super::filters::spaces;
+use super::python::{self, JsonStyle};
 
-/// JSON with `\u…` for what is not ASCII, which only its strings hold.
-fn in_ascii(json: &str) -> String {
-    let escaped = |c: char| -> String {
-        let units = c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
-        if c.is_ascii() { c.into() } else { units }
+/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named: Kwargs) -> Result<Value, Error> {
+    let ascii = ascii.map_or_else(|| named.get("ensure_ascii"), |ascii| Ok(Some(ascii)))?;
+    let indent = indent.map_or_else(|| named.get::<Option<Value>>("indent"), |indent| Ok(Some(indent)))?;
+    let separators: Option<Value> = named.get("separators")?;
+    let sorted: Option<Value> = named.get("sort_keys")?;
+    named.assert_all_used()?;
+    let invalid = |what: &str| Error::new(ErrorKind::InvalidOperation, what.to_owned());
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        None => None,
+        Some(indent) => Some(match indent.as_str() {
+            Some(text) => text.to_owned(),
+            None => spaces(&indent)?,
+        }),
     };
-    json.chars().map(escaped).collect()
+    let (between, behind_key) = match separators.filter(|separators| !separators.is_none()) {
+        // A space at the end of each line would be none.
+        None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
+        Some(separators) => {
+            let texts: Vec<Value> = separators.try_iter()?.collect();
+            match &*texts {
+                [between, behind_key] => (python::text(between), python::text(behind_key)),
+                _ => return Err(invalid("separators must be two texts")),
+            }
+        }
+    };
+    let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let style = JsonStyle { ascii: is_true(ascii), indent, between, behind_key, sorted: is_true(sorted) };
+    style.write(value).map(Value::from).ok_or_else(|| invalid("cannot serialize to JSON"))
 }
 
 /// `from_json`: the value that a JSON text says.
@@ -32,31 +48,12 @@ pub fn from_json(text: &str) -> Result<Value, Error> {
 
 /// `is iterable` as Python has it: nothing (`none`) is not, where minijinja takes it for an empty list.
 pub fn is_iterable(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Undefined | ValueKind::Iterable) || is_sequence(value)
+    value.kind() == ValueKind::Iterable || is_sequence(value)
 }
 
-/// `is sequence` as Python has it: what has a length and elements, texts and maps too.
+/// `is sequence` as Python has it: what has a length and elements, texts and maps too, and to Jinja what is undefined.
 pub fn is_sequence(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
-}
-
-/// Turns `\u003c`, `\u003e`, `\u0026` and `\u0027` into the characters that they are.
-fn without_html_escapes(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    let mut rest = json;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let plain = [("\\u003c", "<"), ("\\u003e", ">"), ("\\u0026", "&"), ("\\u0027", "'")]
-            .into_iter()
-            .find_map(|(escape, plain)| rest.strip_prefix(escape).map(|after| (plain, after)));
-        // Any other escape is kept; at least its two first characters, or `\\u003c` would be seen in `\\\\u003c`.
-        let (text, after) = plain.unwrap_or_else(|| rest.split_at(rest.len().min(2)));
-        out.push_str(text);
-        rest = after;
-    }
-    out.push_str(rest);
-    out
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
 }
 
 /// `strftime_now(format)`: the time now, in UTC (the machine's time zone is nothing that a prompt should tell).
@@ -159,12 +156,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{strftime, without_html_escapes};
-
-    #[test]
-    fn html_escapes_go_and_others_stay() {
-        assert_eq!(without_html_escapes(r#""\u003c\u0027\n\\u003c\u00e9\\\u003e\\""#), r#""<'\n\\u003c\u00e9\\>\\""#);
-    }
+    use super::strftime;
 
     #[test]
     fn strftime_as_in_c() {

@@ -23,6 +23,8 @@
 //! | `budget` | the limits |
 //! | `render` | minijinja's set-up, on a thread of its own |
 //! | `functions` | what Hugging Face's templates expect: `tojson`, `strftime_now`, `raise_exception` |
+//! | `filters` | filters and methods as Jinja and Python have them |
+//! | `python` | values as Python writes them |
 //! | `lists` | lists in a namespace that templates append to |
 //! | `json` | tools, arguments and variables |
 //! | `conversation` | what a template is rendered with |
@@ -44,11 +46,13 @@ mod budget;
 mod continuation;
 mod conversation;
 mod error;
+mod filters;
 mod functions;
 mod isolate;
 mod json;
 pub mod known;
 mod lists;
+mod python;
 mod render;
 mod told;
 

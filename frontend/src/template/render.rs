@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{borrow::Cow, thread};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Value;
+use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::conversation::Arguments;
+use super::conversation::Form;
 use super::functions::{from_json, is_iterable, is_sequence, strftime_now, tojson};
 use super::lists::namespace;
-use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError};
+use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError, filters, python};
 
 /// Longest error text that is passed on.
 const MAX_REASON_CHARS: usize = 400;
@@ -30,14 +30,21 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String, Templ
 
 fn render_here(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
     let budget = Budget::of(conversation);
-    let source = without_generation_tags(source);
+    let source = with_known_tags(source);
     let raised = Arc::new(Mutex::new(None));
     let mut environment = Environment::new();
     environment.set_syntax(white_space_of_transformers()?);
     environment.set_debug(false);
     environment.set_fuel(Some(budget.steps));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(|out, state, value| match value.kind() {
+        ValueKind::Number | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+            python::write_text(out, value).map_err(Error::from)
+        }
+        _ => minijinja::escape_formatter(out, state, value),
+    });
+    environment.set_unknown_method_callback(filters::method);
+    filters::add_to(&mut environment);
     environment.add_filter("tojson", tojson);
     environment.add_filter("from_json", from_json);
     environment.add_function("namespace", namespace);
@@ -51,9 +58,9 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
 
-    let rendered = |arguments| {
+    let rendered = |form: Form| {
         let mut output = CappedWriter { bytes: Vec::new(), limit: budget.output_bytes, full: false };
-        let context = conversation.value(arguments)?;
+        let context = conversation.value(form)?;
         let result = environment
             .template_from_named_str("chat_template", &source)
             .and_then(|template| template.render_captured_to(context, &mut output).map(drop));
@@ -68,11 +75,27 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
             }),
         }
     };
+    let usual = rendered(Form::default());
     let has_calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
-    match rendered(Arguments::Values) {
-        // Some join arguments to text, and can do nothing with values.
-        Err(error @ TemplateError::Invalid { .. }) if has_calls => rendered(Arguments::Texts).map_err(|_| error),
-        rendered => rendered,
+    let says = |text: &str| conversation.is_said_in(text);
+    // Some templates join arguments to text, and can do nothing with values; and some take what was said in parts, and leave out a text.
+    let other = match &usual {
+        Err(TemplateError::Invalid { .. }) => has_calls.then(|| rendered(Form::TEXT_ARGUMENTS).ok()).flatten(),
+        _ => None,
+    };
+    let in_parts = || rendered(Form::CONTENT_IN_PARTS).ok().filter(|text| says(text));
+    // And some write calls only where there is no content, and leave them out beside an empty text.
+    let with_calls = |usual: &str| {
+        let count = conversation.calls_named_in(usual).filter(|_| source.contains("none"))?;
+        let forms = [Form::NO_CONTENT, Form::TEXT_ARGUMENTS_AND_NO_CONTENT];
+        let text = forms.into_iter().find_map(|form| rendered(form).ok())?;
+        conversation.calls_named_in(&text).filter(|more| *more > count).map(|_| text)
+    };
+    match usual {
+        Ok(text) if !says(&text) => Ok(in_parts().unwrap_or(text)),
+        Ok(text) => Ok(with_calls(&text).unwrap_or(text)),
+        Err(error @ TemplateError::Invalid { .. }) => other.or_else(in_parts).ok_or(error),
+        usual => usual,
     }
 }
 
@@ -123,28 +146,33 @@ impl Write for CappedWriter {
     }
 }
 
-/// `{% generation %} … {% endgeneration %}` marks what the assistant wrote, for training. minijinja has no such tag; a
-/// condition that always holds renders the same, and keeps the tag's white-space control.
-fn without_generation_tags(source: &str) -> Cow<'_, str> {
-    if !source.contains("generation") {
+/// A template in the words that minijinja has. `{% generation %} … {% endgeneration %}` marks what the assistant wrote, for training: a condition that
+/// always holds renders the same, and keeps the tag's white-space control. And `[::-1]` is a method here, since of an empty list minijinja makes no slice.
+fn with_known_tags(source: &str) -> Cow<'_, str> {
+    const BACKWARDS: &str = "[::-1]";
+    if !source.contains("generation") && !source.contains(BACKWARDS) {
         return Cow::Borrowed(source);
     }
     let mut out = String::with_capacity(source.len() + 32);
     let mut rest = source;
-    while let Some(at) = rest.find("{%") {
+    while let Some(at) = rest.find("{%").into_iter().chain(rest.find("{{")).min() {
         let (before, tag) = rest.split_at(at + 2);
         out.push_str(before);
         rest = tag;
-        let Some(end) = tag.find("%}") else { break };
+        let Some(end) = tag.find(if before.ends_with('%') { "%}" } else { "}}" }) else { break };
         let inside = &tag[..end];
         let replacement = match inside.trim_matches(['-', '+']).trim() {
-            "generation" => "if true",
-            "endgeneration" => "endif",
-            _ => continue,
+            "generation" if before.ends_with('%') => " if true ",
+            "endgeneration" if before.ends_with('%') => " endif ",
+            _ => {
+                out.push_str(&inside.replace(BACKWARDS, &format!(".{}()", filters::REVERSED)));
+                rest = &tag[end..];
+                continue;
+            }
         };
         let sign = |c: Option<char>| c.filter(|c| matches!(c, '-' | '+'));
         out.extend(sign(inside.chars().next()));
-        out.extend([" ", replacement, " "]);
+        out.push_str(replacement);
         out.extend(sign(inside.chars().next_back()));
         rest = &tag[end..];
     }

@@ -28,7 +28,15 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
+    /// Whether special tokens take the white space behind them.
+    takes_space: bool,
 }
+
+/// A token that Phi-3's vocabulary has, and no other: its `tokenizer.json` says that special tokens take the white space behind them (`rstrip`), which
+/// GGUF has no key for.
+const PHI_3: &str = "<|placeholder1|>";
+/// Those of it that do not.
+const LEAVE_SPACE: [&[u8]; 3] = [b"<unk>", b"<s>", b"<|endoftext|>"];
 
 #[derive(Clone, Debug)]
 enum Model {
@@ -83,6 +91,7 @@ impl Tokenizer {
             add_bos: spec.add_bos,
             add_eos: spec.add_eos,
             add_space_prefix: spec.add_space_prefix && spec.model == ModelKind::Spm,
+            takes_space: spec.model == ModelKind::Spm && vocabulary.id(PHI_3).is_some(),
             vocabulary,
         })
     }
@@ -95,7 +104,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let special = if parse_special { &self.all_special } else { &self.user_defined };
         let mut ids = Vec::with_capacity(text.len() / 3);
-        self.encode_stretch(text, special, &mut ids)?;
+        self.encode_stretch(text, special, None, &mut ids)?;
         Ok(ids)
     }
 
@@ -111,7 +120,7 @@ impl Tokenizer {
     /// As for [`Tokenizer::encode`].
     pub fn encode_rendered(&self, text: &str, values: &Values<'_>) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 3);
-        let mut stretch = String::new();
+        let (mut stretch, mut before) = (String::new(), None);
         for fragment in self.all_special.partition(text) {
             match fragment {
                 Fragment::Text(text) => stretch.push_str(text),
@@ -120,25 +129,43 @@ impl Tokenizer {
                     stretch.push_str(&String::from_utf8_lossy(self.vocabulary.bytes(id)?));
                 }
                 Fragment::Token(id) => {
-                    self.encode_stretch(&values.restore(&stretch), &self.user_defined, &mut ids)?;
+                    self.encode_stretch(&values.restore(&stretch), &self.user_defined, before, &mut ids)?;
                     stretch.clear();
                     ids.push(id);
+                    before = Some(id);
                 }
             }
         }
-        self.encode_stretch(&values.restore(&stretch), &self.user_defined, &mut ids)?;
+        self.encode_stretch(&values.restore(&stretch), &self.user_defined, before, &mut ids)?;
         Ok(ids)
     }
 
-    /// Appends the ids of a text that stands at the beginning or behind a special token.
-    fn encode_stretch(&self, text: &str, special: &SpecialTokens, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+    /// Appends the ids of a text that stands at the beginning or behind a special token, `before`.
+    fn encode_stretch(
+        &self,
+        text: &str,
+        special: &SpecialTokens,
+        before: Option<u32>,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
         // A space is three bytes to SPM.
         let limit = MAX_LEN / 3 - 1;
         if text.len() > limit {
             return Err(TokenizerError::TextTooLong { bytes: text.len(), limit });
         }
-        let mut after_special = true;
+        let (mut after_special, mut before) = (true, before);
         for fragment in special.partition(text) {
+            let fragment = match fragment {
+                Fragment::Text(text) if before.is_some_and(|id| self.takes_space(id)) => match text.trim_start() {
+                    "" => continue,
+                    text => Fragment::Text(text),
+                },
+                fragment => fragment,
+            };
+            before = match fragment {
+                Fragment::Token(id) => Some(id),
+                Fragment::Text(_) => None,
+            };
             match (fragment, &self.model) {
                 (Fragment::Token(id), _) => ids.push(id),
                 (Fragment::Text(text), Model::Bpe(bpe)) => {
@@ -153,6 +180,11 @@ impl Tokenizer {
             after_special = matches!(fragment, Fragment::Token(_));
         }
         Ok(())
+    }
+
+    /// Whether a special token takes the white space behind it.
+    fn takes_space(&self, id: u32) -> bool {
+        self.takes_space && self.vocabulary.bytes(id).is_ok_and(|text| !LEAVE_SPACE.contains(&text))
     }
 
     /// Bytes of text that a token covers at most.

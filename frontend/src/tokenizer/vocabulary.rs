@@ -45,6 +45,28 @@ const END_NAMES: [&str; 33] = [
     "<|file_sep|>",
 ];
 
+/// Texts around code that is filled in: where a file says that they are always tokens, they are so on request only. A user's text holds none.
+const FILL_IN_NAMES: [&str; 18] = [
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+    "<fim-prefix>",
+    "<fim-suffix>",
+    "<fim-middle>",
+    "<fim_prefix>",
+    "<fim_suffix>",
+    "<fim_middle>",
+    "<｜fim▁begin｜>",
+    "<｜fim▁hole｜>",
+    "<｜fim▁end｜>",
+    "<PRE>",
+    "<SUF>",
+    "<MID>",
+    "<|code_prefix|>",
+    "<|code_suffix|>",
+    "<|code_middle|>",
+];
+
 /// gpt-oss's structure, shown to the reader.
 const SHOWN_NAMES: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
@@ -130,6 +152,10 @@ fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [To
     for id in END_NAMES.iter().filter_map(|name| find(name)) {
         ends.insert(id);
         types[id as usize] = TokenType::Control;
+    }
+    for id in FILL_IN_NAMES.iter().filter_map(|name| find(name)) {
+        let ty = &mut types[id as usize];
+        *ty = if *ty == TokenType::UserDefined { TokenType::Control } else { *ty };
     }
     for id in SHOWN_NAMES.iter().filter_map(|name| find(name)) {
         types[id as usize] = TokenType::UserDefined;
