@@ -392,6 +392,9 @@ fn packed_integers_that_are_not_read_are_refused() {
         ("gptq-zeros", gptq(8, false), "\"sym\" is zeros of integers of 8 bits"),
         ("gptq-form", json!({"quant_method": "gptq", "checkpoint_format": "marlin"}), "gptq or gptq_v2"),
         ("awq-version", json!({"quant_method": "awq", "version": "gemv"}), "\"version\" is gemv"),
+        ("awq-kernel", json!({"quant_method": "awq", "checkpoint_format": "gemv"}), "\"checkpoint_format\" is gemv"),
+        ("awq-format", json!({"quant_method": "awq", "format": "marlin"}), "\"format\" is marlin"),
+        ("gptq-format", json!({"quant_method": "gptq", "format": "bitblas"}), "gptq or gptq_v2"),
         ("awq-zeros", json!({"quant_method": "awq", "zero_point": false}), "\"zero_point\" is false"),
         ("round", json!({"quant_method": "auto-round", "packing_format": "auto_round"}), "auto_round:auto_gptq"),
     ] {
@@ -500,9 +503,49 @@ fn packed_integers_that_are_not_read_are_refused() {
             &[("qweight", "I32", &[32, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[16, 1])],
             "zeros of 128 rows and 1 groups",
         ),
+        // 96 columns are three groups, but not of 32.
+        (
+            "part",
+            compressed(json!({"num_bits": 4, "group_size": 40})),
+            &[("weight_packed", "I32", &[128, 12]), ("weight_scale", "BF16", &[128, 3])],
+            "of 3 groups of 40 columns (group_size); expected whole groups",
+        ),
+        (
+            "awq-part",
+            json!({"quant_method": "awq", "bits": 4, "group_size": 40}),
+            &[("qweight", "I32", &[96, 16]), ("scales", "F16", &[3, 128]), ("qzeros", "I32", &[3, 16])],
+            "of 3 groups of 40 columns (group_size); expected whole groups",
+        ),
     ] {
         let error = refused(test, said, tensors);
         assert!(error.contains(says), "{test}: {error}");
+    }
+}
+
+/// Zeros beside integers that a configuration says have none are looked at: those of the middle are none, others are refused.
+#[test]
+fn zeros_of_symmetric_integers_are_the_middle() {
+    const ZEROS: &str = "model.layers.0.self_attn.q_proj.weight_zero_point";
+    let words = ("model.layers.0.self_attn.q_proj.weight_packed", "I32", &[128u64, 4][..]);
+    let bytes = ("model.layers.0.self_attn.q_proj.weight", "I8", &[128u64, 32][..]);
+    let scale = ("model.layers.0.self_attn.q_proj.weight_scale", "BF16", &[128u64, 1][..]);
+    let said = |format: &str, bits: u32| {
+        let weights = json!({"num_bits": bits, "symmetric": true});
+        json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": {"weights": weights}}})
+    };
+    for (test, said, weight, zeros, middle) in [
+        ("words", said("pack-quantized", 4), words, (ZEROS, "I32", &[16u64, 1][..]), 0x88u8),
+        ("alone", said("pack-quantized", 4), words, (ZEROS, "I8", &[128, 1]), 0),
+        ("bytes", said("int-quantized", 8), bytes, (ZEROS, "I8", &[128, 1]), 0),
+    ] {
+        let at = mimo_2(&format!("middle-{test}"), &said, &[weight, scale, zeros]);
+        let count = zeros.2.iter().product::<u64>() as usize * if zeros.1 == "I32" { 4 } else { 1 };
+        for (byte, right) in [(middle, true), (middle + 1, false)] {
+            fill(&at, ZEROS, &vec![byte; count]);
+            // Right or not, other tensors are missing.
+            let error = ixc_frontend::open(&at).err().map_or_else(String::new, |error| error.to_string());
+            assert_eq!(!error.contains("symmetric"), right, "{test}, {byte:#04x}: {error}");
+        }
     }
 }
 

@@ -47,6 +47,8 @@ pub(super) struct Scheme {
     bits: u8,
     /// Whether each group has a zero of its own.
     zeros: bool,
+    /// Columns of a group, where it is said and is not all of a row.
+    group: Option<u64>,
 }
 
 impl Scheme {
@@ -73,7 +75,14 @@ impl Scheme {
     }
 
     fn gptq(said: &Config) -> Result<Scheme, CheckpointError> {
-        let more = match said.text(&["checkpoint_format"])? {
+        // Another name of the same.
+        match said.text(&["format"])? {
+            Some(format) if !["gptq", "gptq_v2"].contains(&format) => {
+                return Err(said.wrong("format", format, "gptq or gptq_v2"));
+            }
+            _ => {}
+        }
+        let more = match said.text(&["checkpoint_format", "format"])? {
             None | Some("gptq") => 1,
             Some("gptq_v2") => 0,
             Some(other) => return Err(said.wrong("checkpoint_format", other, "gptq or gptq_v2")),
@@ -83,11 +92,12 @@ impl Scheme {
     }
 
     fn awq(said: &Config) -> Result<Scheme, CheckpointError> {
-        match said.text(&["version"])? {
-            Some(version) if !version.eq_ignore_ascii_case("gemm") => {
-                return Err(said.wrong("version", version, "gemm"));
+        // The last two are of those who quantise for several methods.
+        for key in ["version", "checkpoint_format", "format"] {
+            match said.text(&[key])? {
+                Some(kernel) if !kernel.eq_ignore_ascii_case("gemm") => return Err(said.wrong(key, kernel, "gemm")),
+                _ => {}
             }
-            _ => {}
         }
         if said.flag(&["zero_point"])? == Some(false) {
             return Err(said.wrong("zero_point", "false", "true"));
@@ -131,7 +141,9 @@ impl Scheme {
         if bits == 8 && !symmetric {
             return Err(said.wrong(of_zeros, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
         }
-        Ok(Scheme { layout, bits, zeros: !symmetric })
+        // -1 is all of a row.
+        let group = said.value("group_size").and_then(serde_json::Value::as_u64).filter(|group| *group > 0);
+        Ok(Scheme { layout, bits, zeros: !symmetric, group })
     }
 
     /// The matrix whose integers a tensor is, by the name that it would have as numbers.
@@ -194,6 +206,11 @@ impl Scheme {
             let expected = format!("scales of the rows of {name}, {:?}, by groups of columns", entry.shape);
             wrong(&scales_name, stored, expected)
         })?;
+        // As many groups as there are with fewer columns in the last one, which are of other columns than groups of one size.
+        if let Some(said) = self.group.filter(|said| columns.div_ceil(*said) == groups && group != *said) {
+            let found = format!("of {groups} groups of {said} columns (group_size)");
+            return Err(shards.wrong(&scales_name, found, format!("whole groups: {name} has {columns} columns")));
+        }
         self.check_order(shards, base, group, columns)?;
         let zeros = self.zeros(shards, base, (rows, groups, group))?;
         Ok(Some((matrix, array.grouped(Grouped { scales, zeros }))))
@@ -267,25 +284,18 @@ impl Scheme {
         (rows, groups, group): (&[u64], u64, u64),
     ) -> Result<Option<(Array, u8)>, CheckpointError> {
         let (end, more) = match self.layout {
-            Layout::Words => ("_zero_point", 0),
+            Layout::Words | Layout::Bytes => ("_zero_point", 0),
             Layout::Gptq { more } => (".qzeros", more),
             Layout::Awq => (".qzeros", 0),
-            Layout::Bytes => return Ok(None),
         };
         let name = format!("{base}{end}");
         let found = shards.tensors.get(&*name);
-        let &[rows] = rows else {
-            return match self.zeros {
-                true => Err(shards.wrong(&name, format!("{rows:?} rows"), "zeros of a matrix of two dimensions")),
-                false => Ok(None),
-            };
-        };
         if !self.zeros {
-            return match (self.layout, found) {
-                (Layout::Gptq { more }, Some(_)) => self.check_middle(shards, &name, more).map(|()| None),
-                _ => Ok(None),
-            };
+            return found.map_or(Ok(None), |(_, entry)| self.check_middle(shards, &name, entry, more).map(|()| None));
         }
+        let &[rows] = rows else {
+            return Err(shards.wrong(&name, format!("{rows:?} rows"), "zeros of a matrix of two dimensions"));
+        };
         let Some((file, entry)) = found else {
             let (path, tensor) = (shards.folder.clone(), name.into());
             return Err(CheckpointError::TensorMissing { path, tensor });
@@ -311,20 +321,22 @@ impl Scheme {
     }
 
     /// Zeros that should all be the middle are, as far as they are looked at.
-    fn check_middle(&self, shards: &Shards, name: &str, more: u8) -> Result<(), CheckpointError> {
-        let byte = match self.bits {
+    fn check_middle(&self, shards: &Shards, name: &str, entry: &Entry, more: u8) -> Result<(), CheckpointError> {
+        let middle = match self.bits {
             4 => (8 - more) * 0x11,
             _ => 0x80 - more,
         };
-        match bytes(shards, name, LOOKED_AT) {
-            Some(bytes) if bytes.iter().all(|found| *found == byte) => Ok(()),
-            Some(bytes) => {
-                let found = bytes.iter().find(|found| **found != byte).copied().unwrap_or(byte);
-                let found = format!("{found:#04x}");
-                Err(shards.wrong(name, found, format!("bytes of {byte:#04x}, as the configuration says symmetric")))
-            }
-            None => Ok(()),
-        }
+        // compressed-tensors has them in two's complement where they are in no words, and nothing in what is left of a word.
+        let (byte, other) = match self.layout {
+            Layout::Gptq { .. } | Layout::Awq => (middle, middle),
+            Layout::Words | Layout::Bytes if entry.dtype.name == "I32" => (middle, 0),
+            Layout::Words | Layout::Bytes => (0, 0),
+        };
+        let bytes = bytes(shards, name, LOOKED_AT).unwrap_or_default();
+        bytes.iter().find(|found| ![byte, other].contains(found)).map_or(Ok(()), |found| {
+            let found = format!("{found:#04x}");
+            Err(shards.wrong(name, found, format!("bytes of {byte:#04x}, as the configuration says symmetric")))
+        })
     }
 
     /// That groups are of neighbouring columns.
