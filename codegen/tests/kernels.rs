@@ -95,6 +95,28 @@ fn packed_gemm() {
     group.done();
 }
 
+/// Six rows of floats at a time: whole stretches of columns and what is left of them, rows that are no whole groups, weights as in the file.
+#[test]
+fn packed_gemm6() {
+    let (pace, x, strategy) = (Pace::default(), Format::F32, MatmulStrategy::Gemm6);
+    let mut group = Group::new("packed_gemm6");
+    for format in formats(true).into_iter().chain(formats(false)).filter(|format| !format.is_quantised()) {
+        for (rows, k, tile) in
+            [(1, 5, 16), (5, 3, 16), (11, 4, 32), (12, 600, 16), (13, 256, 48), (24, 7, 16), (31, 257, 16)]
+        {
+            let (n, bias, residual) = (tile + 16, rows % 2 == 1, rows > 12);
+            group.rows(Linear { format, x, k, tile, n, bias, residual, strategy, pace }, rows);
+        }
+    }
+    let (gate, up, out, k, tile, rows, act) = (Format::F16R16, Format::Bf16R16, x, 260, 32, 29, Activation::Silu);
+    let (limit, shift, bend, gate_bias, up_bias, n) = (None, None, None, true, false, 2 * tile);
+    group.rows(
+        Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
+        rows,
+    );
+    group.done();
+}
+
 #[test]
 fn packed_swiglu() {
     let pace = Pace::default();
@@ -228,7 +250,8 @@ fn packed_products_keep_their_registers() {
             if format.pair_activation() == Some(x) && !target.has_dot2_bf16() {
                 continue;
             }
-            for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+            let sixes = (!format.is_quantised() && x == Format::F32).then_some(MatmulStrategy::Gemm6);
+            for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm].into_iter().chain(sixes) {
                 let spec =
                     Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy, pace };
                 let kernel = generate(&spec.into(), target).unwrap();

@@ -119,3 +119,37 @@ fn a_row_has_the_same_products_alone_and_among_others() {
     }
     assert!(others.is_empty(), "{} rows have other bits:\n{}", others.len(), others.join("\n"));
 }
+
+#[test]
+fn six_rows_of_floats_have_the_bits_of_four() {
+    let (x, n, rows) = (Format::F32, STRIP as u32, 23);
+    for target in targets() {
+        for format in [Format::F32R16, Format::F16R16, Format::Bf16R16] {
+            for k in [5, 600] {
+                let (bias, residual, pace) = (false, false, Pace::default());
+                let [eight, twelve] = [MatmulStrategy::Gemm, MatmulStrategy::Gemm6].map(|strategy| {
+                    Product::new(Linear { format, x, k, tile: n, n, bias, residual, strategy, pace }, target)
+                });
+                let [x, w] = eight.inputs(rows);
+                let (found, expected) = (twelve.run(rows, &x, &w), eight.run(rows, &x, &w));
+                assert!(
+                    found == expected,
+                    "{}, {rows} rows: other bits than {}",
+                    twelve.kernel.name,
+                    eight.kernel.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn six_rows_at_a_time_are_floats_alone() {
+    let (k, n, strategy, target) = (256, STRIP as u32, MatmulStrategy::Gemm6, targets()[0]);
+    for (format, x) in [(Format::Q4KR16, Format::A8Super), (Format::F16R16, Format::Bf16x2)] {
+        let (bias, residual, pace) = (false, false, Pace::default());
+        let error = generate(&Linear { format, x, k, tile: n, n, bias, residual, strategy, pace }.into(), target);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("floats, with activations in f32"), "{format} and {x}: {error}");
+    }
+}

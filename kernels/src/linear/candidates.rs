@@ -2,14 +2,14 @@
 //!
 //! A candidate is a kernel, the weight rows of an item and the most rows of activations of one. All of them read all columns of their
 //! weight rows, so that sums stay in registers and every candidate of a quantised weight gives the same bits but for tiles, which multiply bf16;
-//! `gemv` and `gemm` sum float weights otherwise. The time of a candidate is the larger of two:
+//! `gemv` and `gemm` (`gemm6` alike) sum float weights otherwise. The time of a candidate is the larger of two:
 //! that of its arithmetic, and that of moving the bytes that it reads repeatedly from the cache, or the memory, in which they lie:
 //!
 //! | kernel | reads again | how often |
 //! | --- | --- | --- |
 //! | `gemv`, `gemm`, strips unpacked on the fly | the item's weight rows | for each 4, or 8 rows of activations |
 //! | | its rows of activations | for each item |
-//! | `gemv`, `gemm`, strips unpacked to a panel | its rows of activations | for each strip of 16 weight rows |
+//! | `gemv`, `gemm`, `gemm6`, strips unpacked to a panel | its rows of activations | for each strip of 16 weight rows |
 //! | `gemm`, whole strips unpacked | its rows of activations | for each strip of 16 weight rows |
 //! | | the strip | for each 8 rows |
 //! | `tiles` | its rows of activations | once |
@@ -41,7 +41,7 @@ pub const UNIT: f64 = 1.0 / 2048.0;
 const GEMV_ROW: f64 = 18.0;
 /// The same where nothing is unpacked: pairs of bf16 in a float weight. 16 rows take an eighth of a cycle.
 const PAIRS_ROW: f64 = 16.0;
-/// A row of activations by `gemm`.
+/// A row of activations by `gemm`, or `gemm6`, whose bits are the same: `gemv` gives way to both at as many rows.
 const GEMM_ROW: f64 = 15.0;
 /// What `gemm` takes before its first row; with it, it meets `gemv` at 6 rows.
 const GEMM_UNPACK: f64 = 16.0;
@@ -79,6 +79,8 @@ const VECTOR_ITEMS: [u64; 2] = [16, 32];
 const TILES_ITEMS: [u64; 2] = [32, 64];
 /// Rows of an item of vector kernels at most. Beyond 12 groups of 8 rows an unpacked strip gains nothing more.
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
+/// The same of `gemm6`, whose groups are 12 rows.
+const SIXES_CHUNKS: [u32; 5] = [12, 24, 36, 48, 96];
 /// Rows of an item of tile products at most: with 256 rows a fifth of the time goes into unpacking.
 const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MOST_ROWS as u32];
 
@@ -190,7 +192,7 @@ impl Candidate {
     pub fn cost_of_a_row(&self, caches: &CoreCaches) -> f64 {
         let speeds = match self.strategy {
             MatmulStrategy::Tiles => TILE_BYTES_PER_CYCLE,
-            MatmulStrategy::Gemv | MatmulStrategy::Gemm => BYTES_PER_CYCLE,
+            MatmulStrategy::Gemv | MatmulStrategy::Gemm | MatmulStrategy::Gemm6 => BYTES_PER_CYCLE,
         };
         let reads = |reuse: &Reuse| reuse.reads / speeds[reuse.level(caches) as usize] / UNIT;
         let arithmetic = self.arithmetic(self.row_chunk) / f64::from(self.row_chunk);
@@ -282,8 +284,11 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         vector_reuse(MatmulStrategy::Gemv, chunk)
     });
     if !few {
-        let gemm = |chunk| vector_reuse(MatmulStrategy::Gemm, chunk);
-        add(MatmulStrategy::Gemm, &VECTOR_CHUNKS, GEMM_UNPACK, (GEMM_ROW, 1), slower, &gemm);
+        let (strategy, chunks) = match floats && panels {
+            true => (MatmulStrategy::Gemm6, &SIXES_CHUNKS[..]),
+            false => (MatmulStrategy::Gemm, &VECTOR_CHUNKS[..]),
+        };
+        add(strategy, chunks, GEMM_UNPACK, (GEMM_ROW, 1), slower, &|chunk| vector_reuse(strategy, chunk));
     }
     if has_tiles(weight, target) && rows.is_multiple_of(TILES_ITEMS[0]) {
         let sums = |chunk: u32| u64::from(products * chunk) * rows * size_of::<f32>() as u64;

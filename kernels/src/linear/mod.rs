@@ -31,8 +31,8 @@ mod swiglu;
 mod tiles;
 pub mod tiling;
 
-use ixc_ir::format::Format;
 use ixc_ir::format::packed::{self as layout, STRIP};
+use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
 
 use crate::catalogue::{Row, row};
@@ -59,6 +59,8 @@ const SUB: i64 = layout::SUB as i64;
 const MAX_FEW_PARTIAL_ROWS: i64 = 1 << 4;
 /// The same of a kernel for many.
 const MAX_PARTIAL_ROWS: i64 = 1 << 8;
+/// Most rows of activations of an item whose sums of a strip are in scratch memory: 256 KiB.
+const MAX_GATHERED_ROWS: i64 = 1 << 12;
 
 /// Rows of an item, in groups of some sizes: see [`MatmulStrategy::row_groups`].
 struct Rows {
@@ -161,6 +163,10 @@ fn checked(
     let w = quantise::row_bytes(name, format, k)?;
     check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
     let x_row = quantise::row_bytes(name, x, k)?;
+    if strategy == MatmulStrategy::Gemm6 {
+        let floats = !format.is_quantised() && matches!(x.codec(), Codec::Float(_));
+        check(name, "format of the weight", format as u64, floats, "floats, with activations in f32")?;
+    }
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
     if format.has_row_scale() {
         let most = by_rows::MAX_COLUMNS;
@@ -218,7 +224,7 @@ fn scratch_bytes(
     let bytes = match strategy {
         MatmulStrategy::Tiles if strips.has_row_scale() => Some(by_rows::scratch_bytes(strips, x, k, tile)),
         MatmulStrategy::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile, rows)),
-        MatmulStrategy::Gemv | MatmulStrategy::Gemm => packed::scratch_bytes(strips, x, k, strategy, vectors),
+        _ => packed::scratch_bytes(strips, x, k, strategy, rows, vectors),
     };
     match format.rows() {
         1 => Some(strip_bytes(strips, k) + bytes.unwrap_or(0)),
@@ -252,7 +258,7 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64)
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
-    let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, product.vectors);
+    let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, 0, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
         let (w, from) = product.w;
         let first = strip.clone() * (STRIP as i64 * row_bytes) + from;
@@ -338,6 +344,7 @@ const ROWS: &[Row] = &[
     row("gemv_q4_k_r16_band", 1, "linear format=q4_k_r16 k=2048 tile=16 n=2048 shape=gemv"),
     row("gemv_q6_k_r16_ffn_down_band", 1, "linear format=q6_k_r16 k=5632 tile=16 n=2048 residual shape=gemv"),
     row("gemm_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm6_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm6"),
     row("gemm_bf16_r16", 96, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_bf16_r16_pairs", 96, "linear format=bf16_r16 x=bf16x1 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q8_0_r16", 96, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
@@ -514,7 +521,8 @@ fn most_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
     let partial = !tile.is_multiple_of(STRIP as u32);
     match strategy {
         MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
-        MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
+        MatmulStrategy::Gemm | MatmulStrategy::Gemm6 if partial => MAX_PARTIAL_ROWS,
+        MatmulStrategy::Gemm6 => MAX_GATHERED_ROWS,
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
         MatmulStrategy::Tiles => tiles::MOST_ROWS,
     }
@@ -525,7 +533,7 @@ fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
     let rounding = match strategy {
         MatmulStrategy::Tiles if format.has_row_scale() => 0.0,
         MatmulStrategy::Tiles => tiles::rounding(format),
-        MatmulStrategy::Gemv | MatmulStrategy::Gemm => 0.0,
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm | MatmulStrategy::Gemm6 => 0.0,
     };
     k as f64 * UNIT * 4.0 + rounding
 }

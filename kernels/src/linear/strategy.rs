@@ -15,13 +15,16 @@ pub enum MatmulStrategy {
     Gemv,
     /// For many rows: a strip is read once for a group of them. Dims: [`MatmulStrategy::row_groups`].
     Gemm,
+    /// The same of floats where 16 registers hold the sums: 12 of six rows, four more than hide the latency of a multiply-add, so that
+    /// what delays one is caught up. The order of sums is that of [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
+    Gemm6,
     /// For many rows, with tile products: strips of a packed weight become bf16 panels, which blocks of 32 rows, then of 16, are
     /// multiplied with. Dims: `[rows / 32, rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of
     /// 32.
     Tiles,
 }
 
-words! { MatmulStrategy { Gemv "gemv", Gemm "gemm", Tiles "tiles" } }
+words! { MatmulStrategy { Gemv "gemv", Gemm "gemm", Gemm6 "gemm6", Tiles "tiles" } }
 
 impl fmt::Display for MatmulStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,15 +34,16 @@ impl fmt::Display for MatmulStrategy {
 
 impl MatmulStrategy {
     /// Rows of activations that a product works on at a time, largest first; each divides the one
-    /// before. The kernel's dims are how many groups of each size there are: `[rows / 8, rows % 8 / 4, rows % 4]`.
+    /// before. The kernel's dims are how many groups of each size there are: `[rows / 8, rows % 8 / 4, rows % 4]` of `gemm`.
     ///
     /// For eight rows, a strip's float sums and two integer sums are 24 of 32 registers, the rest is for the weight;
     /// more rows share its unpacking among them and gain nothing (on Zen 4: 325 GOP/s with 8 and with 12). Four rows are as
-    /// many chains as hide the latency of a product.
+    /// many chains as hide the latency of a product. Twelve are twice six, and thrice the four that the rest is divided in.
     pub fn row_groups(self) -> &'static [u32] {
         match self {
             MatmulStrategy::Gemv => &[4, 1],
             MatmulStrategy::Gemm => &[8, 4, 1],
+            MatmulStrategy::Gemm6 => &[12, 4, 1],
             MatmulStrategy::Tiles => &[32, 16, 1],
         }
     }

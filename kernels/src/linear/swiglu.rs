@@ -98,7 +98,7 @@ const ROWS: &[Row] = &[
 fn pad(strategy: MatmulStrategy) -> i64 {
     match strategy {
         MatmulStrategy::Tiles => 64,
-        MatmulStrategy::Gemv | MatmulStrategy::Gemm => 0,
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm | MatmulStrategy::Gemm6 => 0,
     }
 }
 

@@ -4,6 +4,8 @@
 //! With 16 registers a block is four rows by two parts of a strip, so that six loads serve eight products. Eight registers are their
 //! integer sums; float sums of a block, and integer sums that are no whole sub-block yet, stand in memory (*slots*), which is read and
 //! written once for 16 or 32 columns. With a scale for 16 columns and six bits, which would do so every 8, a block is two rows by two parts.
+//! Of floats, which have one kind of sums, a block is six rows where [`MatmulStrategy::Gemm6`](crate::MatmulStrategy::Gemm6) has them: eight chains are just as many as two
+//! multiply-adds a cycle of a latency of four take.
 //!
 //! Products by pairs ([`Dots::Dot2`]) are summed in 16-bit words as long as they fit, then one `dot2_s16` widens and scales them:
 //!
@@ -38,6 +40,8 @@ use super::strip::{self, Part};
 
 /// Most sums of a block: rows times parts.
 const SUMS: usize = 8;
+/// The same of floats, which have no others beside them.
+const FLOAT_SUMS: usize = 12;
 /// Most float sums that stay in registers beside those of integers.
 const HELD: usize = 2;
 /// Most integer sums that stay in registers beside those of words.
@@ -45,11 +49,13 @@ const HELD_INTEGERS: usize = 4;
 /// Columns of floats in a step.
 const UNROLL: i64 = 4;
 
-/// Rows of activations of a block.
-pub fn rows(format: Format, vectors: Vectors) -> u32 {
+/// Rows of activations of a block, of which `size` are so many blocks.
+pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
     // Two scales for 32 columns, and for pairs the shortest runs in words: half of the rows leave registers for both kinds of sums.
-    let kinds = format.quants().and_then(|codec| codec.scaled()).map_or(1, |columns| SUB as usize / columns);
-    (SUMS / kinds / Part::all(vectors).len()) as u32
+    let kinds = |codec: &Quants| codec.scaled().map_or(1, |columns| SUB as usize / columns);
+    let sums = format.quants().map_or(FLOAT_SUMS, |codec| SUMS / kinds(codec));
+    let most = (sums / Part::all(vectors).len()) as u32;
+    (1..=most).rev().find(|rows| size.is_multiple_of(*rows)).unwrap_or(1)
 }
 
 /// Bytes that the sums of a block take in memory: of floats, and of integers that are no whole sub-block yet.
