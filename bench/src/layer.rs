@@ -260,6 +260,8 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         parallel: true,
         rounds: 1,
         normed_rounds: true,
+        stacks: None,
+        normed_behind: false,
         adjugate: None,
         sectioned: false,
         temperature: None,

@@ -762,7 +762,7 @@ fn every_architecture_has_folders() {
     let found: Vec<&str> = ixc_frontend::checkpoint::supported().map(|(_, architecture)| architecture).collect();
     let missing: Vec<&str> =
         arch::ARCHITECTURES.iter().map(|row| row.name).filter(|name| !found.contains(name)).collect();
-    assert_eq!(missing, ["bitnet", "bitnet-b1.58"]);
+    assert_eq!(missing, ["bitnet"]);
 }
 
 /// Hunyuan has a width of experts for each layer, all the same.

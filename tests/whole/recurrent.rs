@@ -408,6 +408,8 @@ fn model(name: &str, mut module: Module) -> Model {
         parallel: true,
         rounds: 1,
         normed_rounds: true,
+        stacks: None,
+        normed_behind: false,
         adjugate: None,
         sectioned: false,
         temperature: None,

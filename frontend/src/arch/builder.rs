@@ -35,6 +35,9 @@ pub(super) enum Bias {
 /// The output matrix with rows of length 1, where a file's are to be so and are not.
 pub(super) const UNIT_HEAD: &str = "output_unit";
 
+/// Numbers of a layer's heads of queries, of each as often as it is long.
+pub(super) const HEAD_GAIN: &str = "attn_q_gain";
+
 /// What a graph has of guessing by the model's own layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guessing {
@@ -209,6 +212,12 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The number that is the F32 tensor `name`.
+    pub fn scalar(&mut self, name: &str) -> Result<f64, ArchError> {
+        self.gguf.require_tensor(name)?;
+        Ok(self.optional_scalar(name)?.unwrap_or_default())
+    }
+
     /// Rows of the matrices of `tensor`, one for each of `shape[0]` experts, as a weight called `name`: `shape[1]` of `rows` from row `from` on.
     fn part(
         &mut self,
@@ -349,6 +358,47 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
+    /// Layer norm of heads of `d` elements, each with a weight and a bias of its own, with another number added to the mean square.
+    pub fn layer_norm_of_each(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        [heads, d]: [u64; 2],
+        eps: f64,
+    ) -> Result<ValueId, ArchError> {
+        let weight = self.vectors(&format!("{name}.weight"), &[heads, d])?;
+        let x = self.centre(x)?;
+        let y = self.graph.rms_norm(x, weight, eps);
+        let y = self.typed(y)?;
+        let name = format!("{name}.bias");
+        let Some(tensor) = self.gguf.tensor(&name) else { return Ok(y) };
+        if tensor.tensor_type().name != "F32" {
+            let (path, found) = (self.path(), tensor.tensor_type());
+            return Err(ArchError::VectorType { path, tensor: name.into(), found });
+        }
+        match tensor.dims().len() {
+            1 => self.check_shape(tensor, &[heads * d])?,
+            _ => self.check_shape(tensor, &[heads, d])?,
+        }
+        // Those of all heads, one behind the other, are the bias of a row.
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        let bias = self.graph.weight(&name, Format::F32, &[heads * d], place);
+        let bias = self.typed(bias)?;
+        self.used.insert(name);
+        let y = self.merge_heads(y)?;
+        let y = self.graph.add_bias(y, bias);
+        let y = self.typed(y)?;
+        self.split_heads(y, heads)
+    }
+
+    /// RMS norm of a layer's queries, of which each head's are multiplied by a number, which files have once and graphs ([`HEAD_GAIN`]) as often as a head is long.
+    pub fn norm_with_gains(&mut self, x: ValueId, layer: usize, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+        self.leave_out(&format!("blk.{layer}.attn_q_norm.weight"));
+        let weight = self.vectors(&format!("blk.{layer}.{HEAD_GAIN}.weight"), &[heads, d])?;
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        self.typed(y)
+    }
+
     /// Rows times what their positions make of them, where the model has a temperature.
     pub fn temperature(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let Some(of) = self.hyper.temperature else { return Ok(x) };
@@ -424,7 +474,8 @@ impl<'a> Builder<'a> {
             self.linear(x, name, embedding_length, vocabulary, Bias::Optional)?
         } else {
             let table = self.weight("token_embd.weight", &[vocabulary, embedding_length])?;
-            self.matmul(x, table)?
+            let y = self.matmul(x, table)?;
+            self.optional_bias(y, "output.bias", vocabulary)?
         };
         let y = self.scale(y, 1.0 / scales.logit)?;
         if scales.softcap == 0.0 { Ok(y) } else { self.softcap(y, scales.softcap) }
@@ -504,7 +555,12 @@ impl<'a> Builder<'a> {
 
     /// Rows plus the vector `name`, where the file has it.
     pub fn optional_bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
-        let Some(bias) = self.optional_vector(name, len)? else { return Ok(x) };
+        if self.has(name) { self.bias(x, name, len) } else { Ok(x) }
+    }
+
+    /// Rows plus the vector `name`.
+    pub fn bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
+        let bias = self.vector(name, len)?;
         let y = self.graph.add_bias(x, bias);
         self.typed(y)
     }

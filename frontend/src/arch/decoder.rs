@@ -11,7 +11,7 @@ use super::error::ArchError;
 use super::hyper::{Bends, BlockIndex, Experts};
 
 /// RMS norms of queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum HeadNorm {
     /// None.
     Absent,
@@ -31,6 +31,10 @@ pub(super) enum HeadNorm {
     Each,
     /// Of every head, behind RoPE, without a weight, in layers that rotate them.
     PlainAfterRope,
+    /// Of every head, behind RoPE, without a weight, but queries of each head are multiplied by a number of its own.
+    GainAfterRope,
+    /// Layer norms of every head with weights and biases of its own, before RoPE, which add so much to mean squares.
+    EachCentred(f64),
 }
 
 /// Which layers rotate queries and keys.
@@ -282,8 +286,8 @@ pub(super) fn attention_to(
         q = b.slice(q, 0, facts.key_length)?;
     }
     let roped = is_roped(b, layer, style);
-    let turned = |b: &mut Builder<'_>, mut x: ValueId, norm: &str, heads: u64| -> Result<ValueId, ArchError> {
-        let norm = name(norm);
+    let turned = |b: &mut Builder<'_>, mut x: ValueId, stem: &str, heads: u64| -> Result<ValueId, ArchError> {
+        let norm = format!("{}.weight", name(stem));
         let before = match style.head_norm {
             HeadNorm::Heads => true,
             HeadNorm::Optional => b.has(&norm),
@@ -296,12 +300,17 @@ pub(super) fn attention_to(
                 x = b.norm_of_each(x, &norm, [heads, facts.key_length])?;
                 false
             }
+            HeadNorm::EachCentred(eps) => {
+                x = b.layer_norm_of_each(x, &name(stem), [heads, facts.key_length], eps)?;
+                false
+            }
             HeadNorm::Each
             | HeadNorm::Absent
             | HeadNorm::AfterRope
             | HeadNorm::Row
             | HeadNorm::RowAsStream
-            | HeadNorm::PlainAfterRope => false,
+            | HeadNorm::PlainAfterRope
+            | HeadNorm::GainAfterRope => false,
         };
         if before {
             x = b.rms_norm(x, &norm, facts.key_length)?;
@@ -312,10 +321,13 @@ pub(super) fn attention_to(
         match style.head_norm {
             HeadNorm::AfterRope => b.rms_norm(x, &norm, facts.key_length),
             HeadNorm::PlainAfterRope if roped => b.plain_norm(x),
+            // Keys have none.
+            HeadNorm::GainAfterRope if b.has(&norm) => b.norm_with_gains(x, layer, [heads, facts.key_length]),
+            HeadNorm::GainAfterRope => b.plain_norm(x),
             _ => Ok(x),
         }
     };
-    let mut q = turned(b, q, "attn_q_norm.weight", facts.heads)?;
+    let mut q = turned(b, q, "attn_q_norm", facts.heads)?;
     if style.tempered || !roped {
         q = b.temperature(q)?;
     }
@@ -324,7 +336,7 @@ pub(super) fn attention_to(
         if style.value_norm {
             v = b.plain_norm(v)?;
         }
-        let k = turned(b, k, "attn_k_norm.weight", facts.kv_heads)?;
+        let k = turned(b, k, "attn_k_norm", facts.kv_heads)?;
         b.append(layer, k, v)?;
     }
     let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;

@@ -15,6 +15,7 @@ mod ngrams;
 mod recurrent;
 mod rope;
 mod shares;
+mod stacks;
 mod xielu;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
@@ -28,6 +29,7 @@ pub use indexer::{BlockIndex, Indexer};
 pub(super) use mla::latent_lengths;
 pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
+pub use stacks::Stacks;
 pub use xielu::Xielu;
 
 use self::experts::{IDENTITIES, experts};
@@ -72,6 +74,10 @@ pub struct Hyper {
     pub rounds: u64,
     /// Whether the last norm stands between these, too.
     pub normed_rounds: bool,
+    /// Two stacks that the layers are, and how often these follow each other, where they are such.
+    pub stacks: Option<Stacks>,
+    /// Whether norms of the stream stand behind blocks and not before them, in architectures whose files say which.
+    pub normed_behind: bool,
     /// Rotary embedding.
     pub rope: Rope,
     /// Whether layers have it at all: the files of some models switch it off.
@@ -444,6 +450,14 @@ pub(super) struct Defaults {
     pub truncated_yarn: bool,
     /// Whether RoPE is not scaled, though files say that it is.
     pub unscaled: bool,
+    /// Whether all of a head turns, whatever files say.
+    pub turns_whole: bool,
+    /// Whether the base of RoPE grows by `rope.scaling.alpha`.
+    pub based_by_alpha: bool,
+    /// Whether no layer has a window, though files state one.
+    pub unwindowed: bool,
+    /// Whether layers are two stacks, which follow each other several times.
+    pub stacked: bool,
     /// The key of a number of positions behind which layers do what no graph here does: the context is cut to it.
     pub context_of: Option<&'static str>,
     /// What scales the stream and logits where files have no keys.
@@ -646,6 +660,10 @@ impl Defaults {
         temperature: Temperature::None,
         truncated_yarn: true,
         unscaled: false,
+        turns_whole: false,
+        based_by_alpha: false,
+        unwindowed: false,
+        stacked: false,
         context_of: None,
         scales: |_| Scales::NONE,
         logits_multiplied: false,
@@ -686,7 +704,12 @@ impl Hyper {
             return Err(GgufError::TensorMissing { path, tensor: "token_embd.weight".into() });
         }
         // Every layer has tensors, so a layer count beyond their number is a lie, and what is made per layer is bounded.
-        let layers = keys.required("block_count", 1, MAX_COUNT.min(gguf.tensors().len() as u64))?;
+        let most = MAX_COUNT.min(gguf.tensors().len() as u64);
+        let stacks = if defaults.stacked { Some(Stacks::read(&keys, most)?) } else { None };
+        let layers = match stacks {
+            Some(stacks) => 2 * stacks.layers,
+            None => keys.required("block_count", 1, most)?,
+        };
         let mut context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
         const WINDOW: &str = "attention.sliding_window";
         let window = match defaults.windows {
@@ -695,6 +718,7 @@ impl Hyper {
             }
             Some(Windows { length: Some(length), .. }) => keys.optional(WINDOW, 1, MAX_CONTEXT)?.unwrap_or(length),
             Some(_) => keys.required(WINDOW, 1, MAX_CONTEXT)?,
+            None if defaults.unwindowed => 0,
             None => keys.optional(WINDOW, 0, u64::MAX)?.unwrap_or(0),
         };
         let windows = match defaults.windows {
@@ -844,6 +868,8 @@ impl Hyper {
                 false => 1,
             },
             normed_rounds: !keys.metadata.read_or(&keys.name("skip_loop_final_norm"), false)?,
+            stacks,
+            normed_behind: keys.metadata.read_or(&keys.name("swin_norm"), false)?,
             temperature: temperature(&keys, &rope)?,
             rope,
             roped,
@@ -871,6 +897,18 @@ impl Hyper {
             draft_layers,
         })
     }
+}
+
+/// Elements of a head's query, of a model whose layers have the same heads.
+///
+/// # Errors
+/// When keys say nothing of that, or it cannot be meant.
+pub(super) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufError> {
+    let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
+    let stated = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
+    let width = keys.required("embedding_length", 1, MAX_WIDTH)?;
+    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+    Ok(stated.unwrap_or((width / heads).max(1)))
 }
 
 impl Rope {

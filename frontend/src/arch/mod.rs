@@ -43,7 +43,10 @@ mod bitnet;
 mod bitnet_b1_58;
 mod bloom;
 mod builder;
+mod chameleon;
 mod chatglm;
+mod codeshell;
+mod cogvlm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
@@ -53,6 +56,7 @@ mod deci;
 mod decoder;
 mod deepseek;
 mod deepseek2;
+mod deepseek2_ocr;
 mod deepseek32;
 mod deepseek4;
 mod delta_net;
@@ -85,8 +89,10 @@ mod granitehybrid;
 mod granitemoe;
 mod grok;
 mod grovemoe;
+mod hrm_text;
 mod hunyuan_dense;
 mod hunyuan_moe;
+mod hunyuan_vl;
 mod hy_v3;
 mod hy_v4;
 mod hyper;
@@ -133,7 +139,9 @@ mod olmo;
 mod olmo2;
 mod olmo_hybrid;
 mod olmoe;
+mod openelm;
 mod orion;
+mod paddleocr;
 mod pangu_embed;
 mod phi2;
 mod phi3;
@@ -166,6 +174,7 @@ mod starcoder;
 mod starcoder2;
 mod step35;
 mod streams;
+mod talkie;
 mod vaultgemma;
 mod weights;
 mod xverse;
@@ -179,7 +188,7 @@ use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
     Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams,
-    Precise, Rope, Scales, Ssm, Streams, Xielu,
+    Precise, Rope, Scales, Ssm, Stacks, Streams, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -324,6 +333,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
     plm::ARCHITECTURE,
     spark2_5::ARCHITECTURE,
     plamo2::ARCHITECTURE,
+    openelm::ARCHITECTURE,
+    codeshell::ARCHITECTURE,
+    paddleocr::ARCHITECTURE,
+    hunyuan_vl::ARCHITECTURE,
+    deepseek2_ocr::ARCHITECTURE,
+    cogvlm::ARCHITECTURE,
+    hrm_text::ARCHITECTURE,
+    chameleon::ARCHITECTURE,
+    talkie::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

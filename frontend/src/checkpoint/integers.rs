@@ -8,9 +8,10 @@
 //! awq, gemm           q_proj.qweight        I32 [in, out / 8]      word w holds rows 8 w + 0, 2, 4, 6, 1, 3, 5, 7; zeros and scales likewise
 //! pack-quantized      q_proj.weight_packed  I32 [out, in / 8]      as they lie; scales [out, groups], zeros I32 [out / 8, groups]
 //! int-quantized       q_proj.weight         I8  [out, in]          scales [out, 1], or one
+//! bitnet              q_proj.weight         U8  [out / 4, in]      byte r of a column holds rows r, r + out / 4, r + out / 2, r + 3 out / 4; one scale
 //! ```
 //!
-//! With eight bits a word holds four. What is said of a matrix becomes [`Groups`](ixc_ir::derived::Groups): its numbers are those of Q4_0, Q4_1 and Q8_0.
+//! With eight bits a word holds four. What is said of a matrix becomes [`Groups`](ixc_ir::derived::Groups): its numbers are those of Q4_0, Q4_1, Q8_0 and TQ2_0.
 
 use ixc_ir::derived::{Element, Extent, Integers};
 
@@ -38,6 +39,8 @@ enum Layout {
     Gptq { more: u8 },
     /// AWQ.
     Awq,
+    /// BitNet: parts of rows in a byte.
+    Ternary,
 }
 
 /// What a configuration says of packed matrices.
@@ -60,6 +63,7 @@ impl Scheme {
         match said.text(&["quant_method"])? {
             Some("gptq") => Scheme::gptq(said).map(Some),
             Some("awq") => Scheme::awq(said).map(Some),
+            Some("bitnet") => Scheme::ternary(said).map(Some),
             Some("auto-round") => match said.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq") {
                 "auto_round:auto_gptq" => Scheme::gptq(said).map(Some),
                 "auto_round:auto_awq" => Scheme::awq(said).map(Some),
@@ -89,6 +93,25 @@ impl Scheme {
         };
         let symmetric = said.flag(&["sym"])?.unwrap_or(true);
         Scheme::of(said, Layout::Gptq { more }, &[4, 8], "bits", ("sym", symmetric))
+    }
+
+    /// Of three values, which were chosen before and are multiplied with their scale: the class that divides by it, and weights that are rounded as they are used, are others.
+    fn ternary(said: &Config) -> Result<Scheme, CheckpointError> {
+        for (key, usual, right) in
+            [("linear_class", "bitlinear", "autobitlinear"), ("quantization_mode", "offline", "offline")]
+        {
+            match said.text(&[key])?.unwrap_or(usual) {
+                found if found == right => {}
+                other => {
+                    return Err(said.wrong(
+                        key,
+                        format!("\"{other}\""),
+                        format!("\"{right}\": nothing else is supported"),
+                    ));
+                }
+            }
+        }
+        Ok(Scheme { layout: Layout::Ternary, bits: 2, zeros: false, group: None })
     }
 
     fn awq(said: &Config) -> Result<Scheme, CheckpointError> {
@@ -151,6 +174,7 @@ impl Scheme {
         match self.layout {
             Layout::Words => name.strip_suffix("_packed").map(str::to_owned),
             Layout::Bytes => (entry.dtype.name == "I8" && name.ends_with(".weight")).then(|| name.to_owned()),
+            Layout::Ternary => (entry.dtype.name == "U8" && name.ends_with(".weight")).then(|| name.to_owned()),
             Layout::Gptq { .. } | Layout::Awq => Some(format!("{}.weight", name.strip_suffix(".qweight")?)),
         }
     }
@@ -159,13 +183,13 @@ impl Scheme {
     pub(super) fn is_beside(&self, shards: &Shards, name: &str) -> bool {
         let has = |name: String| shards.tensors.contains_key(&*name);
         let ends: &[&str] = match self.layout {
-            Layout::Words | Layout::Bytes => &["_scale", "_zero_point", "_shape", "_g_idx"],
+            Layout::Words | Layout::Bytes | Layout::Ternary => &["_scale", "_zero_point", "_shape", "_g_idx"],
             Layout::Gptq { .. } | Layout::Awq => &[".scales", ".qzeros", ".g_idx"],
         };
         let of = ends.iter().find_map(|end| name.strip_suffix(end));
         match self.layout {
             Layout::Words => of.is_some_and(|of| has(format!("{of}_packed"))),
-            Layout::Bytes => of.is_some_and(|of| has(of.to_owned())),
+            Layout::Bytes | Layout::Ternary => of.is_some_and(|of| has(of.to_owned())),
             Layout::Gptq { .. } | Layout::Awq => {
                 // The first quantisers wrote biases of models that have none.
                 of.is_some_and(|of| has(format!("{of}.qweight")))
@@ -185,7 +209,11 @@ impl Scheme {
         let wrong = |name: &str, entry: &Entry, expected: String| {
             shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected)
         };
-        let word = if self.layout == Layout::Bytes { "I8" } else { "I32" };
+        let word = match self.layout {
+            Layout::Bytes => "I8",
+            Layout::Ternary => "U8",
+            Layout::Words | Layout::Gptq { .. } | Layout::Awq => "I32",
+        };
         let array = self
             .laid(*file, entry)
             .filter(|array| entry.dtype.name == word && array.len(array.rank() - 1).is_multiple_of(BLOCK));
@@ -194,7 +222,7 @@ impl Scheme {
         let shape = array.shape();
         let Some((&columns, rows)) = shape.split_last() else { return Ok(None) };
         let base = match self.layout {
-            Layout::Words | Layout::Bytes => matrix.as_str(),
+            Layout::Words | Layout::Bytes | Layout::Ternary => matrix.as_str(),
             Layout::Gptq { .. } | Layout::Awq => name.trim_end_matches(".qweight"),
         };
         let (scales_name, (of, stored), number) = self.scales(shards, name, base)?;
@@ -220,6 +248,7 @@ impl Scheme {
     fn integers(&self) -> Integers {
         match (self.bits, self.zeros, self.layout) {
             (_, _, Layout::Bytes) => Integers::EightSigned,
+            (_, _, Layout::Ternary) => Integers::Ternary,
             (4, true, _) => Integers::FourFromZeros,
             (4, false, _) => Integers::Four,
             _ => Integers::Eight,
@@ -239,6 +268,7 @@ impl Scheme {
             // Words of neighbouring columns, of which each row has one.
             (Layout::Gptq { .. }, &[words, rows]) => whole(&[words, rows, each])?.swap(0, 1)?.join(1),
             (Layout::Awq, &[columns, words]) => awq(whole(&[columns, words, 2, 4])?)?.swap(0, 1),
+            (Layout::Ternary, &[rows, columns]) => whole(&[rows, columns, 4])?.swap(1, 2)?.swap(0, 1)?.join(0),
             _ => None,
         }
     }
@@ -248,8 +278,10 @@ impl Scheme {
         let stored = stored?;
         match (self.layout, rows) {
             // One for all rows.
-            (Layout::Bytes, &[rows]) if stored.shape() == [1] => stored.repeated(rows)?.split(0, &[rows, 1]),
-            (Layout::Words | Layout::Bytes, _) => Some(stored),
+            (Layout::Bytes | Layout::Ternary, &[rows]) if stored.shape() == [1] => {
+                stored.repeated(rows)?.split(0, &[rows, 1])
+            }
+            (Layout::Words | Layout::Bytes | Layout::Ternary, _) => Some(stored),
             (Layout::Gptq { .. } | Layout::Awq, _) => stored.swap(0, 1),
         }
     }
@@ -262,7 +294,7 @@ impl Scheme {
         base: &str,
     ) -> Result<(String, (u32, &'s Entry), Element), CheckpointError> {
         let end = match self.layout {
-            Layout::Words | Layout::Bytes => "_scale",
+            Layout::Words | Layout::Bytes | Layout::Ternary => "_scale",
             Layout::Gptq { .. } | Layout::Awq => ".scales",
         };
         let scales_name = format!("{base}{end}");
@@ -287,6 +319,7 @@ impl Scheme {
             Layout::Words | Layout::Bytes => ("_zero_point", 0),
             Layout::Gptq { more } => (".qzeros", more),
             Layout::Awq => (".qzeros", 0),
+            Layout::Ternary => return Ok(None),
         };
         let name = format!("{base}{end}");
         let found = shards.tensors.get(&*name);
@@ -330,7 +363,7 @@ impl Scheme {
         let (byte, other) = match self.layout {
             Layout::Gptq { .. } | Layout::Awq => (middle, middle),
             Layout::Words | Layout::Bytes if entry.dtype.name == "I32" => (middle, 0),
-            Layout::Words | Layout::Bytes => (0, 0),
+            Layout::Words | Layout::Bytes | Layout::Ternary => (0, 0),
         };
         let bytes = bytes(shards, name, LOOKED_AT).unwrap_or_default();
         bytes.iter().find(|found| ![byte, other].contains(found)).map_or(Ok(()), |found| {
@@ -344,7 +377,7 @@ impl Scheme {
         let name = match self.layout {
             Layout::Gptq { .. } => format!("{base}.g_idx"),
             Layout::Words | Layout::Bytes => format!("{base}_g_idx"),
-            Layout::Awq => return Ok(()),
+            Layout::Awq | Layout::Ternary => return Ok(()),
         };
         let Some(bytes) = bytes(shards, &name, u64::MAX) else { return Ok(()) };
         let numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));

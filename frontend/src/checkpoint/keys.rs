@@ -122,7 +122,7 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
         keys.put("attention.key_length", length);
         keys.put("attention.value_length", length);
     }
-    keys.rope()?;
+    keys.rope(family.other_rope)?;
     keys.truncated(family.truncated_yarn)?;
     // Some configurations state a window that they do not use.
     let used = config.flag(&["use_sliding_window"])?;
@@ -358,7 +358,7 @@ impl Keys<'_> {
         Ok(Some(Yarn { factor, context: context as u32, magnitude }))
     }
 
-    fn rope(&mut self) -> Result<(), CheckpointError> {
+    fn rope(&mut self, known: Option<&str>) -> Result<(), CheckpointError> {
         if let Some(base) = self.rope_number("rope_theta")? {
             self.put("rope.freq_base", base as f32);
         }
@@ -367,6 +367,7 @@ impl Keys<'_> {
         }
         let factor = self.rope_number("factor")?;
         match (self.rope_kind()?.as_deref(), factor) {
+            (Some(kind), _) if Some(kind) == known => {}
             (None | Some("default" | "llama3" | "dynamic" | "mrope" | "proportional"), _) | (Some("linear"), None) => {}
             (Some("linear"), Some(factor)) => {
                 self.put("rope.scaling.type", "linear");
@@ -555,6 +556,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
             0 => keys.number_of("expert_count").unwrap_or(0),
             count => count,
         },
+        stack: keys.number_of("hrm.layers_per_stack").unwrap_or(0),
         heads,
         kv_heads: config.count(&["num_key_value_heads"])?.map_or(heads, u64::from),
         head_dim: head_dim(config)?,

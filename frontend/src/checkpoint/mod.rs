@@ -68,7 +68,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 45] = [
+const OTHER_PARTS: [&str; 52] = [
     "visual.",
     "model.visual.",
     "transformer.visual.",
@@ -114,6 +114,13 @@ const OTHER_PARTS: [&str; 45] = [
     "pre_mm_projector_norm.",
     "patch_merger.",
     "mtp_dspark.",
+    "model.vqmodel.",
+    "model.vision.",
+    "model.sam_model.",
+    "model.qwen2_model.",
+    "model.projector.",
+    "model.image_newline",
+    "model.view_sep",
 ];
 /// What stands before a decoder's names in models that have other parts, and what is meant.
 const PREFIXES: [(&str, &str); 21] = [
@@ -178,6 +185,11 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     }
     for (end, key) in family.numbers_of_layers {
         entries.push(((*key).into(), shards::numbers_of_layers(&shards, end, sizes.layers)?));
+    }
+    for (name, key) in family.numbers_of_model {
+        if let Some(number) = shards::number(&shards, name)? {
+            entries.push((format!("{}.{key}", family.architecture).into(), number.into()));
+        }
     }
     let packed = packed::experts(&mut shards, &sizes)?;
     let weights = shards::weights(&shards, &quantisation, family)?;
@@ -245,7 +257,9 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
     // What is outside says which parts a model has, what is inside which decoder: the decoder's is more special where both are known.
     let inner = config.text(&["model_type"])?;
     let outer = config.outer("model_type").and_then(|value| value.as_str());
-    for name in [inner, outer].into_iter().flatten() {
+    // Some have neither, and a class.
+    let class = config.texts("architectures")?.and_then(|names| names.first().copied());
+    for name in [inner, outer, class].into_iter().flatten() {
         for family in families::all().filter(|family| family.model_types.contains(&name)) {
             if (family.when)(&config.clone().with_defaults(family.defaults))? {
                 return Ok(family);

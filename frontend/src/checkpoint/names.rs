@@ -1,6 +1,6 @@
 //! Names of Hugging Face's tensors, and which of GGUF's they are.
 //!
-//! A rule names a tensor by a pattern, in which `{L}` is a layer, `{H}` a half of one that is a layer in GGUF files, and `{E}` an expert, `{X}` one of which there may be more than have matrices,
+//! A rule names a tensor by a pattern, in which `{L}` is a layer, `{U}` one of the upper of two stacks, `{H}` a half of one that is a layer in GGUF files, and `{E}` an expert, `{X}` one of which there may be more than have matrices,
 //! `{G}` a small expert of a group, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table, `{A}` a stream, `{C}` the letter of queries, keys or values, or `{R}` a
 //! machine's part of a matrix, of each of which there is a tensor that are one in GGUF files, and says what is made of it. A name matches with `.weight` or
 //! `.bias` behind the pattern, which the other name then has, too, or as it is. The first rule that matches counts: those of a model, then [`SHARED`].
@@ -13,6 +13,8 @@ use ixc_ir::derived::Change;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     pub layers: u64,
+    /// Layers of each of two stacks, where there are such.
+    pub stack: u64,
     pub experts: u64,
     /// Experts of a group that shares a small one.
     pub experts_of_group: u64,
@@ -330,6 +332,52 @@ pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let behind = q.checked_add(k)?;
     let part = |from, len| x.clone().slice(0, from, len);
     parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
+}
+
+/// Gates of what attention gives, queries, keys and values of one matrix, as many of each.
+pub(super) fn gate_query_key_value(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let each = x.len(0) / 4;
+    let part = |number| x.clone().slice(0, number * each, each);
+    parts([("gate", part(0)), ("q", part(1)), ("k", part(2)), ("v", part(3))])
+}
+
+/// Numbers of each head's elements, a row for each, whose pairs lie half a head apart, so that they lie side by side.
+pub(super) fn halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let half = x.len(1) / 2;
+    one(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?)
+}
+
+/// The same as one vector.
+pub(super) fn all_halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let half = x.len(1) / 2;
+    one(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?.join(0)?)
+}
+
+/// Queries whose RoPE turns the other way: with the other sign of each head's second half it turns the usual one.
+pub(super) fn query_signs(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    second_halves_negated(&x, s.heads)
+}
+
+/// The same of keys.
+pub(super) fn key_signs(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    second_halves_negated(&x, s.kv_heads)
+}
+
+fn second_halves_negated(x: &Array, heads: u64) -> Option<Vec<Made>> {
+    let halves = heads.checked_mul(2)?;
+    let half = x.len(0).checked_div(halves).filter(|half| half * halves == x.len(0))?;
+    let signed = |at: u64| {
+        let part = x.clone().slice(0, at * half, half)?;
+        Some(if at.is_multiple_of(2) { part } else { times(part, [-1.0, 1.0]) })
+    };
+    let arrays: Option<Vec<_>> = (0..halves).map(signed).collect();
+    Some(vec![Made { part: "", arrays: arrays? }])
+}
+
+/// A number for each head of queries: as files have it, and as often as a head is long.
+pub(super) fn gains_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let (heads, rows) = (x.len(0), x.clone().repeated(s.head_dim)?);
+    parts([("norm", Some(x)), ("gain", rows.split(0, &[heads, s.head_dim]))])
 }
 
 /// Keys and values of one matrix, as many of each.
@@ -737,6 +785,7 @@ pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
                 one_of = Some(OneOf { number, word, count: count(sizes), stacked, more })
             }
             None if place == "{H}" => half = Some(Some(number).filter(|half| *half < 2)?),
+            None if place == "{U}" => layer = Some(number.checked_add(sizes.stack)?),
             None => layer = Some(number),
         }
         (rest, pattern) = (&rest[digits..], &pattern[open + 3..]);

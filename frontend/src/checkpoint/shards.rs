@@ -228,24 +228,35 @@ pub(super) fn numbers_of_layers(shards: &Shards, end: &str, layers: u64) -> Resu
     let mut found = BTreeMap::new();
     for (name, (file, entry)) in &shards.tensors {
         let Some(layer) = layer_of(name).filter(|layer| *layer < layers) else { continue };
-        let bytes = shards.files[*file as usize].data().get(entry.offset as usize..).unwrap_or_default();
-        let is_one = entry.shape.iter().all(|len| *len == 1);
-        let number = match (entry.dtype.name, bytes) {
-            ("F32", [a, b, c, d, ..]) if is_one => f32::from_le_bytes([*a, *b, *c, *d]),
-            // The upper half of the same.
-            ("BF16", [c, d, ..]) if is_one => f32::from_le_bytes([0, 0, *c, *d]),
-            (dtype, _) => {
-                let said = format!("{:?} of {dtype}", entry.shape);
-                return Err(shards.wrong(name, said, "a number of F32 or BF16"));
-            }
-        };
-        found.insert(layer, number);
+        found.insert(layer, one_number(shards, name, *file, entry)?);
     }
     if let Some(layer) = (0..layers).find(|layer| !found.contains_key(layer)) {
         let tensor = format!("model.layers.{layer}.{end}").into();
         return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
     }
     Ok(Value::Array(Integers::F32(found.into_values().collect())))
+}
+
+fn one_number(shards: &Shards, name: &str, file: u32, entry: &Entry) -> Result<f32, CheckpointError> {
+    let bytes = shards.files[file as usize].data().get(entry.offset as usize..).unwrap_or_default();
+    let is_one = entry.shape.iter().all(|len| *len == 1);
+    match (entry.dtype.name, bytes) {
+        ("F32", [a, b, c, d, ..]) if is_one => Ok(f32::from_le_bytes([*a, *b, *c, *d])),
+        // The upper half of the same.
+        ("BF16", [c, d, ..]) if is_one => Ok(f32::from_le_bytes([0, 0, *c, *d])),
+        (dtype, _) => {
+            let said = format!("{:?} of {dtype}", entry.shape);
+            Err(shards.wrong(name, said, "a number of F32 or BF16"))
+        }
+    }
+}
+
+/// The number that is a tensor, where there is one of that name.
+pub(super) fn number(shards: &Shards, name: &str) -> Result<Option<f32>, CheckpointError> {
+    match shards.tensors.get(name) {
+        Some((file, entry)) => one_number(shards, name, *file, entry).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Of FP8 matrices whose names end so, which machines quantised row by row of theirs, on how many: so many that their scales fit, or else 1.

@@ -13,6 +13,7 @@
 //! | four bits | `q4_0`: `d * (q - 8)` |
 //! | four bits with zeros | `q4_1`: `d * q + m`, where `m` is the nearest half of `-d * zero` |
 //! | eight bits | `q8_0`: `d * q` |
+//! | two bits, of three values | `tq2_0`: `d * (q - 1)` |
 //!
 //! A scale that is no half becomes the nearest. Nothing else is rounded. Otherwise (a matrix that is transposed) they become numbers, the nearest of the format.
 
@@ -39,6 +40,8 @@ pub enum Integers {
     Eight,
     /// Eight bits in two's complement.
     EightSigned,
+    /// Two bits, of which 1 is zero and 3 is none.
+    Ternary,
 }
 
 impl Integers {
@@ -47,6 +50,7 @@ impl Integers {
         match self {
             Integers::Four | Integers::FourFromZeros => 4,
             Integers::Eight | Integers::EightSigned => 8,
+            Integers::Ternary => 2,
         }
     }
 
@@ -56,6 +60,7 @@ impl Integers {
             Integers::Four => Format::Q4_0,
             Integers::FourFromZeros => Format::Q4_1,
             Integers::Eight | Integers::EightSigned => Format::Q8_0,
+            Integers::Ternary => Format::Tq2_0,
         }
     }
 
@@ -70,6 +75,7 @@ impl Integers {
             Integers::Four | Integers::FourFromZeros => nibble(byte, element),
             Integers::Eight => byte ^ 0x80,
             Integers::EightSigned => byte,
+            Integers::Ternary => byte >> (element % 4 * 2) & 3,
         }
     }
 
@@ -78,6 +84,7 @@ impl Integers {
         match self {
             Integers::Four | Integers::FourFromZeros => f32::from(code) - f32::from(zero.unwrap_or(8)),
             Integers::Eight | Integers::EightSigned => f32::from(code as i8),
+            Integers::Ternary => f32::from(code) - 1.0,
         }
     }
 }
@@ -321,6 +328,9 @@ fn read_codes(
         let Some(first) = read(base, most - least + 1, &mut stored) else { return false };
         match integers.per_byte() {
             2 => slots.for_each(|(code, inner)| *code = nibble(stored[(first + inner) as usize / 2], first + inner)),
+            4 => slots.for_each(|(code, inner)| {
+                *code = integers.code(stored[(first + inner) as usize / 4], first + inner);
+            }),
             _ => slots.for_each(|(code, inner)| *code = integers.code(stored[inner as usize], 0)),
         }
     }
@@ -437,6 +447,7 @@ mod tests {
             Integers::Four => 8.0,
             Integers::Eight => 128.0,
             Integers::FourFromZeros | Integers::EightSigned => 0.0,
+            Integers::Ternary => 1.0,
         };
         let has_zeros = zeros.is_some();
         let groups = Some(Box::new(Groups { scales, zeros }));
@@ -598,6 +609,44 @@ mod tests {
             for (row, part) in columns.chunks(2 * block).enumerate() {
                 assert_eq!(part, &all[row * row_bytes + 3 * block..][..2 * block], "{name}: row {row}");
             }
+        }
+    }
+
+    /// Numbers of three values, of rows a quarter of all apart in a byte, with one scale.
+    #[test]
+    fn three_values_are_blocks_of_two_bits() {
+        const ROWS: u64 = 8;
+        const COLUMNS: u64 = 768;
+        let number = |row: u64, column: u64| (row * 5 + column * 7 + row * column) % 3;
+        let byte =
+            |at: u64| (0..4).map(|part| number(part * ROWS / 4 + at / COLUMNS, at % COLUMNS) << (2 * part)).sum();
+        let bytes: Vec<u64> = (0..ROWS / 4 * COLUMNS).map(byte).collect();
+        let mut file: Vec<u8> = bytes.into_iter().map(|byte: u64| byte as u8).collect();
+        let stored = file.len() as u64;
+        file.extend(bf16::from_f32(0.375).to_le_bytes());
+        let still = |len| vec![Axis { len, stride: 0 }];
+        let extent = Extent { file: 0, offset: stored, bytes: 2 };
+        let scales = View { extent, element: Element::Bf16, first: 0, rows: still(ROWS), columns: still(COLUMNS) };
+        let element = Element::Integer(Integers::Ternary);
+        let piece = Piece {
+            extent: Extent { file: 0, offset: 0, bytes: stored },
+            element,
+            first: 0,
+            rows: axes(&[[4, 1], [ROWS / 4, 4 * COLUMNS]]),
+            columns: axes(&[[COLUMNS, 4]]),
+            scales: None,
+            groups: Some(Box::new(Groups { scales, zeros: None })),
+            change: Change::Keep,
+        };
+        for format in [Format::Tq2_0, Format::F16] {
+            let derived = Derived { format, columns: COLUMNS, beside: 1, pieces: vec![piece.clone()] };
+            derived.check(&[file.len() as u64]).unwrap();
+            let mut all = vec![0; derived.bytes().unwrap() as usize];
+            assert!(read(&derived, &file, 0, &mut all));
+            let mut x = vec![0f32; (ROWS * COLUMNS) as usize];
+            format.dequantise(&all, &mut x);
+            let right = |at: u64| 0.375 * (number(at / COLUMNS, at % COLUMNS) as f32 - 1.0);
+            assert!((0..).zip(&x).all(|(at, x)| *x == right(at)), "{format}");
         }
     }
 

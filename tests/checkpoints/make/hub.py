@@ -617,6 +617,131 @@ def spark(config, tensors):
     return own, made
 
 
+def renamed(tensors, names):
+    """Tensors by other names, parts of which are replaced in turn."""
+    made = {}
+    for name, tensor in tensors.items():
+        for part, other in names.items():
+            name = name.replace(part, other)
+        made[name] = tensor
+    return made
+
+
+def fused(tensors, name="qkv_proj"):
+    """Queries, keys and values of each layer in one matrix."""
+    made = {}
+    for key, tensor in tensors.items():
+        if "q_proj" in key:
+            key, tensor = key.replace("q_proj", name), torch.cat([tensors[key.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        elif "k_proj" in key or "v_proj" in key:
+            continue
+        made[key] = tensor
+    return made
+
+
+OPENELM = {
+    "model.embed_tokens": "transformer.token_embeddings",
+    "model.norm": "transformer.norm",
+    "model.layers": "transformer.layers",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.o_proj": "attn.out_proj",
+    "self_attn.": "attn.",
+    "mlp.gate_proj": "ffn.proj_1",
+    "mlp.down_proj": "ffn.proj_2",
+}
+
+
+def openelm(config, tensors):
+    """OpenELM: heads of each layer, and widths as factors, which whole multiples are near to."""
+    heads, kv_heads, inner = zip(*config["sizes"])
+    width = config["hidden_size"]
+    own = {"model_type": "openelm", "architectures": ["OpenELMForCausalLM"], "model_dim": width, "num_transformer_layers": len(heads), "vocab_size": config["vocab_size"]}
+    own |= {"num_query_heads": heads, "num_kv_heads": kv_heads, "ffn_multipliers": [length / width for length in inner], "ffn_dim_divisor": 16, "head_dim": config["head_dim"]}
+    own |= {"max_context_length": config["max_position_embeddings"], "rope_freq_constant": 10000, "normalize_qk_projections": True, "share_input_output_layers": True}
+    own |= {"activation_fn_name": "swish", "ffn_with_glu": True, "normalization_layer_name": "rms_norm"}
+    tensors = fused(tensors)
+    both = {name: torch.cat([tensor, tensors[name.replace("gate_proj", "up_proj")]]) for name, tensor in tensors.items() if "gate_proj" in name}
+    return own, renamed({name: tensor for name, tensor in (tensors | both).items() if "up_proj" not in name}, OPENELM)
+
+
+CODESHELL = {
+    "model.embed_tokens": "transformer.wte",
+    "model.norm": "transformer.ln_f",
+    "model.layers": "transformer.h",
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    "self_attn.c_attn": "attn.c_attn",
+    "self_attn.o_proj": "attn.c_proj",
+}
+
+
+def codeshell(config, tensors):
+    """CodeShell: names as GPT-2's."""
+    own = {"model_type": "codeshell", "architectures": ["CodeShellForCausalLM"], "n_embd": config["hidden_size"], "n_layer": config["num_hidden_layers"]}
+    own |= {"n_head": config["num_attention_heads"], "num_query_groups": config["num_key_value_heads"], "group_query_attention": True, "vocab_size": config["vocab_size"]}
+    own |= {"n_inner": config["intermediate_size"], "n_positions": config["max_position_embeddings"], "layer_norm_epsilon": config["norm_epsilon"]}
+    own |= {"activation_function": "gelu_pytorch_tanh", "position_embedding_type": "rope", "rope_scaling": None, "tie_word_embeddings": False}
+    return own, renamed(fused(tensors, "c_attn"), CODESHELL)
+
+
+COGVLM = {
+    "self_attn.qkv_proj": "self_attn.language_expert_query_key_value",
+    "self_attn.o_proj": "self_attn.language_expert_dense",
+    "mlp.": "mlp.language_mlp.",
+    "vis_attn_qkv": "self_attn.vision_expert_query_key_value",
+    "vis_attn_output": "self_attn.vision_expert_dense",
+    **{f"vis_{part}": f"mlp.vision_mlp.{part}_proj" for part in ["gate", "up", "down"]},
+}
+PLAIN = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"]
+
+
+def cogvlm(config, tensors):
+    """CogVLM: a class in place of a kind, matrices of texts and of pictures, and a tower."""
+    own = {key: config[key] for key in PLAIN} | {"model_type": "", "architectures": ["CogVLMForCausalLM"], "hidden_act": "silu"}
+    return own | {"rope_theta": 10000.0}, renamed(fused(tensors), COGVLM) | {"model.vision.boi": torch.ones(8)}
+
+
+def chameleon(config, tensors):
+    """Chameleon, with a tower of pictures."""
+    own = {key: config[key] for key in [*PLAIN, "num_key_value_heads", "swin_norm"]} | {"model_type": "chameleon", "architectures": ["ChameleonForConditionalGeneration"]}
+    return own | {"rope_theta": 10000.0}, tensors | {"model.vqmodel.quant_conv.bias": torch.ones(8)}
+
+
+TALKIE = {
+    "model.embed_tokens.weight": "model.embed.weight",
+    "lm_head.weight": "lm_head",
+    "model.layers": "model.blocks",
+    "self_attn.q_proj": "attn.attn_query",
+    "self_attn.k_proj": "attn.attn_key",
+    "self_attn.v_proj": "attn.attn_value",
+    "self_attn.o_proj": "attn.attn_resid",
+    "mlp.gate_proj": "mlp.mlp_gate",
+    "mlp.up_proj": "mlp.mlp_linear",
+    "mlp.down_proj": "mlp.mlp_resid",
+    "attn_gain": "attn_gain.a_g",
+    "mlp_gain": "mlp_gain.a_g",
+    "embed_skip": "embed_skip.a_g",
+    "head_gain": "attn.head_gain.head_g",
+}
+
+
+def talkie(config, tensors):
+    """Talkie: RoPE the other way, and a factor on logits that is a tensor."""
+    own = {key: config[key] for key in PLAIN if key != "rms_norm_eps"} | {"model_type": "talkie", "architectures": ["TalkieForCausalLM"]}
+    own |= {"head_dim": config["hidden_size"] // config["num_attention_heads"], "rope_theta": 10000.0}
+    return own, renamed(tensors, TALKIE) | {"lm_head_gain.w_g": torch.tensor([config["logit_scale"]])}
+
+
+def deepseek_ocr(config, tensors):
+    """DeepSeek-OCR: its decoder has nothing of what its configuration says of latent attention, and a window that only what is written has."""
+    keys = [*PLAIN, "num_key_value_heads", "moe_intermediate_size", "n_shared_experts", "n_routed_experts", "num_experts_per_tok", "first_k_dense_replace"]
+    own = {key: config[key] for key in keys} | {"architectures": ["DeepseekV2ForCausalLM"], "rope_theta": 10000.0, "topk_method": "greedy"}
+    own |= {"kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0, "use_mla": False, "n_group": 1, "topk_group": 1}
+    own = own | {"sliding_window_size": 24}
+    return own | {"model_type": "deepseek_vl_v2", "architectures": ["DeepseekOCRForCausalLM"], "language_config": own}, tensors | {"model.sam_model.neck.1.bias": torch.ones(8)}
+
+
 def longcat_flash(config, tensors):
     """LongCat-Flash: experts one by one, of which identities have nothing, a layer that drafts, and what else its configuration says."""
     count = config["n_routed_experts"]
@@ -641,6 +766,13 @@ def longcat_flash(config, tensors):
 
 
 HUB = {
+    "openelm": openelm,
+    "codeshell": codeshell,
+    "cogvlm": cogvlm,
+    "chameleon": chameleon,
+    "chameleon-behind": chameleon,
+    "talkie": talkie,
+    "deepseek2-ocr": deepseek_ocr,
     "qwen": qwen,
     "plm": plm,
     "spark2_5": spark,

@@ -117,6 +117,14 @@ INTEGERS = {
         COMPRESSED | {"format": "nvfp4-pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}}},
         "nvfp4",
     ),
+    "bitnet": (
+        "bitnet",
+        DENSE | dict(hidden_size=256, intermediate_size=256, head_dim=64),
+        "bitnet",
+        "_proj.",
+        {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"},
+        "ternary",
+    ),
     "qwen3-int8": ("qwen3", WIDE, "qwen3", "_proj.", compressed("int-quantized", 8, True, "channel"), "bytes"),
 }
 # Of models that speak: what hears and thinks.
@@ -199,6 +207,24 @@ class Floats:
         return self.NUMBERS[self.codes & 7] * (1 - 2 * (self.codes >> 3)) * self.scales_of_all
 
 
+class Ternary:
+    """A matrix of three values (BitNet)."""
+
+    def __init__(self, matrix, said):
+        self.scale = matrix.abs().mean().bfloat16().float()
+        self.integers = (matrix / self.scale).round().clamp(-1, 1)
+
+    def matrix(self):
+        return self.integers * self.scale
+
+
+def packed_ternary(base, of):
+    """Rows a quarter apart are in a byte, the first in its lowest bits."""
+    quarters = (of.integers + 1).to(torch.uint8).unflatten(0, (4, -1))
+    packed = quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
+    return {f"{base}.weight": packed, f"{base}.weight_scale": of.scale.bfloat16().reshape(1)}
+
+
 def packed_floats(base, of):
     codes = (of.codes[..., 0::2] | of.codes[..., 1::2] << 4).to(torch.uint8)
     scales = of.scales.squeeze(-1)
@@ -256,6 +282,7 @@ PACKED = {
     "gptq": (Integers, packed_gptq),
     "awq": (Integers, packed_awq),
     "nvfp4": (Floats, packed_floats),
+    "ternary": (Ternary, packed_ternary),
 }
 
 

@@ -75,6 +75,10 @@ from transformers.models.nemotron.modeling_nemotron import NemotronMLP
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers import DbrxConfig, DbrxForCausalLM, FalconConfig, FalconForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, OlmoConfig, OlmoForCausalLM
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import HrmTextConfig, HrmTextForCausalLM, HunYuanVLConfig, HunYuanVLForConditionalGeneration
+from transformers import PaddleOCRVLConfig, PaddleOCRVLForConditionalGeneration, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.chameleon.modeling_chameleon import ChameleonAttention, ChameleonConfig
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from transformers import DeepseekV32Config, DeepseekV32ForCausalLM, GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 from transformers import MiniMaxM3VLForCausalLM, MiniMaxM3VLTextConfig
@@ -1246,6 +1250,82 @@ class SparkForCausalLM(LlamaForCausalLM):
         return SimpleNamespace(logits=self.lm_head(model.norm(x))[None])
 
 
+class OpenElmForCausalLM(Qwen3ForCausalLM):
+    """Layers with heads and networks of their own numbers (OpenELM, which transformers has not), else as Qwen3's: `sizes` says query heads, key heads and width of each."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for number, (heads, kv_heads, inner) in enumerate(config.sizes):
+            own = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": inner}
+            own = type(config)(**config.to_dict() | own)
+            own._attn_implementation = self.config._attn_implementation
+            self.model.layers[number] = Qwen3DecoderLayer(own, number)
+
+
+class CogVlmForCausalLM(LlamaForCausalLM):
+    """Llama, whose tokens of pictures have matrices of their own, which no text goes through (CogVLM, which transformers has not)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        matrix = lambda rows, columns: torch.nn.Linear(columns, rows, bias=False)
+        width, inner = config.hidden_size, config.intermediate_size
+        for layer in self.model.layers:
+            layer.vis_attn_qkv, layer.vis_attn_output = matrix(3 * width, width), matrix(width, width)
+            layer.vis_gate, layer.vis_up, layer.vis_down = matrix(inner, width), matrix(inner, width), matrix(width, inner)
+
+
+class ChameleonTextForCausalLM(LlamaForCausalLM):
+    """Llama's layers with Chameleon's attention, and norms behind blocks where a configuration says so (`swin_norm`): Chameleon without its table of pictures."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        own = ChameleonConfig(**{key: getattr(config, key) for key in ["hidden_size", "num_attention_heads", "num_key_value_heads", "rope_parameters"]})
+        own._attn_implementation = self.config._attn_implementation
+        for number, layer in enumerate(self.model.layers):
+            layer.self_attn = ChameleonAttention(own, number)
+            if config.swin_norm:
+                layer.forward = functools.partial(self.behind, layer)
+
+    @staticmethod
+    def behind(layer, x, **named):
+        x = x + layer.input_layernorm(layer.self_attn(x, **named)[0])
+        return x + layer.post_attention_layernorm(layer.mlp(x))
+
+
+class TalkieForCausalLM(LlamaForCausalLM):
+    """Talkie, which transformers has not, by its formula (`frontend/src/arch/talkie.rs`): norms without weights, RoPE the other way, and numbers on heads, blocks, the embedding and logits."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        number = lambda *shape: torch.nn.Parameter(torch.ones(shape))
+        self.model.norm = torch.nn.Identity()
+        for layer in self.model.layers:
+            layer.input_layernorm = layer.post_attention_layernorm = torch.nn.Identity()
+            layer.attn_gain, layer.mlp_gain, layer.embed_skip = number(1), number(1), number(1)
+            layer.head_gain = number(config.num_attention_heads)
+
+    def forward(self, input_ids):
+        model, config = self.model, self.config
+        norm = lambda x: torch.nn.functional.rms_norm(x, x.shape[-1:], eps=config.rms_norm_eps)
+        embedded = x = norm(model.embed_tokens(input_ids[0]))
+        length = config.hidden_size // config.num_attention_heads
+        seen = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+        base = config.rope_parameters["rope_theta"]
+        angles = torch.arange(len(x), dtype=torch.float64)[:, None] * base ** -(torch.arange(0, length, 2, dtype=torch.float64) / length)
+        turn = torch.polar(torch.ones_like(angles), -angles)
+        for layer in model.layers:
+            attention, h = layer.self_attn, norm(x)
+            q, k, v = (part(h).unflatten(-1, (-1, length)).transpose(0, 1) for part in (attention.q_proj, attention.k_proj, attention.v_proj))
+            q, k = (norm(turned_halves(part, turn, length)) for part in (q, k))
+            q = q * layer.head_gain[:, None, None]
+            k, v = (part.repeat_interleave(len(q) // len(k), 0) for part in (k, v))
+            y = (q @ k.mT / length**0.5).masked_fill(~seen, float("-inf")).softmax(-1) @ v
+            x = x + layer.attn_gain * attention.o_proj(y.transpose(0, 1).flatten(1))
+            x = x + layer.mlp_gain * layer.mlp(norm(x))
+            x = x + layer.embed_skip * embedded
+        return SimpleNamespace(logits=(config.logit_scale * self.lm_head(norm(x)))[None])
+
+
 def turned_halves(x, turn, dims):
     """The first of a head's elements, whose pairs lie half of them apart, rotated."""
     first, second = x[..., :dims].double().chunk(2, -1)
@@ -1438,6 +1518,100 @@ def spark_tensors(parameters, config):
     gate = {name: data for name, data in parameters.items() if ".g_proj." in name}
     tensors = jais_tensors({name: data for name, data in parameters.items() if name not in gate}, config)
     return tensors | {f"blk.{name.split('.')[2]}.attn_gate.weight": data for name, data in gate.items()}
+
+
+def openelm_keys(config):
+    heads, kv_heads, inner = zip(*config.sizes)
+    own = {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim, "feed_forward_length": list(inner)}
+    return plain_keys(config) | own | {"attention.head_count": list(heads), "attention.head_count_kv": list(kv_heads)}
+
+
+def openelm_tensors(parameters, config):
+    """The head is the table of embeddings."""
+    tensors = jais_tensors(parameters, config)
+    del tensors["output.weight"]
+    return tensors
+
+
+def codeshell_keys(config):
+    config.rms_norm_eps = config.norm_epsilon
+    keys = orion_keys(config) | {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}
+    del keys["rope.dimension_count"]
+    return keys
+
+
+def codeshell_tensors(parameters, config):
+    names = [*NAMES, (r"mlp\.c_fc\b", "ffn_up"), (r"mlp\.c_proj\b", "ffn_down")]
+    tensors = by_names(parameters, config, names, {})
+    for name in [name for name in tensors if ".attn_q." in name]:
+        parts = [tensors.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
+        tensors[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
+    return tensors
+
+
+def deepseek_ocr_keys(config):
+    """With what this decoder has nothing of: a part of a latent key that turns, and a window."""
+    return plain_keys(config) | {
+        "rope.dimension_count": 0,
+        "attention.sliding_window": 24,
+        "leading_dense_block_count": config.first_k_dense_replace,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": 1.0,
+    }
+
+
+def deepseek_ocr_tensors(parameters, config):
+    """Experts one by one are one tensor."""
+    parts = {name: data for name, data in parameters.items() if ".mlp.experts." in name}
+    routers = {name: data for name, data in parameters.items() if name.endswith("mlp.gate.weight")}
+    tensors = plain_tensors({name: data for name, data in parameters.items() if name not in parts | routers}, config)
+    for name, data in routers.items():
+        layer = name.split(".")[2]
+        tensors[f"blk.{layer}.ffn_gate_inp.weight"] = data
+        for part in ("gate", "up", "down"):
+            matrices = [parts[f"model.layers.{layer}.mlp.experts.{i}.{part}_proj.weight"] for i in range(config.n_routed_experts)]
+            tensors[f"blk.{layer}.ffn_{part}_exps.weight"] = np.stack(matrices)
+    return tensors
+
+
+def cogvlm_tensors(parameters, config):
+    pictures = {name: data for name, data in parameters.items() if ".vis_" in name}
+    tensors = jais_tensors({name: data for name, data in parameters.items() if name not in pictures}, config)
+    return tensors | {name.replace("model.layers", "blk"): data for name, data in pictures.items()}
+
+
+def chameleon_keys(config):
+    return plain_keys(config) | {"swin_norm": config.swin_norm}
+
+
+def chameleon_tensors(parameters, config):
+    tensors = neighbours_of(plain_tensors(parameters, config), config)
+    for name in [name for name in tensors if "attn_q_norm" in name or "attn_k_norm" in name]:
+        heads = tensors[name]
+        tensors[name] = heads.reshape(len(heads), 2, -1).swapaxes(1, 2).reshape(heads.shape)
+    return tensors
+
+
+def talkie_keys(config):
+    return plain_keys(config) | {"logit_scale": config.logit_scale}
+
+
+def talkie_tensors(parameters, config):
+    """Rows of the second halves of heads have the other sign, so that RoPE turns as usual."""
+    gains = {"attn_gain": "attn_output.scale", "mlp_gain": "ffn_down.scale", "embed_skip": "layer_output_scale.weight", "head_gain": "attn_q_norm.weight"}
+    own = {name: data for name, data in parameters.items() if name.split(".")[-1] in gains}
+    tensors = plain_tensors({name: data for name, data in parameters.items() if name not in own}, config)
+    for name, data in tensors.items():
+        if "attn_q." in name or "attn_k." in name:
+            halves = data.reshape(-1, 2, config.hidden_size // config.num_attention_heads // 2, data.shape[-1])
+            tensors[name] = (halves * np.array([1, -1])[None, :, None, None]).reshape(data.shape)
+    for name, data in own.items():
+        _, _, layer, part = name.split(".")
+        tensors[f"blk.{layer}.{gains[part]}"] = data[:, None] if part == "head_gain" else data
+    return tensors
 
 
 def bitnet_tensors(parameters, config):
@@ -3705,6 +3879,90 @@ MODELS = {
         SparkForCausalLM,
         ROUNDED,
         ByHand(spark_keys, spark_tensors),
+    ),
+    # Each layer has heads and a width of its own.
+    "openelm": (
+        Qwen3Config(**SMALL | {"num_hidden_layers": 3, "tie_word_embeddings": True}, head_dim=16, sizes=[(4, 2, 48), (6, 3, 80), (6, 2, 96)]),
+        OpenElmForCausalLM,
+        ROUNDED,
+        ByHand(openelm_keys, openelm_tensors),
+    ),
+    "codeshell": (
+        Starcoder2Config(**SMALL | {"intermediate_size": 256}, use_bias=True, sliding_window=None),
+        Starcoder2ForCausalLM,
+        ROUNDED,
+        ByHand(codeshell_keys, codeshell_tensors),
+    ),
+    "paddleocr": (
+        PaddleOCRVLConfig(
+            text_config=SMALL | {"head_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [6, 3, 3]}},
+            vision_config={"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+            tie_word_embeddings=False,
+        ),
+        PaddleOCRVLForConditionalGeneration,
+        ROUNDED,
+        None,
+    ),
+    # The base of RoPE grows by an alpha.
+    "hunyuan_vl": (
+        HunYuanVLConfig(
+            text_config=SMALL
+            | {"head_dim": 16, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 1000.0, "mrope_section": [2, 2, 2, 2]}},
+            vision_config={"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "text_hidden_size": 64},
+            tie_word_embeddings=False,
+        ),
+        HunYuanVLForConditionalGeneration,
+        ROUNDED,
+        None,
+    ),
+    "deepseek2-ocr": (
+        LlamaConfig(
+            **SMALL
+            | {
+                "num_key_value_heads": 4,
+                "intermediate_size": 48,
+                "moe_intermediate_size": 16,
+                "n_shared_experts": 2,
+                "n_routed_experts": 6,
+                "num_experts_per_tok": 3,
+                "first_k_dense_replace": 1,
+            }
+        ),
+        DeepseekForCausalLM,
+        ROUNDED,
+        ByHand(deepseek_ocr_keys, deepseek_ocr_tensors, architecture="deepseek2-ocr"),
+    ),
+    "cogvlm": (
+        LlamaConfig(**SMALL | {"num_key_value_heads": 4}),
+        CogVlmForCausalLM,
+        ROUNDED,
+        ByHand(plain_keys, cogvlm_tensors),
+    ),
+    # Two layers in each stack, of which the lower one is computed four times.
+    "hrm_text": (
+        HrmTextConfig(**SMALL | {"num_key_value_heads": 4}, head_dim=16, H_cycles=2, L_cycles=2, embedding_scale=3.0, prefix_lm=False),
+        HrmTextForCausalLM,
+        UNNORMED,
+        None,
+    ),
+    "chameleon": (
+        LlamaConfig(**SMALL, swin_norm=False),
+        ChameleonTextForCausalLM,
+        ROUNDED,
+        ByHand(chameleon_keys, chameleon_tensors, single=["_norm."]),
+    ),
+    # Norms behind blocks.
+    "chameleon-behind": (
+        LlamaConfig(**SMALL, swin_norm=True),
+        ChameleonTextForCausalLM,
+        UNNORMED,
+        ByHand(chameleon_keys, chameleon_tensors, single=["_norm."]),
+    ),
+    "talkie": (
+        LlamaConfig(**SMALL | {"num_key_value_heads": 4}, rms_norm_eps=float(np.finfo(np.float32).eps), logit_scale=0.7),
+        TalkieForCausalLM,
+        ROUNDED,
+        ByHand(talkie_keys, talkie_tensors, single=["_norm."]),
     ),
     "refact": (
         LlamaConfig(**SMALL | {"intermediate_size": 256, "num_key_value_heads": 1}),

@@ -12,7 +12,11 @@ const TRUNCATED: &str = "rope.scaling.yarn_truncate";
 pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
     let positive = |x: f64| x > 0.0;
     let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
-    let dims = keys.optional("rope.dimension_count", 1, key_length)?.unwrap_or(key_length);
+    let base = if keys.defaults.based_by_alpha { by_alpha(keys, base, key_length)? } else { base };
+    let dims = match keys.defaults.turns_whole {
+        true => key_length,
+        false => keys.optional("rope.dimension_count", 1, key_length)?.unwrap_or(key_length),
+    };
     if !dims.is_multiple_of(2) {
         return Err(keys.metadata.bad_value(
             &keys.name("rope.dimension_count"),
@@ -58,6 +62,20 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
         attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
         divided: true,
     })
+}
+
+/// The base grown by an alpha, where a file has one (NTK).
+fn by_alpha(keys: &Keys<'_>, base: f64, key_length: u64) -> Result<f64, GgufError> {
+    const ALPHA: &str = "rope.scaling.alpha";
+    let alpha = keys.float(ALPHA, 0.0, |x| (0.0..=1e9).contains(&x), "from 0, which is none, to 1000000000")?;
+    if alpha == 0.0 {
+        return Ok(base);
+    }
+    if key_length <= 2 {
+        return Err(keys.metadata.bad_value(&keys.name(ALPHA), alpha, "absent, for heads of two elements"));
+    }
+    let dims = key_length as f64;
+    Ok(base * alpha.powf(dims / (dims - 2.0)))
 }
 
 /// What rotated elements are multiplied by: what the file states, or where `yarn_log_multiplier` has a part in it (`mscale_all_dim`) the ratio of what it makes of

@@ -18,11 +18,10 @@ pub(super) static ROWS: &[Family] = &[
             "rope_theta": 5e5, "tie_word_embeddings": true}"#,
         ..USUAL
     },
-    // Its pairs lie half a head apart.
     Family {
         model_types: &["paddleocr_vl_text", "paddleocr_vl"],
-        architecture: "ernie4_5",
-        tensors: &[ERNIE, TURNED],
+        architecture: "paddleocr",
+        tensors: &[ERNIE],
         defaults: r#"{"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 18, "num_attention_heads": 16,
             "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5,
             "tie_word_embeddings": true}"#,
@@ -374,7 +373,16 @@ pub(super) static ROWS: &[Family] = &[
         ..USUAL
     },
     Family {
-        model_types: &["hunyuan_v1_dense", "hunyuan_vl_text", "hunyuan_vl"],
+        model_types: &["hunyuan_vl_text", "hunyuan_vl"],
+        architecture: "hunyuan_vl",
+        keys: hunyuan_vl,
+        other_rope: Some("xdrope"),
+        tensors: &[HUNYUAN],
+        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["hunyuan_v1_dense"],
         architecture: "hunyuan-dense",
         keys: |keys| {
             let dims = keys.config.count(&["head_dim"])?.map(f64::from);
@@ -485,7 +493,7 @@ static PHI_3: &[Rule] = &[
 ];
 
 /// GPT-2, and SantaCoder and StarCoder after it.
-static GPT_2: &[Rule] = &[
+pub(super) static GPT_2: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.wpe", "position_embd", plain),
     rule("model.ln_f", "output_norm", plain),
@@ -734,13 +742,31 @@ fn refact(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn gpt_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let width = keys.config.require(&["n_embd"])?;
     keys.put("feed_forward_length", keys.config.count(&["n_inner"])?.unwrap_or(width.saturating_mul(4)));
-    let known = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
-    let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !known.contains(&name));
-    keys.refuse("activation_function", other, &known.join(" or "))?;
+    gelu(keys)?;
     for key in ["scale_attn_by_inverse_layer_idx", "add_cross_attention"] {
         keys.refuse(key, |value| value.as_bool() == Some(true), "false")?;
     }
     keys.refuse("scale_attn_weights", |value| value.as_bool() == Some(false), "true")
+}
+
+/// That inner values go through GELU as graphs have it.
+pub(super) fn gelu(keys: &Keys<'_>) -> Result<(), CheckpointError> {
+    let known = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
+    let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !known.contains(&name));
+    keys.refuse("activation_function", other, &known.join(" or "))
+}
+
+fn hunyuan_vl(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    if !matches!(keys.rope_kind()?.as_deref(), Some("dynamic" | "xdrope")) {
+        return Ok(());
+    }
+    if let Some(alpha) = keys.rope_number("alpha")? {
+        keys.put("rope.scaling.alpha", alpha as f32);
+    }
+    // Nothing else of it is scaled.
+    keys.put("rope.scaling.type", "none");
+    keys.put("rope.scaling.factor", keys.rope_number("factor")?.unwrap_or(1.0) as f32);
+    keys.count("rope.scaling.original_context_length", &["max_position_embeddings"])
 }
 
 fn chatglm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

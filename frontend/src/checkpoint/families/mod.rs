@@ -1,5 +1,6 @@
 //! Models by `model_type`: which of GGUF's architectures each is, the keys that differ, and its tensors.
 
+mod apart;
 mod dense;
 mod experts;
 mod gemma;
@@ -46,6 +47,8 @@ pub(super) struct Family {
     pub numbers: &'static [(&'static str, &'static str)],
     /// Ends of names of tensors of one number, of which each layer has one, that are keys of GGUF files, and those keys, which have no architecture before them.
     pub numbers_of_layers: &'static [(&'static str, &'static str)],
+    /// Names of tensors of one number that are keys of GGUF files, and those keys.
+    pub numbers_of_model: &'static [(&'static str, &'static str)],
     /// Ends of names of matrices that several machines may have quantised, each its part: equal parts of queries, keys and values one behind another.
     pub by_rank: &'static [&'static str],
     /// Ends of names of vectors that are multiplied, number by number, by those whose names end otherwise, as the second says.
@@ -56,6 +59,8 @@ pub(super) struct Family {
     pub activations: &'static [&'static str],
     /// Whether all layers have the window that a configuration states.
     pub window: bool,
+    /// A kind of RoPE's scaling that no other model has, and of which the row's keys say what it is.
+    pub other_rope: Option<&'static str>,
     /// Whether graphs begin and end YaRN's ramp at whole pairs where files do not say.
     pub truncated_yarn: bool,
     /// What keys mean that a configuration does not have, as JSON: what transformers' class of it has. Configurations of models that see keep of
@@ -89,11 +94,13 @@ const USUAL: Family = Family {
     single: &SINGLE,
     numbers: &[],
     numbers_of_layers: &[],
+    numbers_of_model: &[],
     by_rank: &[],
     multiplied: &[],
     ignores_head_dim: false,
     activations: &["silu", "swish"],
     window: false,
+    other_rope: None,
     truncated_yarn: true,
     defaults: "{}",
     when: |_| Ok(true),
@@ -101,8 +108,17 @@ const USUAL: Family = Family {
 };
 
 /// Every model that is read, by kin.
-static FAMILIES: [&[Family]; 8] =
-    [llama::ROWS, qwen::ROWS, gemma::ROWS, dense::ROWS, experts::ROWS, latent::ROWS, granite::ROWS, recurrent::ROWS];
+static FAMILIES: [&[Family]; 9] = [
+    llama::ROWS,
+    qwen::ROWS,
+    gemma::ROWS,
+    dense::ROWS,
+    apart::ROWS,
+    experts::ROWS,
+    latent::ROWS,
+    granite::ROWS,
+    recurrent::ROWS,
+];
 
 /// All rows, in the order in which they are tried.
 pub(super) fn all() -> impl Iterator<Item = &'static Family> {
