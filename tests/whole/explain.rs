@@ -148,7 +148,7 @@ fn every_decision_has_what_lost_and_why() {
     // What is asked for by hand is a decision over what the caches say.
     let asked = explain(&[
         "--tile",
-        "blk.1.ffn_gate_inp*: rows=16 gemm/48",
+        "blk.1.ffn_gate_inp*: rows=16 gemm6/48",
         "--pass",
         "tile",
         "--op",
