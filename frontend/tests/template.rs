@@ -151,6 +151,9 @@ fn templates_that_take_content_in_parts_get_it_so() {
     assert_eq!(rendered(strict, &messages), "<user>Hi<assistant>Yes?<user>Bye");
     assert_eq!(rendered(neither, &messages), "<user><assistant><user>");
     assert_eq!(rendered(parts, &[Message::new("user", " ")]), "<user>");
+    // What stands in the prompt anyway was not said by that.
+    assert_eq!(rendered(parts, &[Message::new("user", "user")]), "<user>user");
+    assert_eq!(rendered(both, &[Message::new("user", "user")]), "<user>user");
 }
 
 /// DeepSeek-V3's and R1's write calls only of messages whose content is none, as OpenAI's clients send them; others write that as a word.

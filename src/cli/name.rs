@@ -137,7 +137,7 @@ fn hub_advice(name: &str) -> String {
     let there = Caches::of_environment().files(&repository);
     if !there.is_empty() {
         return format!(
-            "of this repository {} is in the cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it",
+            "the cache here has other files of this repository ({}), and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it",
             there.join(", ")
         );
     }

@@ -321,8 +321,10 @@ pub(super) fn attention_to(
         match style.head_norm {
             HeadNorm::AfterRope => b.rms_norm(x, &norm, facts.key_length),
             HeadNorm::PlainAfterRope if roped => b.plain_norm(x),
-            // Keys have none.
-            HeadNorm::GainAfterRope if b.has(&norm) => b.norm_with_gains(x, layer, [heads, facts.key_length]),
+            // Keys have no gains.
+            HeadNorm::GainAfterRope if stem == "attn_q_norm" && b.has(&norm) => {
+                b.norm_with_gains(x, layer, [heads, facts.key_length])
+            }
             HeadNorm::GainAfterRope => b.plain_norm(x),
             _ => Ok(x),
         }

@@ -105,6 +105,7 @@ pub static FORMATS: &[Format] = &[
             name: ("<atem:function_calls>\n<atem:invoke name=", ">"),
             end: "</atem:invoke>\n</atem:function_calls>",
             parameter: ("<atem:parameter name=", ">", "</atem:parameter>"),
+            sections: false,
         },
     },
     Format {
@@ -126,6 +127,7 @@ pub static FORMATS: &[Format] = &[
             name: ("name=", ">"),
             end: "",
             parameter: ("<｜DSML｜parameter name=", ">", "</｜DSML｜parameter>"),
+            sections: false,
         },
     },
     Format {
@@ -164,6 +166,7 @@ pub static FORMATS: &[Format] = &[
             name: ("tool=", "<|sep|>"),
             end: "",
             parameter: ("<|open|>argument key=", "<|sep|>", "<|close|>argument<|sep|>"),
+            sections: false,
         },
     },
     Format {
@@ -179,7 +182,12 @@ pub static FORMATS: &[Format] = &[
             at(&[Section], "<invoke ", Call),
             at(&[Call], "</invoke>", Section),
         ],
-        call: Grammar::Tags { name: ("name=", ">"), end: "", parameter: ("<parameter name=", ">", "</parameter>") },
+        call: Grammar::Tags {
+            name: ("name=", ">"),
+            end: "",
+            parameter: ("<parameter name=", ">", "</parameter>"),
+            sections: false,
+        },
     },
     Format {
         name: "minimax-m3",
@@ -422,26 +430,13 @@ pub static FORMATS: &[Format] = &[
     Format {
         name: "hunyuan",
         models: "Hunyuan A13B",
-        signs: &[&["<answer>", "</think>"]],
+        signs: &[&["<answer>", "</think>", "<tool_calls>"]],
         begins: THINK,
         moves: &[
             at(&[Content], "<think>", Reasoning),
             at(&[Reasoning], "</think>", Content),
             at(&[Content], "<answer>", Content),
             at(&[Content], "</answer>", Content),
-            at(&[Content], "<tool_calls>", Call),
-            at(&[Call], "</tool_calls>", Content),
-        ],
-        call: Grammar::Objects,
-    },
-    Format {
-        name: "tool-calls",
-        models: "MiniMax M1, Jamba 1.5 and later",
-        signs: &[&["<tool_calls>"]],
-        begins: THINK,
-        moves: &[
-            at(&[Content], "<think>", Reasoning),
-            at(&[Reasoning], "</think>", Content),
             at(&[Content], "<tool_calls>", Call),
             at(&[Call], "</tool_calls>", Content),
         ],
@@ -490,6 +485,19 @@ pub static FORMATS: &[Format] = &[
         call: Grammar::Objects,
     },
     Format {
+        name: "tool-calls",
+        models: "MiniMax M1, Jamba 1.5 and later",
+        signs: &[&["<tool_calls>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<tool_calls>", Call),
+            at(&[Call], "</tool_calls>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
         name: "minicpm5",
         models: "MiniCPM5",
         signs: &[&["<function name=\"", "<param name=\""]],
@@ -500,7 +508,7 @@ pub static FORMATS: &[Format] = &[
             at(&[Content], "<function name=", Call),
             at(&[Call], "</function>", Content),
         ],
-        call: Grammar::Tags { name: ("", ">"), end: "", parameter: ("<param name=", ">", "</param>") },
+        call: Grammar::Tags { name: ("", ">"), end: "", parameter: ("<param name=", ">", "</param>"), sections: true },
     },
     Format {
         name: "functionary-v3.1",
@@ -590,8 +598,12 @@ const DEEPSEEK_MOVES: &[Move] = &[
     at(&[Call], "<｜tool▁call▁end｜>", Section),
 ];
 
-const FUNCTION_FORM: Grammar =
-    Grammar::Tags { name: ("<function=", ">"), end: "</function>", parameter: ("<parameter=", ">", "</parameter>") };
+const FUNCTION_FORM: Grammar = Grammar::Tags {
+    name: ("<function=", ">"),
+    end: "</function>",
+    parameter: ("<parameter=", ">", "</parameter>"),
+    sections: false,
+};
 
 /// The format of what a model with this chat template writes.
 pub fn format_of(template: &str) -> &'static Format {

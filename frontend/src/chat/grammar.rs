@@ -35,6 +35,8 @@ pub(super) enum Grammar {
         name: (&'static str, &'static str),
         end: &'static str,
         parameter: (&'static str, &'static str, &'static str),
+        /// Whether a value may be in a section of characters, `<![CDATA[…]]>`, where it would end the tag.
+        sections: bool,
     },
     /// The name and what may stand behind it, then keys and values between two tags each. Values as in `Tags`.
     Pairs { behind_name: &'static str, key: (&'static str, &'static str), value: (&'static str, &'static str) },
@@ -130,7 +132,9 @@ impl Grammar {
                 let Some(arguments) = arguments.strip_suffix("```") else { return Reading::Unfinished };
                 one(None, name.trim(), arguments)
             }
-            Grammar::Tags { name, end, parameter } => tags(text, name, end, parameter, known.texts),
+            Grammar::Tags { name, end, parameter, sections } => {
+                tags(text, name, end, (parameter, sections), known.texts)
+            }
             // Without its end it cannot be known to be whole.
             Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
             Grammar::Pairs { behind_name, key, value } => pairs(text, behind_name, key, value, known.texts),
@@ -225,10 +229,6 @@ fn plain_value(text: &str, kind: Option<Kind>) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let json = text.trim();
-    // Where a text would end the tag.
-    if let Some(inner) = json.strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>")) {
-        return json::string(inner);
-    }
     let may_be_json = match kind {
         Some(Kind::Text) => false,
         Some(Kind::TextOrNull) => json == "null",
@@ -268,7 +268,7 @@ fn tags(
     text: &str,
     name: (&str, &str),
     end: &str,
-    parameter: (&str, &str, &str),
+    (parameter, sections): ((&str, &str, &str), bool),
     texts: &TextParameters,
 ) -> Reading<Vec<Found>> {
     let mut calls = Vec::new();
@@ -289,6 +289,8 @@ fn tags(
                 let Some((value, after)) = value_before(value, parameter.2, follows) else {
                     return Reading::Unfinished;
                 };
+                let inner = value.trim().strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>"));
+                let value = inner.filter(|_| sections).unwrap_or(value);
                 members.push((key, plain_value(value, kind.or_else(|| texts.kind(tool, key)))));
                 body = after;
             } else if body.is_empty() {

@@ -235,7 +235,8 @@ impl Scheme {
             wrong(&scales_name, stored, expected)
         })?;
         // As many groups as there are with fewer columns in the last one, which are of other columns than groups of one size.
-        if let Some(said) = self.group.filter(|said| columns.div_ceil(*said) == groups && group != *said) {
+        if let Some(said) = self.group.filter(|said| groups > 1 && columns.div_ceil(*said) == groups && group != *said)
+        {
             let found = format!("of {groups} groups of {said} columns (group_size)");
             return Err(shards.wrong(&scales_name, found, format!("whole groups: {name} has {columns} columns")));
         }

@@ -1,6 +1,9 @@
 //! What a template is rendered with. Names of members are those that transformers gives to templates; messages are as in OpenAI's interface, but
 //! that arguments of calls are objects for a template.
 
+use std::collections::BTreeSet;
+
+use aho_corasick::AhoCorasick;
 use minijinja::value::Value;
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +64,11 @@ impl Message {
         Value::from_pairs(members)
     }
 }
+
+/// Bytes of a text that stands in a prompt for no other reason than that somebody said it.
+const TELLING: usize = 32;
+/// See [`Conversation::marked`].
+pub(super) const MARK: &str = " [7f3a91c4]";
 
 /// How a template is given what others said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,19 +147,32 @@ impl Conversation {
         Conversation { messages, tools, variables, ..self.clone() }
     }
 
-    /// Whether a text has anything of what users said, if they said anything.
-    pub(super) fn is_said_in(&self, text: &str) -> bool {
+    /// Whether a text has anything of what users said, if they said anything; `None` where that is too short to tell.
+    pub(super) fn is_said_in(&self, text: &str) -> Option<bool> {
         let users = self.messages.iter().filter(|message| message.role == "user");
-        let mut said = users.map(|message| message.content.trim()).filter(|said| !said.is_empty()).peekable();
-        said.peek().is_none() || said.any(|said| text.contains(said))
+        let said: Vec<&str> = users.map(|message| message.content.trim()).filter(|said| !said.is_empty()).collect();
+        let longest = said.iter().max_by_key(|said| said.len());
+        longest.map_or(Some(true), |longest| match text.contains(longest) {
+            true => (longest.len() >= TELLING).then_some(true),
+            false => Some(said.iter().any(|said| said.len() >= TELLING && text.contains(said))),
+        })
+    }
+
+    /// With something at the end of what users say that stands nowhere else.
+    pub(super) fn marked(&self) -> Conversation {
+        let mut marked = self.clone();
+        for message in marked.messages.iter_mut().filter(|message| message.role == "user") {
+            message.content.push_str(MARK);
+        }
+        marked
     }
 
     /// How often names of tools that messages call, which say nothing else, stand in a text; `None` where there are no such messages.
     pub(super) fn calls_named_in(&self, text: &str) -> Option<usize> {
         let calls = self.messages.iter().filter(|message| message.only_calls()).flat_map(|message| &message.tool_calls);
-        let mut names = calls.map(|call| &*call.name).filter(|name| !name.is_empty()).peekable();
-        names.peek()?;
-        Some(names.map(|name| text.matches(name).count()).sum())
+        let names: BTreeSet<&str> = calls.map(|call| &*call.name).filter(|name| !name.is_empty()).collect();
+        let finder = AhoCorasick::new(&names).ok().filter(|_| !names.is_empty())?;
+        Some(finder.find_iter(text).count())
     }
 
     /// Bytes of all that others said.

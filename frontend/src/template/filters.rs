@@ -218,7 +218,8 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
             (true, false) => missing,
             (false, _) => 0,
         };
-        let fill = words(1).unwrap_or(" ");
+        // Python takes nothing else.
+        let fill = words(1).filter(|fill| fill.chars().count() == 1).unwrap_or(" ");
         Some(Value::from([&*fill.repeat(before), text, &*fill.repeat(missing - before)].concat()))
     };
     Ok(match (name, words(0)) {

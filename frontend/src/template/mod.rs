@@ -5,7 +5,7 @@
 //! | of | bound | by |
 //! | --- | --- | --- |
 //! | source | [`MAX_SOURCE_BYTES`] | checked before it is parsed |
-//! | steps | [`Budget::steps`] | minijinja's fuel |
+//! | steps | [`Budget::steps`], of each rendering (a template is rendered again where it left out what was said, at most five times) | minijinja's fuel |
 //! | output | [`Budget::output_bytes`] | a writer that refuses |
 //! | native stack | [`STACK_BYTES`] | own thread; what source and steps can nest fits (measured in `render`'s tests) |
 //! | memory | [`Budget::memory_bytes`] | **child process only** (`RLIMIT_DATA`, `RLIMIT_AS`) |

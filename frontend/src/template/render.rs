@@ -8,7 +8,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::conversation::Form;
+use super::conversation::{Form, MARK};
 use super::functions::{from_json, is_iterable, is_sequence, strftime_now, tojson};
 use super::lists::namespace;
 use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError, filters, python};
@@ -58,7 +58,7 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
 
-    let rendered = |form: Form| {
+    let rendered_of = |conversation: &Conversation, form: Form| {
         let mut output = CappedWriter { bytes: Vec::new(), limit: budget.output_bytes, full: false };
         let context = conversation.value(form)?;
         let result = environment
@@ -75,15 +75,20 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
             }),
         }
     };
+    let rendered = |form: Form| rendered_of(conversation, form);
     let usual = rendered(Form::default());
     let has_calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
-    let says = |text: &str| conversation.is_said_in(text);
+    // A text of a few letters is found in any prompt: then a longer one is looked for in its place.
+    let says = |text: &str, form: Form| {
+        let marked = || rendered_of(&conversation.marked(), form).is_ok_and(|text| text.contains(MARK));
+        conversation.is_said_in(text).unwrap_or_else(marked)
+    };
     // Some templates join arguments to text, and can do nothing with values; and some take what was said in parts, and leave out a text.
     let other = match &usual {
         Err(TemplateError::Invalid { .. }) => has_calls.then(|| rendered(Form::TEXT_ARGUMENTS).ok()).flatten(),
         _ => None,
     };
-    let in_parts = || rendered(Form::CONTENT_IN_PARTS).ok().filter(|text| says(text));
+    let in_parts = || rendered(Form::CONTENT_IN_PARTS).ok().filter(|text| says(text, Form::CONTENT_IN_PARTS));
     // And some write calls only where there is no content, and leave them out beside an empty text.
     let with_calls = |usual: &str| {
         let count = conversation.calls_named_in(usual).filter(|_| source.contains("none"))?;
@@ -92,7 +97,7 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         conversation.calls_named_in(&text).filter(|more| *more > count).map(|_| text)
     };
     match usual {
-        Ok(text) if !says(&text) => Ok(in_parts().unwrap_or(text)),
+        Ok(text) if !says(&text, Form::default()) => Ok(in_parts().unwrap_or(text)),
         Ok(text) => Ok(with_calls(&text).unwrap_or(text)),
         Err(error @ TemplateError::Invalid { .. }) => other.or_else(in_parts).ok_or(error),
         usual => usual,

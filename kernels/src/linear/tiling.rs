@@ -71,7 +71,7 @@ pub enum TilingError {
         found: String,
     },
     /// No kernel has this name.
-    #[error("there is no kernel {found:?}; there are gemv, gemm and tiles")]
+    #[error("there is no kernel {found:?}; there are {}", MatmulStrategy::expected())]
     Kernel {
         /// The name.
         found: String,
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(error("rows=32 gemv<=5/5x gemm/96"), "\"\" is no number from 1 to 4294967294");
         assert_eq!(error("rows=32 gemv<=5/5x24 gemm/96"), "32 rows are no two or more bands of 24");
         assert_eq!(error("rows=32 gemv<=5/5x32 gemm/96"), "32 rows are no two or more bands of 32");
-        assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv, gemm and tiles");
+        assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv|gemm|gemm6|tiles");
         assert!(error("rows=32 gemm").starts_with("\"gemm\"; expected rows=N, or a kernel"));
         assert!(error("rows=32 gemm/96@1/1").starts_with("\"1/1\" is no pace; expected bytes ahead"));
         assert_eq!(error("rows=32 gemm/96;"), error(""));
