@@ -549,6 +549,20 @@ fn zeros_of_symmetric_integers_are_the_middle() {
     }
 }
 
+/// A group of more columns than a matrix has is all of a row.
+#[test]
+fn a_group_wider_than_its_matrix_is_a_row() {
+    let weights = json!({"num_bits": 4, "symmetric": true, "group_size": 128});
+    let said = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": weights}}});
+    let tensors = [
+        ("model.layers.0.self_attn.q_proj.weight_packed", "I32", &[128u64, 4][..]),
+        ("model.layers.0.self_attn.q_proj.weight_scale", "BF16", &[128u64, 1][..]),
+    ];
+    // Other tensors are missing.
+    let error = ixc_frontend::open(&mimo_2("wide-group", &said, &tensors)).err().unwrap().to_string();
+    assert!(!error.contains("group_size"), "{error}");
+}
+
 const FUSED: [&str; 2] = ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"];
 
 /// One matrix of queries, keys and values is taken apart by the heads of its layer.
