@@ -558,9 +558,8 @@ fn a_group_wider_than_its_matrix_is_a_row() {
         ("model.layers.0.self_attn.q_proj.weight_packed", "I32", &[128u64, 4][..]),
         ("model.layers.0.self_attn.q_proj.weight_scale", "BF16", &[128u64, 1][..]),
     ];
-    // Other tensors are missing.
-    let error = ixc_frontend::open(&mimo_2("wide-group", &said, &tensors)).err().unwrap().to_string();
-    assert!(!error.contains("group_size"), "{error}");
+    let error = ixc_frontend::open(&mimo_2("wide-group", &said, &tensors)).err();
+    assert!(error.is_none(), "{error:?}");
 }
 
 const FUSED: [&str; 2] = ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"];
