@@ -1,0 +1,211 @@
+//! Matrices of packed integers: what is said of them, and what is beside them.
+
+use serde_json::{Value as Json, json};
+
+use crate::{fill, mimo_2};
+
+/// Packed integers that no format has, and shapes that do not fit each other, are refused by what is wrong.
+#[test]
+fn packed_integers_that_are_not_read_are_refused() {
+    const MATRIX: &str = "model.layers.0.self_attn.q_proj";
+    type Tensor<'t> = (&'t str, &'t str, &'t [u64]);
+    let refused = |test: &str, said: Json, tensors: &[Tensor<'_>]| {
+        let names: Vec<String> = tensors.iter().map(|(end, ..)| format!("{MATRIX}.{end}")).collect();
+        let tensors: Vec<Tensor<'_>> =
+            names.iter().zip(tensors).map(|(name, &(_, dtype, shape))| (name.as_str(), dtype, shape)).collect();
+        let at = mimo_2(&format!("packed-{test}"), &said, &tensors);
+        ixc_frontend::open(&at).err().unwrap_or_else(|| panic!("{test}: read")).to_string()
+    };
+    let compressed = |weights: Json| {
+        json!({
+            "quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": weights}},
+        })
+    };
+    let gptq = |bits: u32, sym: bool| json!({"quant_method": "gptq", "bits": bits, "group_size": 32, "sym": sym});
+    for (test, said, says) in [
+        ("bits", compressed(json!({"num_bits": 3})), "\"num_bits\" is 3; expected 4 or 8"),
+        (
+            "zeros",
+            compressed(json!({"num_bits": 8, "symmetric": false})),
+            "\"symmetric\" is zeros of integers of 8 bits",
+        ),
+        ("floats", compressed(json!({"num_bits": 4, "type": "float"})), "\"type\" is \"float\""),
+        ("order", compressed(json!({"num_bits": 4, "actorder": "group"})), "\"actorder\" is \"group\""),
+        (
+            "nothing",
+            json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
+            "a group_0 with weights",
+        ),
+        ("gptq-bits", gptq(3, true), "\"bits\" is 3; expected 4 or 8"),
+        ("gptq-zeros", gptq(8, false), "\"sym\" is zeros of integers of 8 bits"),
+        ("gptq-form", json!({"quant_method": "gptq", "checkpoint_format": "marlin"}), "gptq or gptq_v2"),
+        ("awq-version", json!({"quant_method": "awq", "version": "gemv"}), "\"version\" is gemv"),
+        ("awq-kernel", json!({"quant_method": "awq", "checkpoint_format": "gemv"}), "\"checkpoint_format\" is gemv"),
+        ("awq-format", json!({"quant_method": "awq", "format": "marlin"}), "\"format\" is marlin"),
+        ("gptq-format", json!({"quant_method": "gptq", "format": "bitblas"}), "gptq or gptq_v2"),
+        ("awq-zeros", json!({"quant_method": "awq", "zero_point": false}), "\"zero_point\" is false"),
+        ("round", json!({"quant_method": "auto-round", "packing_format": "auto_round"}), "auto_round:auto_gptq"),
+    ] {
+        let error = refused(test, said, &[]);
+        assert!(error.contains(says), "{test}: {error}");
+    }
+    let words = |symmetric: bool| compressed(json!({"num_bits": 4, "symmetric": symmetric, "group_size": 32}));
+    let awq = || json!({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "GEMM"});
+    for (test, said, tensors, says) in [
+        (
+            "columns",
+            words(true),
+            &[("weight_packed", "I32", &[128, 3][..]), ("weight_scale", "BF16", &[128, 1][..])][..],
+            "whole blocks of 32 columns",
+        ),
+        (
+            "empty",
+            words(true),
+            &[("weight_packed", "I32", &[128, 0]), ("weight_scale", "BF16", &[128, 1])],
+            "whole blocks of 32 columns",
+        ),
+        (
+            "rows",
+            words(true),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[64, 1])],
+            "scales of the rows of",
+        ),
+        (
+            "groups",
+            words(true),
+            &[("weight_packed", "I32", &[128, 8]), ("weight_scale", "BF16", &[128, 3])],
+            "scales of the rows of",
+        ),
+        (
+            "none",
+            words(true),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[128, 0])],
+            "scales of the rows of",
+        ),
+        (
+            "kind",
+            words(true),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "I32", &[128, 1])],
+            "F32, F16 or BF16",
+        ),
+        ("alone", words(true), &[("weight_packed", "I32", &[128, 4])], "q_proj.weight_scale beside it"),
+        (
+            "points",
+            words(false),
+            &[("weight_packed", "I32", &[128, 4]), ("weight_scale", "BF16", &[128, 1])],
+            "q_proj.weight_zero_point",
+        ),
+        (
+            "points-shape",
+            words(false),
+            &[
+                ("weight_packed", "I32", &[128, 4]),
+                ("weight_scale", "BF16", &[128, 1]),
+                ("weight_zero_point", "I32", &[8, 1]),
+            ],
+            "zeros of 128 rows and 1 groups",
+        ),
+        (
+            "points-kind",
+            words(false),
+            &[
+                ("weight_packed", "I32", &[128, 4]),
+                ("weight_scale", "BF16", &[128, 1]),
+                ("weight_zero_point", "I8", &[16, 1]),
+            ],
+            "zeros of 128 rows and 1 groups",
+        ),
+        (
+            "gptq-shape",
+            gptq(4, true),
+            &[("qweight", "I32", &[4, 128, 1]), ("scales", "F16", &[1, 128])],
+            "a matrix of I32",
+        ),
+        (
+            "gptq-scales",
+            gptq(4, true),
+            &[("qweight", "I32", &[4, 128]), ("scales", "F16", &[128, 1])],
+            "scales of the rows of",
+        ),
+        (
+            "gptq-middle",
+            gptq(4, true),
+            &[("qweight", "I32", &[4, 128]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[1, 16])],
+            "as the configuration says symmetric",
+        ),
+        (
+            "gptq-order",
+            gptq(4, true),
+            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I32", &[64])],
+            "desc_act",
+        ),
+        (
+            "awq-shape",
+            awq(),
+            &[("qweight", "I32", &[33, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[1, 16])],
+            "whole blocks of 32 columns",
+        ),
+        (
+            "awq-zeros-shape",
+            awq(),
+            &[("qweight", "I32", &[32, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[16, 1])],
+            "zeros of 128 rows and 1 groups",
+        ),
+        // 96 columns are three groups, but not of 32.
+        (
+            "part",
+            compressed(json!({"num_bits": 4, "group_size": 40})),
+            &[("weight_packed", "I32", &[128, 12]), ("weight_scale", "BF16", &[128, 3])],
+            "of 3 groups of 40 columns (group_size); expected whole groups",
+        ),
+        (
+            "awq-part",
+            json!({"quant_method": "awq", "bits": 4, "group_size": 40}),
+            &[("qweight", "I32", &[96, 16]), ("scales", "F16", &[3, 128]), ("qzeros", "I32", &[3, 16])],
+            "of 3 groups of 40 columns (group_size); expected whole groups",
+        ),
+    ] {
+        let error = refused(test, said, tensors);
+        assert!(error.contains(says), "{test}: {error}");
+    }
+}
+
+/// Zeros beside integers that a configuration says have none are looked at: those of the middle are none, others are refused.
+#[test]
+fn zeros_of_symmetric_integers_are_the_middle() {
+    const ZEROS: &str = "model.layers.0.self_attn.q_proj.weight_zero_point";
+    let words = ("model.layers.0.self_attn.q_proj.weight_packed", "I32", &[128u64, 4][..]);
+    let bytes = ("model.layers.0.self_attn.q_proj.weight", "I8", &[128u64, 32][..]);
+    let scale = ("model.layers.0.self_attn.q_proj.weight_scale", "BF16", &[128u64, 1][..]);
+    let said = |format: &str, bits: u32| {
+        let weights = json!({"num_bits": bits, "symmetric": true});
+        json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": {"weights": weights}}})
+    };
+    for (test, said, weight, zeros, middle) in [
+        ("words", said("pack-quantized", 4), words, (ZEROS, "I32", &[16u64, 1][..]), 0x88u8),
+        ("alone", said("pack-quantized", 4), words, (ZEROS, "I8", &[128, 1]), 0),
+        ("bytes", said("int-quantized", 8), bytes, (ZEROS, "I8", &[128, 1]), 0),
+    ] {
+        let at = mimo_2(&format!("middle-{test}"), &said, &[weight, scale, zeros]);
+        let count = zeros.2.iter().product::<u64>() as usize * if zeros.1 == "I32" { 4 } else { 1 };
+        for (byte, right) in [(middle, true), (middle + 1, false)] {
+            fill(&at, ZEROS, &vec![byte; count]);
+            // Right or not, other tensors are missing.
+            let error = ixc_frontend::open(&at).err().map_or_else(String::new, |error| error.to_string());
+            assert_eq!(!error.contains("symmetric"), right, "{test}, {byte:#04x}: {error}");
+        }
+    }
+}
+
+/// A group of more columns than a matrix has is all of a row.
+#[test]
+fn a_group_wider_than_its_matrix_is_a_row() {
+    let weights = json!({"num_bits": 4, "symmetric": true, "group_size": 128});
+    let said = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": weights}}});
+    let tensors = [
+        ("model.layers.0.self_attn.q_proj.weight_packed", "I32", &[128u64, 4][..]),
+        ("model.layers.0.self_attn.q_proj.weight_scale", "BF16", &[128u64, 1][..]),
+    ];
+    let error = ixc_frontend::open(&mimo_2("wide-group", &said, &tensors)).err();
+    assert!(error.is_none(), "{error:?}");
+}
