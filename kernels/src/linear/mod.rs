@@ -59,8 +59,6 @@ const SUB: i64 = layout::SUB as i64;
 const MAX_FEW_PARTIAL_ROWS: i64 = 1 << 4;
 /// The same of a kernel for many.
 const MAX_PARTIAL_ROWS: i64 = 1 << 8;
-/// Most rows of activations of an item whose sums of a strip are in scratch memory: 256 KiB.
-const MAX_GATHERED_ROWS: i64 = 1 << 12;
 
 /// Rows of an item, in groups of some sizes: see [`MatmulStrategy::row_groups`].
 struct Rows {
@@ -258,6 +256,7 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64)
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
+    // How much that is does not matter here: it is there.
     let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, 0, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
         let (w, from) = product.w;
@@ -521,8 +520,9 @@ fn most_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
     let partial = !tile.is_multiple_of(STRIP as u32);
     match strategy {
         MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
-        MatmulStrategy::Gemm | MatmulStrategy::Gemm6 if partial => MAX_PARTIAL_ROWS,
-        MatmulStrategy::Gemm6 => MAX_GATHERED_ROWS,
+        MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
+        // Its sums are in scratch memory, too.
+        MatmulStrategy::Gemm6 => MAX_PARTIAL_ROWS,
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
         MatmulStrategy::Tiles => tiles::MOST_ROWS,
     }
