@@ -8,7 +8,7 @@ use ixc_ir::plan::DimRule;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
+use crate::generate::{GenerateError, MAX_ROWS, Vectors, check_word};
 use crate::quantise;
 use crate::reference::{Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
@@ -47,7 +47,7 @@ impl Definition for ColumnSquares {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let ColumnSquares { format, n } = *self;
-        check(&name, "format", format as u64, format.is_activation(), "f32 or an activation format")?;
+        check_word(&name, "format", format, format.is_activation(), "f32 or an activation format")?;
         let bytes = quantise::row_bytes(&name, format, n)?;
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);

@@ -1,5 +1,7 @@
 //! From a spec to kernel IR.
 
+use std::fmt;
+
 use ixc_ir::kernel::Kernel;
 use ixc_targets::Target;
 use thiserror::Error;
@@ -9,15 +11,15 @@ use crate::KernelSpec;
 /// Why a spec has no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GenerateError {
-    /// The spec's sizes do not fit its formats or the generator.
+    /// The spec's sizes or formats do not fit each other or the generator.
     #[error("kernel {kernel}: {what} is {found}, must be {expected}")]
     Size {
         /// The kernel's name.
         kernel: String,
-        /// Which size.
+        /// Which of them.
         what: &'static str,
         /// What it is.
-        found: u64,
+        found: String,
         /// What would be right.
         expected: String,
     },
@@ -81,5 +83,18 @@ pub(crate) fn check(
     ok: bool,
     expected: impl Into<String>,
 ) -> Result<(), GenerateError> {
-    if ok { Ok(()) } else { Err(GenerateError::Size { kernel: kernel.into(), what, found, expected: expected.into() }) }
+    check_word(kernel, what, found, ok, expected)
+}
+
+/// [`check`] of what is no size.
+pub(crate) fn check_word(
+    kernel: &str,
+    what: &'static str,
+    found: impl fmt::Display,
+    ok: bool,
+    expected: impl Into<String>,
+) -> Result<(), GenerateError> {
+    let wrong =
+        || GenerateError::Size { kernel: kernel.into(), what, found: found.to_string(), expected: expected.into() };
+    if ok { Ok(()) } else { Err(wrong()) }
 }

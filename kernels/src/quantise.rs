@@ -8,7 +8,7 @@ use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId}
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
+use crate::generate::{GenerateError, Vectors, check, check_word};
 use crate::math;
 use crate::reference::{Mismatch, Run, equal};
 use crate::signature::{Holds, Signature};
@@ -90,7 +90,7 @@ pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateEr
     let has_bf16 = matches!(format.codec(), Codec::Bf16 { .. }) || format.has_field("bf16");
     let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
     let expected = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
-    check(kernel, "format of the result", format as u64, ok, expected)
+    check_word(kernel, "format of the result", format, ok, expected)
 }
 
 /// Stores a row of `n` values at `offset` of `y` in `format`, which is f32 or an activation format.

@@ -150,6 +150,7 @@ fn six_rows_at_a_time_are_floats_alone() {
         let (bias, residual, pace) = (false, false, Pace::default());
         let error = generate(&Linear { format, x, k, tile: n, n, bias, residual, strategy, pace }.into(), target);
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("floats, with activations in f32"), "{format} and {x}: {error}");
+        let expected = format!("format of the weight is {format}, must be floats, with activations in f32");
+        assert!(error.contains(&expected), "{format} and {x}: {error}");
     }
 }

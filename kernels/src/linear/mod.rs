@@ -37,7 +37,7 @@ use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder,
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
+use crate::generate::{GenerateError, MAX_ROWS, Vectors, check, check_word};
 use crate::quantise;
 use crate::reference::{Mismatch, Run, UNIT, close, dot, floats};
 use crate::signature::{Holds, Signature};
@@ -159,11 +159,11 @@ fn checked(
         check(name, "tile registers of the target", has_tiles.into(), has_tiles, "8, for products by tiles")?;
     }
     let w = quantise::row_bytes(name, format, k)?;
-    check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
+    check_word(name, "format of the activations", x, takes(format, x), format.activation().name())?;
     let x_row = quantise::row_bytes(name, x, k)?;
     if strategy == MatmulStrategy::Gemm6 {
         let floats = !format.is_quantised() && matches!(x.codec(), Codec::Float(_));
-        check(name, "format of the weight", format as u64, floats, "floats, with activations in f32")?;
+        check_word(name, "format of the weight", format, floats, "floats, with activations in f32")?;
     }
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
     if format.has_row_scale() {
@@ -178,7 +178,7 @@ fn checked(
     }
     if strategy == MatmulStrategy::Tiles {
         let expected = "packed, with activations for tiles";
-        check(name, "format of the weight", format as u64, tiles::takes(format, x), expected)?;
+        check_word(name, "format of the weight", format, tiles::takes(format, x), expected)?;
         check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
     } else {

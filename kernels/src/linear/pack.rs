@@ -18,7 +18,7 @@ use super::file::{self, Block, bits};
 use super::packed::strip::{self, VECTOR};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
+use crate::generate::{GenerateError, Vectors, check_word};
 use crate::reference::{Mismatch, Run, equal};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
@@ -111,7 +111,7 @@ impl Definition for Pack {
     fn generate(&self, name: String, _: Vectors) -> Result<Kernel, GenerateError> {
         let Pack { to } = *self;
         let from = to.unpacked().unwrap_or(to);
-        check(&name, "format of the result", to as u64, to.unpacked().is_some(), "a packed one")?;
+        check_word(&name, "format of the result", to, to.unpacked().is_some(), "a packed one")?;
         let mut b = KernelBuilder::new(name);
         let (unit, rest): (i64, Option<DimId>);
         let blocks;

@@ -13,7 +13,7 @@ use super::{
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::gated::{Activation, Gate};
-use crate::generate::{GenerateError, Vectors, check};
+use crate::generate::{GenerateError, Vectors, check, check_word};
 use crate::quantise;
 use crate::quantise::Values;
 use crate::reference::{Mismatch, Run, close, dot, equal, floats, step};
@@ -155,7 +155,7 @@ impl Definition for Swiglu {
         let (_, up_row) = checked(&name, up, x, k, tile, strategy, vectors)?;
         quantise::stored(&name, out, lanes)?;
         let expected = "f32, or one whose blocks have scales of their own";
-        check(&name, "format of the result", out as u64, !out.has_row_scale(), expected)?;
+        check_word(&name, "format of the result", out, !out.has_row_scale(), expected)?;
         check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
         let x_format = x;
         let stored = self.stored();

@@ -27,7 +27,7 @@ pub struct Defaults {
     pub score_of: Option<ScoreOf>,
     /// Whether layers have RoPE.
     pub rotates: Rotates,
-    /// Keys of [`NEUTRAL`] that the architecture reads.
+    /// Keys of [`NEUTRAL`](super::NEUTRAL) that the architecture reads.
     pub reads: &'static [&'static str],
     /// Tensors that older files lack, and what they are made of there.
     pub made: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
