@@ -16,12 +16,12 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The least budget in MiB that streams the demo model, and a little.
-fn budget() -> String {
+/// The least budget in MiB that streams the demo model, and so much more. What else the process takes differs from run to run by a megabyte.
+fn budget(more: u64) -> String {
     let refused = ixc(TEXT).arg(demo_model()).args(["--memory", "1MiB"]).output().unwrap();
     let message = stderr(&refused);
     let least = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
-    format!("{}MiB", least.parse::<u64>().unwrap() + 3)
+    format!("{}MiB", least.parse::<u64>().unwrap() + more)
 }
 
 /// A run's text, and the record that it wrote.
@@ -48,7 +48,8 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
     assert!(weights.iter().all(|name| name.as_str().unwrap().contains("exps")), "{weights:?}");
     assert_eq!(weights.len(), chosen.len());
 
-    let memory = budget();
+    // Room for all that the text uses, of which what is pinned was read before: with less, room that differs may count for more.
+    let memory = budget(5);
     let streamed = ["--memory", &memory, "-t", "1", "--prefetch", "off"];
     let (text, cold) = run(&streamed, &other);
     assert_eq!((text, &cold["chosen"], &cold["tokens"]), (expected.clone(), &resident["chosen"], &resident["tokens"]));
@@ -86,7 +87,7 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
 /// What `--stats` says of predicting experts in words stands in its JSON, too, and in that of `bench`; where nothing is streamed there is none.
 #[test]
 fn what_predicting_did_is_said_as_json() {
-    let memory = budget();
+    let memory = budget(3);
     let run = |more: &[&str]| -> Value {
         let words = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "--no-chat", "--stats=json"];
         let mut command = ixc(words);
@@ -164,7 +165,7 @@ fn what_is_no_record_of_this_model_is_refused() {
 fn a_server_tells_which_experts_are_used_and_gives_them_up() {
     let folder = scratch("experts_served");
     let record = folder.join("hot.json");
-    let (demo, memory) = (demo_model(), budget());
+    let (demo, memory) = (demo_model(), budget(3));
     let path = record.to_str().unwrap();
     let server = Server::of(
         demo.to_str().unwrap(),
