@@ -23,18 +23,21 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use ixc_files::open_unlinked;
 use ixc_files::own::{open_own, private_folder};
-use ixc_files::{Guard, Output, open_unlinked};
 use ixc_runtime::engine::{Engine, SequenceId};
-use ixc_runtime::saved::{Digest, Facts, KIND, SavedError};
+use ixc_runtime::saved::{Digest, Facts, SavedError};
 
 use crate::Error;
+use held::{Counts, Held, Writer, is_ours, name_of, path_of, remove};
+use tree::{Level, Page, Point, Way};
+
+mod held;
+mod tree;
 
 /// Positions of a page, a multiple of attention's blocks.
 pub const PAGE: usize = 256;
@@ -42,8 +45,6 @@ pub const PAGE: usize = 256;
 pub const LEAST_GAIN: usize = 32;
 /// Bytes on their way to the folder, which memory holds besides its limit; one page at least.
 const ON_THEIR_WAY: u64 = 256 << 20;
-/// What files of the folder end with.
-const EXTENSION: &str = "ixs";
 /// The file that says that a process has the folder.
 const LOCK: &str = "lock";
 
@@ -65,56 +66,6 @@ pub struct Tally {
     pub memory: u64,
     /// Bytes of the folder's files.
     pub folder: u64,
-}
-
-/// Where a file is on its way. One that could not be written is not written.
-const NOT_WRITTEN: u8 = 0;
-const BEING_WRITTEN: u8 = 1;
-const WRITTEN: u8 = 2;
-/// It is removed, by whoever comes last: the thread that writes it, where it does.
-const UNWANTED: u8 = 3;
-
-/// Bytes, counted where they come and go.
-#[derive(Debug, Default)]
-struct Counts {
-    memory: AtomicU64,
-    folder: AtomicU64,
-    on_their_way: AtomicU64,
-}
-
-/// The bytes of a page or point.
-#[derive(Debug)]
-struct Held {
-    /// In memory, counted there.
-    bytes: Option<Arc<Vec<u8>>>,
-    /// Those that the thread that writes them has.
-    on_their_way: Weak<Vec<u8>>,
-    length: u64,
-    /// Of all tokens up to its end, and what it is.
-    name: Digest,
-    file: Arc<AtomicU8>,
-    used: u64,
-    counts: Arc<Counts>,
-}
-
-#[derive(Debug)]
-struct Page {
-    facts: Facts,
-    held: Held,
-    below: Level,
-}
-
-#[derive(Debug)]
-struct Point {
-    facts: Facts,
-    held: Held,
-}
-
-/// What goes on from one position.
-#[derive(Debug, Default)]
-struct Level {
-    pages: Vec<Page>,
-    points: Vec<Point>,
 }
 
 /// A file of another model, or one whose beginning is not there.
@@ -538,312 +489,9 @@ impl PromptCache {
     }
 }
 
-/// The way to a level, which changes where pages before it are given up, and the names of the pages on it, which do not.
-#[derive(Debug, Default)]
-struct Way {
-    path: Vec<usize>,
-    names: Vec<Digest>,
-}
-
-impl Level {
-    fn at_mut(&mut self, path: &[usize]) -> Option<&mut Level> {
-        path.iter().try_fold(self, |level, &page| level.pages.get_mut(page).map(|page| &mut page.below))
-    }
-
-    /// The way to the level behind pages of these names.
-    fn path_of(&self, names: &[Digest]) -> Option<Vec<usize>> {
-        let (mut level, mut path) = (self, Vec::new());
-        for name in names {
-            let at = level.pages.iter().position(|page| page.held.name == *name)?;
-            level = &level.pages[at].below;
-            path.push(at);
-        }
-        Some(path)
-    }
-
-    /// All that is held, and how deep.
-    fn visit(&self, see: &mut impl FnMut(&Held, usize)) {
-        self.levels(0, &mut |level, depth| {
-            level.pages.iter().map(|page| &page.held).for_each(|held| see(held, depth));
-            level.points.iter().map(|point| &point.held).for_each(|held| see(held, depth));
-        });
-    }
-
-    fn levels<'l>(&'l self, depth: usize, see: &mut impl FnMut(&'l Level, usize)) {
-        // As deep as a context has pages: no recursion, whose depth a prompt would choose.
-        let mut open = vec![(self, depth)];
-        while let Some((level, depth)) = open.pop() {
-            see(level, depth);
-            open.extend(level.pages.iter().map(|page| (&page.below, depth + 1)));
-        }
-    }
-
-    fn visit_mut<'l>(&'l mut self, see: &mut impl FnMut(&'l mut Held, usize)) {
-        let mut open = vec![(self, 0)];
-        while let Some((level, depth)) = open.pop() {
-            for page in &mut level.pages {
-                see(&mut page.held, depth);
-                open.push((&mut page.below, depth + 1));
-            }
-            level.points.iter_mut().for_each(|point| see(&mut point.held, depth));
-        }
-    }
-
-    /// The names of what is to be given up so that bytes that count become fewer by so many: what was not used for the longest time, and before that what hangs on it;
-    /// of that only what was last used before a time.
-    fn oldest(&self, mut over: u64, before: u64, counts: impl Fn(&Held) -> bool) -> HashSet<Digest> {
-        struct Node<'h> {
-            used: u64,
-            depth: usize,
-            parent: Option<usize>,
-            held: &'h Held,
-        }
-        let (mut nodes, mut open) = (Vec::new(), vec![(self, None, 0)]);
-        while let Some((level, parent, depth)) = open.pop() {
-            let node = |held| Node { used: Held::used(held), depth, parent, held };
-            nodes.extend(level.points.iter().map(|point| node(&point.held)));
-            for page in &level.pages {
-                open.push((&page.below, Some(nodes.len()), depth + 1));
-                nodes.push(node(&page.held));
-            }
-        }
-        // What hangs on something was used no later than that; what stands behind it in the list hangs on it.
-        for i in (0..nodes.len()).rev() {
-            let Node { used, parent, .. } = nodes[i];
-            if let Some(parent) = parent {
-                nodes[parent].used = nodes[parent].used.max(used);
-            }
-        }
-        nodes.sort_by_key(|node| (node.used, std::cmp::Reverse(node.depth)));
-        let mut doomed = HashSet::new();
-        for Node { used, held, .. } in nodes {
-            if over == 0 || used >= before {
-                break;
-            }
-            over = over.saturating_sub(if counts(held) { held.length } else { 0 });
-            doomed.insert(held.name);
-        }
-        doomed
-    }
-}
-
-/// Trees as deep as a long context has pages are taken apart level by level.
-impl Drop for Level {
-    fn drop(&mut self) {
-        let mut open = std::mem::take(&mut self.pages);
-        while let Some(mut page) = open.pop() {
-            open.append(&mut page.below.pages);
-        }
-    }
-}
-
-impl Page {
-    /// Removes its file and those of all behind it.
-    fn remove_files(self, folder: Option<&Path>) {
-        self.below.visit(&mut |held, _| held.remove_file(folder));
-        self.held.remove_file(folder);
-    }
-}
-
-impl Held {
-    fn new(facts: &Facts, bytes: Vec<u8>, used: u64, counts: &Arc<Counts>) -> Held {
-        let mut held = Held::written(facts, 0, used, counts);
-        (held.length, held.file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
-        held.put(Arc::new(bytes));
-        held
-    }
-
-    /// One that the folder has.
-    fn written(facts: &Facts, length: u64, used: u64, counts: &Arc<Counts>) -> Held {
-        counts.folder.fetch_add(length, Ordering::Relaxed);
-        let (file, counts) = (Arc::new(AtomicU8::new(WRITTEN)), Arc::clone(counts));
-        Held { bytes: None, on_their_way: Weak::new(), length, name: name_of(facts), file, used, counts }
-    }
-
-    fn used(&self) -> u64 {
-        self.used
-    }
-
-    fn put(&mut self, bytes: Arc<Vec<u8>>) {
-        self.let_go();
-        self.counts.memory.fetch_add(self.length, Ordering::Relaxed);
-        self.bytes = Some(bytes);
-    }
-
-    /// Memory does not hold it any more.
-    fn let_go(&mut self) {
-        if self.bytes.take().is_some() {
-            self.counts.memory.fetch_sub(self.length, Ordering::Relaxed);
-        }
-    }
-
-    fn is_in_folder(&self) -> bool {
-        matches!(self.file.load(Ordering::Acquire), BEING_WRITTEN | WRITTEN)
-    }
-
-    /// Whether it is neither in memory nor in the folder: it could not be written, or there was no time for that.
-    fn is_lost(&self) -> bool {
-        self.bytes.is_none() && !self.is_in_folder()
-    }
-
-    /// Its bytes, from memory or the folder.
-    fn take(&self, folder: Option<&Path>) -> io::Result<Arc<Vec<u8>>> {
-        let path = folder.map(|folder| path_of(folder, &self.name));
-        if let Some(path) = path.as_ref().filter(|_| self.file.load(Ordering::Acquire) == WRITTEN) {
-            // The next run knows by that when it was last used.
-            let _ = open_unlinked(path).and_then(|file| file.set_modified(SystemTime::now()));
-        }
-        if let Some(bytes) = &self.bytes {
-            return Ok(Arc::clone(bytes));
-        }
-        // Where it is no more, the file is there, or cannot be.
-        if let Some(bytes) = self.on_their_way.upgrade() {
-            return Ok(bytes);
-        }
-        let read = ixc_files::read_bytes(&path.ok_or(io::ErrorKind::NotFound)?, self.length);
-        read.map(Arc::new).map_err(io::Error::other)
-    }
-
-    /// Removes its file, where there is one or will be.
-    fn remove_file(&self, folder: Option<&Path>) {
-        if let Some(folder) = folder
-            && self.forget_file() == WRITTEN
-        {
-            remove(&path_of(folder, &self.name));
-        }
-    }
-
-    /// Its file does not count any more; gives where it was.
-    fn forget_file(&self) -> u8 {
-        let before = self.file.swap(UNWANTED, Ordering::AcqRel);
-        if matches!(before, BEING_WRITTEN | WRITTEN) {
-            self.counts.folder.fetch_sub(self.length, Ordering::Relaxed);
-        }
-        before
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.let_go();
-    }
-}
-
 /// How many tokens two lists begin with alike.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-/// What a page or point is called: by all that it is of.
-fn name_of(facts: &Facts) -> Digest {
-    let ixc_runtime::saved::Identity { plan, weights } = facts.identity;
-    let words = |digest: Digest| {
-        digest
-            .0
-            .chunks_exact(4)
-            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-            .collect::<Vec<u32>>()
-    };
-    let kind = [u32::from(facts.point().is_some())];
-    facts.before.with(&facts.tokens).with(&words(plan)).with(&words(weights)).with(&kind)
-}
-
-fn path_of(folder: &Path, name: &Digest) -> PathBuf {
-    folder.join(format!("{name}.{EXTENSION}"))
-}
-
-/// Whether a file is called as one of these is: what else lies in the folder is not looked at, and never removed.
-fn is_ours(path: &Path) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    path.extension().is_some_and(|extension| extension == EXTENSION)
-        && stem.len() == 2 * Digest::default().0.len()
-        && stem.bytes().all(is_digit)
-}
-
-fn remove(path: &Path) {
-    if let Err(error) = fs::remove_file(path) {
-        tracing::debug!(path = %path.display(), %error, "a file stays");
-    }
-}
-
-/// A file that is to be written.
-#[derive(Debug)]
-struct ToWrite {
-    path: PathBuf,
-    bytes: Arc<Vec<u8>>,
-    state: Arc<AtomicU8>,
-}
-
-impl ToWrite {
-    fn write(&self, counts: &Counts) {
-        let length = self.bytes.len() as u64;
-        if self.state.load(Ordering::Acquire) == BEING_WRITTEN {
-            let output = Output::open(&self.path, &Guard::replacing(&KIND));
-            let written = output.and_then(|output| output.write(|out| out.write_all(&self.bytes)));
-            if let Err(error) = &written {
-                tracing::warn!(%error, "a prompt is not kept in the folder");
-            }
-            let to = if written.is_ok() { WRITTEN } else { NOT_WRITTEN };
-            match self.state.compare_exchange(BEING_WRITTEN, to, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) if written.is_err() => drop(counts.folder.fetch_sub(length, Ordering::Relaxed)),
-                Ok(_) => {}
-                // Nobody wants it any more, and nobody else will remove it.
-                Err(_) => remove(&self.path),
-            }
-        }
-        counts.on_their_way.fetch_sub(length, Ordering::Relaxed);
-    }
-}
-
-/// The thread that writes files.
-#[derive(Debug)]
-struct Writer {
-    queue: Sender<ToWrite>,
-    folder: PathBuf,
-    thread: JoinHandle<()>,
-}
-
-impl Writer {
-    fn start(folder: PathBuf, counts: Arc<Counts>) -> io::Result<Writer> {
-        let (queue, files) = channel::<ToWrite>();
-        let work = move || files.into_iter().for_each(|file| file.write(&counts));
-        let thread = std::thread::Builder::new().name("prompt cache".into()).spawn(work)?;
-        Ok(Writer { queue, folder, thread })
-    }
-
-    /// Has it written, where it is not yet and no more than so many bytes are on their way; whether it is there or will be. Waits for nothing.
-    fn write(&self, held: &mut Held, most: u64) -> bool {
-        if held.is_in_folder() {
-            return true;
-        }
-        let Some(bytes) = &held.bytes else { return false };
-        let waiting = held.counts.on_their_way.load(Ordering::Relaxed);
-        if waiting > 0 && waiting.saturating_add(held.length) > most {
-            return false;
-        }
-        held.counts.on_their_way.fetch_add(held.length, Ordering::Relaxed);
-        held.counts.folder.fetch_add(held.length, Ordering::Relaxed);
-        held.file.store(BEING_WRITTEN, Ordering::Release);
-        held.on_their_way = Arc::downgrade(bytes);
-        let (path, state) = (path_of(&self.folder, &held.name), Arc::clone(&held.file));
-        match self.queue.send(ToWrite { path, bytes: Arc::clone(bytes), state }) {
-            Ok(()) => true,
-            Err(_) => {
-                held.counts.folder.fetch_sub(held.length, Ordering::Relaxed);
-                held.file.store(NOT_WRITTEN, Ordering::Release);
-                false
-            }
-        }
-    }
-
-    /// Waits until all is written.
-    fn end(self) {
-        drop(self.queue);
-        if self.thread.join().is_err() {
-            tracing::warn!("the thread that keeps prompts has failed");
-        }
-    }
 }
 
 #[cfg(test)]

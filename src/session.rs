@@ -19,30 +19,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ixc_codegen::module::CodegenError;
 use ixc_files::open_regular;
 use ixc_frontend::arch::{Nextn, Parts};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_grammar::Matcher;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{MAX_OUTPUTS, Output, Plan, WeightFile};
+use ixc_ir::plan::{MAX_OUTPUTS, Output, Plan};
 use ixc_runtime::engine::{self, Addition, Engine, EvictError, ExpertStore, FIRST, SequenceId};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
 use ixc_runtime::memory_estimate;
-use ixc_runtime::sample::{Breakers, Sampler, SamplerState, Settings};
+use ixc_runtime::sample::{Sampler, SamplerState, Settings};
 use ixc_runtime::saved::SavedError;
 use ixc_runtime::stats::Stats;
-use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::predict::{Choice, Strategy};
 use ixc_runtime::stream::store::Evicted;
 use ixc_targets::Target;
 
 use crate::Error;
-use crate::budget;
-use crate::compile::{self, Compiled, decode_tokenizer};
+use crate::compile::{self, decode_tokenizer};
 use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::speculate::{Seen, Speculation, Tally, Text};
@@ -59,8 +56,12 @@ const TUNED: &str = "how weights are cut";
 /// How long its steps are.
 pub(crate) const ROWS: &str = "how many rows a step has";
 
+mod breakers;
+mod open;
 mod stop;
 
+pub use breakers::{DRY_BREAKERS, breakers};
+pub(crate) use open::{compile_for, engine_options, is_for, not_loaded};
 pub use stop::StopStrings;
 
 /// Positions of the KV cache where nothing is said, unless the model's context is shorter.
@@ -818,54 +819,6 @@ impl Session {
     }
 }
 
-/// The texts that no repetition goes over, where nothing is said: llama.cpp's.
-pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-/// Most tokens behind the one that begins such a text.
-const MOST_BREAKER_TOKENS: usize = 20;
-/// Most of them together: texts that many tokens have in them, or begin, are many.
-const MOST_BREAKERS: usize = 1 << 16;
-
-/// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest.
-///
-/// # Errors
-/// When the tokenizer has no tokens for a rest, or they are too many.
-pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
-    breakers_within(MOST_BREAKERS, tokenizer, texts)
-}
-
-/// At most so many of them.
-fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
-    let mut all = Vec::new();
-    for text in texts.iter().map(AsRef::as_ref).filter(|text| !text.is_empty()) {
-        // What is behind each place where a token may end, once for all tokens that do.
-        let mut rests: Vec<Option<Vec<u32>>> = vec![None; text.len()];
-        for token in 0..tokenizer.token_count() as u32 {
-            let word = String::from_utf8_lossy(tokenizer.token_bytes(token)?);
-            if word.contains(text) {
-                all.push((token, Vec::new()));
-            } else {
-                // Where it ends as the text begins.
-                let ends = (1..text.len().min(word.len() + 1)).filter(|end| text.is_char_boundary(*end));
-                for begun in ends.filter(|end| word.ends_with(&text[..*end])) {
-                    let rest = match &mut rests[begun] {
-                        Some(rest) => rest,
-                        none => {
-                            let mut rest = tokenizer.encode(&text[begun..], false)?;
-                            rest.truncate(MOST_BREAKER_TOKENS);
-                            none.insert(rest)
-                        }
-                    };
-                    all.push((token, rest.clone()));
-                }
-            }
-            if all.len() > most {
-                return Err(Error::Breakers { text: text.to_owned(), most });
-            }
-        }
-    }
-    Ok(Breakers::new(all))
-}
-
 /// The next token: of those that the grammar allows, which goes on by it unless it is one of those that end.
 pub(crate) fn choose(
     sampler: &mut Sampler,
@@ -904,111 +857,4 @@ pub(crate) fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> 
         tokens.insert(0, bos);
     }
     tokens
-}
-
-/// Compiles a model that will be run as `run` says; gives the budget, too.
-///
-/// # Errors
-/// As [`compile::compile`].
-pub(crate) fn compile_for(
-    model: &Model,
-    wanted: &compile::Options,
-    run: &engine::Options,
-) -> Result<(Compiled, Option<u64>), Error> {
-    match run.experts {
-        ExpertStore::Stream => budget::compile_within(model, wanted, run),
-        ExpertStore::Map => {
-            // Kernels read experts where they are mapped, and the plan says when. Nothing is read ahead.
-            let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
-            let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
-            Ok((compile::compile(model, &mapped)?, None))
-        }
-    }
-}
-
-/// Whether a plan is for the target that is asked for, if one is.
-///
-/// # Errors
-/// [`Error::OtherTarget`].
-pub(crate) fn is_for<K>(plan: &Plan<K>, wanted: &compile::Options) -> Result<(), Error> {
-    match wanted.target.filter(|wanted| wanted.name() != plan.target) {
-        Some(wanted) => Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() }),
-        None => Ok(()),
-    }
-}
-
-/// Why a plan is not loaded; that this CPU lacks something is an error of its own.
-pub(crate) fn not_loaded(error: LoadError) -> Error {
-    match error {
-        LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
-            Error::NeedsCpu { source }
-        }
-        error => error.into(),
-    }
-}
-
-/// How a plan is loaded, with its budget where nothing is said, and as its drive takes reads.
-///
-/// # Errors
-/// When the plan is malformed.
-pub(crate) fn engine_options(
-    file: &PlanFile,
-    folder: &Path,
-    run: &engine::Options,
-    queue_depth: Option<usize>,
-) -> Result<(engine::Options, Option<drive::Choice>), Error> {
-    let mut options = engine::Options { built_in: Some(crate::demo::built_in()), ..run.clone() };
-    options.memory = match run.experts {
-        ExpertStore::Stream => match run.memory {
-            Some(memory) => Some(memory),
-            None => budget::of_plan(&file.plan, run)?,
-        },
-        ExpertStore::Map => None,
-    };
-    let experts = options.memory.and_then(|_| experts_file(file, folder));
-    let drive = experts.map(|path| drive::choose(&path, queue_depth));
-    if let Some(drive) = &drive {
-        options.stream.drive = DriveOptions::of_depth(drive.depth);
-    }
-    Ok((options, drive))
-}
-
-/// The file that most experts of a plan lie in, if it says when they are needed and that is a file.
-fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
-    let plan = &file.plan;
-    let own = || file.weights.as_ref().map(|own| own.place().0);
-    let mut bytes: HashMap<PathBuf, u64> = HashMap::new();
-    for weight in plan.expert_groups.iter().flat_map(|group| &group.weights) {
-        let weight = plan.weights.get(*weight as usize)?;
-        let path = match weight.file {
-            WeightFile::Source(number) => plan.files.get(number as usize).map(|source| folder.join(&source.path)),
-            WeightFile::Plan | WeightFile::Blocks { .. } => own(),
-            WeightFile::Derived(number) => {
-                let piece = plan.derived.get(number as usize)?.pieces.first()?;
-                plan.files.get(piece.extent.file as usize).map(|source| folder.join(&source.path))
-            }
-        };
-        let sum = bytes.entry(path?).or_default();
-        *sum = sum.saturating_add(weight.bytes);
-    }
-    // The demo model is no file.
-    bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(path, _)| path).filter(|path| path.is_file())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_that_end_repetitions_are_not_too_many() {
-        let session = Session::open(None, &SessionOptions::default()).unwrap();
-        let tokenizer = session.tokenizer().unwrap();
-        let texts: Vec<String> = (0..64).map(|i| format!("e{i}")).collect();
-        let all = breakers(tokenizer, &texts).unwrap();
-        assert!(all.len() > 64);
-        assert_eq!(breakers_within(all.len(), tokenizer, &texts).unwrap(), all);
-        let error = breakers_within(all.len() - 1, tokenizer, &texts).unwrap_err();
-        assert!(matches!(error, Error::Breakers { .. }), "{error}");
-        assert!(breakers(tokenizer, &[""]).unwrap().is_empty());
-    }
 }

@@ -18,6 +18,8 @@
 mod choice;
 mod hex;
 pub mod print;
+mod rope;
+mod state;
 
 use std::ops::Range;
 
@@ -25,9 +27,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::derived::Derived;
 use crate::format::Format;
-use crate::state::{Rollback, StateKind};
 
 pub use choice::{CHOSEN_BLOCK, Choice, Chosen};
+pub use rope::{LongFrequencies, RopeStyle, RopeTable, Temperature};
+pub use state::{State, StateField};
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
@@ -280,227 +283,6 @@ pub struct SourceFile {
     pub header_crc: u32,
     /// Length of the header in bytes.
     pub header_bytes: u64,
-}
-
-/// How a rotation's table is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum RopeStyle {
-    /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines, each as `-s, s`.
-    Norm,
-    /// Pairs are half a rotation apart. A row of the table is `dims / 2` cosines, then `dims / 2` sines.
-    Neox,
-}
-
-impl RopeStyle {
-    /// Bytes of a table row for `dims` rotated elements.
-    pub fn row_bytes(self, dims: u32) -> u64 {
-        match self {
-            RopeStyle::Norm => u64::from(dims) * 8,
-            RopeStyle::Neox => u64::from(dims) * 4,
-        }
-    }
-}
-
-/// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude` and the factor of
-/// `temperature`, computed in f64.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct RopeTable {
-    /// Layout.
-    pub style: RopeStyle,
-    /// Angle per position, one for each pair.
-    pub frequencies: Vec<f64>,
-    /// Factor on cosines and sines.
-    pub magnitude: f64,
-    /// Positions turn as the last multiple of this before them does; 1 where each has angles of its own.
-    pub every: u32,
-    /// Whether it turns back.
-    pub back: bool,
-    /// Frequencies in place of those, in long contexts.
-    pub long: Option<LongFrequencies>,
-    /// What each position puts on cosines and sines besides.
-    pub temperature: Option<Temperature>,
-}
-
-/// Frequencies of long contexts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct LongFrequencies {
-    /// A context is long that has room for more positions than these.
-    pub beyond: u32,
-    /// As many as those of short contexts.
-    pub frequencies: Vec<f64>,
-}
-
-/// A factor that grows with the position in steps: `1 + scale * ln(1 + floor((position + offset) / length))`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Temperature {
-    /// On the logarithm.
-    pub scale: f64,
-    /// Positions of a step, at least 1.
-    pub length: u32,
-    /// Positions that the first step lacks.
-    pub offset: u32,
-}
-
-impl Temperature {
-    /// The factor at a position.
-    pub fn factor(&self, position: u32) -> f64 {
-        let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.length.max(1));
-        1.0 + self.scale * (steps as f64).ln_1p()
-    }
-}
-
-impl RopeTable {
-    /// For keys that are rotated already: one pair that turns by no angle, since `1 * a - 0 * b` is `a`, exactly.
-    pub fn still() -> RopeTable {
-        RopeTable {
-            style: RopeStyle::Neox,
-            frequencies: vec![0.0],
-            magnitude: 1.0,
-            every: 1,
-            back: false,
-            long: None,
-            temperature: None,
-        }
-    }
-
-    /// The table for a context of so many positions, which has one list of frequencies.
-    pub fn within(&self, context: u32) -> RopeTable {
-        let long = self.long.as_ref().filter(|long| context > long.beyond).map(|long| &long.frequencies);
-        RopeTable { frequencies: long.unwrap_or(&self.frequencies).clone(), long: None, ..self.clone() }
-    }
-
-    /// Elements of a head that it rotates.
-    pub fn dims(&self) -> u64 {
-        self.frequencies.len() as u64 * 2
-    }
-
-    /// One row of the table, as [`RopeStyle`] says; `row` has its length.
-    pub fn fill_row(&self, position: u32, row: &mut [f32]) {
-        let pairs = self.frequencies.len();
-        let position = position - position % self.every.max(1);
-        let magnitude = self.magnitude * self.temperature.map_or(1.0, |temperature| temperature.factor(position));
-        for (i, frequency) in self.frequencies.iter().enumerate() {
-            let (sin, cos) = (f64::from(position) * frequency).sin_cos();
-            let sin = if self.back { -sin } else { sin };
-            let (sin, cos) = ((sin * magnitude) as f32, (cos * magnitude) as f32);
-            match self.style {
-                RopeStyle::Norm => {
-                    row[2 * i..2 * i + 2].fill(cos);
-                    row[2 * (pairs + i)] = -sin;
-                    row[2 * (pairs + i) + 1] = sin;
-                }
-                RopeStyle::Neox => {
-                    row[i] = cos;
-                    row[pairs + i] = sin;
-                }
-            }
-        }
-    }
-}
-
-/// A field of a state: `columns` times `width` elements, for every position where there are positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StateField {
-    /// Format of the elements.
-    pub format: Format,
-    /// Outermost dimension: heads.
-    pub columns: u32,
-    /// Whether there is something for every position.
-    pub positions: bool,
-    /// Elements of a column, for each position where there are positions.
-    pub width: u32,
-}
-
-impl StateField {
-    /// Bytes of a column's position, or of a column without positions; `None` where they do not fit.
-    pub fn row_bytes(&self) -> Option<u64> {
-        self.format.row_bytes(self.width.into())
-    }
-
-    /// Bytes for so many positions; `None` where they do not fit.
-    pub fn bytes(&self, positions: u32) -> Option<u64> {
-        let rows = if self.positions { positions } else { 1 };
-        self.row_bytes()?.checked_mul(rows.into())?.checked_mul(self.columns.into())
-    }
-}
-
-/// What lasts from step to step, and what it can do: [`crate::state`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
-    /// Its name, for people.
-    pub name: String,
-    /// Its kind.
-    pub kind: StateKind,
-    /// Its fields, as the kind lists them.
-    pub fields: Vec<StateField>,
-    /// How it gets back to an earlier position.
-    pub rollback: Rollback,
-    /// How many positions, up to that of a token, are needed for the token; all where `None`.
-    pub window: Option<u32>,
-    /// How many positions share a place; 1 where each has its own.
-    pub every: u32,
-    /// Whether that is a chunk: positions from the last multiple of `window` on are needed, and no more before them.
-    pub chunked: bool,
-}
-
-impl State {
-    /// Keys and values of `heads` heads.
-    pub fn paged(name: &str, heads: u32, key: u32, value: u32) -> State {
-        let fields = StateKind::Paged.row().fields.iter().zip([key, value]);
-        let field = |(row, width): (&crate::state::FieldRow, u32)| StateField {
-            format: row.format(),
-            columns: heads,
-            positions: row.positions,
-            width,
-        };
-        State {
-            name: name.to_string(),
-            kind: StateKind::Paged,
-            fields: fields.map(field).collect(),
-            rollback: Rollback::Cut,
-            window: None,
-            every: 1,
-            chunked: false,
-        }
-    }
-
-    /// Places that there must be room for, in a context of `capacity` and for steps of `max_tokens`: of each position or of so many; with a window,
-    /// those that a step's first token needs from a block of [`ATTENTION_BLOCK`] on, and the step's own.
-    pub fn held(&self, capacity: u32, max_tokens: u32) -> u32 {
-        let Some(window) = self.window else { return self.places(capacity) };
-        let own = window.saturating_add(max_tokens).saturating_add(ATTENTION_BLOCK);
-        own.checked_next_multiple_of(ATTENTION_BLOCK).map_or(capacity, |own| own.min(capacity))
-    }
-
-    /// Places of so many positions: all of them, or whole blocks of [`ATTENTION_BLOCK`].
-    fn places(&self, positions: u32) -> u32 {
-        match self.every {
-            0 | 1 => positions,
-            every => positions.div_ceil(every).checked_next_multiple_of(ATTENTION_BLOCK).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Bytes of all fields for so many places; `None` where they do not fit.
-    pub fn bytes(&self, positions: u32) -> Option<u64> {
-        self.fields.iter().try_fold(0u64, |sum, field| sum.checked_add(field.bytes(positions)?))
-    }
-
-    /// Bytes that it takes whatever the context, and bytes for each position of the context, for steps of `max_tokens`.
-    pub fn fixed_and_position_bytes(&self, max_tokens: u32) -> (u64, u64) {
-        let bytes = |positions| self.bytes(positions).unwrap_or(u64::MAX);
-        match self.window {
-            Some(_) => (bytes(self.held(u32::MAX, max_tokens)), 0),
-            // Up to a block that no position fills.
-            None if self.every > 1 => {
-                (bytes(ATTENTION_BLOCK), bytes(1).saturating_sub(bytes(0)).div_ceil(self.every.into()))
-            }
-            None => (bytes(0), bytes(1) - bytes(0)),
-        }
-    }
 }
 
 /// Rows of a table that tokens name together, with those before them ([`crate::ngram`]).

@@ -1,0 +1,123 @@
+//! Rotary tables, filled when a plan is loaded.
+
+use serde::{Deserialize, Serialize};
+
+/// How a rotation's table is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum RopeStyle {
+    /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines, each as `-s, s`.
+    Norm,
+    /// Pairs are half a rotation apart. A row of the table is `dims / 2` cosines, then `dims / 2` sines.
+    Neox,
+}
+
+impl RopeStyle {
+    /// Bytes of a table row for `dims` rotated elements.
+    pub fn row_bytes(self, dims: u32) -> u64 {
+        match self {
+            RopeStyle::Norm => u64::from(dims) * 8,
+            RopeStyle::Neox => u64::from(dims) * 4,
+        }
+    }
+}
+
+/// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude` and the factor of
+/// `temperature`, computed in f64.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RopeTable {
+    /// Layout.
+    pub style: RopeStyle,
+    /// Angle per position, one for each pair.
+    pub frequencies: Vec<f64>,
+    /// Factor on cosines and sines.
+    pub magnitude: f64,
+    /// Positions turn as the last multiple of this before them does; 1 where each has angles of its own.
+    pub every: u32,
+    /// Whether it turns back.
+    pub back: bool,
+    /// Frequencies in place of those, in long contexts.
+    pub long: Option<LongFrequencies>,
+    /// What each position puts on cosines and sines besides.
+    pub temperature: Option<Temperature>,
+}
+
+/// Frequencies of long contexts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LongFrequencies {
+    /// A context is long that has room for more positions than these.
+    pub beyond: u32,
+    /// As many as those of short contexts.
+    pub frequencies: Vec<f64>,
+}
+
+/// A factor that grows with the position in steps: `1 + scale * ln(1 + floor((position + offset) / length))`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Temperature {
+    /// On the logarithm.
+    pub scale: f64,
+    /// Positions of a step, at least 1.
+    pub length: u32,
+    /// Positions that the first step lacks.
+    pub offset: u32,
+}
+
+impl Temperature {
+    /// The factor at a position.
+    pub fn factor(&self, position: u32) -> f64 {
+        let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.length.max(1));
+        1.0 + self.scale * (steps as f64).ln_1p()
+    }
+}
+
+impl RopeTable {
+    /// For keys that are rotated already: one pair that turns by no angle, since `1 * a - 0 * b` is `a`, exactly.
+    pub fn still() -> RopeTable {
+        RopeTable {
+            style: RopeStyle::Neox,
+            frequencies: vec![0.0],
+            magnitude: 1.0,
+            every: 1,
+            back: false,
+            long: None,
+            temperature: None,
+        }
+    }
+
+    /// The table for a context of so many positions, which has one list of frequencies.
+    pub fn within(&self, context: u32) -> RopeTable {
+        let long = self.long.as_ref().filter(|long| context > long.beyond).map(|long| &long.frequencies);
+        RopeTable { frequencies: long.unwrap_or(&self.frequencies).clone(), long: None, ..self.clone() }
+    }
+
+    /// Elements of a head that it rotates.
+    pub fn dims(&self) -> u64 {
+        self.frequencies.len() as u64 * 2
+    }
+
+    /// One row of the table, as [`RopeStyle`] says; `row` has its length.
+    pub fn fill_row(&self, position: u32, row: &mut [f32]) {
+        let pairs = self.frequencies.len();
+        let position = position - position % self.every.max(1);
+        let magnitude = self.magnitude * self.temperature.map_or(1.0, |temperature| temperature.factor(position));
+        for (i, frequency) in self.frequencies.iter().enumerate() {
+            let (sin, cos) = (f64::from(position) * frequency).sin_cos();
+            let sin = if self.back { -sin } else { sin };
+            let (sin, cos) = ((sin * magnitude) as f32, (cos * magnitude) as f32);
+            match self.style {
+                RopeStyle::Norm => {
+                    row[2 * i..2 * i + 2].fill(cos);
+                    row[2 * (pairs + i)] = -sin;
+                    row[2 * (pairs + i) + 1] = sin;
+                }
+                RopeStyle::Neox => {
+                    row[i] = cos;
+                    row[pairs + i] = sin;
+                }
+            }
+        }
+    }
+}

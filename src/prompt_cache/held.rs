@@ -1,0 +1,241 @@
+//! The bytes of one page or point: in memory, in a file of the folder, or on their way there.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::SystemTime;
+
+use ixc_files::{Guard, Output, open_unlinked};
+use ixc_runtime::saved::{Digest, Facts, KIND};
+
+/// What files of the folder end with.
+const EXTENSION: &str = "ixs";
+/// Where a file is on its way. One that could not be written is not written.
+const NOT_WRITTEN: u8 = 0;
+const BEING_WRITTEN: u8 = 1;
+const WRITTEN: u8 = 2;
+/// It is removed, by whoever comes last: the thread that writes it, where it does.
+const UNWANTED: u8 = 3;
+
+/// Bytes, counted where they come and go.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) memory: AtomicU64,
+    pub(super) folder: AtomicU64,
+    pub(super) on_their_way: AtomicU64,
+}
+
+/// The bytes of a page or point.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// In memory, counted there.
+    pub(super) bytes: Option<Arc<Vec<u8>>>,
+    /// Those that the thread that writes them has.
+    pub(super) on_their_way: Weak<Vec<u8>>,
+    pub(super) length: u64,
+    /// Of all tokens up to its end, and what it is.
+    pub(super) name: Digest,
+    pub(super) file: Arc<AtomicU8>,
+    pub(super) used: u64,
+    pub(super) counts: Arc<Counts>,
+}
+
+impl Held {
+    pub(super) fn new(facts: &Facts, bytes: Vec<u8>, used: u64, counts: &Arc<Counts>) -> Held {
+        let mut held = Held::written(facts, 0, used, counts);
+        (held.length, held.file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
+        held.put(Arc::new(bytes));
+        held
+    }
+
+    /// One that the folder has.
+    pub(super) fn written(facts: &Facts, length: u64, used: u64, counts: &Arc<Counts>) -> Held {
+        counts.folder.fetch_add(length, Ordering::Relaxed);
+        let (file, counts) = (Arc::new(AtomicU8::new(WRITTEN)), Arc::clone(counts));
+        Held { bytes: None, on_their_way: Weak::new(), length, name: name_of(facts), file, used, counts }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(super) fn put(&mut self, bytes: Arc<Vec<u8>>) {
+        self.let_go();
+        self.counts.memory.fetch_add(self.length, Ordering::Relaxed);
+        self.bytes = Some(bytes);
+    }
+
+    /// Memory does not hold it any more.
+    pub(super) fn let_go(&mut self) {
+        if self.bytes.take().is_some() {
+            self.counts.memory.fetch_sub(self.length, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_in_folder(&self) -> bool {
+        matches!(self.file.load(Ordering::Acquire), BEING_WRITTEN | WRITTEN)
+    }
+
+    /// Whether it is neither in memory nor in the folder: it could not be written, or there was no time for that.
+    pub(super) fn is_lost(&self) -> bool {
+        self.bytes.is_none() && !self.is_in_folder()
+    }
+
+    /// Its bytes, from memory or the folder.
+    pub(super) fn take(&self, folder: Option<&Path>) -> io::Result<Arc<Vec<u8>>> {
+        let path = folder.map(|folder| path_of(folder, &self.name));
+        if let Some(path) = path.as_ref().filter(|_| self.file.load(Ordering::Acquire) == WRITTEN) {
+            // The next run knows by that when it was last used.
+            let _ = open_unlinked(path).and_then(|file| file.set_modified(SystemTime::now()));
+        }
+        if let Some(bytes) = &self.bytes {
+            return Ok(Arc::clone(bytes));
+        }
+        // Where it is no more, the file is there, or cannot be.
+        if let Some(bytes) = self.on_their_way.upgrade() {
+            return Ok(bytes);
+        }
+        let read = ixc_files::read_bytes(&path.ok_or(io::ErrorKind::NotFound)?, self.length);
+        read.map(Arc::new).map_err(io::Error::other)
+    }
+
+    /// Removes its file, where there is one or will be.
+    pub(super) fn remove_file(&self, folder: Option<&Path>) {
+        if let Some(folder) = folder
+            && self.forget_file() == WRITTEN
+        {
+            remove(&path_of(folder, &self.name));
+        }
+    }
+
+    /// Its file does not count any more; gives where it was.
+    pub(super) fn forget_file(&self) -> u8 {
+        let before = self.file.swap(UNWANTED, Ordering::AcqRel);
+        if matches!(before, BEING_WRITTEN | WRITTEN) {
+            self.counts.folder.fetch_sub(self.length, Ordering::Relaxed);
+        }
+        before
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// What a page or point is called: by all that it is of.
+pub(super) fn name_of(facts: &Facts) -> Digest {
+    let ixc_runtime::saved::Identity { plan, weights } = facts.identity;
+    let words = |digest: Digest| {
+        digest
+            .0
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            .collect::<Vec<u32>>()
+    };
+    let kind = [u32::from(facts.point().is_some())];
+    facts.before.with(&facts.tokens).with(&words(plan)).with(&words(weights)).with(&kind)
+}
+
+pub(super) fn path_of(folder: &Path, name: &Digest) -> PathBuf {
+    folder.join(format!("{name}.{EXTENSION}"))
+}
+
+/// Whether a file is called as one of these is: what else lies in the folder is not looked at, and never removed.
+pub(super) fn is_ours(path: &Path) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    path.extension().is_some_and(|extension| extension == EXTENSION)
+        && stem.len() == 2 * Digest::default().0.len()
+        && stem.bytes().all(is_digit)
+}
+
+pub(super) fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::debug!(path = %path.display(), %error, "a file stays");
+    }
+}
+
+/// A file that is to be written.
+#[derive(Debug)]
+pub(super) struct ToWrite {
+    pub(super) path: PathBuf,
+    pub(super) bytes: Arc<Vec<u8>>,
+    pub(super) state: Arc<AtomicU8>,
+}
+
+impl ToWrite {
+    pub(super) fn write(&self, counts: &Counts) {
+        let length = self.bytes.len() as u64;
+        if self.state.load(Ordering::Acquire) == BEING_WRITTEN {
+            let output = Output::open(&self.path, &Guard::replacing(&KIND));
+            let written = output.and_then(|output| output.write(|out| out.write_all(&self.bytes)));
+            if let Err(error) = &written {
+                tracing::warn!(%error, "a prompt is not kept in the folder");
+            }
+            let to = if written.is_ok() { WRITTEN } else { NOT_WRITTEN };
+            match self.state.compare_exchange(BEING_WRITTEN, to, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if written.is_err() => drop(counts.folder.fetch_sub(length, Ordering::Relaxed)),
+                Ok(_) => {}
+                // Nobody wants it any more, and nobody else will remove it.
+                Err(_) => remove(&self.path),
+            }
+        }
+        counts.on_their_way.fetch_sub(length, Ordering::Relaxed);
+    }
+}
+
+/// The thread that writes files.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) queue: Sender<ToWrite>,
+    pub(super) folder: PathBuf,
+    pub(super) thread: JoinHandle<()>,
+}
+
+impl Writer {
+    pub(super) fn start(folder: PathBuf, counts: Arc<Counts>) -> io::Result<Writer> {
+        let (queue, files) = channel::<ToWrite>();
+        let work = move || files.into_iter().for_each(|file| file.write(&counts));
+        let thread = std::thread::Builder::new().name("prompt cache".into()).spawn(work)?;
+        Ok(Writer { queue, folder, thread })
+    }
+
+    /// Has it written, where it is not yet and no more than so many bytes are on their way; whether it is there or will be. Waits for nothing.
+    pub(super) fn write(&self, held: &mut Held, most: u64) -> bool {
+        if held.is_in_folder() {
+            return true;
+        }
+        let Some(bytes) = &held.bytes else { return false };
+        let waiting = held.counts.on_their_way.load(Ordering::Relaxed);
+        if waiting > 0 && waiting.saturating_add(held.length) > most {
+            return false;
+        }
+        held.counts.on_their_way.fetch_add(held.length, Ordering::Relaxed);
+        held.counts.folder.fetch_add(held.length, Ordering::Relaxed);
+        held.file.store(BEING_WRITTEN, Ordering::Release);
+        held.on_their_way = Arc::downgrade(bytes);
+        let (path, state) = (path_of(&self.folder, &held.name), Arc::clone(&held.file));
+        match self.queue.send(ToWrite { path, bytes: Arc::clone(bytes), state }) {
+            Ok(()) => true,
+            Err(_) => {
+                held.counts.folder.fetch_sub(held.length, Ordering::Relaxed);
+                held.file.store(NOT_WRITTEN, Ordering::Release);
+                false
+            }
+        }
+    }
+
+    /// Waits until all is written.
+    pub(super) fn end(self) {
+        drop(self.queue);
+        if self.thread.join().is_err() {
+            tracing::warn!("the thread that keeps prompts has failed");
+        }
+    }
+}

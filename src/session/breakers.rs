@@ -1,0 +1,73 @@
+//! Which tokens end a repetition, of the texts that do.
+
+use ixc_frontend::tokenizer::Tokenizer;
+use ixc_runtime::sample::Breakers;
+
+use crate::Error;
+
+/// The texts that no repetition goes over, where nothing is said: llama.cpp's.
+pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+/// Most tokens behind the one that begins such a text.
+const MOST_BREAKER_TOKENS: usize = 20;
+/// Most of them together: texts that many tokens have in them, or begin, are many.
+const MOST_BREAKERS: usize = 1 << 16;
+
+/// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest.
+///
+/// # Errors
+/// When the tokenizer has no tokens for a rest, or they are too many.
+pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
+    breakers_within(MOST_BREAKERS, tokenizer, texts)
+}
+
+/// At most so many of them.
+fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
+    let mut all = Vec::new();
+    for text in texts.iter().map(AsRef::as_ref).filter(|text| !text.is_empty()) {
+        // What is behind each place where a token may end, once for all tokens that do.
+        let mut rests: Vec<Option<Vec<u32>>> = vec![None; text.len()];
+        for token in 0..tokenizer.token_count() as u32 {
+            let word = String::from_utf8_lossy(tokenizer.token_bytes(token)?);
+            if word.contains(text) {
+                all.push((token, Vec::new()));
+            } else {
+                // Where it ends as the text begins.
+                let ends = (1..text.len().min(word.len() + 1)).filter(|end| text.is_char_boundary(*end));
+                for begun in ends.filter(|end| word.ends_with(&text[..*end])) {
+                    let rest = match &mut rests[begun] {
+                        Some(rest) => rest,
+                        none => {
+                            let mut rest = tokenizer.encode(&text[begun..], false)?;
+                            rest.truncate(MOST_BREAKER_TOKENS);
+                            none.insert(rest)
+                        }
+                    };
+                    all.push((token, rest.clone()));
+                }
+            }
+            if all.len() > most {
+                return Err(Error::Breakers { text: text.to_owned(), most });
+            }
+        }
+    }
+    Ok(Breakers::new(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Session, SessionOptions};
+
+    #[test]
+    fn tokens_that_end_repetitions_are_not_too_many() {
+        let session = Session::open(None, &SessionOptions::default()).unwrap();
+        let tokenizer = session.tokenizer().unwrap();
+        let texts: Vec<String> = (0..64).map(|i| format!("e{i}")).collect();
+        let all = breakers(tokenizer, &texts).unwrap();
+        assert!(all.len() > 64);
+        assert_eq!(breakers_within(all.len(), tokenizer, &texts).unwrap(), all);
+        let error = breakers_within(all.len() - 1, tokenizer, &texts).unwrap_err();
+        assert!(matches!(error, Error::Breakers { .. }), "{error}");
+        assert!(breakers(tokenizer, &[""]).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,106 @@
+//! From a model or a plan to an engine: what is compiled for which run, and how what was compiled is loaded.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ixc_codegen::module::CodegenError;
+use ixc_ir::plan::{Plan, WeightFile};
+use ixc_runtime::engine::{self, ExpertStore};
+use ixc_runtime::file::PlanFile;
+use ixc_runtime::load::LoadError;
+use ixc_runtime::stream::drive::Options as DriveOptions;
+
+use crate::Error;
+use crate::budget;
+use crate::compile::{self, Compiled};
+use crate::machine::drive;
+use crate::model::Model;
+
+/// Compiles a model that will be run as `run` says; gives the budget, too.
+///
+/// # Errors
+/// As [`compile::compile`].
+pub(crate) fn compile_for(
+    model: &Model,
+    wanted: &compile::Options,
+    run: &engine::Options,
+) -> Result<(Compiled, Option<u64>), Error> {
+    match run.experts {
+        ExpertStore::Stream => budget::compile_within(model, wanted, run),
+        ExpertStore::Map => {
+            // Kernels read experts where they are mapped, and the plan says when. Nothing is read ahead.
+            let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
+            let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
+            Ok((compile::compile(model, &mapped)?, None))
+        }
+    }
+}
+
+/// Whether a plan is for the target that is asked for, if one is.
+///
+/// # Errors
+/// [`Error::OtherTarget`].
+pub(crate) fn is_for<K>(plan: &Plan<K>, wanted: &compile::Options) -> Result<(), Error> {
+    match wanted.target.filter(|wanted| wanted.name() != plan.target) {
+        Some(wanted) => Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() }),
+        None => Ok(()),
+    }
+}
+
+/// Why a plan is not loaded; that this CPU lacks something is an error of its own.
+pub(crate) fn not_loaded(error: LoadError) -> Error {
+    match error {
+        LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
+            Error::NeedsCpu { source }
+        }
+        error => error.into(),
+    }
+}
+
+/// How a plan is loaded, with its budget where nothing is said, and as its drive takes reads.
+///
+/// # Errors
+/// When the plan is malformed.
+pub(crate) fn engine_options(
+    file: &PlanFile,
+    folder: &Path,
+    run: &engine::Options,
+    queue_depth: Option<usize>,
+) -> Result<(engine::Options, Option<drive::Choice>), Error> {
+    let mut options = engine::Options { built_in: Some(crate::demo::built_in()), ..run.clone() };
+    options.memory = match run.experts {
+        ExpertStore::Stream => match run.memory {
+            Some(memory) => Some(memory),
+            None => budget::of_plan(&file.plan, run)?,
+        },
+        ExpertStore::Map => None,
+    };
+    let experts = options.memory.and_then(|_| experts_file(file, folder));
+    let drive = experts.map(|path| drive::choose(&path, queue_depth));
+    if let Some(drive) = &drive {
+        options.stream.drive = DriveOptions::of_depth(drive.depth);
+    }
+    Ok((options, drive))
+}
+
+/// The file that most experts of a plan lie in, if it says when they are needed and that is a file.
+fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
+    let plan = &file.plan;
+    let own = || file.weights.as_ref().map(|own| own.place().0);
+    let mut bytes: HashMap<PathBuf, u64> = HashMap::new();
+    for weight in plan.expert_groups.iter().flat_map(|group| &group.weights) {
+        let weight = plan.weights.get(*weight as usize)?;
+        let path = match weight.file {
+            WeightFile::Source(number) => plan.files.get(number as usize).map(|source| folder.join(&source.path)),
+            WeightFile::Plan | WeightFile::Blocks { .. } => own(),
+            WeightFile::Derived(number) => {
+                let piece = plan.derived.get(number as usize)?.pieces.first()?;
+                plan.files.get(piece.extent.file as usize).map(|source| folder.join(&source.path))
+            }
+        };
+        let sum = bytes.entry(path?).or_default();
+        *sum = sum.saturating_add(weight.bytes);
+    }
+    // The demo model is no file.
+    bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(path, _)| path).filter(|path| path.is_file())
+}
