@@ -25,24 +25,26 @@
 //!
 //! Takes any module: it verifies it first. What depends on data (ids, positions, lengths) is checked where it is used.
 
+mod attention;
 pub mod math;
+mod products;
 mod streams;
 mod value;
 
 pub use value::{InterpretError, SourceError, Value, WeightSource};
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use self::math::{AttentionShape, Matrix};
-use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, ScoreAttrs, TemperatureAttrs, ngram_hash};
+use self::attention::Lists;
+use self::math::Matrix;
+use self::products::{combine, expert_project, heads_project};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, TemperatureAttrs, ngram_hash};
 use super::op::{OpKind, Recurrent};
 use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
-use super::types::CacheShape;
 use super::verify::verify;
 use super::{Dim, Element, Field, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, WeightId};
-use crate::cache;
 use crate::format::Format;
 use crate::format::requantise::requantise;
 use crate::ngram;
@@ -723,79 +725,6 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn project(&self, weight: WeightId, x: &[f32]) -> Result<Vec<f32>, InterpretError> {
-        Ok(self.matrix(weight, &self.bytes(weight)?).project(x))
-    }
-
-    fn linear(&self, x: &[f32], w: Operand, bias: Operand) -> Result<Vec<f32>, InterpretError> {
-        let Operand::Weight(w) = w else { unreachable!("verified: {w:?} is no weight") };
-        let y = self.project(w, x)?;
-        Ok(match self.optional(bias)? {
-            Some(bias) => add_bias(&y, &bias),
-            None => y,
-        })
-    }
-
-    /// `expert.matmul` with a weight, and the rows of its experts.
-    fn experts(
-        &self,
-        op: &'static str,
-        weight: WeightId,
-        x: &[f32],
-        ids: &[i32],
-        slots: usize,
-    ) -> Result<(Vec<f32>, usize), InterpretError> {
-        let bytes = self.bytes(weight)?;
-        let dims = self.weight_dims(weight);
-        Ok((expert_project(op, &self.matrix(weight, &bytes), dims[0], x, ids, slots)?, dims[1]))
-    }
-
-    /// Heads of rows, each times its own matrix of `weight`, and rows of a matrix.
-    fn heads(&self, weight: WeightId, x: &[f32], heads: usize) -> Result<(Vec<f32>, usize), InterpretError> {
-        let bytes = self.bytes(weight)?;
-        Ok((heads_project(&self.matrix(weight, &bytes), heads, x), self.weight_dims(weight)[1]))
-    }
-
-    /// The rows of `y`, each plus the bias of its expert.
-    fn add_expert_bias(
-        &self,
-        op: &'static str,
-        y: &[f32],
-        ids: &[i32],
-        bias: WeightId,
-    ) -> Result<Vec<f32>, InterpretError> {
-        let (dims, bias) = (self.weight_dims(bias), self.dequantised(bias)?);
-        let mut out = Vec::with_capacity(y.len());
-        for (y, &id) in y.chunks_exact(dims[1]).zip(ids) {
-            let expert = index(op, "expert", id, dims[0])?;
-            out.extend(add(y, &bias[expert * dims[1]..][..dims[1]]));
-        }
-        Ok(out)
-    }
-
-    /// What divides the frequencies of a rotation.
-    fn rope_factors(&self, op: &Op) -> Result<Option<Vec<f32>>, InterpretError> {
-        let long = op.operand("long");
-        match long != Operand::Absent && self.context > RopeAttrs::from_op(op).original_context {
-            true => self.optional(long),
-            false => self.optional(op.operand("factors")),
-        }
-    }
-
-    fn rope_heads(
-        &self,
-        op: &Op,
-        x: &[f32],
-        heads: usize,
-        size: usize,
-        pos: &[i32],
-    ) -> Result<Vec<f32>, InterpretError> {
-        let normed = self.optional(op.operand("norm"))?.map(|w| math::rms_norm(x, &w, size, op.attr("eps").float()));
-        let factors = self.rope_factors(op)?;
-        let x = normed.as_deref().unwrap_or(x);
-        Ok(math::rope(x, heads, size, pos, &RopeAttrs::from_op(op), factors.as_deref()))
-    }
-
     fn recurrent(&mut self, op: &Op, kind: Recurrent, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
         let (mut rows, mut positions) = (0, Vec::new());
         let mut operands = Vec::with_capacity(op.operands.len());
@@ -825,112 +754,7 @@ impl<'a> Interpreter<'a> {
         let dims = std::iter::once(rows).chain(inner).collect();
         Ok(vec![Value::F32 { dims, data }, Value::Token])
     }
-
-    /// The shape of a `paged` state.
-    fn cache(&self, state: StateId) -> CacheShape {
-        match CacheShape::of(&self.module.states[state.index()]) {
-            Some(shape) => shape,
-            None => unreachable!("verified: state {} is paged", state.0),
-        }
-    }
-
-    /// Puts rows into a `paged` state: at a position that it has, in place of that; else right behind the last.
-    fn append(
-        &mut self,
-        op: &Op,
-        state: StateId,
-        k: &[f32],
-        v: &[f32],
-        positions: &[i32],
-    ) -> Result<(), InterpretError> {
-        let (shape, every) = (self.cache(state), self.module.states[state.index()].every as usize);
-        let (key, value) = ((shape.heads * shape.key) as usize, (shape.heads * shape.value) as usize);
-        let [keys, values] = &mut self.states[state.index()][..] else {
-            unreachable!("verified: state {} has keys and values", state.0)
-        };
-        let [k, v] = [(0, k), (1, v)].map(|(field, rows)| {
-            let mut rows = rows.to_vec();
-            cache::round(self.module.states[state.index()].fields[field].format, &mut rows);
-            rows
-        });
-        for ((k, v), &position) in k.chunks_exact(key).zip(v.chunks_exact(value)).zip(positions) {
-            let length = keys.len() / key;
-            let at = index(op.kind.row().mnemonic, "position", position, (length + 1).saturating_mul(every))? / every;
-            if at == length {
-                keys.extend_from_slice(k);
-                values.extend_from_slice(v);
-            } else {
-                keys[at * key..][..key].copy_from_slice(k);
-                values[at * value..][..value].copy_from_slice(v);
-            }
-        }
-        Ok(())
-    }
-
-    /// Over the first state's positions and, where there is another, over its places that are whole; a choice is of the last state's.
-    fn attention(
-        &self,
-        op: &Op,
-        states: &[StateId],
-        q: &[f32],
-        dims: &[usize],
-        (positions, chosen): (&[i32], Option<Lists<'_>>),
-    ) -> Result<(Vec<f32>, Vec<usize>), InterpretError> {
-        let cache = self.cache(states[0]);
-        let shape = AttentionShape {
-            heads: dims[1],
-            kv_heads: cache.heads as usize,
-            key: dims[2],
-            value: cache.value as usize,
-        };
-        let scores = if op.kind == OpKind::AttentionEntries {
-            ScoreAttrs::plain(op.attr("scale").float())
-        } else {
-            ScoreAttrs::from_op(op)
-        };
-        let sinks = self.optional(op.operand("sinks"))?;
-        let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
-        for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(positions).enumerate() {
-            // Of the last state: what is seen before it, and the first place that is.
-            let (mut keys, mut values, mut seen, mut before, mut begin) = (Vec::new(), Vec::new(), 0, 0, 0);
-            for state in states {
-                let [all_keys, all_values] = &self.states[state.index()][..] else {
-                    unreachable!("verified: state {} has keys and values", state.0)
-                };
-                let declared = &self.module.states[state.index()];
-                let (window, every) = (declared.window, declared.every as usize);
-                let length = all_keys.len() / (cache.heads * cache.key) as usize;
-                let position = index(op.kind.row().mnemonic, "position", position, length.saturating_mul(every))?;
-                let end = (position + 1) / every;
-                let first = match window.map(|window| window as usize) {
-                    None => 0,
-                    Some(chunk) if declared.chunked => position / chunk * chunk,
-                    Some(window) => end.saturating_sub(window),
-                };
-                let part = |width: u64| {
-                    let row = (cache.heads * width) as usize;
-                    first * row..end * row
-                };
-                keys.extend_from_slice(&all_keys[part(cache.key)]);
-                values.extend_from_slice(&all_values[part(cache.value)]);
-                (before, seen, begin) = (seen, seen + end - first, first);
-            }
-            // One list for all key heads, or one for each.
-            let sees = |head: usize, p: usize| {
-                let Some((dims, chosen)) = chosen else { return true };
-                let n = dims[dims.len() - 1];
-                let list = if dims.len() > 2 { row * dims[1] + head } else { row };
-                p < before || chosen[list * n..][..n].contains(&((begin + p - before) as i32))
-            };
-            let sinks = sinks.as_deref();
-            out.extend(math::attention(q, [&keys, &values], &shape, seen - 1, &scores, sinks, sees));
-        }
-        Ok((out, vec![dims[0], dims[1], shape.value]))
-    }
 }
-
-/// What an index chose: dimensions, of which the last is a list's length, and numbers of places.
-type Lists<'a> = (&'a [usize], &'a [i32]);
 
 struct Env<'a> {
     function: &'a Function,
@@ -1054,65 +878,4 @@ fn quantised(op: &Op, dims: Vec<usize>, x: &[f32]) -> Value {
             Value::Blocks { format, dims, bytes }
         }
     }
-}
-
-/// For every row and slot its row of `x` (one per row, or one per row and slot) times the transpose of its expert. Expert by
-/// expert, so that each routed one is dequantised once and no other at all.
-fn expert_project(
-    op: &'static str,
-    matrix: &Matrix<'_>,
-    experts: usize,
-    x: &[f32],
-    ids: &[i32],
-    slots: usize,
-) -> Result<Vec<f32>, InterpretError> {
-    let n = matrix.bytes.len() / matrix.row_bytes() / experts;
-    let shared = x.len() / matrix.width != ids.len();
-    let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (place, &id) in ids.iter().enumerate() {
-        places.entry(index(op, "expert", id, experts)?).or_default().push(place);
-    }
-    let mut out = vec![0f32; ids.len() * n];
-    for (expert, places) in places {
-        let mut rows = Vec::with_capacity(places.len() * matrix.width);
-        for &place in &places {
-            let row = if shared { place / slots } else { place };
-            rows.extend_from_slice(&x[row * matrix.width..][..matrix.width]);
-        }
-        let y = matrix.rows(expert * n, n).project(&rows);
-        for (y, place) in y.chunks_exact(n).zip(places) {
-            out[place * n..][..n].copy_from_slice(y);
-        }
-    }
-    Ok(out)
-}
-
-/// Heads of rows, each times the transpose of its own part of a matrix.
-fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
-    let (n, k) = (matrix.bytes.len() / matrix.row_bytes() / heads, matrix.width);
-    let rows = x.len() / (heads * k);
-    let mut out = vec![0f32; rows * heads * n];
-    for h in 0..heads {
-        let own: Vec<f32> = (0..rows).flat_map(|r| &x[(r * heads + h) * k..][..k]).copied().collect();
-        let y = matrix.rows(h * n, n).project(&own);
-        for (r, y) in y.chunks_exact(n).enumerate() {
-            out[(r * heads + h) * n..][..n].copy_from_slice(y);
-        }
-    }
-    out
-}
-
-/// The sum over a row's slots of `p * y`; a slot of weight 0 adds nothing, whatever its row is.
-fn combine(y: &[f32], p: &[f32], slots: usize, n: usize) -> Vec<f32> {
-    let mut out = Vec::with_capacity(y.len() / slots);
-    for (y, p) in y.chunks_exact(slots * n).zip(p.chunks_exact(slots)) {
-        out.extend((0..n).map(|i| {
-            let product = |(j, &p): (usize, &f32)| {
-                let y = f64::from(y[j * n + i]);
-                f64::from(p) * if p == 0.0 { 0.0_f64.copysign(y) } else { y }
-            };
-            p.iter().enumerate().map(product).sum::<f64>() as f32
-        }));
-    }
-    out
 }
