@@ -140,7 +140,7 @@ impl Support {
         let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let _ = writeln!(
             out,
-            "\n## Tokenizers\n\nSentencePiece (`llama`), byte-level BPE (`gpt2`) with these values of `tokenizer.ggml.pre`, `gemma4` and `plamo2`:\n{}.",
+            "\n## Tokenizers\n\nSentencePiece (`llama`), byte-level BPE (`gpt2`) with these values of `tokenizer.ggml.pre`, `gemma4`, `plamo2` and `rwkv`:\n{}.",
             list(&self.pre_tokenizers)
         );
         let _ = writeln!(

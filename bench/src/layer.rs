@@ -269,6 +269,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         indexer: None,
         block_index: None,
         ssm: None,
+        wkv: None,
         conv_taps: None,
         streams: None,
         ngrams: None,

@@ -19,7 +19,7 @@ use ixc_kernels::{
     ExpertGroups, Gated, Gather, HeadsSum, HeadsTemperature, IndexChoose, IndexScores, IndexTopK, Map, MatmulStrategy,
     Pace, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, RouteIdentities, Scale, ScaleHeads,
     Score, ShortConv, Softcap, Softmax, SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights,
-    SumSquares, Swiglu, Temperature, Xielu, generate,
+    SumSquares, Swiglu, Temperature, Wkv, Xielu, generate,
 };
 use ixc_targets::Target;
 use products::formats;
@@ -956,6 +956,34 @@ fn ssm_scans_with_decays_of_channels() {
         {
             group.rows(SsmScan { heads, groups, of, n: together, p: 1, s: n, channels: true }, rows);
         }
+    }
+    group.done();
+}
+
+#[test]
+fn exponentials() {
+    let mut group = Group::new("exponentials");
+    for n in ODD {
+        group.one(Map { function: Elementwise::Exp, n });
+    }
+    group.done();
+}
+
+/// Heads of one key and of several, with what is found and without, rows of the state before and after.
+#[test]
+fn wkv() {
+    let mut group = Group::new("wkv");
+    for n in ODD {
+        for (heads, of_key, before, finds, filled, rows) in [
+            (1, 1, false, true, false, 1),
+            (3, 1, false, true, false, 3),
+            (2, 1, true, false, false, 2),
+            (2, 3, false, false, true, 3),
+            (1, 2, true, true, true, 7),
+        ] {
+            group.rows(Wkv { heads, group: of_key, d: 40 - n, dv: n, before, finds, filled }, rows);
+        }
+        group.rows(Wkv { heads: 2, group: 1, d: n, dv: 2 * n + 32, before: false, finds: true, filled: false }, 5);
     }
     group.done();
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use ixc_frontend::arch::{self, ArchError, Model, Stacks};
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, Gguf, Value};
-use ixc_ir::graph::OpKind;
+use ixc_ir::graph::{OpKind, Operand, Recurrent};
 
 /// A golden model's keys and tensors, of zeros, with some keys changed, or left out where they are empty arrays, and without a tensor.
 fn changed(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> Gguf {
@@ -99,4 +99,47 @@ fn tokens_of_pictures_are_not_written() {
 fn layers_say_how_much_of_the_embedding_they_add() {
     let missing = "blk.1.layer_output_scale.weight";
     assert_eq!(refused("talkie", &[], Some(missing)), format!("tensor \"{missing}\" is missing"));
+}
+
+/// Layers of RWKV have as many heads as a row has keys, whatever files say of heads, and a recurrent state each.
+#[test]
+fn heads_of_rwkv_follow_from_their_size() {
+    let hyper = built("rwkv7", &[]).hyper;
+    let wkv = hyper.wkv.unwrap();
+    assert_eq!((wkv.length, wkv.heads, wkv.halved_every), (16, 3, None));
+    assert!(hyper.layers.iter().all(|layer| layer.recurrent && (layer.heads, layer.kv_heads) == (3, 3)));
+    assert_eq!(built("rwkv6", &[]).hyper.wkv.unwrap().halved_every, Some(1));
+    let hyper = built("rwkv6qwen2", &[]).hyper;
+    assert_eq!((hyper.layers[0].heads, hyper.layers[0].kv_heads), (4, 2));
+    assert_eq!(
+        refused("rwkv7", &[("rwkv7.wkv.head_size", 20u32.into())], None),
+        "key \"rwkv7.wkv.head_size\" is 20; must be a divisor of embedding_length, 48, with at most 65536 heads"
+    );
+    assert_eq!(
+        refused("rwkv7", &[("rwkv7.token_shift_count", 1u32.into())], None),
+        "key \"rwkv7.token_shift_count\" is 1; must be 2, as this architecture has"
+    );
+    for (tensor, name) in [("blk.1.time_mix_lerp_fused.weight", "rwkv7"), ("blk.1.time_mix_lerp_x.weight", "rwkv6")] {
+        let error = refused(name, &[], Some(tensor));
+        assert!(error.contains(tensor), "{error}");
+    }
+}
+
+/// A state of each head, and the last row of each part that mixes rows with those before; RWKV-7 takes away what it finds, RWKV-6 gives rows of the state before.
+#[test]
+fn states_of_rwkv_are_matrices_and_rows() {
+    for (name, states, finds, words) in [
+        ("rwkv7", 3, true, [false, false]),
+        ("arwkv7", 2, true, [false, false]),
+        ("rwkv6", 3, false, [true, false]),
+        ("rwkv6qwen2", 2, false, [false, true]),
+    ] {
+        let Model { hyper, module, .. } = built(name, &[]);
+        assert_eq!(module.states.len(), states * hyper.layers.len(), "{name}");
+        let ops = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Recurrent(Recurrent::Wkv));
+        let found: Vec<_> = ops
+            .map(|op| (op.operand("find") != Operand::Absent, ["before", "filled"].map(|word| op.attr(word).bool())))
+            .collect();
+        assert_eq!(found, vec![(finds, words); hyper.layers.len()], "{name}");
+    }
 }

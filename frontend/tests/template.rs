@@ -53,6 +53,18 @@ fn templates_render_as_in_python() {
     assert_eq!(count, 45);
 }
 
+/// Files of RWKV made by early converters have a name where others have a template.
+#[test]
+fn a_name_in_the_place_of_a_source_is_a_known_format() {
+    let conversation = Conversation {
+        messages: vec![Message::new("user", " a ")],
+        add_generation_prompt: true,
+        ..Conversation::default()
+    };
+    let template = ChatTemplate::from_source("rwkv-world").unwrap();
+    assert_eq!(template.render(&conversation).unwrap(), "User: a\n\nAssistant:");
+}
+
 /// Reasoning, content, and each call's name and arguments.
 type Read = (String, String, Vec<(String, Value)>);
 

@@ -649,6 +649,66 @@ fn plamo_tokens_have_the_highest_sum_of_scores() {
     assert_eq!(Tokenizer::new(&spec(writer().key("tokenizer.ggml.add_bos_token", true))).unwrap().add_bos(), Some(1));
 }
 
+/// The kind `rwkv`: at each place the longest token, of bytes that are written as Python writes them; nothing of it is a control token but on request.
+#[test]
+fn the_longest_token_at_each_place() {
+    let (mut tokens, mut types) = (vec!["<s>".to_owned()], vec![3i32]);
+    tokens.extend((0..=255u8).map(|byte| match byte {
+        b'\t' => "\\t".to_owned(),
+        b'\n' => "\\n".to_owned(),
+        b'\r' => "\\r".to_owned(),
+        b'\\' => "\\\\".to_owned(),
+        b' '..=b'~' => char::from(byte).to_string(),
+        byte => format!("\\x{byte:02x}"),
+    }));
+    // What Python's quotes leave; half of a character; the beginning of a token that is none itself; and what only fills the table.
+    let words = ["\\n\\n", "ab", "abcd", "it\\'s", "\\xc3\\xa9", "\\xa9x", "\\\\n", "[PAD264]"];
+    tokens.extend(words.map(str::to_owned));
+    types.extend([1; 256].into_iter().chain([1; 7]).chain([5]));
+    let read = |tokens: &[String]| {
+        let writer = GgufWriter::new()
+            .key("tokenizer.ggml.model", "rwkv")
+            .key("tokenizer.ggml.tokens", tokens.iter().map(String::as_str).collect::<Vec<_>>())
+            .key("tokenizer.ggml.token_type", types.clone())
+            .key("tokenizer.ggml.bos_token_id", 0u32)
+            .key("tokenizer.ggml.eos_token_id", 0u32)
+            .key("tokenizer.ggml.eot_token_id", 257u32);
+        let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
+        TokenizerSpec::from_metadata(gguf.metadata())
+    };
+    let tokenizer = Tokenizer::new(&read(&tokens).unwrap()).unwrap();
+    assert_eq!((tokenizer.add_bos(), tokenizer.end_of_generation()), (None, vec![0, 257]));
+    let byte = |byte: u8| u32::from(byte) + 1;
+    for (text, expected) in [
+        ("abcd", vec![259]),
+        ("abcx", vec![258, byte(b'c'), byte(b'x')]),
+        ("\n\n\n", vec![257, byte(b'\n')]),
+        ("it's é", vec![260, byte(b' '), 261]),
+        ("\u{e4a9}x", vec![byte(0xee), byte(0x92), 262]),
+        ("\\n\t", vec![263, byte(b'\t')]),
+        ("[PAD264]", b"[PAD264]".map(byte).to_vec()),
+        ("<s>", b"<s>".map(byte).to_vec()),
+        ("", vec![]),
+    ] {
+        let ids = tokenizer.encode(text, false).unwrap();
+        assert_eq!(ids, expected, "{text:?}");
+        assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+    }
+    assert_eq!(tokenizer.encode("a<s>", true).unwrap(), [byte(b'a'), 0]);
+    for unreadable in ["\\", "\\x4", "\\xg0"] {
+        let tokens: Vec<String> =
+            tokens.iter().map(|token| if token == "ab" { unreadable } else { token }.to_owned()).collect();
+        let error = read(&tokens).unwrap_err().to_string();
+        assert!(error.contains("at index 258") && error.contains("as Python writes them"), "{error}");
+    }
+    // A byte that no token has.
+    let spec = TokenizerSpec { tokens: vec!["a".into()], model: ModelKind::Longest, ..TokenizerSpec::default() };
+    assert!(matches!(
+        Tokenizer::new(&spec).unwrap().encode("ab", false),
+        Err(TokenizerError::NoTokenForByte { byte: b'b' })
+    ));
+}
+
 /// The kind `gemma4` implies its pre-tokenizer, and its BOS against what the file says.
 #[test]
 fn gemma_4_is_read() {

@@ -578,6 +578,44 @@ fn heads_are_summed_and_taps_lie_apart() {
     near(&found.unwrap()[0], &[2.0, -3.0, 0.0, -1e-3]);
 }
 
+/// What is found before the state decays is taken away along another key; or rows are of the state before, and keys count for what decays leave room for.
+#[test]
+fn states_decay_by_the_token_and_what_is_found_is_taken_away() {
+    let wkv = |find: &str, attrs: &str| {
+        format!(
+            "state @s : recurrent f32[1, 2, 1]
+            func @f(%s: token<@s>, %q: f32[T, 1, 2], %v: f32[T, 1, 1], %w: f32[T, 1, 2], %f: f32[T, 1, 2], %r: f32[T, 1, 2]) -> (f32[T, 1, 1], token<@s>) {{
+            %y, %n = wkv %s, %q, %q, %v, %w, {find} {{{attrs}}}
+            return %y, %n }}"
+        )
+    };
+    let operands = [
+        Value::Token,
+        f32s(&[2, 1, 2], &[1.0, 2.0, 1.0, -1.0]),
+        f32s(&[2, 1, 1], &[3.0, 2.0]),
+        f32s(&[2, 1, 2], &[0.5, 0.25, 0.5, 0.25]),
+        f32s(&[2, 1, 2], &[1.0, 0.0, 1.0, 0.0]),
+        f32s(&[2, 1, 2], &[1.0, 1.0, 0.5, 1.0]),
+    ];
+    for (find, attrs, expected) in [
+        // The state is (3, 6), of which 3 is found, then (1.5 - 1.5 + 2, 1.5 - 3 - 2).
+        ("%f, %r", "before = false, filled = false", [15.0, 5.5]),
+        // (3, 6), then (1.5 + 2, 1.5 - 2).
+        ("_, _", "before = false, filled = false", [15.0, 4.0]),
+        // (1.5, 4.5).
+        ("_, _", "before = true, filled = true", [0.0, -3.0]),
+    ] {
+        let found = run(&wkv(find, attrs), &[], &operands).unwrap();
+        assert_eq!(found[0], f32s(&[2, 1, 1], &expected), "{find} {attrs}");
+    }
+    let found = run(
+        "func @f(%x: f32[T, 4]) -> (f32[T, 4]) { %y = exp %x return %y }",
+        &[],
+        &[f32s(&[1, 4], &[0.0, 1.0, -1.0, -1e9])],
+    );
+    near(&found.unwrap()[0], &[1.0, std::f32::consts::E, 0.36787945, 0.0]);
+}
+
 fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     let n = logits.len();
     let text = format!(

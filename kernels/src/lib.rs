@@ -8,7 +8,7 @@
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
-//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
+//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
 //! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
 //! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: who gets a row, who gives it back as it is, its rows, what becomes of them |
@@ -90,6 +90,7 @@ mod sum_squares;
 mod temperature;
 pub mod text;
 mod vectors;
+mod wkv;
 pub mod work;
 mod xielu;
 
@@ -163,4 +164,5 @@ registry! {
     expert_groups::ExpertGroups,
     heads_temperature::HeadsTemperature,
     route_identities::RouteIdentities,
+    wkv::Wkv,
 }

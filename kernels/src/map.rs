@@ -34,6 +34,8 @@ pub enum Elementwise {
     SignedRoot,
     /// `a / 2 * (1 + erf(a / sqrt(2)))`.
     GeluErf,
+    /// `exp(a)`, of a from -87.3 to 88.
+    Exp,
 }
 
 /// What [`Elementwise::SignedRoot`] takes for numbers nearer to 0.
@@ -42,7 +44,7 @@ const LEAST_ROOTED: f32 = 1e-6;
 words! {
     Elementwise {
         Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid", ReluSquared "relu_squared", Softplus "softplus", Gelu "gelu",
-        SignedRoot "signed_root", GeluErf "gelu_erf"
+        SignedRoot "signed_root", GeluErf "gelu_erf", Exp "exp"
     }
 }
 
@@ -57,6 +59,7 @@ impl Elementwise {
             | Elementwise::Softplus
             | Elementwise::Gelu
             | Elementwise::GeluErf
+            | Elementwise::Exp
             | Elementwise::SignedRoot => false,
         }
     }
@@ -84,6 +87,7 @@ const ROWS: &[Row] = &[
     row("gelu", 1, "map function=gelu n=10240"),
     row("gelu_erf", 1, "map function=gelu_erf n=18176"),
     row("signed_root", 1, "map function=signed_root n=4"),
+    row("exp", 1, "map function=exp n=2048"),
 ];
 
 impl Definition for Map {
@@ -124,6 +128,7 @@ impl Definition for Map {
                 Elementwise::Softplus => math::softplus(b, v),
                 Elementwise::Gelu => math::gelu(b, v),
                 Elementwise::GeluErf => math::gelu_erf(b, v),
+                Elementwise::Exp => math::exp(b, v),
                 Elementwise::SignedRoot => {
                     let (ints, floats) = (Type::i32(lanes), Type::f32(lanes));
                     let (zero, least) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, LEAST_ROOTED));
@@ -165,6 +170,7 @@ impl Definition for Map {
                 Elementwise::Softplus => a[i].max(0.0) + (-a[i].abs()).exp().ln_1p(),
                 Elementwise::SignedRoot if a[i] == 0.0 => 0.0,
                 Elementwise::SignedRoot => a[i].abs().max(LEAST_ROOTED.into()).sqrt().copysign(a[i]),
+                Elementwise::Exp => a[i].clamp(-87.3, 88.0).exp(),
                 Elementwise::GeluErf => a[i] / 2.0 * (1.0 + erf(a[i] / std::f64::consts::SQRT_2)),
                 Elementwise::Gelu => {
                     let t = (2.0 / std::f64::consts::PI).sqrt() * (a[i] + 0.044715 * a[i].powi(3));

@@ -42,6 +42,8 @@ enum Mixer {
     Channels,
     /// `ssm_scan` behind a `short_conv`, and a norm of each group.
     Scan,
+    /// `wkv` of rows that are mixed with those before; whether it takes away what it finds, or heads share keys that decays weight, and rows are of the state before.
+    Decays(bool),
     /// Rows that tokens name with those before them, behind a `short_conv` whose taps lie apart, of which a gate says how much.
     Named,
     /// Over so many positions, or all.
@@ -60,14 +62,16 @@ const CHOSEN: [Mixer; 3] =
 const CHANNELS: [Mixer; 3] = [Mixer::Channels, Mixer::Attention(None), Mixer::Channels];
 const SCANS: [Mixer; 3] = [Mixer::Scan, Mixer::Attention(None), Mixer::Scan];
 const NAMED: [Mixer; 3] = [Mixer::Named, Mixer::Attention(None), Mixer::Named];
+const DECAYS: [Mixer; 3] = [Mixer::Decays(true), Mixer::Attention(None), Mixer::Decays(false)];
 /// Models with every op that changes a recurrent state, by name.
-const RECURRENT: [(&str, [Mixer; 3]); 6] = [
+const RECURRENT: [(&str, [Mixer; 3]); 7] = [
     ("delta", LAYERS),
     ("channels", CHANNELS),
     ("scan", SCANS),
     ("entries", ENTRIES),
     ("chosen", CHOSEN),
     ("named", NAMED),
+    ("decays", DECAYS),
 ];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
@@ -173,6 +177,46 @@ impl Text {
         self.op(format!("%y{i}.r = rms_norm %y{i}.s, @norm.y{i} {{eps = 1e-6}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}.r"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q8_0", [256, 192]);
+    }
+
+    fn decays(&mut self, i: usize, finds: bool) {
+        // Four heads of 32, or two that share each key; values of 48.
+        let key_heads = if finds { 4 } else { 2 };
+        self.weight(&format!("h{i}.conv"), "f32", &[256, 2]);
+        self.declarations += &format!("state @shift.{i} : recurrent f32[1, 256]\n");
+        self.op(format!("%h{i}.s = state.begin @shift.{i}"));
+        self.op(format!("%m{i}, %h{i}.n = short_conv %h{i}.s, %h{i}, @h{i}.conv {{dilation = 1}}"));
+        for (part, heads, length) in [("q", 4, 32), ("k", key_heads, 32), ("v", key_heads, 48)] {
+            self.product(&format!("{part}{i}"), &format!("m{i}"), "q4_k", [heads * length, 256]);
+            self.op(format!("%{part}{i}.h = split_heads %{part}{i} {{heads = {heads}}}"));
+        }
+        // Decays from 0.54 to 1.
+        self.product(&format!("left{i}"), &format!("m{i}"), "f32", [128, 256]);
+        self.op(format!("%left{i}.a = sigmoid %left{i}"));
+        self.op(format!("%left{i}.l = scale %left{i}.a {{factor = -0.6}}"));
+        self.op(format!("%left{i}.e = exp %left{i}.l"));
+        self.op(format!("%left{i}.h = split_heads %left{i}.e {{heads = 4}}"));
+        let mut deltas = "_, _".to_owned();
+        if finds {
+            self.product(&format!("find{i}"), &format!("m{i}"), "q4_k", [128, 256]);
+            self.product(&format!("rate{i}"), &format!("m{i}"), "f32", [128, 256]);
+            self.op(format!("%find{i}.h = split_heads %find{i} {{heads = 4}}"));
+            self.op(format!("%find{i}.r = rms_norm %find{i}.h, _ {{eps = 1e-6}}"));
+            self.op(format!("%find{i}.u = scale %find{i}.r {{factor = 0.17677669}}"));
+            self.op(format!("%rate{i}.a = sigmoid %rate{i}"));
+            self.op(format!("%rate{i}.h = split_heads %rate{i}.a {{heads = 4}}"));
+            self.op(format!("%remove{i} = mul %find{i}.u, %rate{i}.h"));
+            deltas = format!("%find{i}.u, %remove{i}");
+        }
+        self.declarations += &format!("state @wkv.{i} : recurrent f32[4, 32, 48] {{rollback = snapshot}}\n");
+        self.op(format!("%s{i} = state.begin @wkv.{i}"));
+        self.op(format!(
+            "%y{i}, %n{i} = wkv %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %left{i}.h, {deltas} {{before = {}, filled = {}}}",
+            !finds, !finds
+        ));
+        self.op(format!("%y{i}.r = rms_norm %y{i}, _ {{eps = 1e-6}}"));
+        self.op(format!("%mixed{i} = merge_heads %y{i}.r"));
+        self.product(&format!("o{i}"), &format!("mixed{i}"), "f16", [256, 192]);
     }
 
     fn named(&mut self, i: usize) {
@@ -325,6 +369,7 @@ impl Text {
                 Mixer::Delta(keys) => text.delta(i, keys, false),
                 Mixer::Channels => text.delta(i, "grouped", true),
                 Mixer::Scan => text.scan(i),
+                Mixer::Decays(finds) => text.decays(i, *finds),
                 Mixer::Named => text.named(i),
                 Mixer::Attention(window) => text.attention(i, *window),
                 Mixer::Entries(every, overlap, top_k) => text.entries(i, *every, *overlap, *top_k),
@@ -422,6 +467,7 @@ fn model(name: &str, mut module: Module) -> Model {
         indexer: None,
         block_index: None,
         ssm: None,
+        wkv: None,
         conv_taps: None,
         streams: None,
         kept_every: None,

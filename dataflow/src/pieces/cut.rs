@@ -206,6 +206,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::ColumnSquares(_) => refused("column.squares"),
             KernelSpec::SsmScan(_) => refused("ssm_scan"),
+            KernelSpec::Wkv(_) => refused("wkv"),
             KernelSpec::IndexTopK(_) | KernelSpec::IndexScores(_) | KernelSpec::IndexChoose(_) => {
                 refused("index.top_k")
             }

@@ -21,7 +21,7 @@ use ixc_ir::state::Rollback;
 use super::error::ArchError;
 use super::hyper::{
     Adjugate, Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, KEPT_EVERY, LayerInputs, Mla, Ngrams, Rope,
-    Scales, Ssm, Streams, Xielu,
+    Scales, Ssm, Streams, Wkv, Xielu,
 };
 use crate::gguf::{Gguf, Tensor};
 
@@ -905,6 +905,12 @@ impl<'a> Builder<'a> {
         self.ssm()?.rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
+    /// Sizes of RWKV's layers, which the file must have.
+    pub fn wkv_sizes(&self) -> Result<Wkv, ArchError> {
+        let key = format!("{}.wkv.head_size", self.architecture);
+        self.hyper.wkv.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
     /// Taps of convolutions in place of attention, which the file must have.
     pub fn conv_taps(&self) -> Result<u64, ArchError> {
         let key = format!("{}.shortconv.l_cache", self.architecture);
@@ -1012,6 +1018,25 @@ impl<'a> Builder<'a> {
         let operands: Vec<Operand> =
             values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
         self.recurrent(Recurrent::SsmScan, (state, &[heads, key_length, value_length]), &operands, Vec::new())
+    }
+
+    /// Linear attention with decays of each token (RWKV): values are queries, keys, values and decays, then what is found and what is taken away, where something is;
+    /// whether rows are of the state before them, and whether keys count times what decays take away.
+    pub fn wkv(
+        &mut self,
+        state: &str,
+        values: [ValueId; 4],
+        deltas: Option<[ValueId; 2]>,
+        [before, filled]: [bool; 2],
+    ) -> Result<ValueId, ArchError> {
+        let Wkv { heads, length, .. } = self.wkv_sizes()?;
+        let deltas = match deltas {
+            Some(deltas) => deltas.map(Operand::Value),
+            None => [Operand::Absent; 2],
+        };
+        let operands: Vec<Operand> = values.map(Operand::Value).into_iter().chain(deltas).collect();
+        let attrs = vec![Attr::Bool(before), Attr::Bool(filled)];
+        self.recurrent(Recurrent::Wkv, (state, &[heads, length, length]), &operands, attrs)
     }
 
     /// Ids and weights of the experts of each row of router logits.

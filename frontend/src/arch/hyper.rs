@@ -17,6 +17,7 @@ mod recurrent;
 mod rope;
 mod shares;
 mod stacks;
+mod wkv;
 mod xielu;
 
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore, TemperatureAttrs};
@@ -33,6 +34,7 @@ pub(super) use mla::latent_lengths;
 pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
 pub use stacks::Stacks;
+pub use wkv::Wkv;
 pub use xielu::Xielu;
 
 use self::experts::{IDENTITIES, experts};
@@ -117,6 +119,8 @@ pub struct Hyper {
     pub block_index: Option<BlockIndex>,
     /// Sizes of recurrent states, where layers have them.
     pub ssm: Option<Ssm>,
+    /// Sizes of the recurrent states of RWKV, where layers have these.
+    pub wkv: Option<Wkv>,
     /// Taps of the convolutions that layers have in place of attention, where they have them.
     pub conv_taps: Option<u64>,
     /// Length of what each layer takes of a token beside the stream, where layers do.
@@ -511,7 +515,8 @@ impl Hyper {
             Some(windows) => windowed(&keys, windows, [layers, draft_layers].map(|count| count as usize))?,
             None => vec![false; layers as usize],
         };
-        let mut layers = read_layers(&keys, &windowed, embedding_length)?;
+        let wkv = Wkv::read(&keys, embedding_length)?;
+        let mut layers = read_layers(&keys, &windowed, embedding_length, wkv)?;
         if !guessing {
             layers.truncate(layers.len() - draft_layers as usize);
         }
@@ -622,6 +627,7 @@ impl Hyper {
             indexer,
             block_index,
             ssm,
+            wkv,
             conv_taps: recurrent::conv_taps(&keys)?,
             layer_inputs,
             layers,
@@ -787,12 +793,22 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
 }
 
 /// One for each of `windowed`, which says whether it has a window: those may have heads of other sizes.
-fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
+fn read_layers(
+    keys: &Keys<'_>,
+    windowed: &[bool],
+    embedding_length: u64,
+    wkv: Option<Wkv>,
+) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
     // Layers without any attention may have no heads.
     let least = u64::from(keys.defaults.parts == Parts::All);
-    let heads = keys.per_layer("attention.head_count", count, least, MAX_COUNT)?;
-    let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
+    let heads = match wkv {
+        // Files have a key for that, and 0 there.
+        Some(wkv) => vec![wkv.heads; count],
+        None => keys
+            .per_layer("attention.head_count", count, least, MAX_COUNT)?
+            .ok_or_else(|| keys.missing("attention.head_count"))?,
+    };
     let kv_heads = keys.per_layer("attention.head_count_kv", count, least, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
     let [key_length, value_length] =
         ["attention.key_length", "attention.value_length"].map(|key| keys.optional(key, 1, MAX_WIDTH));
@@ -850,6 +866,7 @@ fn read_layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) -> Res
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
             recurrent: match keys.defaults.parts {
+                _ if wkv.is_some() => true,
                 Parts::All | Parts::Fewer => false,
                 Parts::Keyless => kv_heads == 0,
                 Parts::One => kv_heads == 0 && feed_forward == 0,

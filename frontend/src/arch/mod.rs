@@ -22,6 +22,9 @@
 //! | `ssm` | layers with a selective state space |
 //! | `selective` | the same with a decay for each element of a state |
 //! | `lightning` | layers of linear attention with constant decays |
+//! | `shift` | what rows of RWKV take of those before, and projections through short rows |
+//! | `goose` | layers of RWKV-7 |
+//! | `finch` | layers of RWKV-6 |
 //! | `streams` | residuals of several streams |
 //! | `layer_inputs` | what each layer takes of a token beside the stream |
 //! | the others, each with the name of its | one architecture each |
@@ -34,6 +37,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod arctic;
+mod arwkv7;
 mod axk1;
 mod baichuan;
 mod bailingmoe;
@@ -70,6 +74,7 @@ mod exaone4;
 mod exaone_moe;
 mod falcon;
 mod falcon_h1;
+mod finch;
 mod flint;
 mod gemma;
 mod gemma2;
@@ -80,6 +85,7 @@ mod glm4;
 mod glm4moe;
 mod glm5_next;
 mod glm_dsa;
+mod goose;
 mod gpt2;
 mod gpt_oss;
 mod gptneox;
@@ -163,8 +169,12 @@ mod qwen3vl;
 mod qwen3vlmoe;
 mod qwen4exp;
 mod refact;
+mod rwkv6;
+mod rwkv6qwen2;
+mod rwkv7;
 mod seed_oss;
 mod selective;
+mod shift;
 mod smallthinker;
 mod smollm3;
 mod spark2_5;
@@ -188,7 +198,7 @@ use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
 pub use hyper::{
     Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams,
-    Precise, Rope, Scales, Ssm, Stacks, Streams, Xielu,
+    Precise, Rope, Scales, Ssm, Stacks, Streams, Wkv, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
 pub use weights::FileWeights;
@@ -342,6 +352,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
     hrm_text::ARCHITECTURE,
     chameleon::ARCHITECTURE,
     talkie::ARCHITECTURE,
+    rwkv7::ARCHITECTURE,
+    arwkv7::ARCHITECTURE,
+    rwkv6::ARCHITECTURE,
+    rwkv6qwen2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

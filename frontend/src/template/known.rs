@@ -56,6 +56,7 @@ known! {
     "mistral-v7": "Mistral Large 2411, Mistral Small 3 and later";
     "phi3":       "Phi-3 and 3.5";
     "phi4":       "Phi-4";
+    "rwkv-world": "RWKV of World vocabularies";
     "vicuna":     "Vicuna 1.1 and later";
     "zephyr":     "Zephyr, StableLM 2, TinyLlama";
 }
@@ -124,6 +125,7 @@ mod tests {
                 "<|im_start|>system<|im_sep|>S<|im_end|><|im_start|>user<|im_sep|>A<|im_end|>\
                  <|im_start|>assistant<|im_sep|>B<|im_end|><|im_start|>user<|im_sep|>C<|im_end|><|im_start|>assistant<|im_sep|>",
             ),
+            ("rwkv-world", "<s>System: S\n\nUser: A\n\nAssistant: B\n\nUser: C\n\nAssistant:"),
             ("vicuna", "<s>S USER: A ASSISTANT: B</s>USER: C ASSISTANT:"),
             ("zephyr", "<|system|>\nS</s>\n<|user|>\nA</s>\n<|assistant|>\nB</s>\n<|user|>\nC</s>\n<|assistant|>\n"),
         ];

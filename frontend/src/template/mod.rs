@@ -71,7 +71,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// A template from its source.
+    /// A template from its source, or from the name of a known format, which some files have in the place of a source.
     ///
     /// # Errors
     /// [`TemplateError::Limit`] for [`Limit::Source`].
@@ -79,7 +79,7 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(TemplateError::Limit { limit: Limit::Source, allowed: MAX_SOURCE_BYTES as u64 });
         }
-        Ok(ChatTemplate { source: source.to_owned() })
+        Ok(known::find(source).map_or_else(|| ChatTemplate { source: source.to_owned() }, known::Known::template))
     }
 
     /// The source.

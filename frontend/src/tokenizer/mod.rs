@@ -13,7 +13,7 @@
 //! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
 //! | `byte_level` | GPT-2's bytes as letters |
 //! | `merge` | the merge loop that BPE and SPM share |
-//! | `bpe`, `spm`, `unigram` | the models |
+//! | `bpe`, `spm`, `unigram`, `longest` | the models |
 //! | `tokenizer` | the public face |
 //! | `stream` | ids to text, one at a time |
 //! | `error` | what can be wrong |
@@ -36,6 +36,7 @@
 mod bpe;
 mod byte_level;
 mod error;
+mod longest;
 mod merge;
 mod pretokenize;
 mod spec;

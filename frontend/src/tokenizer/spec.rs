@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::TokenizerError;
+use super::longest;
 use super::pretokenize::{Bos, PreTokenizer};
 use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
 use crate::gguf::{Metadata, StringArray};
@@ -27,6 +28,8 @@ pub enum ModelKind {
     Bpe,
     /// PLaMo 2's and 3's, `"plamo2"`: the highest sum of scores, bytes as fallback.
     Unigram,
+    /// RWKV's, `"rwkv"`: the longest token at each place; tokens are bytes.
+    Longest,
 }
 
 /// ggml's `tokenizer.ggml.token_type`.
@@ -52,6 +55,11 @@ impl TokenType {
     /// Whether such tokens are looked for in text before it is tokenized: always, or on request.
     pub fn is_special(self) -> bool {
         matches!(self, TokenType::UserDefined | TokenType::Control | TokenType::Unknown)
+    }
+
+    /// Whether what a vocabulary has of such tokens is a name as it stands, whatever texts of others are written in.
+    pub(super) fn is_name(self) -> bool {
+        self.is_special() || self == TokenType::Byte
     }
 }
 
@@ -116,6 +124,8 @@ pub struct TokenizerSpec {
 const GEMMA_4: &str = "gemma4";
 /// Another.
 const PLAMO_2: &str = "plamo2";
+/// Another.
+const RWKV: &str = "rwkv";
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const SCORES: &str = "tokenizer.ggml.scores";
@@ -152,7 +162,7 @@ impl TokenizerSpec {
     /// Reads and checks a file's vocabulary. A file without one, or with `no_vocab` or `none`, gives [`ModelKind::None`].
     ///
     /// Where the file is silent, llama.cpp's defaults hold: SPM has BOS 1, EOS 2, unknown 0, a leading space and a BOS at
-    /// the start; PLaMo's has the same ids, and padding 3; BPE has no special ids, and adds BOS where its pre-tokenizer's name implies it.
+    /// the start; PLaMo's has the same ids, and padding 3; BPE has no special ids, and adds BOS where its pre-tokenizer's name implies it; RWKV's has none.
     ///
     /// # Errors
     /// [`TokenizerError`], naming the key, what it holds and what was expected.
@@ -163,9 +173,13 @@ impl TokenizerSpec {
             "llama" => ModelKind::Spm,
             "gpt2" | GEMMA_4 => ModelKind::Bpe,
             PLAMO_2 => ModelKind::Unigram,
+            RWKV => ModelKind::Longest,
             other => {
-                let found =
-                    metadata.bad_value("tokenizer.ggml.model", other, "llama, gpt2, gemma4, plamo2, no_vocab or none");
+                let found = metadata.bad_value(
+                    "tokenizer.ggml.model",
+                    other,
+                    "llama, gpt2, gemma4, plamo2, rwkv, no_vocab or none",
+                );
                 return Err(found.into());
             }
         };
@@ -177,7 +191,7 @@ impl TokenizerSpec {
         let tokens: Vec<String> = metadata.read::<&StringArray>(TOKENS)?.iter().map(str::to_owned).collect();
         let merges = match model {
             ModelKind::Bpe => metadata.read::<&StringArray>(MERGES)?.iter().map(str::to_owned).collect(),
-            ModelKind::Spm | ModelKind::Unigram | ModelKind::None => Vec::new(),
+            ModelKind::Spm | ModelKind::Unigram | ModelKind::Longest | ModelKind::None => Vec::new(),
         };
         let scores = metadata.read_optional::<&[f32]>(SCORES)?.unwrap_or_default().to_vec();
         let types =
@@ -208,7 +222,7 @@ impl TokenizerSpec {
         let bos = match model {
             ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.bos,
             ModelKind::Spm | ModelKind::None => Bos::UnlessStated,
-            ModelKind::Unigram => Bos::IfStated,
+            ModelKind::Unigram | ModelKind::Longest => Bos::IfStated,
         };
         let stated_bos = metadata.read_optional::<bool>("tokenizer.ggml.add_bos_token")?;
         let spec = TokenizerSpec {
@@ -279,6 +293,18 @@ impl TokenizerSpec {
                     "<0x00> to <0xFF>",
                 ));
             }
+        }
+        let is_name = |index: usize| matches!(self.types.get(index), Some(ty) if ty.is_name());
+        let escaped = self.tokens.iter().enumerate().filter(|(index, _)| !is_name(*index));
+        let unreadable = |(_, text): &(usize, &String)| longest::unescaped(text).is_none();
+        if let Some((index, text)) = escaped.filter(|_| self.model == ModelKind::Longest).find(unreadable) {
+            let shown: String = text.chars().take(32).collect();
+            let found = format!("is {shown:?} at index {index}");
+            return Err(invalid(
+                TOKENS,
+                found,
+                "bytes as Python writes them: a backslash before one of t, n, r, x with two digits, or itself",
+            ));
         }
         for (index, merge) in self.merges.iter().enumerate() {
             if split_merge(merge).is_none() {

@@ -2,6 +2,7 @@
 
 use super::TokenizerError;
 use super::bpe::Bpe;
+use super::longest::Longest;
 use super::merge::MAX_LEN;
 use super::spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
 use super::special::{Fragment, SpecialTokens};
@@ -43,6 +44,7 @@ enum Model {
     Spm(Spm),
     Bpe(Bpe),
     Unigram(Unigram),
+    Longest(Longest),
 }
 
 /// How ids become text.
@@ -74,6 +76,7 @@ impl Tokenizer {
             ModelKind::Spm => Model::Spm(Spm::new(spec, &vocabulary)),
             ModelKind::Bpe => Model::Bpe(Bpe::new(spec, &vocabulary)?),
             ModelKind::Unigram => Model::Unigram(Unigram::new(spec, &vocabulary)),
+            ModelKind::Longest => Model::Longest(Longest::new(spec, &vocabulary)),
         };
         let types = &vocabulary;
         let special =
@@ -172,6 +175,7 @@ impl Tokenizer {
                     bpe.encode(&self.vocabulary, self.special.unk, text, ids)?;
                 }
                 (Fragment::Text(text), Model::Unigram(unigram)) => unigram.encode(self.special.unk, text, ids)?,
+                (Fragment::Text(text), Model::Longest(longest)) => longest.encode(self.special.unk, text, ids)?,
                 (Fragment::Text(text), Model::Spm(spm)) => {
                     let prefix = self.add_space_prefix && after_special;
                     spm.encode(&self.vocabulary, self.special.unk, text, prefix, ids)?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::pretokenize::{Alphabet, PreTokenizer};
 use super::spec::{ModelKind, TokenType, TokenizerSpec, byte_of};
-use super::{TokenizerError, byte_level};
+use super::{TokenizerError, byte_level, longest};
 
 /// Texts that end generation, and are control tokens whatever their type says.
 const END_NAMES: [&str; 33] = [
@@ -90,7 +90,7 @@ impl Vocabulary {
     pub fn new(spec: &TokenizerSpec) -> Result<Vocabulary, TokenizerError> {
         let alphabet = match spec.model {
             ModelKind::Bpe => PreTokenizer::named(&spec.pre_tokenizer)?.alphabet,
-            ModelKind::Spm | ModelKind::Unigram | ModelKind::None => Alphabet::Characters,
+            ModelKind::Spm | ModelKind::Unigram | ModelKind::Longest | ModelKind::None => Alphabet::Characters,
         };
         let mut ids = HashMap::with_capacity(spec.tokens.len());
         for (text, id) in spec.tokens.iter().zip(0..) {
@@ -106,6 +106,7 @@ impl Vocabulary {
         let of = |(text, ty): (&String, &TokenType)| match (spec.model, ty) {
             // Spaces are written as they are.
             (ModelKind::Unigram, ty) if *ty != TokenType::Byte => text.as_bytes().into(),
+            (ModelKind::Longest, ty) if !ty.is_name() => longest::unescaped(text).unwrap_or_default().into(),
             (_, ty) => token_bytes(alphabet, text, *ty),
         };
         let bytes = spec.tokens.iter().zip(&types).map(of).collect();

@@ -15,6 +15,7 @@ pub(super) mod compress;
 pub(super) mod delta_net;
 pub(super) mod short_conv;
 pub(super) mod ssm_scan;
+pub(super) mod wkv;
 
 use super::op::{Attr, OperandKind, Recurrent};
 use super::types::TypeError;
@@ -68,7 +69,7 @@ impl Token<'_> {
 pub struct Example {
     /// Dimensions of the state.
     pub state: Vec<u64>,
-    /// By operand behind the token.
+    /// By operand behind the token; of one that may be absent, nothing stands for that.
     pub operands: Vec<Vec<u64>>,
     /// Attributes.
     pub attrs: Vec<Attr>,

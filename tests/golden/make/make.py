@@ -234,6 +234,8 @@ def convert(llama_cpp, folder, out):
         model_arch = converter.model_arch
         # Transformers makes no layers that draft.
         no_mtp = True
+        # What RWKV's gathers of a model, and keeps for the next one.
+        lerp_weights = {}
 
         def _get_suppress_tokens(self):
             return None

@@ -541,6 +541,303 @@ class Plamo2ForCausalLM(SparseForCausalLM):
     layer = Plamo2Layer
 
 
+class LowRank(torch.nn.Module):
+    """A projection through a short row, under the names that flash-linear-attention has for it."""
+
+    def __init__(self, width, rank, between, bias=True):
+        super().__init__()
+        first, second = torch.nn.Linear(width, rank, bias=False), torch.nn.Linear(rank, width, bias=bias)
+        self.lora = torch.nn.Sequential(first, between(), second)
+
+    def forward(self, x):
+        return self.lora(x)
+
+
+def shifted(x):
+    """What is to be added to each row so that it is the one before."""
+    return torch.cat([torch.zeros_like(x[:1]), x[:-1]]) - x
+
+
+class GooseMix(torch.nn.Module):
+    """The first part of a layer of RWKV-7, by its formula (arXiv 2503.14456), with parameters as flash-linear-attention names them."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.config = config
+        width, heads = config.hidden_size, config.hidden_size // config.head_dim
+        gated = config.wkv_has_gate
+        for letter in "rwkvag" if gated else "rwkva":
+            self.register_parameter(f"x_{letter}", torch.nn.Parameter(torch.empty(1, 1, width)))
+        for name in ["k_k", "k_a"]:
+            self.register_parameter(name, torch.nn.Parameter(torch.ones(width)))
+        self.r_k = torch.nn.Parameter(torch.empty(heads, config.head_dim))
+        for letter in "rkvo":
+            setattr(self, f"{letter}_proj", torch.nn.Linear(width, width, bias=False))
+        self.w_lora = LowRank(width, config.decay_low_rank_dim, torch.nn.Tanh)
+        self.a_lora = LowRank(width, config.a_low_rank_dim, torch.nn.Identity)
+        if layer:
+            self.v_lora = LowRank(width, config.v_low_rank_dim, torch.nn.Identity)
+        if gated:
+            self.g_lora = LowRank(width, config.gate_low_rank_dim, torch.nn.Sigmoid, bias=False)
+        if config.head_norm:
+            self.g_norm = torch.nn.GroupNorm(heads, width, eps=64e-5)
+
+    def forward(self, h, first):
+        size = (h.shape[0], h.shape[1] // self.config.head_dim, self.config.head_dim)
+        before = shifted(h)
+        xr, xw, xk, xv, xa, *xg = (h + before * getattr(self, f"x_{letter}")[0] for letter in ("rwkvag" if self.config.wkv_has_gate else "rwkva"))
+        r, k, v = self.r_proj(xr), self.k_proj(xk), self.v_proj(xv)
+        decay = torch.exp(-0.606531 * self.w_lora(xw).sigmoid())
+        rate = self.a_lora(xa).sigmoid()
+        if first is None:
+            first = v
+        else:
+            v = v + (first - v) * self.v_lora(xv).sigmoid()
+        find = torch.nn.functional.normalize((k * self.k_k).view(size), dim=-1, eps=1e-12)
+        k = k * (1 + (rate - 1) * self.k_a)
+        remove = find * rate.view(size)
+        state, rows = torch.zeros(*size[1:], size[2], dtype=h.dtype), []
+        for t in range(size[0]):
+            r_t, k_t, v_t, decay_t = (x.view(size)[t] for x in (r, k, v, decay))
+            # Rows of a value, columns of a key.
+            found = torch.einsum("hvk,hk->hv", state, find[t])
+            state = state * decay_t[:, None] - found[..., None] * remove[t][:, None] + v_t[..., None] * k_t[:, None]
+            rows.append(torch.einsum("hvk,hk->hv", state, r_t))
+        y = torch.stack(rows).flatten(1)
+        if self.config.head_norm:
+            y = self.g_norm(y)
+        bonus = (r.view(size) * k.view(size) * self.r_k).sum(-1, keepdim=True) * v.view(size)
+        y = y + bonus.flatten(1)
+        if xg:
+            y = y * self.g_lora(xg[0])
+        return self.o_proj(y), first
+
+
+class SquaredNetwork(torch.nn.Module):
+    """The second part of a layer of RWKV-7."""
+
+    def __init__(self, config):
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.x_k = torch.nn.Parameter(torch.ones(width) / 2)
+        self.key, self.value = torch.nn.Linear(width, inner, bias=False), torch.nn.Linear(inner, width, bias=False)
+
+    def forward(self, h):
+        return self.value(torch.relu(self.key(h + shifted(h) * self.x_k)) ** 2)
+
+
+class GooseLayer(torch.nn.Module):
+    def __init__(self, config, layer):
+        super().__init__()
+        width = config.hidden_size
+        if not layer:
+            self.pre_norm = torch.nn.LayerNorm(width, eps=config.norm_eps)
+        self.attn_norm, self.ffn_norm = (torch.nn.LayerNorm(width, eps=config.norm_eps) for _ in range(2))
+        self.attn, self.ffn = GooseMix(config, layer), SquaredNetwork(config)
+
+    def forward(self, x, first):
+        if first is None:
+            x = self.pre_norm(x)
+        y, first = self.attn(self.attn_norm(x), first)
+        x = x + y
+        return x + self.ffn(self.ffn_norm(x)), first
+
+
+class Rwkv7ForCausalLM(torch.nn.Module):
+    """RWKV-7, which transformers has not, by its formula; parameters as `fla-hub` names them."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.model = torch.nn.Module()
+        self.model.embeddings = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.model.layers = torch.nn.ModuleList(GooseLayer(config, layer) for layer in range(config.num_hidden_layers))
+        self.model.norm = torch.nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    save_pretrained = SparseForCausalLM.save_pretrained
+
+    def forward(self, input_ids):
+        x, first = self.model.embeddings(input_ids[0]), None
+        for layer in self.model.layers:
+            x, first = layer(x, first)
+        return SimpleNamespace(logits=self.lm_head(self.model.norm(x))[None])
+
+
+class HybridLayer(torch.nn.Module):
+    """A layer of ARWKV-7: RWKV-7's first part in Qwen2's."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = (Norm(config.hidden_size, config.rms_norm_eps) for _ in range(2))
+        self.self_attn = torch.nn.Module()
+        self.self_attn.time_mixer = GooseMix(config, layer)
+        self.mlp = Gated(config)
+
+    def forward(self, x, first):
+        y, first = self.self_attn.time_mixer(self.input_layernorm(x), first)
+        x = x + y
+        return x + self.mlp(self.post_attention_layernorm(x)), first
+
+
+class Gated(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.gate_proj, self.up_proj = (torch.nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down_proj = torch.nn.Linear(inner, width, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class RwkvHybridForCausalLM(SparseForCausalLM):
+    """ARWKV-7, by its formula."""
+
+    layer = HybridLayer
+
+    def forward(self, input_ids):
+        x, first = self.model.embed_tokens(input_ids[0]), None
+        for layer in self.model.layers:
+            x, first = layer(x, first)
+        return SimpleNamespace(logits=self.lm_head(self.model.norm(x))[None])
+
+
+class FinchMix(torch.nn.Module):
+    """The first part of a layer of RWKV-6, by its formula (arXiv 2404.05892); with `kv_heads` as it stands for Qwen2's attention (QRWKV6)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        width, length = config.hidden_size, config.head_size
+        heads = width // length
+        self.time_maa_x = torch.nn.Parameter(torch.empty(1, 1, width))
+        for letter in "wkvrg":
+            self.register_parameter(f"time_maa_{letter}", torch.nn.Parameter(torch.empty(1, 1, width)))
+        self.time_maa_w1 = torch.nn.Parameter(torch.empty(width, 5 * config.mix_rank))
+        self.time_maa_w2 = torch.nn.Parameter(torch.empty(5, config.mix_rank, width))
+        self.time_decay = torch.nn.Parameter(torch.empty(1, 1, width))
+        self.time_decay_w1 = torch.nn.Parameter(torch.empty(width, config.decay_rank))
+        self.time_decay_w2 = torch.nn.Parameter(torch.empty(config.decay_rank, width))
+        qwen = config.kv_heads > 0
+        inner = (config.kv_heads or heads) * length
+        q, k, v, o = ("q_proj", "k_proj", "v_proj", "o_proj") if qwen else ("receptance", "key", "value", "output")
+        self.parts = (q, k, v, o)
+        setattr(self, q, torch.nn.Linear(width, width, bias=qwen))
+        setattr(self, k, torch.nn.Linear(width, inner, bias=qwen))
+        setattr(self, v, torch.nn.Linear(width, inner, bias=qwen))
+        setattr(self, o, torch.nn.Linear(width, width, bias=False))
+        self.gate = torch.nn.Linear(width, width, bias=False)
+        if not qwen:
+            self.time_faaaa = torch.nn.Parameter(torch.empty(heads, length))
+            self.ln_x = torch.nn.GroupNorm(heads, width, eps=64e-5)
+
+    def forward(self, h):
+        functional = torch.nn.functional
+        length = self.config.head_size
+        size = (h.shape[0], h.shape[1] // length, length)
+        before = shifted(h)
+        shares = torch.tanh((h + before * self.time_maa_x[0]) @ self.time_maa_w1).view(len(h), 5, -1)
+        shares = torch.einsum("tir,irn->itn", shares, self.time_maa_w2)
+        # QRWKV6 has them in another order.
+        letters = "rkvwg" if self.config.kv_heads else "wkvrg"
+        mixed = {letter: h + before * (getattr(self, f"time_maa_{letter}")[0] + share) for letter, share in zip(letters, shares)}
+        q, k, v, o = (getattr(self, part) for part in self.parts)
+        q, k, v, gate = q(mixed["r"]).view(size), k(mixed["k"]), v(mixed["v"]), self.gate(mixed["g"])
+        k, v = (x.view(len(h), -1, length).repeat_interleave(size[1] * length // x.shape[1], 1) for x in (k, v))
+        decay = torch.exp(-torch.exp(self.time_decay[0] + torch.tanh(mixed["w"] @ self.time_decay_w1) @ self.time_decay_w2)).view(size)
+        state, rows = torch.zeros(*size[1:], length, dtype=h.dtype), []
+        for t in range(size[0]):
+            if self.config.kv_heads:
+                state = state * decay[t][..., None] + (k[t] * (1 - decay[t]))[..., None] * v[t][:, None]
+                rows.append(torch.einsum("hkv,hk->hv", state, q[t]) / length**0.5)
+            else:
+                new = k[t][..., None] * v[t][:, None]
+                rows.append(torch.einsum("hkv,hk->hv", state + self.time_faaaa[..., None] * new, q[t]))
+                state = state * decay[t][..., None] + new
+        y = torch.stack(rows).flatten(1)
+        y = y * gate.sigmoid() if self.config.kv_heads else self.ln_x(y) * functional.silu(gate)
+        return o(y)
+
+
+class FinchNetwork(torch.nn.Module):
+    """The second part of a layer of RWKV-6."""
+
+    def __init__(self, config):
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.time_maa_k, self.time_maa_r = (torch.nn.Parameter(torch.empty(1, 1, width)) for _ in range(2))
+        self.key, self.value = torch.nn.Linear(width, inner, bias=False), torch.nn.Linear(inner, width, bias=False)
+        self.receptance = torch.nn.Linear(width, width, bias=False)
+
+    def forward(self, h):
+        before = shifted(h)
+        r = self.receptance(h + before * self.time_maa_r[0]).sigmoid()
+        return r * self.value(torch.relu(self.key(h + before * self.time_maa_k[0])) ** 2)
+
+
+class FinchBlock(torch.nn.Module):
+    def __init__(self, config, layer):
+        super().__init__()
+        width = config.hidden_size
+        if not layer:
+            self.pre_ln = torch.nn.LayerNorm(width, eps=config.layer_norm_epsilon)
+        self.ln1, self.ln2 = (torch.nn.LayerNorm(width, eps=config.layer_norm_epsilon) for _ in range(2))
+        self.attention, self.feed_forward = FinchMix(config), FinchNetwork(config)
+
+    def forward(self, x):
+        x = x + self.attention(self.ln1(x))
+        return x + self.feed_forward(self.ln2(x))
+
+
+class Rwkv6ForCausalLM(torch.nn.Module):
+    """RWKV-6, which transformers has not, by its formula; parameters as `RWKV/v6-Finch` names them.
+
+    Files have matrices that write to the stream halved once for every `rescale_every` layers before, and halve the stream behind as many: but for what norms add to
+    variances that is no difference, so what is computed is what files say."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.rwkv = torch.nn.Module()
+        self.rwkv.embeddings = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.rwkv.blocks = torch.nn.ModuleList(FinchBlock(config, layer) for layer in range(config.num_hidden_layers))
+        self.rwkv.ln_out = torch.nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    save_pretrained = SparseForCausalLM.save_pretrained
+
+    def forward(self, input_ids):
+        x = self.rwkv.blocks[0].pre_ln(self.rwkv.embeddings(input_ids[0]))
+        for layer, block in enumerate(self.rwkv.blocks):
+            scale = 2.0 ** (layer // self.config.rescale_every)
+            y = block.attention(block.ln1(x))
+            x = x + y / scale
+            x = x + block.feed_forward(block.ln2(x)) / scale
+            if (layer + 1) % self.config.rescale_every == 0:
+                x = x / 2
+        return SimpleNamespace(logits=self.head(self.rwkv.ln_out(x))[None])
+
+
+class QrwkvLayer(torch.nn.Module):
+    """A layer of QRWKV6: RWKV-6's first part in Qwen2's."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = (Norm(config.hidden_size, config.rms_norm_eps) for _ in range(2))
+        self.self_attn, self.mlp = FinchMix(config), Gated(config)
+
+    def forward(self, x):
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class RWKV6Qwen2ForCausalLM(SparseForCausalLM):
+    """QRWKV6, by its formula."""
+
+    layer = QrwkvLayer
+
+
 class NanbeigeForCausalLM(LlamaForCausalLM):
     """Llama whose layers follow each other several times, with the last norm between (Nanbeige 4.2, which transformers has not)."""
 
@@ -617,6 +914,52 @@ FORMULA = dict(
     sigmoid=False,
     activation=torch.nn.functional.silu,
     beside=False,
+)
+
+
+# RWKV-7, whose shapes flash-linear-attention's configurations have.
+GOOSE = dict(
+    model_type="rwkv7",
+    architectures=["RWKV7ForCausalLM"],
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=80,
+    num_hidden_layers=3,
+    head_dim=16,
+    norm_eps=1e-5,
+    decay_low_rank_dim=8,
+    a_low_rank_dim=12,
+    v_low_rank_dim=4,
+    gate_low_rank_dim=20,
+    wkv_has_gate=True,
+    head_norm=True,
+)
+# ARWKV-7: the ranks are those that its converter knows.
+HYBRID = GOOSE | dict(
+    model_type="rwkv_hybrid",
+    architectures=["RwkvHybridForCausalLM"],
+    num_hidden_layers=2,
+    head_size=16,
+    rms_norm_eps=1e-5,
+    wkv_version=7,
+    decay_low_rank_dim=64,
+    a_low_rank_dim=64,
+    v_low_rank_dim=32,
+    gate_low_rank_dim=128,
+)
+# RWKV-6: likewise.
+FINCH = dict(
+    model_type="rwkv6",
+    architectures=["Rwkv6ForCausalLM"],
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=80,
+    num_hidden_layers=2,
+    head_size=16,
+    layer_norm_epsilon=1e-5,
+    mix_rank=32,
+    decay_rank=64,
+    kv_heads=0,
 )
 
 
@@ -3818,6 +4161,21 @@ MODELS = {
         Plamo2ForCausalLM,
         UNNORMED,
         ByHand(plamo2_keys, plamo2_tensors, single=["_norm", "conv1d"]),
+    ),
+    # RWKV: states alone, by the formulas.
+    "rwkv7": (Formula(**GOOSE), Rwkv7ForCausalLM, UNNORMED, None),
+    "arwkv7": (Formula(**HYBRID), RwkvHybridForCausalLM, UNNORMED, None),
+    "arwkv7-gateless": (Formula(**HYBRID | {"wkv_has_gate": False, "head_norm": False}), RwkvHybridForCausalLM, UNNORMED, None),
+    "rwkv6": (Formula(**FINCH, rescale_every=1), Rwkv6ForCausalLM, UNNORMED, None),
+    "rwkv6qwen2": (
+        Formula(
+            **FINCH
+            | {"model_type": "rwkv6qwen2", "architectures": ["RWKV6Qwen2ForCausalLM"], "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
+            | {"kv_heads": 2, "rms_norm_eps": 1e-5, "mix_rank": 8, "decay_rank": 12, "lora_rank_tokenshift": 8, "lora_rank_decay": 12}
+        ),
+        RWKV6Qwen2ForCausalLM,
+        UNNORMED,
+        None,
     ),
     # Norms behind attention make what it rounds count as much as all that it gives.
     "bitnet": (BitNetConfig(**SMALL | {"hidden_act": "silu"}), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors)),

@@ -1,10 +1,13 @@
 //! Norms of the stream, of heads, of streams and of parts of rows, with and without weights.
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::{Place, ValueId};
+use ixc_ir::graph::{Place, ValueId, WeightId};
 
 use super::{Builder, HEAD_GAIN};
 use crate::arch::error::ArchError;
+
+/// 2^40: the sum of its square and what rows' squares are is its square in 32 bits, and 64.
+const ROOT: f64 = (1u64 << 40) as f64;
 
 impl Builder<'_> {
     /// Norm of the residual stream, with the weight `name`, where the model's norms have some: of RMS, or a layer norm, whose bias is beside the weight where the
@@ -38,7 +41,8 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// Layer norm of heads of `d` elements, each with a weight and a bias of its own, with another number added to the mean square.
+    /// Layer norm of heads of `d` elements, each with a weight and a bias of its own, which files may have as one vector of all heads, with another number added
+    /// to the mean square.
     pub fn layer_norm_of_each(
         &mut self,
         x: ValueId,
@@ -46,7 +50,7 @@ impl Builder<'_> {
         [heads, d]: [u64; 2],
         eps: f64,
     ) -> Result<ValueId, ArchError> {
-        let weight = self.vectors(&format!("{name}.weight"), &[heads, d])?;
+        let weight = self.parted(&format!("{name}.weight"), [heads, d])?;
         let x = self.centre(x)?;
         let y = self.graph.rms_norm(x, weight, eps);
         let y = self.typed(y)?;
@@ -108,20 +112,26 @@ impl Builder<'_> {
 
     /// RMS norm of each of so many streams of a row, side by side, with weights of their own, which files may have as one vector.
     pub fn norm_of_streams(&mut self, x: ValueId, name: &str, [count, len]: [u64; 2]) -> Result<ValueId, ArchError> {
-        let tensor = self.gguf.require_tensor(name)?;
-        let all = count.saturating_mul(len);
-        let weight = if tensor.dims() == [all] && tensor.tensor_type().name == "F32" {
-            let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-            let weight = self.graph.weight(name, Format::F32, &[count, len], place);
-            self.used.insert(name.to_owned());
-            self.typed(weight)?
-        } else {
-            self.vectors(name, &[count, len])?
-        };
+        let weight = self.parted(name, [count, len])?;
         let x = self.split_heads(x, count)?;
         let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
         let y = self.typed(y)?;
         self.merge_heads(y)
+    }
+
+    /// F32 vectors `name`, so many of this length, which files may have as one.
+    fn parted(&mut self, name: &str, [count, len]: [u64; 2]) -> Result<WeightId, ArchError> {
+        let tensor = self.gguf.require_tensor(name)?;
+        if tensor.dims() != [count.saturating_mul(len)] || tensor.tensor_type().name != "F32" {
+            return self.vectors(name, &[count, len]);
+        }
+        if let Some(id) = self.graph.find_weight(name) {
+            return Ok(id);
+        }
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        let weight = self.graph.weight(name, Format::F32, &[count, len], place);
+        self.used.insert(name.to_owned());
+        self.typed(weight)
     }
 
     /// Rows, or heads, less their means.
@@ -132,9 +142,15 @@ impl Builder<'_> {
 
     /// Rows times the vector `name`, element by element: a norm to whose mean squares so much is added that these no longer count.
     pub fn weighted(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
-        /// 2^40: the sum of its square and what rows' squares are is its square in 32 bits, and 64.
-        const ROOT: f64 = (1u64 << 40) as f64;
         let y = self.rms_norm_of(x, name, len, ROOT * ROOT)?;
+        self.scale(y, ROOT)
+    }
+
+    /// The same of heads, of which each has a vector of its own.
+    pub fn weighted_heads(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+        let weight = self.parted(name, [heads, d])?;
+        let y = self.graph.rms_norm(x, weight, ROOT * ROOT);
+        let y = self.typed(y)?;
         self.scale(y, ROOT)
     }
 

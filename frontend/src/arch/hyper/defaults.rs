@@ -194,6 +194,11 @@ pub enum States {
     Selective,
     /// Heads of attention with constant decays (MiniMax-01).
     Lightning,
+    /// Heads of all layers, with decays of each token (RWKV); how many parts of a layer mix rows with those before.
+    Wkv {
+        /// 2 where the network does, too.
+        shifts: u64,
+    },
 }
 
 /// Layers with a window.

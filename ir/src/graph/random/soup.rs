@@ -5,7 +5,7 @@ use crate::format::Format;
 use crate::graph::attrs::{Activation, GateAttrs, Prefetch, RopeAttrs, RouteScore, ScoreAttrs};
 use crate::graph::builder::{GraphBuilder, LinearPart, RopeFactors};
 use crate::graph::op::{OpKind, OperandKind};
-use crate::graph::{Attr, Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
+use crate::graph::{Attr, Dim, Held, Operand, Part, Place, State, Type, Unary, ValueId, WeightId};
 use crate::ngram::{BEFORE, Hash};
 use crate::state::Rollback;
 
@@ -230,6 +230,8 @@ impl Soup {
             }
             OpKind::Unary(function) => {
                 let (x, row) = (self.f32(&[k]), kind.row());
+                // Of bounded numbers: what is made of its results is finite.
+                let x = if function == Unary::Exp { ok(self.b.sigmoid(x)) } else { x };
                 let attrs = row.attrs.iter().map(|_| Attr::rounded(self.rng.pick(&[1.0, 30.0]))).collect();
                 let y = ok(self.b.unary(function, x, attrs));
                 self.b.name(y, &format!("{}.{}", row.mnemonic, y.0));
@@ -317,7 +319,8 @@ impl Soup {
                             let name = self.name("w");
                             Operand::Weight(ok(self.b.weight(&name, Format::F32, dims, None)))
                         }
-                        OperandKind::Value | OperandKind::OptValue if dims.is_empty() => Operand::Value(self.pos),
+                        OperandKind::Value if dims.is_empty() => Operand::Value(self.pos),
+                        OperandKind::OptValue if dims.is_empty() => Operand::Absent,
                         OperandKind::Value | OperandKind::OptValue => Operand::Value(self.f32(dims)),
                         OperandKind::State => Operand::State(state),
                     });

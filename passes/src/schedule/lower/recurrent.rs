@@ -11,7 +11,7 @@ use ixc_ir::graph::op::Recurrent;
 use ixc_ir::graph::{Dim, Op, Operand};
 use ixc_ir::plan::{Input, Source};
 use ixc_kernels::signature::Role;
-use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan};
+use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan, Wkv};
 
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
 use super::{INDEX_BYTES, by_column, by_row, fit, row_bytes, scratch_arg, unsupported};
@@ -96,6 +96,14 @@ impl Lowering<'_> {
                 // Rows of all are whole ones' apart.
                 let strides = ["state", "kv", "gate", "ape", "y"].map(|name| (name, n)).to_vec();
                 Ok(Columns { spec: spec.into(), many: None, count: d / n, strides })
+            }
+            Recurrent::Wkv => {
+                let ([all, d], [heads, dv]) = (dims("q")?, dims("v")?);
+                let [before, filled] = ["before", "filled"].map(|name| op.attr(name).bool());
+                let finds = op.operand("find") != Operand::Absent;
+                let spec = Wkv { heads, group: all / heads.max(1), d, dv, before, finds, filled }.into();
+                // Side by side, heads that share a key are an even part of everything.
+                Ok(Columns { spec, many: None, count: heads.into(), strides: Vec::new() })
             }
             Recurrent::SsmScan => {
                 let ([heads, p], [groups, s]) = (dims("x")?, dims("b")?);

@@ -433,6 +433,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
         Unary::Softplus => Map { function: Elementwise::Softplus, n }.into(),
         Unary::Gelu => Map { function: Elementwise::Gelu, n }.into(),
         Unary::GeluErf => Map { function: Elementwise::GeluErf, n }.into(),
+        Unary::Exp => Map { function: Elementwise::Exp, n }.into(),
         Unary::Clamp => Clamp { n, limit: Bits::of(op.attr("limit").float()) }.into(),
         Unary::Relu => Relu { n, from: Bits::of(op.attr("from").float()) }.into(),
         Unary::Xielu => {

@@ -1,0 +1,106 @@
+//! Layers of RWKV-6 (Peng et al., "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", 2024; llama.cpp `rwkv6-base.cpp`).
+//!
+//! ```text
+//! xw, xk, xv, xr, xg = h + shift * (lerp + w2 tanh(w1 (h + shift * lerp_x)))      // each by its own matrix of w2
+//! decay = exp(-exp(decay + decay_w2 tanh(decay_w1 xw)))
+//! y = wkv(receptance xr, key xk, value xv, decay), rows before the state changes, + (sum of r * k * first) v
+//! output (layer norm of each head of y * silu(gate xg))
+//! in the place of Qwen2's attention:
+//! y = wkv(receptance xr / sqrt(d), (1 - decay) * key xk, value xv, decay), rows behind it
+//! output (y * sigmoid(gate xg))
+//! ```
+
+use ixc_ir::graph::{Unary, ValueId};
+
+use super::builder::{Bias, Builder};
+use super::error::ArchError;
+use super::goose::HEAD_EPS;
+use super::hyper::{Precise, Wkv};
+use super::shift::{Between, FINCH, FINCH_LERPS, FUSED, mixed, shift, through_short};
+
+/// What llama-quantize leaves alone.
+pub(super) const PRECISE: Precise = Precise {
+    kept: &[
+        "time_mix_first.weight",
+        "time_mix_w1.weight",
+        "time_mix_w2.weight",
+        "time_mix_decay_w1.weight",
+        "time_mix_decay_w2.weight",
+        "time_mix_lerp_fused.weight",
+    ],
+    in_bytes: &[],
+};
+
+/// What a layer's first part makes of normalised rows, with its output matrix: RWKV's own where it has a bonus (`time_mix_first`), else as it stands for attention.
+pub(super) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let Wkv { heads, length, .. } = b.wkv_sizes()?;
+    let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
+    let before = shift(b, &format!("shift.{layer}"), h)?;
+    let [xw, xk, xv, xr, xg] = five(b, layer, h, before)?;
+
+    let decay = through_short(b, xw, &name("decay_w"), Between::Tanh)?;
+    let decay = b.bias(decay, &name("decay.weight"), width)?;
+    let decay = b.unary(Unary::Exp, decay)?;
+    let decay = b.scale(decay, -1.0)?;
+    let decay = b.unary(Unary::Exp, decay)?;
+    let decay = b.split_heads(decay, heads)?;
+    let first = name("first.weight");
+    let is_own = b.has(&first);
+    let key_heads = if is_own { heads } else { b.hyper.layers[layer].kv_heads };
+    let r = b.linear(xr, &name("receptance"), width, width, Bias::Optional)?;
+    let k = b.linear(xk, &name("key"), width, key_heads * length, Bias::Optional)?;
+    let v = b.linear(xv, &name("value"), width, key_heads * length, Bias::Optional)?;
+    let gate = b.linear(xg, &name("gate"), width, width, Bias::Optional)?;
+    let gate = b.unary(if is_own { Unary::Silu } else { Unary::Sigmoid }, gate)?;
+    let state = format!("wkv.{layer}");
+    let (k_heads, v_heads) = (b.split_heads(k, key_heads)?, b.split_heads(v, key_heads)?);
+    let y = if is_own {
+        let r_heads = b.split_heads(r, heads)?;
+        let y = b.wkv(&state, [r_heads, k_heads, v_heads, decay], None, [true, false])?;
+        let bonus = b.mul(r, k)?;
+        let bonus = b.split_heads(bonus, heads)?;
+        let bonus = b.weighted_heads(bonus, &first, [heads, length])?;
+        let bonus = b.heads_sum(bonus)?;
+        let bonus = b.scale_heads(v, bonus)?;
+        let y = b.merge_heads(y)?;
+        let y = b.add(y, bonus)?;
+        let y = b.split_heads(y, heads)?;
+        b.layer_norm_of_each(y, &name("ln"), [heads, length], HEAD_EPS)?
+    } else {
+        let r = b.scale(r, 1.0 / (length as f64).sqrt())?;
+        let r_heads = b.split_heads(r, heads)?;
+        b.wkv(&state, [r_heads, k_heads, v_heads, decay], None, [false, true])?
+    };
+    let y = b.merge_heads(y)?;
+    let y = b.mul(y, gate)?;
+    b.linear(y, &name("output"), width, width, Bias::Optional)
+}
+
+/// Rows of five kinds, each of whose elements has a share of the row before that the rows themselves say.
+fn five(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result<[ValueId; 5], ArchError> {
+    let width = b.hyper.embedding_length;
+    let count = FINCH.len() as u64;
+    let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
+    let x = mixed(b, h, before, &name("lerp_x.weight"))?;
+    let rank = b.rows(&name("w1.weight")).unwrap_or(0) / count;
+    let x = b.linear(x, &name("w1"), width, count * rank, Bias::Optional)?;
+    let x = b.softcap(x, 1.0)?;
+    let x = b.split_heads(x, count)?;
+    let x = b.heads_linear(x, &name("w2"), [count, width, rank])?;
+    let x = b.merge_heads(x)?;
+    // Files have one tensor of all, read as the vector that it is, or, older ones, one of each.
+    let fused = b.has(&format!("blk.{layer}.{FUSED}"));
+    b.unread(&format!("blk.{layer}.{FUSED}"), &[count, width])?;
+    let x = if fused { b.bias(x, &format!("blk.{layer}.{FINCH_LERPS}"), count * width)? } else { x };
+    let mut rows = [x; 5];
+    for ((row, letter), i) in rows.iter_mut().zip(FINCH).zip(0..) {
+        let mut share = b.slice(x, i * width, width)?;
+        if !fused {
+            share = b.bias(share, &name(&format!("lerp_{letter}.weight")), width)?;
+        }
+        let share = b.mul(share, before)?;
+        *row = b.add(h, share)?;
+    }
+    Ok(rows)
+}

@@ -1,0 +1,141 @@
+//! Layers of RWKV-7 (Peng et al., "RWKV-7 Goose with Expressive Dynamic State Evolution", 2025; llama.cpp `rwkv7-base.cpp`).
+//!
+//! ```text
+//! xr, xw, xk, xv, xa, xg = h + shift * lerp           // each with its own shares of the row before
+//! decay = exp(-0.606531 sigmoid(w0 + w2 tanh(w1 xw)))
+//! rate  = sigmoid(a0 + a2 a1 xa)
+//! v     = value xv, behind the first layer moved to the first one's by sigmoid(v0 + v2 v1 xv)
+//! find  = unit(key xk * k_k);   k = key xk * (1 + (rate - 1) * k_a)
+//! y = wkv(receptance xr, k, v, decay, find, find * rate)         // ir/src/graph/recurrent/wkv.rs
+//! y = layer norm of each head of y + (sum of r * k * r_k) v
+//! output (y * (g2 sigmoid(g1 xg)))
+//! ```
+
+use ixc_ir::graph::{Unary, ValueId};
+
+use super::builder::{Bias, Builder};
+use super::error::ArchError;
+use super::hyper::{Precise, Wkv};
+use super::shift::{Between, FUSED, lerp, mixed, shift, through_short};
+
+/// What the logarithm of a decay stays above: -exp(-1/2), in as many digits as the model's authors have.
+const LEAST_LOG: f64 = -0.606_531;
+/// Added to variances of heads: 1e-5 for each of the 64 elements that a head has in all models.
+pub(super) const HEAD_EPS: f64 = 64e-5;
+/// Added to the squares of a key's length, about: they are 0 or far above.
+const LENGTH_EPS: f64 = 1e-24;
+
+/// What llama-quantize leaves alone.
+pub(super) const PRECISE: Precise = Precise {
+    kept: &[
+        "time_mix_w1.weight",
+        "time_mix_w2.weight",
+        "time_mix_v1.weight",
+        "time_mix_v2.weight",
+        "time_mix_a1.weight",
+        "time_mix_a2.weight",
+        "time_mix_g1.weight",
+        "time_mix_g2.weight",
+        "time_mix_lerp_fused.weight",
+    ],
+    in_bytes: &[],
+};
+
+/// What a layer's first part makes of normalised rows, with its output matrix. `first` are the values of the first layer, which that leaves there.
+pub(super) fn time_mix(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    first: &mut Option<ValueId>,
+) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let Wkv { heads, length, .. } = b.wkv_sizes()?;
+    let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
+    let gated = b.has(&name("g1.weight"));
+    // Read as the vectors that it is; where there are none, it is what is missing.
+    let (fused, shares) = (format!("blk.{layer}.{FUSED}"), if gated { 6 } else { 5 });
+    b.unread(&fused, &[shares, width])?;
+    if !b.has(&format!("blk.{layer}.{}", lerp("r"))) {
+        b.weight(&fused, &[shares, width])?;
+    }
+    let before = shift(b, &format!("shift.{layer}"), h)?;
+    let of = |b: &mut Builder<'_>, letter: &str| mixed(b, h, before, &format!("blk.{layer}.{}", lerp(letter)));
+
+    let xr = of(b, "r")?;
+    let r = b.linear(xr, &name("receptance"), width, width, Bias::Optional)?;
+    let xw = of(b, "w")?;
+    let decay = through_short(b, xw, &name("w"), Between::Tanh)?;
+    let decay = b.bias(decay, &name("w0.weight"), width)?;
+    let decay = b.unary(Unary::Sigmoid, decay)?;
+    let decay = b.scale(decay, LEAST_LOG)?;
+    let decay = b.unary(Unary::Exp, decay)?;
+    let xk = of(b, "k")?;
+    let k = b.linear(xk, &name("key"), width, width, Bias::Optional)?;
+    let xv = of(b, "v")?;
+    let v = b.linear(xv, &name("value"), width, width, Bias::Optional)?;
+    let v = match *first {
+        None => {
+            *first = Some(v);
+            unused_values(b, &name, width)?;
+            v
+        }
+        Some(first) => {
+            let share = sigmoid_of_short(b, xv, &name("v"), width)?;
+            let away = b.scale(v, -1.0)?;
+            let away = b.add(first, away)?;
+            let moved = b.mul(away, share)?;
+            b.add(v, moved)?
+        }
+    };
+    let xa = of(b, "a")?;
+    let rate = sigmoid_of_short(b, xa, &name("a"), width)?;
+
+    let find = b.weighted(k, &name("k_k.weight"), width)?;
+    let find = b.split_heads(find, heads)?;
+    let find = b.plain_norm_of(find, LENGTH_EPS / length as f64)?;
+    let find = b.scale(find, 1.0 / (length as f64).sqrt())?;
+    let flat = b.merge_heads(find)?;
+    let remove = b.mul(flat, rate)?;
+    let own = b.weighted(k, &name("k_a.weight"), width)?;
+    let rated = b.mul(own, rate)?;
+    let own = b.scale(own, -1.0)?;
+    let changed = b.add(rated, own)?;
+    let k = b.add(k, changed)?;
+
+    let mut split = |x: ValueId| b.split_heads(x, heads);
+    let (values, remove) = ([split(r)?, split(k)?, split(v)?, split(decay)?], split(remove)?);
+    let y = b.wkv(&format!("wkv.{layer}"), values, Some([find, remove]), [false; 2])?;
+    let y = match b.has(&name("ln.weight")) {
+        true => b.layer_norm_of_each(y, &name("ln"), [heads, length], HEAD_EPS)?,
+        false => y,
+    };
+    let y = b.merge_heads(y)?;
+    let bonus = b.mul(r, k)?;
+    let bonus = b.weighted(bonus, &name("r_k.weight"), width)?;
+    let bonus = b.split_heads(bonus, heads)?;
+    let bonus = b.heads_sum(bonus)?;
+    let bonus = b.scale_heads(v, bonus)?;
+    let mut y = b.add(y, bonus)?;
+    if gated {
+        let xg = of(b, "g")?;
+        let gate = through_short(b, xg, &name("g"), Between::Sigmoid)?;
+        y = b.mul(y, gate)?;
+    }
+    b.linear(y, &name("output"), width, width, Bias::Optional)
+}
+
+/// `sigmoid(NAME0 + NAME2 NAME1 x)`.
+fn sigmoid_of_short(b: &mut Builder<'_>, x: ValueId, name: &str, width: u64) -> Result<ValueId, ArchError> {
+    let x = through_short(b, x, name, Between::Nothing)?;
+    let x = b.bias(x, &format!("{name}0.weight"), width)?;
+    b.unary(Unary::Sigmoid, x)
+}
+
+/// The first layer's values move nowhere, but files have tensors for that, made of others.
+fn unused_values(b: &mut Builder<'_>, name: &dyn Fn(&str) -> String, width: u64) -> Result<(), ArchError> {
+    let rank = b.rows(&name("v1.weight")).unwrap_or(0);
+    for (part, shape) in [("v0", &[width][..]), ("v1", &[rank, width]), ("v2", &[width, rank])] {
+        b.unread(&name(&format!("{part}.weight")), shape)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! At each place of a text the longest token that stands there, as the World vocabulary of RWKV is used; tokens are bytes, which files write as Python's `repr` does.
+//!
+//! ```text
+//! tokens  "a", "ab", "b", "\xe4"        text "abba\u{4e00}"  ->  "ab" "b" "a" "\xe4" ...
+//! ```
+
+use super::TokenizerError;
+use super::spec::{TokenType, TokenizerSpec};
+use super::vocabulary::Vocabulary;
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Longest {
+    /// Tokens of text, by their bytes: of those that begin equally the shortest first. Of tokens with the same bytes there is the last.
+    tokens: Vec<(Box<[u8]>, u32)>,
+    /// Where those begin whose first byte is so much, and where the last ones end.
+    by_first: Vec<usize>,
+}
+
+impl Longest {
+    /// From a spec that is valid.
+    pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Longest {
+        // What a user writes must not become the end of a turn: no control token is made of text, and none that only fills the table.
+        let is_text = |id: &u32| {
+            matches!(
+                vocabulary.token_type(*id),
+                TokenType::Undefined | TokenType::Normal | TokenType::UserDefined | TokenType::Byte
+            )
+        };
+        let texts = (0..spec.tokens.len() as u32).filter(is_text);
+        let mut tokens: Vec<(Box<[u8]>, u32)> = texts
+            .filter_map(|id| Some((vocabulary.bytes(id).ok().filter(|bytes| !bytes.is_empty())?.into(), id)))
+            .collect();
+        tokens.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        tokens.dedup_by(|other, first| other.0 == first.0);
+        let by_first = (0..=256).map(|byte| tokens.partition_point(|(bytes, _)| u32::from(bytes[0]) < byte)).collect();
+        Longest { tokens, by_first }
+    }
+
+    /// Appends the ids of `text`.
+    pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        let mut left = text.as_bytes();
+        while let Some(&byte) = left.first() {
+            let (id, len) = match self.longest(left) {
+                Some(found) => found,
+                None => (unknown.ok_or(TokenizerError::NoTokenForByte { byte })?, 1),
+            };
+            ids.push(id);
+            left = &left[len..];
+        }
+        Ok(())
+    }
+
+    /// The longest token that `text` begins with, and its length.
+    fn longest(&self, text: &[u8]) -> Option<(u32, usize)> {
+        let first = usize::from(*text.first()?);
+        // Those whose first bytes are the text's; the shortest of them stands first.
+        let mut tokens = &self.tokens[self.by_first[first]..self.by_first[first + 1]];
+        let mut longest = None;
+        for len in 1.. {
+            let Some((shortest, id)) = tokens.first() else { break };
+            if shortest.len() == len {
+                longest = Some((*id, len));
+                tokens = &tokens[1..];
+            }
+            let Some(&next) = text.get(len) else { break };
+            // All that are left are longer than `len`.
+            let from = tokens.partition_point(|(bytes, _)| bytes[len] < next);
+            let to = tokens.partition_point(|(bytes, _)| bytes[len] <= next);
+            tokens = &tokens[from..to];
+        }
+        longest
+    }
+}
+
+/// The bytes of a token as files of such a vocabulary write them: `\t`, `\n`, `\r`, `\xNN`, and any other character behind a backslash as it is. `None` where a
+/// backslash ends the text, or no two digits stand behind `\x`.
+pub fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut left = text.bytes();
+    while let Some(byte) = left.next() {
+        bytes.push(match byte {
+            b'\\' => match left.next()? {
+                b't' => b'\t',
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b'x' => {
+                    let mut digit = || char::from(left.next()?).to_digit(16);
+                    (digit()? * 16 + digit()?) as u8
+                }
+                other => other,
+            },
+            byte => byte,
+        });
+    }
+    Some(bytes)
+}
