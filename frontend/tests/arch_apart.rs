@@ -5,7 +5,8 @@ use std::path::Path;
 use ixc_frontend::arch::{self, ArchError, Model, Stacks};
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, Gguf, Value};
-use ixc_ir::graph::{OpKind, Operand, Recurrent};
+use ixc_ir::graph::attrs::ScoreAttrs;
+use ixc_ir::graph::{Op, OpKind, Operand, Recurrent};
 
 /// A golden model's keys and tensors, of zeros, with some keys changed, or left out where they are empty arrays, and without a tensor.
 fn changed(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> Gguf {
@@ -142,4 +143,39 @@ fn states_of_rwkv_are_matrices_and_rows() {
             .collect();
         assert_eq!(found, vec![(finds, words); hyper.layers.len()], "{name}");
     }
+}
+
+/// The output matrix is CodeShell's table of embeddings, too, in files that lack that: the same bytes under both names, of which one is the file's own.
+#[test]
+fn embeddings_may_be_the_output_matrix() {
+    let place =
+        |model: &Gguf, name: &str| model.tensor(name).map(|tensor| (tensor.file(), tensor.offset(), tensor.bytes()));
+    let model = changed("codeshell", &[], Some("token_embd.weight"));
+    assert!(place(&model, "output.weight").is_some());
+    assert_eq!(place(&model, "token_embd.weight"), place(&model, "output.weight"));
+    assert_eq!(model.own_tensors().len() + 1, model.tensors().len());
+    arch::build(&model).unwrap();
+    let model = changed("codeshell", &[], None);
+    assert_ne!(place(&model, "token_embd.weight"), place(&model, "output.weight"));
+    // No other architecture's.
+    assert_eq!(refused("starcoder2", &[], Some("token_embd.weight")), "tensor \"token_embd.weight\" is missing");
+}
+
+/// Scores of Falcon fall with distance where files say so, by slopes that have the factor on products; such layers turn nothing, and follow each other where files say that.
+#[test]
+fn slopes_have_the_factor_of_products() {
+    let ops = |keys: &[(&str, Value)]| built("falcon-rw", keys).module.functions[0].ops.clone();
+    // Of heads of eight elements.
+    let slope = 8f64.sqrt().recip() as f32;
+    let found = |op: &Op| (ScoreAttrs::from_op(op).slope as f32, ScoreAttrs::from_op(op).max_bias);
+    let all = ops(&[]);
+    let attention: Vec<_> = all.iter().filter(|op| op.kind == OpKind::Attention).map(found).collect();
+    assert_eq!(attention, [(slope, 8.0); 2]);
+    assert!(all.iter().all(|op| op.kind != OpKind::Rope));
+    // Without the key, heads turn and nothing falls.
+    let none = ops(&[("falcon.attention.max_alibi_bias", 0f32.into())]);
+    assert!(none.iter().any(|op| op.kind == OpKind::Rope));
+    assert!(none.iter().filter(|op| op.kind == OpKind::Attention).all(|op| found(op) == (0.0, 0.0)));
+    let slopes_of_mpt = built("mpt", &[]).module.functions[0].ops.clone();
+    assert!(slopes_of_mpt.iter().filter(|op| op.kind == OpKind::Attention).all(|op| found(op) == (0.0, 8.0)));
 }

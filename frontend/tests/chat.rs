@@ -123,6 +123,14 @@ const CASES: &[Case] = &[
      "<|START_THINKING|>t<|END_THINKING|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": 1}},\n {\"tool_name\": \"g\"}]<|END_ACTION|>",
      "t", "", &["0 f {\"a\": 1}", "call_1 g {}"]),
     ("command-a", "", "<|START_RESPONSE|>c<|END_RESPONSE|>", "", "c", &[]),
+    ("firefunction-v2", "", "Hm. functools[{\"name\": \"f\", \"arguments\": {\"a\": \"]\"}}]", "", "Hm.", &["call_0 f {\"a\": \"]\"}"]),
+    ("firefunction-v2", "", "functools[{\"name\": \"reduce\"}]", "", "functools[{\"name\": \"reduce\"}]", &[]),
+    ("command-r", "", "Action: ```json\n[\n    {\n        \"tool_name\": \"f\",\n        \"parameters\": {\"a\": \"```\"}\n    },\n {\"tool_name\": \"g\"}\n]\n```",
+     "", "", &["call_0 f {\"a\": \"```\"}", "call_1 g {}"]),
+    ("command-r", "", "Action: ```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]```", "",
+     "Action: ```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]```", &[]),
+    ("llama3", "", "{\"name\": \"f\", \"parameters\": {}};\n{\"name\": \"g\", \"parameters\": {\"a\": 1}};\n", "", "", &["call_0 f {}", "call_1 g {\"a\": 1}"]),
+    ("llama3", "", "{\"name\": \"f\", \"parameters\": {}},", "", "{\"name\": \"f\", \"parameters\": {}},", &[]),
     ("lfm2", "", "c<|tool_call_start|>[f(a=\"it's\\n\\\"\", b=-1.5, c=[True, None, {'k': 'v',},], d={}), g()]<|tool_call_end|>d", "", "c\nd",
      &["call_0 f {\"a\": \"it's\\n\\\"\", \"b\": -1.5, \"c\": [true, null, {\"k\": \"v\"}], \"d\": {}}", "call_1 g {}"]),
     ("lfm2", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", &[]),
@@ -309,6 +317,57 @@ fn values_of_tags_are_what_their_schemas_say() {
     assert_eq!(answer.calls[0].arguments, r#"{"on": "maybe"}"#);
 }
 
+/// Where only a text itself tells a call from an answer, an answer is given as soon as it can be no call, and nothing of a call is shown.
+#[test]
+fn answers_that_look_like_calls_are_given_as_they_come() {
+    for (name, answer, seen) in [
+        ("llama3", "{\"answer\": [1, 2], \"name\": \"f\"}\n", "{\"an"),
+        ("llama3", "{\"name\": \"h\", \"parameters\": {}} and more", "{\"name\": \"h"),
+        ("hammer", "[1, 2]", "[1"),
+        ("hammer", " [{\"x\": \"[f(a=1)]\"}]", " [{\"x"),
+        ("hammer", "[]", "[]"),
+        ("pythonic", "[x, y] is a list", "[x"),
+        ("pythonic", "[f, g]", "[f,"),
+        ("firefunction-v2", "Use functools[0], or reduce it", "Use functools[0"),
+    ] {
+        let mut parser = parser_of(format(name), "");
+        let mut shown = String::new();
+        for (at, c) in answer.char_indices() {
+            let end = at + c.len_utf8();
+            let mut part = Answer::default();
+            part.extend(parser.push(&answer[at..end]));
+            assert!(part.calls.is_empty(), "{name}: {answer}");
+            shown += &part.content;
+            if end == seen.len() {
+                assert_eq!(shown.trim_start(), seen.trim_start(), "{name}: {answer}");
+            } else if end > seen.len() {
+                assert_eq!(shown.trim(), answer[..end].trim(), "{name}: {answer}");
+            }
+        }
+        let mut rest = Answer::default();
+        rest.extend(parser.finish());
+        assert_eq!(shown + &rest.content, answer, "{name}");
+    }
+    for (name, call) in [
+        ("llama3", "{\"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": \"g\", \"parameters\": {}};"),
+        ("hammer", "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]"),
+        ("pythonic", "[f(a=1), g()]"),
+        (
+            "firefunction-v2",
+            "functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+        ),
+    ] {
+        let mut parser = parser_of(format(name), "");
+        for (at, c) in call.char_indices() {
+            assert_eq!(parser.push(&call[at..at + c.len_utf8()]), [], "{name}");
+        }
+        let mut answer = Answer::default();
+        answer.extend(parser.finish());
+        let calls: Vec<_> = answer.calls.iter().map(|call| (&*call.name, &*call.arguments)).collect();
+        assert_eq!((&*answer.content, &*calls), ("", &[("f", "{\"a\": 1}"), ("g", "{}")][..]), "{name}");
+    }
+}
+
 /// Without tools an answer that begins as a call does is an answer, and is given as it comes.
 #[test]
 fn answers_without_tools_are_no_calls() {
@@ -337,6 +396,8 @@ fn templates_tell_their_format() {
         ("<tool_calls>\n{\"name\": <tool-name>, \"arguments\": <args-json-object>}", "tool-calls"),
         ("'<tool_call{}>'.format(HYTK) '<tool_sep{}>' ':opensource'", "hy3"),
         ("{{ content.split('</think>')[-1] }}", "think"),
+        ("{{ ' functools[' + calls }}", "firefunction-v2"),
+        ("Write \\'Action:\\' followed by a json-formatted list of actions that you want to perform", "command-r"),
         ("<|im_start|>", "plain"),
         ("", "plain"),
     ] {

@@ -587,6 +587,133 @@ fn a_count_may_be_given_for_each_layer() {
     assert_eq!((key("expert_feed_forward_length"), key("expert_used_count"), key("expert_shared_count")), (16, 1, 1));
 }
 
+/// Of Phi-4-multimodal text has the matrices that stand beside what is added to them for pictures and sounds.
+#[test]
+fn what_is_added_for_pictures_is_passed_by() {
+    let config = json!({"model_type": "phi4mm", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 16, "vision_lora": {"r": 8}});
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![16, 32]),
+        ("model.norm.weight".to_owned(), vec![32]),
+        ("model.embed_tokens_extend.image_embed.img_projection.0.weight".to_owned(), vec![4, 4]),
+        ("model.layers.0.input_layernorm.weight".to_owned(), vec![32]),
+        ("model.layers.0.post_attention_layernorm.weight".to_owned(), vec![32]),
+    ];
+    for (part, shape) in [
+        ("self_attn.qkv_proj", [64, 32]),
+        ("self_attn.o_proj", [32, 32]),
+        ("mlp.gate_up_proj", [96, 32]),
+        ("mlp.down_proj", [32, 48]),
+    ] {
+        let name = |end: &str| format!("model.layers.0.{part}.{end}.weight");
+        tensors.push((name("base_layer"), shape.to_vec()));
+        for kind in ["vision", "speech"] {
+            tensors.push((name(&format!("lora_A.{kind}")), vec![8, shape[1]]));
+            tensors.push((name(&format!("lora_B.{kind}")), vec![shape[0], 8]));
+        }
+    }
+    let tensors: Vec<_> = tensors.iter().map(|(name, shape)| (name.as_str(), "BF16", shape.as_slice())).collect();
+    let model = open(&folder("phi4mm", &config, &tensors));
+    let names: Vec<_> = model.tensors().map(|tensor| tensor.name()).collect();
+    let parts = ["attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"];
+    assert_eq!(names.len(), 2 + parts.len(), "{names:?}");
+    assert!(parts.iter().all(|part| names.contains(&format!("blk.0.{part}.weight").as_str())), "{names:?}");
+    assert_eq!(hyper(&model).rope.dims, 8);
+}
+
+/// Name, shape and bytes of a matrix.
+type Stored = (String, [u64; 2], Vec<u8>);
+
+/// Writes a folder's tensors again, by file: those of machines have a file each, and there is no index.
+fn by_machine(folder: &Path, files: &[(&str, &[Stored])]) {
+    for (file, tensors) in files {
+        let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
+        for (name, shape, data) in *tensors {
+            let end = bytes.len() + data.len();
+            header.insert(name.clone(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [bytes.len(), end]}));
+            bytes.extend(data);
+        }
+        let mut header = serde_json::to_vec(&header).unwrap();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        fs::write(folder.join(file), [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat()).unwrap();
+    }
+}
+
+/// Grok 2 has a file for each of several machines, with its rows of gates and up of each expert, and its columns of the matrix behind them.
+#[test]
+fn experts_of_several_machines_are_put_together() {
+    const WIDTH: u64 = 8;
+    const WIDE: u64 = 16;
+    const EXPERTS: u64 = 2;
+    const MACHINES: u64 = 4;
+    let config = json!({
+        "model_type": "git", "architectures": ["Grok1ForCausalLM"], "hidden_size": WIDTH, "intermediate_size": 32, "moe_intermediate_size": WIDE,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "num_local_experts": EXPERTS, "vocab_size": 16,
+    });
+    // Of each element the upper half of a number that says which it is.
+    let number =
+        |expert: u64, matrix: u64, row: u64, column: u64| (expert << 12 | matrix << 10 | row << 5 | column) as u16;
+    let name =
+        |expert: u64, matrix: u64| format!("model.layers.0.block_sparse_moe.experts.{expert}.w{}.weight", matrix + 1);
+    let shape = |matrix: u64| if matrix == 1 { [WIDTH, WIDE] } else { [WIDE, WIDTH] };
+    let part = |machine: u64, expert: u64, matrix: u64| {
+        let [rows, columns] = shape(matrix);
+        let own = if matrix == 1 { [rows, columns / MACHINES] } else { [rows / MACHINES, columns] };
+        let [from, left] = if matrix == 1 { [0, machine * own[1]] } else { [machine * own[0], 0] };
+        let of_row = |row: u64| (0..own[1]).map(move |column| number(expert, matrix, from + row, left + column));
+        let bytes: Vec<u8> = (0..own[0]).flat_map(of_row).flat_map(u16::to_le_bytes).collect();
+        (name(expert, matrix), own, bytes)
+    };
+    let of_machine = |machine: u64| -> Vec<_> {
+        (0..EXPERTS)
+            .flat_map(|expert| (0..3).map(move |matrix| (expert, matrix)))
+            .map(|(e, m)| part(machine, e, m))
+            .collect()
+    };
+    let machines: Vec<_> = (0..MACHINES).map(of_machine).collect();
+    let common = [("lm_head.weight".to_owned(), [16, WIDTH], vec![0; 2 * 16 * WIDTH as usize])];
+    let names: Vec<String> =
+        (0..MACHINES).map(|machine| format!("pytorch_model-00001-TP-{machine:03}.safetensors")).collect();
+    let write = |test: &str, machines: &[Vec<Stored>]| {
+        let at = folder(test, &config, &[]);
+        fs::remove_file(at.join("model.safetensors")).unwrap();
+        let mut files: Vec<(&str, &[_])> = vec![("pytorch_model-00000-TP-common.safetensors", &common)];
+        files.extend(names.iter().zip(machines).map(|(name, tensors)| (name.as_str(), tensors.as_slice())));
+        by_machine(&at, &files);
+        at
+    };
+    let model = open(&write("grok-2-machines", &machines));
+    for (matrix, part) in [(0, "gate"), (1, "down"), (2, "up")] {
+        let tensor = model.tensor(&format!("blk.0.ffn_{part}_exps.weight")).unwrap();
+        let [rows, columns] = shape(matrix);
+        assert_eq!((tensor.dims(), tensor.tensor_type().to_string().as_str()), (&[columns, rows, EXPERTS][..], "BF16"));
+        let numbers: Vec<u16> =
+            model.tensor_data(tensor).as_chunks().0.iter().map(|x| u16::from_le_bytes(*x)).collect();
+        let expected = (0..EXPERTS * rows * columns)
+            .map(|at| number(at / (rows * columns), matrix, at / columns % rows, at % columns));
+        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{part}");
+    }
+    let refused = |test: &str, change: &dyn Fn(&mut Vec<Vec<Stored>>)| {
+        let mut machines = machines.clone();
+        change(&mut machines);
+        ixc_frontend::open(&write(test, &machines)).unwrap_err().to_string()
+    };
+    let said = refused("grok-2-lacks-a-machine", &|machines| machines[2].clear());
+    assert!(
+        said.ends_with("tensor \"model.layers.0.block_sparse_moe.experts.0.w1.weight, machine 2\" is missing"),
+        "{said}"
+    );
+    let said = refused("grok-2-lacks-an-expert", &|machines| {
+        machines.iter_mut().for_each(|of| of.retain(|(name, ..)| !name.contains("experts.1.")))
+    });
+    assert!(said.ends_with("tensor \"blk.0.ffn_down_exps.weight, expert 1\" is missing"), "{said}");
+    let said = refused("grok-2-shape", &|machines| machines[1][0].1 = [8, 4]);
+    assert!(said.contains("w1.weight\" is [8, 4] of BF16; expected [4, 8], of 16 by 8 for 4 machines"), "{said}");
+    let said =
+        refused("grok-2-norm", &|machines| machines[0].push(("model.norm.weight".to_owned(), [1, WIDTH], vec![0; 16])));
+    assert!(said.ends_with("is a machine's part; expected the matrix of an expert, or whole"), "{said}");
+}
+
 /// What KTransformers' tools make without the rest of a model, or in other ways than are read, is refused with what is read instead.
 #[test]
 fn other_things_of_ktransformers_are_refused() {

@@ -334,6 +334,14 @@ fn scores_of_attention_fall_with_distance() {
     let (near_by, far) = (1.0 / 16.0, 4.0 + 1.0 / 256.0);
     let second = [mixed(near_by, 1.0, 5.0), mixed(near_by, 2.0, 6.0), mixed(far, 1.0, 5.0), mixed(far, 2.0, 6.0)];
     near(&y[0], &[&[1.0, 2.0, 1.0, 2.0][..], &second].concat());
+
+    // A factor on slopes.
+    let module = parse(&ATTEND.replace("cap = 0.0", "cap = 0.0, max_bias = 8.0, slope = 0.5")).unwrap();
+    let mut interpreter = Interpreter::new(&module, &weights).unwrap();
+    let y = interpreter.run("f", attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1])).unwrap();
+    let (near_by, far) = (1.0 / 32.0, 4.0 + 1.0 / 512.0);
+    let second = [mixed(near_by, 1.0, 5.0), mixed(near_by, 2.0, 6.0), mixed(far, 1.0, 5.0), mixed(far, 2.0, 6.0)];
+    near(&y[0], &[&[1.0, 2.0, 1.0, 2.0][..], &second].concat());
 }
 
 const ATTEND: &str = "state @kv : paged f16[1, S, 1], f16[1, S, 2]

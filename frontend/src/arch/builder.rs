@@ -491,6 +491,7 @@ impl<'a> Builder<'a> {
             (Unary::Xielu, Some(Xielu { alpha_n, alpha_p, beta, eps })) => {
                 [alpha_n, alpha_p, beta, eps].map(Attr::rounded).to_vec()
             }
+            (Unary::Relu, _) => return self.relu(x, 0.0),
             (function, _) => return self.unary(function, x),
         };
         let y = self.graph.unary(function, x, attrs);
@@ -648,8 +649,9 @@ impl<'a> Builder<'a> {
             true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
             false => None,
         };
-        let Scales { attention_softcap: cap, max_bias, .. } = self.hyper.scales;
-        let scores = ScoreAttrs { scale, cap, max_bias };
+        let Scales { attention_softcap: cap, max_bias, scaled_slopes, .. } = self.hyper.scales;
+        let slope = if scaled_slopes && max_bias != 0.0 { scale } else { 0.0 };
+        let scores = ScoreAttrs { scale, cap, max_bias, slope };
         let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, &scores);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);

@@ -158,6 +158,8 @@ pub struct Scales {
     pub router_softcap: f64,
     /// What slopes follow from, by which scores of attention fall with distance (ALiBi); 0 where they do not.
     pub max_bias: f64,
+    /// Whether these slopes have the factor on products of queries and keys, too.
+    pub scaled_slopes: bool,
     /// What queries, keys and values are cut off to stay within; 0 where they are not.
     pub clamp: f64,
     /// On what attention gives.
@@ -176,6 +178,7 @@ impl Scales {
         attention_softcap: 0.0,
         router_softcap: 0.0,
         max_bias: 0.0,
+        scaled_slopes: false,
         clamp: 0.0,
         value: 1.0,
         normed: 1.0,
@@ -761,6 +764,7 @@ impl Scales {
             attention_softcap: cap("attn_logit_softcapping", usual.attention_softcap)?,
             router_softcap: cap("router_logit_softcapping", usual.router_softcap)?,
             max_bias: cap(MAX_BIAS, usual.max_bias)?,
+            scaled_slopes: usual.scaled_slopes,
             clamp: cap("attention.clamp_kqv", usual.clamp)?,
             value: factor("attention.value_scale", usual.value)?,
         })

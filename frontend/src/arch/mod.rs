@@ -88,6 +88,8 @@ mod glm_dsa;
 mod goose;
 mod gpt2;
 mod gpt_oss;
+mod gptj;
+mod gptneo;
 mod gptneox;
 mod granite;
 mod granite_swa;
@@ -146,6 +148,7 @@ mod olmo2;
 mod olmo_hybrid;
 mod olmoe;
 mod openelm;
+mod opt;
 mod orion;
 mod paddleocr;
 mod pangu_embed;
@@ -356,6 +359,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
     arwkv7::ARCHITECTURE,
     rwkv6::ARCHITECTURE,
     rwkv6qwen2::ARCHITECTURE,
+    opt::ARCHITECTURE,
+    gptneo::ARCHITECTURE,
+    gptj::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
@@ -429,7 +435,8 @@ pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
     let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
     let made = (architecture.defaults.made)(&gguf, architecture.name)?;
-    gguf.with(made)
+    let gguf = gguf.with(made)?;
+    if architecture.defaults.embeds_by_output { gguf.with_same("token_embd.weight", "output.weight") } else { Ok(gguf) }
 }
 
 /// What quantisers leave alone of a model of this architecture; of those that are not known, nothing.

@@ -519,6 +519,23 @@ pub static FORMATS: &[Format] = &[
         call: Grammar::Named { separator: ">", id: Id::Numbered },
     },
     Format {
+        name: "firefunction-v2",
+        models: "FireFunction 2",
+        signs: &[&[" functools["]],
+        begins: &[],
+        moves: &[at(&[Content], "functools[", Call)],
+        call: Grammar::Bare(&Grammar::Objects),
+    },
+    // A tool that stands for none, `directly-answer`, is no call.
+    Format {
+        name: "command-r",
+        models: "Command R and R+",
+        signs: &[&["followed by a json-formatted list of actions"]],
+        begins: &[],
+        moves: &[at(&[Content], "Action: ```json", Call), at(&[Call], "```", Content)],
+        call: Grammar::Bare(&Grammar::Objects),
+    },
+    Format {
         name: "llama3",
         models: "Llama 3.1 to 4",
         signs: &[&["{\"name\": function name, \"parameters\": "]],

@@ -85,7 +85,7 @@ impl Format {
             Grammar::Bare(Grammar::Objects) if open == "{" => {
                 (vec![text(&format!("\"name\": {}, \"parameters\": ", json::string(name)))], "}".to_owned())
             }
-            Grammar::Bare(Grammar::Objects) if open == "[" => {
+            Grammar::Bare(Grammar::Objects) if open.ends_with('[') => {
                 (vec![text(&format!("{{\"name\": {}, \"arguments\": ", json::string(name)))], "}]".to_owned())
             }
             Grammar::Named { separator, id: Id::Whole } => {
@@ -151,6 +151,6 @@ mod tests {
             assert_eq!(ids.len(), times, "{}: {:?}", format.name, answer.calls);
             count += 1;
         }
-        assert_eq!(count, 19);
+        assert_eq!(count, 20);
     }
 }

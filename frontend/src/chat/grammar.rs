@@ -21,7 +21,7 @@ pub(super) enum Grammar {
     Objects,
     /// `[{N: {…}}]`, or one such object.
     Keyed,
-    /// As this, with what looked like its beginning; and calls of the tools that there are: nothing else tells it from an answer.
+    /// As this, with the bracket that its marker ends with; and calls of the tools that there are: nothing else tells it from an answer.
     Bare(&'static Grammar),
     /// The arguments alone; the name stood in the message's header.
     Arguments,
@@ -102,8 +102,7 @@ impl Grammar {
             Grammar::Objects => objects(text),
             Grammar::Keyed => keyed(text),
             Grammar::Bare(grammar) => {
-                let opening = known.opening.trim_start();
-                let whole = if matches!(opening, "{" | "[") { [opening, text].concat() } else { text.to_owned() };
+                let whole = [bracket(known.opening), text].concat();
                 grammar.read(&whole, known).and_then(|calls| {
                     let all_there = calls.iter().all(|call| known.texts.has_tool(&call.name));
                     if all_there { Reading::Whole(calls) } else { Reading::Wrong }
@@ -143,6 +142,12 @@ impl Grammar {
             Grammar::Python => super::python::calls(text),
         }
     }
+}
+
+/// The bracket that a marker ends with, which is the call's own; empty where it ends with none.
+pub(super) fn bracket(opening: &str) -> &str {
+    let opening = opening.trim_end();
+    if opening.ends_with(['{', '[']) { &opening[opening.len() - 1..] } else { "" }
 }
 
 /// A call, if its name can be one.

@@ -28,7 +28,8 @@ pub fn sequence(text: &str) -> Reading<Vec<&str>> {
         values.push(value.trim());
         rest = behind.trim_start_matches(between);
         if rest.is_empty() {
-            return if behind.trim().is_empty() { Reading::Whole(values) } else { Reading::Unfinished };
+            // A comma waits for what it parts, and a semicolon may end all.
+            return if behind.contains(',') { Reading::Unfinished } else { Reading::Whole(values) };
         }
         // Nothing parts numbers and words from each other but white space.
         if !rest.starts_with(['{', '[']) {

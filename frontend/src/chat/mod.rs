@@ -37,6 +37,7 @@ mod frame;
 mod grammar;
 mod json;
 mod markers;
+mod outlook;
 mod parser;
 mod python;
 mod reading;

@@ -7,8 +7,9 @@
 use std::collections::HashSet;
 
 use super::format::{Format, Move, State};
-use super::grammar::{Circumstances, Found, header};
+use super::grammar::{Circumstances, Found, Grammar, bracket, header};
 use super::markers::Markers;
+use super::outlook::{Outlook, outlook};
 use super::reading::Reading;
 use super::tools::TextParameters;
 use super::{Answer, Delta, Part, ToolCall};
@@ -43,6 +44,8 @@ pub struct Parser {
     callee: Option<String>,
     /// Ends of the call that turned out to stand in it, and the first of them.
     attempts: usize,
+    /// Whether the call names a tool, so that only its end says what it is.
+    named: bool,
     first_end: Option<(usize, Move)>,
     /// Whether a marker stands before what comes, and white space is its own.
     behind_marker: bool,
@@ -78,6 +81,7 @@ impl Parser {
             opening: String::new(),
             callee: None,
             attempts: 0,
+            named: false,
             first_end: None,
             behind_marker: format.begin(prompt) != State::Content,
             space: String::new(),
@@ -212,6 +216,17 @@ impl Parser {
             from + begun.unwrap_or_else(|| markers.begun(looked_at))
         };
         let end = found.map_or_else(begun, |(at, _)| at);
+        if self.state == State::Call
+            && let Some(at) = self.no_call(end)
+        {
+            let opening = std::mem::take(&mut self.opening);
+            self.state = State::Content;
+            self.say_text(&opening);
+            self.say(self.start..at);
+            self.start = at;
+            self.begin(State::Content);
+            return true;
+        }
         match (self.state, found) {
             (State::Content | State::Reasoning | State::Section, found) => {
                 self.say(self.start..end);
@@ -253,8 +268,28 @@ impl Parser {
         self.state = state;
         self.scanned = self.start;
         self.attempts = 0;
+        self.named = false;
         self.first_end = None;
         self.callee = None;
+    }
+
+    /// In a call that looks like an answer: what of the buffer up to `end` says that it is none, if anything does.
+    fn no_call(&mut self, end: usize) -> Option<usize> {
+        let Grammar::Bare(grammar) = self.format.call else { return None };
+        let opening = bracket(&self.opening);
+        if self.named || opening.is_empty() {
+            return None;
+        }
+        // Little is looked at, over and over: names of members and of tools are short.
+        let seen = [opening, &self.buffer[self.start..end]].concat();
+        match outlook(grammar, &seen, &self.texts) {
+            Outlook::None(length) => Some(self.start + length.saturating_sub(opening.len())),
+            Outlook::Open => None,
+            Outlook::Named => {
+                self.named = true;
+                None
+            }
+        }
     }
 
     /// At a marker that may be the end of a call.

@@ -52,6 +52,11 @@ impl TextParameters {
         self.tools.contains(tool)
     }
 
+    /// Whether this begins the name of a tool.
+    pub(super) fn may_be_tool(&self, beginning: &str) -> bool {
+        self.tools.iter().any(|tool| tool.starts_with(beginning))
+    }
+
     /// What a parameter is; `None` where nothing says so.
     pub(super) fn kind(&self, tool: &str, parameter: &str) -> Option<Kind> {
         // The map is small, and a key of borrowed halves is no key of it.

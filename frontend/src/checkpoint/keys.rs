@@ -535,7 +535,9 @@ fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
     if let Some(length) = config.count(&["head_dim"])? {
         return Ok(length.into());
     }
-    let heads = config.require(&HEADS)?;
+    // The last is GPT-Neo's name, and of others a number of other heads.
+    let [first, second, third] = HEADS;
+    let heads = config.require(&[first, second, third, "num_heads"])?;
     let width = config.require(&WIDTH)?;
     Ok(u64::from(width.checked_div(heads).unwrap_or(0)))
 }
@@ -575,7 +577,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         state: count(&["mamba_d_state"])?,
         inner: keys.number_of("ssm.inner_size").unwrap_or(0),
         streams: count(&["hc_count", "altup_num_inputs"])?,
-        vocabulary: count(&["vocab_size"])?,
+        vocabulary: count(&["output_vocab_size", "vocab_size"])?,
         index: count(&["indexer_n_heads"])?.saturating_mul(count(&["indexer_head_dim"])?),
         table_parts: count(&["split_ngram_parts"])?,
         factors: factors(config)?,

@@ -18,6 +18,7 @@
 //! | `array` | views of stored tensors |
 //! | `names` | which tensor is which, and how it is made |
 //! | `integers` | matrices of integers with scales by groups of columns |
+//! | `parts` | experts that several machines have parts of |
 //! | `packed` | experts that KTransformers' converter packed |
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
@@ -37,6 +38,7 @@ mod keys;
 mod lines;
 mod names;
 mod packed;
+mod parts;
 mod safetensors;
 mod shards;
 mod special;
@@ -68,7 +70,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
 /// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
-const OTHER_PARTS: [&str; 52] = [
+const OTHER_PARTS: [&str; 55] = [
     "visual.",
     "model.visual.",
     "transformer.visual.",
@@ -78,6 +80,9 @@ const OTHER_PARTS: [&str; 52] = [
     "model.vision_model.",
     "model.connector.",
     "model.resampler_model.",
+    "model.embed_tokens_extend.",
+    "model.vision_tokenizer.",
+    "model.audio_tokenizer.",
     "resampler_model.",
     "multi_modal_projector.",
     "model.multi_modal_projector.",
@@ -122,8 +127,10 @@ const OTHER_PARTS: [&str; 52] = [
     "model.image_newline",
     "model.view_sep",
 ];
+/// What stands before the number of a layer.
+const LAYER: &str = "model.layers.";
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 21] = [
+const PREFIXES: [(&str, &str); 22] = [
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
@@ -138,6 +145,7 @@ const PREFIXES: [(&str, &str); 21] = [
     // As KTransformers' converter renames them.
     ("blk.", "model.layers."),
     // Models without a head.
+    ("decoder.", "model.decoder."),
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
     ("norm.", "model.norm."),
@@ -191,10 +199,12 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
             entries.push((format!("{}.{key}", family.architecture).into(), number.into()));
         }
     }
-    let packed = packed::experts(&mut shards, &sizes)?;
+    let mut packed = packed::experts(&mut shards, &sizes)?;
+    packed.extend(parts::experts(&mut shards, family, &sizes)?);
     let weights = shards::weights(&shards, &quantisation, family)?;
     let made = made(&shards, &config, family, (&sizes, &layers), weights)?;
-    let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
+    let table = made.get("token_embd.weight").or_else(|| made.get("output.weight"));
+    let rows = table.and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
     let (tensors, derived) = placed(&shards, made, packed, family.single)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
@@ -290,6 +300,19 @@ fn decoder_name(name: &str) -> Option<String> {
     Some(found.unwrap_or_else(|| name.to_owned()))
 }
 
+/// A name with the number that its layer has among those that are not passed by; `None` where it is passed by.
+fn renumbered(name: String, passed_by: &[u32]) -> Option<String> {
+    let Some((number, part)) = name.strip_prefix(LAYER).and_then(|rest| rest.split_once('.')) else {
+        return Some(name);
+    };
+    let Ok(number) = number.parse::<u32>() else { return Some(name) };
+    if passed_by.contains(&number) {
+        return None;
+    }
+    let before = passed_by.iter().filter(|layer| **layer < number).count() as u32;
+    Some(format!("{LAYER}{}.{part}", number - before))
+}
+
 /// All tensors by GGUF's names.
 fn made(
     shards: &Shards,
@@ -301,8 +324,9 @@ fn made(
     let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(false);
     let mut made: BTreeMap<String, Group> = BTreeMap::new();
     let mut several: BTreeMap<String, (OneOf, BTreeMap<u64, Array>)> = BTreeMap::new();
+    let passed_by = family.passed_by.map_or(Ok(None), |key| config.counts(key))?.unwrap_or_default();
     for (stored, array) in weights {
-        let Some(name) = decoder_name(&stored) else { continue };
+        let Some(name) = decoder_name(&stored).and_then(|name| renumbered(name, &passed_by)) else { continue };
         if tied && name == "lm_head.weight" {
             continue;
         }

@@ -374,6 +374,26 @@ fn second_halves_negated(x: &Array, heads: u64) -> Option<Vec<Made>> {
     Some(vec![Made { part: "", arrays: arrays? }])
 }
 
+/// Queries, values and keys of one matrix, in this order for each of four machines.
+pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    const MACHINES: u64 = 4;
+    let rows = x.len(0).checked_div(3 * MACHINES)?;
+    let machines = x.split(0, &[MACHINES, 3, rows])?;
+    let part = |at| machines.clone().slice(1, at, 1)?.join(0)?.join(0);
+    parts([("q", part(0)), ("v", part(1)), ("k", part(2))])
+}
+
+/// Rows of the table of positions behind the first two, which are no position's.
+pub(super) fn rows_behind_two(_: &Sizes, x: Array) -> Option<Vec<Made>> {
+    let rows = x.len(0).checked_sub(2)?;
+    one(x.slice(0, 2, rows)?)
+}
+
+/// Rows of a table for the tokens of a vocabulary, without those behind them, which are for tokens of pictures.
+pub(super) fn rows_of_vocabulary(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.slice(0, 0, s.vocabulary)?)
+}
+
 /// A number for each head of queries: as files have it, and as often as a head is long.
 pub(super) fn gains_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let (heads, rows) = (x.len(0), x.clone().repeated(s.head_dim)?);

@@ -11,6 +11,7 @@ use super::config::{self, Config};
 use super::error::{CheckpointError, HeaderFault};
 use super::families::Family;
 use super::integers::Scheme;
+use super::parts::{self, Parts};
 use super::safetensors::{self, Entry};
 use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
 
@@ -27,6 +28,8 @@ pub(super) struct Shards {
     pub files: Vec<ShardFile>,
     /// The file of each, and what is there.
     pub tensors: BTreeMap<Box<str>, (u32, Entry)>,
+    /// Those of which several machines have a part.
+    pub parts: Parts,
 }
 
 /// A name of a file in the folder itself.
@@ -48,11 +51,16 @@ impl Shards {
             }
             None => (vec![SINGLE.into()], None),
         };
+        let names: Vec<(Box<str>, Option<u64>)> = match parts::files(folder) {
+            files if said.is_none() && !files.is_empty() && !folder.join(SINGLE).is_file() => files,
+            _ => names.into_iter().map(|name| (name, None)).collect(),
+        };
         if names.len() > MAX_SHARDS {
             return Err(key(&index, "weight_map", format!("names {} files", names.len()), "at most 4096"));
         }
-        let mut shards = Shards { folder: folder.into(), files: Vec::new(), tensors: BTreeMap::new() };
-        for name in names {
+        let mut shards =
+            Shards { folder: folder.into(), files: Vec::new(), tensors: BTreeMap::new(), parts: Parts::new() };
+        for (name, machine) in names {
             let path = folder.join(&*name);
             let file = ShardFile::mapped(&path).map_err(|error| match (&error, &said) {
                 (GgufError::Io { source, .. }, Some(said)) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -69,7 +77,12 @@ impl Shards {
                 if said.as_ref().is_some_and(|said| said.get(&entry.name).is_none_or(|shard| *shard != name)) {
                     continue;
                 }
-                if shards.tensors.insert(entry.name.clone(), (number, entry.clone())).is_some() {
+                let (stored, place) = (entry.name.clone(), (number, entry.clone()));
+                let other = match machine {
+                    Some(machine) => shards.parts.entry(stored).or_default().insert(machine, place),
+                    None => shards.tensors.insert(stored, place),
+                };
+                if other.is_some() {
                     let (path, tensor) = (path.as_path().into(), Some(entry.name));
                     return Err(CheckpointError::Malformed { path, tensor, fault: HeaderFault::Duplicate });
                 }
@@ -116,7 +129,7 @@ fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>,
 
 /// Whether there are weights.
 pub(super) fn has_weights(folder: &Path) -> bool {
-    folder.join(INDEX).is_file() || folder.join(SINGLE).is_file()
+    folder.join(INDEX).is_file() || folder.join(SINGLE).is_file() || !parts::files(folder).is_empty()
 }
 
 /// What there is instead of weights.

@@ -116,8 +116,9 @@ pub(super) fn keys(
         return Ok(keys);
     }
     if !path.is_file() {
-        let other =
-            ["tokenizer.model", "tiktoken.model", "tekken.json"].into_iter().find(|name| folder.join(name).is_file());
+        let other = ["tokenizer.model", "tiktoken.model", "tekken.json", "tokenizer.tok.json"]
+            .into_iter()
+            .find(|name| folder.join(name).is_file());
         let instead = other.map_or_else(String::new, |name| format!(" ({name} is not read)"));
         tracing::warn!("{}: there is no {TOKENIZER}{instead}; the model takes token ids only", folder.display());
         return Ok(keys);

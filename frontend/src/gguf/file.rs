@@ -183,6 +183,20 @@ impl Gguf {
         Ok(self)
     }
 
+    /// The same model with the tensor `of` under another name, too, where it has none of that name.
+    ///
+    /// # Errors
+    /// When a tensor is there twice.
+    pub fn with_same(mut self, name: &str, of: &str) -> Result<Gguf, GgufError> {
+        let there = self.tensor(name).is_some();
+        if let Some(tensor) = self.tensor(of).filter(|_| !there) {
+            let same = Tensor { name: name.into(), ..tensor.clone() };
+            self.tensors.push(same);
+            self.by_name = by_name(&self.tensors, &self.files, self.metadata.path())?;
+        }
+        Ok(self)
+    }
+
     /// What tensors are made of that no file has as they are.
     pub fn derived(&self) -> impl ExactSizeIterator<Item = &Derived> {
         self.derived.iter().map(|derived| &**derived)

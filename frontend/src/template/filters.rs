@@ -7,6 +7,7 @@ use super::python;
 
 /// Adds them.
 pub fn add_to(environment: &mut Environment<'_>) {
+    environment.add_filter(CHARACTERS, characters);
     environment.add_filter("e", escape);
     environment.add_filter("escape", escape);
     environment.add_filter("float", float);
@@ -188,6 +189,16 @@ fn stripped<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool
     };
     let text = if left { text.trim_start_matches(goes) } else { text };
     if right { text.trim_end_matches(goes) } else { text }
+}
+
+/// What makes a list of a text's characters, and leaves all else as it is.
+pub(super) const CHARACTERS: &str = "characters_of_text";
+
+fn characters(value: Value) -> Value {
+    match value.as_str() {
+        Some(text) => text.chars().map(String::from).collect(),
+        None => value,
+    }
 }
 
 /// The name of the method that [`reversed`](super::render) slices are written as.

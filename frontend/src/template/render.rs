@@ -153,9 +153,12 @@ impl Write for CappedWriter {
 
 /// A template in the words that minijinja has. `{% generation %} … {% endgeneration %}` marks what the assistant wrote, for training: a condition that
 /// always holds renders the same, and keeps the tag's white-space control. And `[::-1]` is a method here, since of an empty list minijinja makes no slice.
+/// Loops go through the characters of a text as a list, where a template asks which is the last: minijinja does not know how many a text has.
 fn with_known_tags(source: &str) -> Cow<'_, str> {
     const BACKWARDS: &str = "[::-1]";
-    if !source.contains("generation") && !source.contains(BACKWARDS) {
+    const COUNTED: [&str; 3] = ["loop.last", "loop.length", "loop.revindex"];
+    let counted = COUNTED.iter().any(|word| source.contains(word));
+    if !source.contains("generation") && !source.contains(BACKWARDS) && !counted {
         return Cow::Borrowed(source);
     }
     let mut out = String::with_capacity(source.len() + 32);
@@ -170,7 +173,9 @@ fn with_known_tags(source: &str) -> Cow<'_, str> {
             "generation" if before.ends_with('%') => " if true ",
             "endgeneration" if before.ends_with('%') => " endif ",
             _ => {
-                out.push_str(&inside.replace(BACKWARDS, &format!(".{}()", filters::REVERSED)));
+                let inside = inside.replace(BACKWARDS, &format!(".{}()", filters::REVERSED));
+                let is_tag = before.ends_with('%');
+                out.push_str(&if counted && is_tag { through_lists(&inside).unwrap_or(inside) } else { inside });
                 rest = &tag[end..];
                 continue;
             }
@@ -183,6 +188,19 @@ fn with_known_tags(source: &str) -> Cow<'_, str> {
     }
     out.push_str(rest);
     Cow::Owned(out)
+}
+
+/// A tag of a loop, which goes through a list where it went through a text; `None` for other tags, and for loops that leave elements out.
+fn through_lists(inside: &str) -> Option<String> {
+    let body = inside.trim_matches(['-', '+']);
+    let (names, through) = body.trim_start().strip_prefix("for ")?.split_once(" in ")?;
+    let through = through.trim();
+    if through.contains(" if ") || through.ends_with(" recursive") {
+        return None;
+    }
+    let sign = |c: Option<char>| c.filter(|c| matches!(c, '-' | '+')).map(String::from).unwrap_or_default();
+    let (first, last) = (sign(inside.chars().next()), sign(inside.chars().next_back()));
+    Some(format!("{first} for {names} in ({through}) | {} {last}", filters::CHARACTERS))
 }
 
 #[cfg(test)]
@@ -236,6 +254,20 @@ mod tests {
             text("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}"),
             "system"
         );
+        // Of a text, too, one character is the last.
+        let last = "{{ c }}{{ '.' if loop.last else ',' }}{{ loop.length }}{%- endfor %}";
+        for (through, expected) in [
+            ("'aé'", "a,2é.2"),
+            ("['x', 'yz']", "x,2yz.2"),
+            ("{'k': 1}", "k.1"),
+            ("''", ""),
+            ("absent", ""),
+            ("range(2)", "0,21.2"),
+        ] {
+            assert_eq!(text(&format!("{{%- for c in {through} -%}} {last}")), expected, "{through}");
+        }
+        assert_eq!(text("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.last }}{% endfor %}"), "a1True");
+        assert_eq!(text("{% for c in [1, 2, 3] if c != 3 %}{{ c }}{{ loop.last }}{% endfor %}"), "1False2True");
         assert_eq!(
             text("{{ 'a,b'.split(',') | length }}{{ 'abc'.startswith('ab') }}{{ {'k': 1}.items() | list | length }}"),
             "2True1"

@@ -238,27 +238,29 @@ pub struct ScoreAttrs {
     pub cap: f64,
     /// What slopes of heads follow from, by which scores fall with distance (ALiBi); 0 where they do not.
     pub max_bias: f64,
+    /// Factor on those slopes; 0 where there is none.
+    pub slope: f64,
 }
 
 impl ScoreAttrs {
     /// Products times a factor.
     pub fn plain(scale: f64) -> ScoreAttrs {
-        ScoreAttrs { scale, cap: 0.0, max_bias: 0.0 }
+        ScoreAttrs { scale, cap: 0.0, max_bias: 0.0, slope: 0.0 }
     }
 
     /// As the op table orders them.
     pub fn attrs(&self) -> Vec<Attr> {
-        vec![Attr::rounded(self.scale), Attr::rounded(self.cap), Attr::rounded(self.max_bias)]
+        [self.scale, self.cap, self.max_bias, self.slope].map(Attr::rounded).into()
     }
 
     /// Of an `attention`; any other op, or one that does not verify, is a bug here.
     pub fn from_op(op: &Op) -> ScoreAttrs {
-        let [scale, cap, max_bias] = ["scale", "cap", "max_bias"].map(|name| op.attr(name).float());
-        ScoreAttrs { scale, cap, max_bias }
+        let [scale, cap, max_bias, slope] = ["scale", "cap", "max_bias", "slope"].map(|name| op.attr(name).float());
+        ScoreAttrs { scale, cap, max_bias, slope }
     }
 
     /// By how much scores of a head, of so many, fall with each position before a row's own: "Train Short, Test Long" (arXiv 2108.12409), whose rule for
-    /// numbers of heads that are no powers of two takes the slopes of twice as many in between. 0 where they do not fall.
+    /// numbers of heads that are no powers of two takes the slopes of twice as many in between, times the factor. 0 where they do not fall.
     ///
     /// ```
     /// use ixc_ir::graph::attrs::ScoreAttrs;
@@ -266,6 +268,7 @@ impl ScoreAttrs {
     /// let scores = ScoreAttrs { max_bias: 8.0, ..ScoreAttrs::plain(0.125) };
     /// assert_eq!([0, 3].map(|head| scores.slope(head, 4)), [0.25, 1.0 / 256.0]);
     /// assert_eq!([3, 4, 5].map(|head| scores.slope(head, 6)), [1.0 / 256.0, 0.5, 0.125]);
+    /// assert_eq!(ScoreAttrs { slope: 0.125, ..scores }.slope(0, 4), 0.03125);
     /// assert_eq!(ScoreAttrs::plain(0.125).slope(0, 4), 0.0);
     /// ```
     pub fn slope(&self, head: u64, heads: u64) -> f64 {
@@ -277,7 +280,8 @@ impl ScoreAttrs {
             None => (head + 1) as f64,
             Some(between) => between as f64 + 0.5,
         };
-        (-self.max_bias * step / power as f64).exp2()
+        let factor = if self.slope == 0.0 { 1.0 } else { self.slope };
+        factor * (-self.max_bias * step / power as f64).exp2()
     }
 }
 

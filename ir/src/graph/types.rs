@@ -344,7 +344,7 @@ pub fn result_types(
                 return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
             rule.bias("sinks", rule.number("q", heads)?)?;
-            for name in ["cap", "max_bias"] {
+            for name in ["cap", "max_bias", "slope"] {
                 if rule.find_attr(name).float() < 0.0 {
                     return Err(rule.attr(name, "0 or more"));
                 }

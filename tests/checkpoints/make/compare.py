@@ -34,7 +34,7 @@ TOKENS = 48
 SINGLE = ["ffn_gate_inp", "indexer.proj"]
 # Folders as the hub has them, of which the converter makes no files that can be compared: it lacks a key that llama.cpp wants, knows the sizes of one model alone, asks for a class of theirs, or calls
 # itself without end.
-LACKING = ["exaone", "pangu-embedded", "orion", "maincoder", "plamo", "maple", "mistral-large4", "baichuan", "baichuan-alibi", "longcat-flash", "qwen", "chameleon", "chameleon-behind", "cogvlm"]
+LACKING = ["exaone", "pangu-embedded", "orion", "maincoder", "plamo", "maple", "mistral-large4", "baichuan", "baichuan-alibi", "longcat-flash", "qwen", "falcon-rw", "opt", "gptneo", "gptj", "chameleon", "chameleon-behind", "cogvlm"]
 # Of the interpreter's logits, which are those of the file but for the order of sums.
 NEAR = 1e-9
 

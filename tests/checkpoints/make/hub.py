@@ -356,6 +356,32 @@ def grok(config, tensors):
     return own, made
 
 
+GROK_2 = {
+    "input_layernorm": "pre_attn_norm",
+    "post_attention_layernorm": "post_attn_norm",
+    "pre_moe_layernorm": "pre_moe_norm",
+    "post_moe_layernorm": "post_moe_norm",
+    "mlp.gate.": "block_sparse_moe.gate.",
+}
+
+
+def grok_2(config, tensors):
+    """Grok 2, but with whole matrices."""
+    first = {name: tensor for name, tensor in tensors.items() if not (name.endswith("_proj.weight") and ".mlp." in name)}
+    own = grok(config, first)[0] | {"model_type": "git", "intermediate_size": config["intermediate_size"], "moe_intermediate_size": config["moe_intermediate_size"]}
+    own |= {"head_dim": config["head_dim"], "final_logit_softcapping": config["logit_cap"], "residual_moe": True, "attn_temperature_len": 384, "sliding_window_size": -1}
+    own |= {"rope_type": "original", "original_max_position_embeddings": 32, "scaling_factor": 16.0, "extrapolation_factor": 1.0, "attn_factor": 1.0, "beta_fast": 8, "beta_slow": 1}
+    made = {}
+    for name, tensor in tensors.items():
+        stem, experts, part = name.partition("mlp.experts.")
+        if experts:
+            parts = ["w1", "w3"] if "gate_up" in part else ["w2"]
+            made |= dict(one_by_one(f"{stem}block_sparse_moe.experts.", parts, tensor))
+        else:
+            made |= renamed({name: tensor}, GROK_2)
+    return own, made
+
+
 def grovemoe(config, tensors):
     """GroveMoE: small experts that groups share."""
     made = {}
@@ -685,6 +711,13 @@ def codeshell(config, tensors):
     return own, renamed(fused(tensors, "c_attn"), CODESHELL)
 
 
+def codeshell_one(config, tensors):
+    """CodeShell whose embeddings are the output matrix, which alone is there."""
+    tensors = dict(tensors)
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    return codeshell(config, tensors)
+
+
 COGVLM = {
     "self_attn.qkv_proj": "self_attn.language_expert_query_key_value",
     "self_attn.o_proj": "self_attn.language_expert_dense",
@@ -768,6 +801,7 @@ def longcat_flash(config, tensors):
 HUB = {
     "openelm": openelm,
     "codeshell": codeshell,
+    "codeshell-one": codeshell_one,
     "cogvlm": cogvlm,
     "chameleon": chameleon,
     "chameleon-behind": chameleon,
@@ -785,6 +819,7 @@ HUB = {
     "plamo2": plamo2,
     "plamo3": plamo3,
     "grok": grok,
+    "grok-2": grok_2,
     "grovemoe": grovemoe,
     "nanbeige": typed("nanbeige"),
     "maple": maple,

@@ -43,6 +43,10 @@ KIN = {
     "iquestcoder": (DENSE, False),
     "internlm3": (DENSE | dict(attention_bias=True, mlp_bias=True), False),
     "helium": (DENSE, False),
+    "codegen": (dict(vocab_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=256, rotary_dim=8, n_inner=96, tie_word_embeddings=False), False),
+    "apertus1p5_text": (without(DENSE, "head_dim") | dict(vocab_size=80, output_vocab_size=64), False),
+    # Layers that attend to pictures stand first, between others and last.
+    "mllama": (without(DENSE, "head_dim") | dict(num_hidden_layers=5, cross_attention_layers=[0, 2, 4]), True),
     "ministral": (DENSE | dict(sliding_window=16), False),
     "solar_open": (without(EXPERTS | dict(n_routed_experts=8, n_shared_experts=1, routed_scaling_factor=1.5), "intermediate_size"), False),
     "sarvam_moe": (EXPERTS | dict(n_routed_experts=8, n_shared_experts=1), False),
@@ -306,7 +310,7 @@ def make(name):
         if file.name not in ["config.json", "model.safetensors"]:
             file.unlink()
     tensors = load_file(folder / "model.safetensors")
-    decoders = ("model.embed_tokens", "model.layers", "model.norm", "lm_head", "model.language_model", "language_model", "model.text_model", "thinker.model", "thinker.lm_head")
+    decoders = ("model.embed_tokens", "model.layers", "model.norm", "lm_head", "model.language_model", "language_model", "model.text_model", "thinker.model", "thinker.lm_head", "transformer")
     others = sorted((tensor.numel(), key) for key, tensor in tensors.items() if not key.startswith(decoders))
     for _, key in others[1:]:
         del tensors[key]

@@ -7,6 +7,7 @@ a head that is rotated. Every kind of layer is there, and not only at the end.
 import functools
 import json
 import re
+import unittest.mock
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +75,7 @@ from transformers.models.mpt.modeling_mpt import MptAttention
 from transformers.models.nemotron.modeling_nemotron import NemotronMLP
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers import DbrxConfig, DbrxForCausalLM, FalconConfig, FalconForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, OlmoConfig, OlmoForCausalLM
+from transformers import GPTJConfig, GPTJForCausalLM, GPTNeoConfig, GPTNeoForCausalLM, OPTConfig, OPTForCausalLM
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers import HrmTextConfig, HrmTextForCausalLM, HunYuanVLConfig, HunYuanVLForConditionalGeneration
 from transformers import PaddleOCRVLConfig, PaddleOCRVLForConditionalGeneration, Qwen3Config, Qwen3ForCausalLM
@@ -1705,6 +1707,118 @@ class MptNormed(MptForCausalLM):
         return super().forward(inputs_embeds=x)
 
 
+# OPT's names, GPT-Neo's and GPT-J's, which all are called otherwise in files.
+FIRST_NAMES = [
+    (r"(transformer\.wte|model\.decoder\.embed_tokens)\.", "token_embd."),
+    (r"(transformer\.wpe|model\.decoder\.embed_positions)\.", "position_embd."),
+    (r"(transformer\.ln_f|model\.decoder\.final_layer_norm)\.", "output_norm."),
+    (r"lm_head\.", "output."),
+    (r"(transformer\.h|model\.decoder\.layers)\.", "blk."),
+    (r"(ln_1|self_attn_layer_norm)\.", "attn_norm."),
+    (r"(ln_2|final_layer_norm)\.", "ffn_norm."),
+    (r"(attn\.attention|attn|self_attn)\.([qkv])_proj", r"attn_\2"),
+    (r"(attn\.attention|attn|self_attn)\.out_proj", "attn_output"),
+    (r"(mlp\.c_fc|mlp\.fc_in|fc1)\b", "ffn_up"),
+    (r"(mlp\.c_proj|mlp\.fc_out|fc2)\b", "ffn_down"),
+]
+
+
+def first_keys(config):
+    """Keys of the first decoders, as graphs read them."""
+    width, inner = config.hidden_size, getattr(config, "ffn_dim", None) or getattr(config, "n_inner", None) or getattr(config, "intermediate_size", None)
+    return {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": width,
+        "feed_forward_length": inner or 4 * width,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_attention_heads,
+        "attention.layer_norm_epsilon": getattr(config, "layer_norm_epsilon", 1e-5),
+    }
+
+
+def first_tensors(parameters, config):
+    tensors = {}
+    for name, data in parameters.items():
+        if config.tie_word_embeddings and name == "lm_head.weight":
+            continue
+        # Rows before those of positions.
+        data = data[2:] if "embed_positions" in name else data
+        for pattern, new in FIRST_NAMES:
+            name = re.sub(rf"(^|\.){pattern}", lambda match: match[1] + re.sub(pattern, new, match[0][len(match[1]) :]), name, count=1)
+        tensors[name] = data
+    return tensors
+
+
+class MaskedGPTNeo(GPTNeoForCausalLM):
+    """GPT-Neo, whose masks are buffers that look like biases, and are not to be drawn."""
+
+    def forward(self, input_ids):
+        for layer in self.transformer.h:
+            attention = layer.attn.attention
+            before = torch.ones(attention.bias.shape[2:]).tril().bool()
+            if attention.attention_type == "local":
+                before ^= before.tril(-self.config.window_size)
+            attention.bias.copy_(before)
+        return super().forward(input_ids)
+
+
+def gpt_neo_keys(config):
+    local = [kind == "local" for kind in config.attention_layers]
+    return first_keys(config) | {"attention.scale": 1.0, "attention.sliding_window": config.window_size, "attention.sliding_window_pattern": local}
+
+
+def gpt_j_keys(config):
+    return first_keys(config) | {"rope.dimension_count": config.rotary_dim, "rope.freq_base": 10000.0}
+
+
+class FallingFalcon(FalconForCausalLM):
+    """Falcon of RefinedWeb alone, but what scores fall by is not rounded to eight bits."""
+
+    def forward(self, input_ids):
+        def falls(mask, heads, dtype):
+            power = 1 << heads.bit_length() - 1
+            steps = [*range(1, power + 1), *(i + 0.5 for i in range(heads - power))]
+            slopes = torch.tensor([2 ** (-8 * step / power) for step in steps], dtype=torch.float64)
+            positions = (mask.cumsum(-1) - 1).double()
+            return (slopes[:, None, None] * positions[:, None]).reshape(heads, 1, -1).to(dtype)
+
+        with unittest.mock.patch("transformers.models.falcon.modeling_falcon.build_alibi_tensor", falls):
+            return super().forward(input_ids)
+
+
+def falcon_keys(config):
+    return {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.ffn_hidden_size,
+        "vocab_size": config.vocab_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_attention_heads,
+        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
+        "attention.max_alibi_bias": 8.0,
+        "use_parallel_residual": False,
+    }
+
+
+def falcon_tensors(parameters, config):
+    """Queries, keys and values of a head lie side by side."""
+    ends = {"word_embeddings": "token_embd", "ln_f": "output_norm"}
+    parts = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "query_key_value": "attn_qkv", "dense": "attn_output"}
+    parts |= {"dense_h_to_4h": "ffn_up", "dense_4h_to_h": "ffn_down"}
+    tensors = {}
+    for name, data in parameters.items():
+        *before, part, kind = name.split(".")
+        if name == "lm_head.weight":
+            continue
+        if part == "query_key_value":
+            data = data.reshape(config.num_attention_heads, 3, -1, *data.shape[1:]).swapaxes(0, 1).reshape(data.shape)
+        tensors[f"{ends[part]}.{kind}" if part in ends else f"blk.{before[2]}.{parts[part]}.{kind}"] = data
+    return tensors
+
+
 class InPlaceOfAttention(torch.nn.Module):
     """A matrix where a layer has no attention, or nothing."""
 
@@ -1890,6 +2004,11 @@ def codeshell_tensors(parameters, config):
         parts = [tensors.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
         tensors[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
     return tensors
+
+
+def codeshell_one_tensors(parameters, config):
+    """The output matrix alone, which is the table of embeddings, too."""
+    return codeshell_tensors({name: data for name, data in parameters.items() if "embed_tokens" not in name}, config)
 
 
 def deepseek_ocr_keys(config):
@@ -2619,6 +2738,7 @@ GPT_NEOX = dict(
     eos_token_id=None,
     pad_token_id=None,
 )
+NO_TOKENS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 FALCON = dict(
     vocab_size=64,
     hidden_size=64,
@@ -4186,6 +4306,15 @@ MODELS = {
     "falcon": (FalconConfig(**FALCON), FalconForCausalLM, ROUNDED, None),
     "falcon-two": (FalconConfig(**FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}), FalconForCausalLM, ROUNDED, None),
     # Heads that are no power of two.
+    "falcon-rw": (
+        FalconConfig(
+            **FALCON
+            | {"hidden_size": 48, "num_attention_heads": 6, "multi_query": False, "parallel_attn": False, "alibi": True, "bias": True}
+        ),
+        FallingFalcon,
+        ROUNDED,
+        ByHand(falcon_keys, falcon_tensors),
+    ),
     "bloom": (
         BloomConfig(vocab_size=64, hidden_size=48, n_layer=3, n_head=6, seq_length=512, bos_token_id=None, eos_token_id=None),
         BloomForCausalLM,
@@ -4250,6 +4379,35 @@ MODELS = {
         Starcoder2ForCausalLM,
         ROUNDED,
         ByHand(codeshell_keys, codeshell_tensors),
+    ),
+    "opt": (
+        OPTConfig(**NO_TOKENS, vocab_size=64, hidden_size=48, num_hidden_layers=3, ffn_dim=80, max_position_embeddings=160, num_attention_heads=4),
+        OPTForCausalLM,
+        ROUNDED,
+        ByHand(first_keys, first_tensors, single=["position_embd"]),
+    ),
+    # A window that a prompt is longer than, of two layers of three. Scores that nothing divides are larger, and with them what is rounded of keys.
+    "gptneo": (
+        GPTNeoConfig(
+            **NO_TOKENS, vocab_size=64, hidden_size=48, num_layers=3, num_heads=4, intermediate_size=80, max_position_embeddings=160, window_size=24,
+            attention_types=[[["global", "local"], 1], [["local"], 1]],
+        ),
+        MaskedGPTNeo,
+        UNNORMED,
+        ByHand(gpt_neo_keys, first_tensors, single=["position_embd"]),
+    ),
+    # Half of a head turns.
+    "gptj": (
+        GPTJConfig(**NO_TOKENS, vocab_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=512, rotary_dim=8, tie_word_embeddings=False),
+        GPTJForCausalLM,
+        ROUNDED,
+        ByHand(gpt_j_keys, first_tensors),
+    ),
+    "codeshell-one": (
+        Starcoder2Config(**SMALL | {"intermediate_size": 256, "tie_word_embeddings": True}, use_bias=True, sliding_window=None),
+        Starcoder2ForCausalLM,
+        ROUNDED,
+        ByHand(codeshell_keys, codeshell_one_tensors),
     ),
     "paddleocr": (
         PaddleOCRVLConfig(

@@ -31,6 +31,8 @@ pub struct Defaults {
     pub reads: &'static [&'static str],
     /// Tensors that older files lack, and what they are made of there.
     pub made: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
+    /// Whether the table of embeddings is the output matrix in files that have the latter alone.
+    pub embeds_by_output: bool,
     /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
     pub dense_by_tensor: bool,
     /// What norms are.
@@ -251,6 +253,7 @@ impl Defaults {
         normalise: true,
         reads: &[],
         made: |_, _| Ok(Vec::new()),
+        embeds_by_output: false,
         dense_by_tensor: false,
         norms: Norms::Rms,
         temperature: Temperature::None,

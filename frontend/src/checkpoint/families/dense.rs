@@ -5,7 +5,8 @@ use super::super::keys::Keys;
 use super::super::names::{
     Rule, TURNED, by_key_heads, embedding, embedding_and_logits, gate_up, key_turned_back, key_value, logits,
     of_length_1, output_in_turns, plain, plus_fifth, plus_one, plus_root_of_fifths, query_in_turns, query_key_value,
-    query_turned_back, row, rule, skip, transposed, turned_query_key_value,
+    query_turned_back, query_value_key_of_four, row, rows_behind_two, rows_of_vocabulary, rule, skip, transposed,
+    turned_query_key_value,
 };
 use super::{Family, USUAL, base_by_alpha};
 
@@ -43,6 +44,23 @@ pub(super) static ROWS: &[Family] = &[
             "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
         ..USUAL
     },
+    // With tokens of pictures and sounds, which are read and not written: they have rows of the table, and none of the output matrix.
+    Family {
+        model_types: &["apertus1p5_text", "apertus1p5"],
+        architecture: "apertus",
+        tensors: &[TEXT_ALONE, APERTUS],
+        activations: &["xielu"],
+        numbers_of_layers: &[
+            ("mlp.act_fn.alpha_n", "xielu.alpha_n"),
+            ("mlp.act_fn.alpha_p", "xielu.alpha_p"),
+            ("mlp.act_fn.beta", "xielu.beta"),
+            ("mlp.act_fn.eps", "xielu.eps"),
+        ],
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "llama3", "rope_theta": 12000000.0,
+            "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
+        ..USUAL
+    },
     Family {
         model_types: &["phi3"],
         architecture: "phi3",
@@ -50,6 +68,16 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[PHI_3],
         window: true,
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
+        ..USUAL
+    },
+    // The one that sees and hears: what is added to matrices for pictures and for sounds is nothing for text.
+    Family {
+        model_types: &["phi4mm", "phi4_multimodal"],
+        architecture: "phi3",
+        keys: |keys| keys.rotated_part(1.0),
+        tensors: &[PHI_4_MULTIMODAL, PHI_3],
+        window: true,
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "tie_word_embeddings": true}"#,
         ..USUAL
     },
     Family {
@@ -106,6 +134,37 @@ pub(super) static ROWS: &[Family] = &[
         single: &["position_embd.weight"],
         defaults: r#"{"n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "layer_norm_epsilon": 1e-5,
             "activation_function": "gelu_new", "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["opt"],
+        architecture: "opt",
+        keys: opt,
+        tensors: &[OPT],
+        single: &["position_embd.weight"],
+        defaults: r#"{"vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12, "ffn_dim": 3072, "max_position_embeddings": 2048,
+            "num_attention_heads": 12, "do_layer_norm_before": true, "activation_function": "relu", "layer_norm_epsilon": 1e-5,
+            "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gpt_neo"],
+        architecture: "gptneo",
+        keys: gpt_neo,
+        tensors: &[GPT_NEO, GPT_2],
+        single: &["position_embd.weight"],
+        defaults: r#"{"max_position_embeddings": 2048, "hidden_size": 2048, "num_layers": 24, "num_heads": 16, "window_size": 256,
+            "attention_types": [[["global", "local"], 12]], "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
+            "tie_word_embeddings": true}"#,
+        ..USUAL
+    },
+    Family {
+        model_types: &["gptj", "codegen"],
+        architecture: "gptj",
+        keys: gpt_j,
+        tensors: &[GPT_J, GPT_2],
+        defaults: r#"{"n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64, "layer_norm_epsilon": 1e-5,
+            "activation_function": "gelu_new", "tie_word_embeddings": false}"#,
         ..USUAL
     },
     Family {
@@ -492,6 +551,70 @@ static PHI_3: &[Rule] = &[
     rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
+/// Phi-4-multimodal, whose matrices stand beside what is added to them.
+static PHI_4_MULTIMODAL: &[Rule] = &[
+    rule("model.layers.{L}.self_attn.qkv_proj.base_layer", "blk.{L}.attn_qkv", plain),
+    rule("model.layers.{L}.self_attn.o_proj.base_layer", "blk.{L}.attn_output", plain),
+    rule("model.layers.{L}.mlp.gate_up_proj.base_layer", "blk.{L}.ffn_up", plain),
+    rule("model.layers.{L}.mlp.down_proj.base_layer", "blk.{L}.ffn_down", plain),
+    rule("model.layers.{L}.self_attn.qkv_proj.lora_A.vision", "", skip),
+    rule("model.layers.{L}.self_attn.qkv_proj.lora_B.vision", "", skip),
+    rule("model.layers.{L}.self_attn.qkv_proj.lora_A.speech", "", skip),
+    rule("model.layers.{L}.self_attn.qkv_proj.lora_B.speech", "", skip),
+    rule("model.layers.{L}.self_attn.o_proj.lora_A.vision", "", skip),
+    rule("model.layers.{L}.self_attn.o_proj.lora_B.vision", "", skip),
+    rule("model.layers.{L}.self_attn.o_proj.lora_A.speech", "", skip),
+    rule("model.layers.{L}.self_attn.o_proj.lora_B.speech", "", skip),
+    rule("model.layers.{L}.mlp.gate_up_proj.lora_A.vision", "", skip),
+    rule("model.layers.{L}.mlp.gate_up_proj.lora_B.vision", "", skip),
+    rule("model.layers.{L}.mlp.gate_up_proj.lora_A.speech", "", skip),
+    rule("model.layers.{L}.mlp.gate_up_proj.lora_B.speech", "", skip),
+    rule("model.layers.{L}.mlp.down_proj.lora_A.vision", "", skip),
+    rule("model.layers.{L}.mlp.down_proj.lora_B.vision", "", skip),
+    rule("model.layers.{L}.mlp.down_proj.lora_A.speech", "", skip),
+    rule("model.layers.{L}.mlp.down_proj.lora_B.speech", "", skip),
+];
+
+/// A table of which there are the rows that the output matrix has.
+static TEXT_ALONE: &[Rule] = &[rule("model.embed_tokens.weight", "token_embd.weight", rows_of_vocabulary)];
+
+/// OPT.
+static OPT: &[Rule] = &[
+    rule("model.decoder.embed_tokens", "token_embd", plain),
+    rule("model.decoder.embed_positions.weight", "position_embd.weight", rows_behind_two),
+    rule("model.decoder.final_layer_norm", "output_norm", plain),
+    rule("model.decoder.layers.{L}.self_attn_layer_norm", "blk.{L}.attn_norm", plain),
+    rule("model.decoder.layers.{L}.final_layer_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.decoder.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", plain),
+    rule("model.decoder.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", plain),
+    rule("model.decoder.layers.{L}.self_attn.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.decoder.layers.{L}.self_attn.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.decoder.layers.{L}.fc1", "blk.{L}.ffn_up", plain),
+    rule("model.decoder.layers.{L}.fc2", "blk.{L}.ffn_down", plain),
+];
+
+/// GPT-Neo.
+static GPT_NEO: &[Rule] = &[
+    rule("model.h.{L}.attn.attention.q_proj", "blk.{L}.attn_q", plain),
+    rule("model.h.{L}.attn.attention.k_proj", "blk.{L}.attn_k", plain),
+    rule("model.h.{L}.attn.attention.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.h.{L}.attn.attention.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.attn.attention.bias", "", skip),
+    rule("model.h.{L}.attn.attention.masked_bias", "", skip),
+];
+
+/// GPT-J, and CodeGen, whose queries, values and keys are one matrix.
+static GPT_J: &[Rule] = &[
+    rule("model.h.{L}.attn.qkv_proj.weight", "blk.{L}.attn_{P}.weight", query_value_key_of_four),
+    rule("model.h.{L}.attn.q_proj", "blk.{L}.attn_q", plain),
+    rule("model.h.{L}.attn.k_proj", "blk.{L}.attn_k", plain),
+    rule("model.h.{L}.attn.v_proj", "blk.{L}.attn_v", plain),
+    rule("model.h.{L}.attn.out_proj", "blk.{L}.attn_output", plain),
+    rule("model.h.{L}.mlp.fc_in", "blk.{L}.ffn_up", plain),
+    rule("model.h.{L}.mlp.fc_out", "blk.{L}.ffn_down", plain),
+    rule("model.h.{L}.attn.causal_mask", "", skip),
+];
+
 /// GPT-2, and SantaCoder and StarCoder after it.
 pub(super) static GPT_2: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
@@ -562,6 +685,7 @@ static FALCON: &[Rule] = &[
     rule("model.h.{L}.input_layernorm", "blk.{L}.attn_norm", plain),
     rule("model.h.{L}.ln_mlp", "blk.{L}.attn_norm", plain),
     rule("model.h.{L}.ln_attn", "blk.{L}.attn_norm_2", plain),
+    rule("model.h.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plain),
     rule("model.h.{L}.self_attention.query_key_value", "blk.{L}.attn_qkv", by_key_heads),
     rule("model.h.{L}.self_attention.dense", "blk.{L}.attn_output", plain),
     rule("model.h.{L}.mlp.dense_h_to_4h", "blk.{L}.ffn_up", plain),
@@ -666,8 +790,14 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         (false, false) => {}
     }
     keys.refuse("activation", |value| value.as_str() != Some("gelu"), "gelu")?;
-    keys.refuse("alibi", |value| value.as_bool() == Some(true), "false")?;
-    keys.refuse("parallel_attn", |value| value.as_bool() == Some(false), "true")?;
+    // Those of new decoders stand beside each other, whatever is said.
+    if config.flag(&["new_decoder_architecture"])? != Some(true) && config.flag(&["parallel_attn"])? == Some(false) {
+        keys.put("use_parallel_residual", false);
+    }
+    if config.flag(&["alibi"])? == Some(true) {
+        keys.put("attention.max_alibi_bias", 8f32);
+        return Ok(());
+    }
     // All of a head turns.
     keys.rotated_part(1.0)
 }
@@ -747,6 +877,69 @@ fn gpt_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.refuse(key, |value| value.as_bool() == Some(true), "false")?;
     }
     keys.refuse("scale_attn_weights", |value| value.as_bool() == Some(false), "true")
+}
+
+fn opt(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    keys.count("feed_forward_length", &["ffn_dim"])?;
+    keys.refuse("activation_function", |value| value.as_str() != Some("relu"), "relu")?;
+    keys.refuse("do_layer_norm_before", |value| value.as_bool() == Some(false), "true")?;
+    for key in ["_remove_final_layer_norm", "layer_norm_elementwise_affine"] {
+        let other = key.starts_with('_');
+        keys.refuse(key, |value| value.as_bool() == Some(other), if other { "false" } else { "true" })?;
+    }
+    let width = keys.config.require(&["hidden_size"])?;
+    keys.refuse("word_embed_proj_dim", |value| value.as_u64() != Some(width.into()), &format!("{width}, hidden_size"))
+}
+
+fn gpt_neo(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    const LISTED: &str = "attention_layers";
+    const TYPES: &str = "attention_types";
+    let config = keys.config;
+    let width = config.require(&["hidden_size"])?;
+    keys.put("feed_forward_length", config.count(&["intermediate_size"])?.unwrap_or(width.saturating_mul(4)));
+    for key in ["attention.head_count", "attention.head_count_kv"] {
+        keys.put(key, config.require(&["num_heads"])?);
+    }
+    keys.put("attention.scale", 1f32);
+    gelu(keys)?;
+    let layers = config.require(&["num_layers"])? as usize;
+    // Runs of kinds, each so often.
+    let of_run = |run: &serde_json::Value| -> Option<Vec<bool>> {
+        let kinds =
+            run.get(0)?.as_array()?.iter().map(|kind| Some(kind.as_str()? == "local")).collect::<Option<Vec<_>>>()?;
+        let times = usize::try_from(run.get(1)?.as_u64()?).ok().filter(|times| *times <= layers)?;
+        Some(kinds.repeat(times))
+    };
+    let windowed: Vec<bool> = match config.texts(LISTED)? {
+        Some(kinds) => kinds.iter().map(|kind| *kind == "local").collect(),
+        None => {
+            let runs = config.value(TYPES).and_then(|types| types.as_array());
+            let all = runs.and_then(|runs| runs.iter().map(of_run).collect::<Option<Vec<_>>>());
+            let wrong = || config.wrong(TYPES, "others", "lists of kinds, each with how often it is there");
+            all.ok_or_else(wrong)?.concat()
+        }
+    };
+    if windowed.len() != layers {
+        return Err(config.wrong(LISTED, format!("of {} layers", windowed.len()), format!("one for each of {layers}")));
+    }
+    if windowed.contains(&true) {
+        keys.count("attention.sliding_window", &["window_size"])?;
+        keys.flags("attention.sliding_window_pattern", windowed.into_iter());
+    }
+    Ok(())
+}
+
+fn gpt_j(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let width = keys.config.require(&["n_embd"])?;
+    keys.put("feed_forward_length", keys.config.count(&["n_inner"])?.unwrap_or(width.saturating_mul(4)));
+    keys.put("rope.freq_base", 10_000f32);
+    gelu(keys)?;
+    // All of a head turns where none is said.
+    match keys.config.count(&["rotary_dim"])? {
+        Some(dims) => keys.put("rope.dimension_count", dims),
+        None => keys.rotated_part(1.0)?,
+    }
+    Ok(())
 }
 
 /// That inner values go through GELU as graphs have it.

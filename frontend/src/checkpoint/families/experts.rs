@@ -93,7 +93,18 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_seq_len": 2048}"#,
         ..USUAL
     },
-    // As it is in files that others made of what was released; Grok 2's are parts of matrices for several machines.
+    // Grok 2's configuration has a `model_type` that is none of a decoder's, and is known by its class.
+    Family {
+        model_types: &["Grok1ForCausalLM", "Grok1ModelForCausalLM"],
+        architecture: "grok",
+        keys: grok_2,
+        tensors: &[GROK_2],
+        defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_experts_per_tok": 2, "num_local_experts": 8, "head_dim": 128,
+            "embedding_multiplier_scale": 1.0, "output_multiplier_scale": 1.0, "attn_logit_softcapping": 30.0, "rope_theta": 1e4,
+            "tie_word_embeddings": false}"#,
+        ..USUAL
+    },
+    // As it is in files that others made of what was released.
     Family {
         model_types: &["grok-1"],
         architecture: "grok",
@@ -453,6 +464,43 @@ static GROK_1: &[Rule] = &[
     rule("model.decoder_layer.{L}.moe.{E}.linear_v", "blk.{L}.ffn_up_exps", plain),
     rule("model.decoder_layer.{L}.moe.{E}.linear_1", "blk.{L}.ffn_down_exps", plain),
 ];
+
+/// Grok 2: names of norms are its own.
+static GROK_2: &[Rule] = &[
+    rule("model.layers.{L}.pre_attn_norm", "blk.{L}.attn_norm", plain),
+    rule("model.layers.{L}.post_attn_norm", "blk.{L}.attn_output_norm", plain),
+    rule("model.layers.{L}.pre_moe_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.post_moe_norm", "blk.{L}.post_ffw_norm", plain),
+];
+
+fn grok_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    grok(keys)?;
+    keys.count("expert_feed_forward_length", &["moe_intermediate_size", "intermediate_size"])?;
+    if !keys.has("attention.output_scale") {
+        keys.put("attention.output_scale", f64::from(config.require(&["head_dim"])?).powf(-0.5) as f32);
+    }
+    // Less than one is none.
+    if let Some(length) = config.number(&["attn_temperature_len"])?.filter(|length| *length >= 1.0) {
+        keys.put("attention.temperature_length", length as u32);
+    }
+    // As converters write what is called "original", which scales nothing.
+    if let Some("original" | "yarn") = config.text(&["rope_type"])? {
+        keys.put("rope.scaling.type", "yarn");
+        for (key, from) in [
+            ("factor", "scaling_factor"),
+            ("yarn_ext_factor", "extrapolation_factor"),
+            ("yarn_attn_factor", "attn_factor"),
+            ("yarn_beta_fast", "beta_fast"),
+            ("yarn_beta_slow", "beta_slow"),
+        ] {
+            keys.number(&format!("rope.scaling.{key}"), &[from])?;
+        }
+        keys.count("rope.scaling.original_context_length", &["original_max_position_embeddings"])?;
+    }
+    keys.refuse("attn_logit_softcapping_method", |value| value.as_str() != Some("tanh"), "tanh")?;
+    keys.refuse("rope_rotate_half_dims", |value| value.as_bool() == Some(true), "false")
+}
 
 fn grok(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("attention.output_scale", &["attn_output_multiplier"])?;

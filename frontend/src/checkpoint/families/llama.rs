@@ -3,9 +3,15 @@
 use super::super::error::CheckpointError;
 use super::super::keys::{Keys, Yarn, yarn_magnitude};
 use super::super::names::{
-    POST_ATTENTION, Rule, TURNED, grouped, key_of_layer, plain, plus_one, rule, skip, transposed, transposed_gate_up,
+    POST_ATTENTION, Rule, TURNED, grouped, key_of_layer, plain, plus_one, rows_of_vocabulary, rule, skip, transposed,
+    transposed_gate_up,
 };
 use super::{Family, USUAL};
+
+/// The key of the layers of Llama 3.2 that attend to pictures.
+const CROSS_ATTENTION: &str = "cross_attention_layers";
+/// Its table.
+static MLLAMA: &[Rule] = &[rule("model.embed_tokens.weight", "token_embd.weight", rows_of_vocabulary)];
 
 pub(super) static ROWS: &[Family] = &[
     Family {
@@ -64,6 +70,23 @@ pub(super) static ROWS: &[Family] = &[
         },
         tensors: &[TURNED],
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
+        ..USUAL
+    },
+    // Llama 3.2 that sees. Layers that attend to pictures are passed by where there are none, and the tokens of these have rows of the table and none of the output matrix.
+    Family {
+        model_types: &["mllama_text_model", "mllama"],
+        architecture: "llama",
+        keys: |keys| {
+            let config = keys.config;
+            let passed_by = config.counts(CROSS_ATTENTION)?.unwrap_or_default().len() as u32;
+            keys.put("block_count", config.require(&["num_hidden_layers"])?.saturating_sub(passed_by));
+            Ok(())
+        },
+        tensors: &[MLLAMA, TURNED],
+        passed_by: Some(CROSS_ATTENTION),
+        defaults: r#"{"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 40, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": false,
+            "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}"#,
         ..USUAL
     },
     // Its pairs are adjacent ones, as those of GGUF's `llama` are.

@@ -53,6 +53,8 @@ pub(super) struct Family {
     pub by_rank: &'static [&'static str],
     /// Ends of names of vectors that are multiplied, number by number, by those whose names end otherwise, as the second says.
     pub multiplied: &'static [(&'static str, &'static str)],
+    /// The key of a list of layers that are passed by where there is nothing but text, so that those behind them have other numbers.
+    pub passed_by: Option<&'static str>,
     /// Whether heads are as long as the width by their number, whatever `head_dim` says.
     pub ignores_head_dim: bool,
     /// Values of `hidden_act` that are what the graph does.
@@ -97,6 +99,7 @@ const USUAL: Family = Family {
     numbers_of_model: &[],
     by_rank: &[],
     multiplied: &[],
+    passed_by: None,
     ignores_head_dim: false,
     activations: &["silu", "swish"],
     window: false,

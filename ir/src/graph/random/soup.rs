@@ -357,8 +357,9 @@ impl Soup {
                 let heads = kv_heads * self.rng.pick(&[1, 3]);
                 let q = self.f32(&[heads, d]);
                 let sinks = self.maybe_vector(heads);
-                let [cap, max_bias] = self.rng.pick(&[[0.0, 0.0], [2.0, 0.0], [0.0, 8.0], [2.0, 8.0]]);
-                let scores = ScoreAttrs { cap, max_bias, ..ScoreAttrs::plain(0.25) };
+                let [cap, max_bias, slope] =
+                    self.rng.pick(&[[0.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 8.0, 0.5], [2.0, 8.0, 0.0]]);
+                let scores = ScoreAttrs { cap, max_bias, slope, ..ScoreAttrs::plain(0.25) };
                 (_, self.caches[cache].1) =
                     ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, None, &scores));
             }

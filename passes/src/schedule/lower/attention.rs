@@ -448,7 +448,8 @@ impl Lowering<'_> {
         if heads > MOST_SLOPES {
             return unsupported("attention", format!("slopes of {heads} heads; it takes those of {MOST_SLOPES}"));
         }
-        let name = format!("slopes.{heads}.{}", scores.max_bias);
+        let factor = if scores.slope == 0.0 { String::new() } else { format!(".{}", scores.slope) };
+        let name = format!("slopes.{heads}.{}{factor}", scores.max_bias);
         let slopes: Vec<f32> = (0..heads).map(|head| scores.slope(head, heads) as f32).collect();
         self.made_vector(name, &slopes)
     }

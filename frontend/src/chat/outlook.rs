@@ -1,0 +1,226 @@
+//! Whether what looks like a call can still become one, where nothing but its own text tells it from an answer.
+//!
+//! A call of such a format names one of the tools early: an object by the first of its members that are not the words around a call, a list as in Python by its first word. So
+//! `{"answer": …` and `[1, 2` are answers as soon as that is seen, and are given as they come; what names a tool is held back to its end.
+//!
+//! ```text
+//! {"type": "function", "function": {"name": "look      may become one, of a tool look_up
+//! {"name": "Paris"                                     cannot, at `P`
+//! ```
+
+use super::grammar::Grammar;
+use super::tools::TextParameters;
+
+/// What a text may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outlook {
+    /// A call, or none.
+    Open,
+    /// It names a tool: whether it is a call, its end says.
+    Named,
+    /// No call: so many bytes say that.
+    None(usize),
+}
+
+/// Longest id that stands before a name, in bytes.
+const MAX_ID: usize = 256;
+/// Members that have the name, an id, arguments, and all of it.
+const NAMES: [&str; 2] = ["name", "tool_name"];
+const IDS: [&str; 2] = ["id", "tool_call_id"];
+const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
+const INNER: &str = "function";
+/// The member that says what it is, and what that says.
+const KIND: &str = "type";
+const KIND_OF_CALLS: &str = "function";
+
+/// What a text of a grammar, with its first bracket, may become.
+pub(super) fn outlook(grammar: &Grammar, text: &str, tools: &TextParameters) -> Outlook {
+    let mut reader = Reader { text, at: 0, tools };
+    let found = match grammar {
+        Grammar::Objects => reader.list_or_object(),
+        Grammar::Python => reader.python(),
+        _ => Err(Outlook::Named),
+    };
+    found.err().unwrap_or(Outlook::Open)
+}
+
+/// Reads on until something is decided, which is what stops it.
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    tools: &'t TextParameters,
+}
+
+type Read<T> = Result<T, Outlook>;
+
+impl Reader<'_> {
+    /// The next character, white space left out.
+    fn next(&mut self) -> Read<char> {
+        let rest = &self.text[self.at..];
+        let trimmed = rest.trim_start();
+        self.at += rest.len() - trimmed.len();
+        trimmed.chars().next().ok_or(Outlook::Open)
+    }
+
+    /// No call, for the character that is next.
+    fn wrong<T>(&self) -> Read<T> {
+        let next = self.text[self.at..].chars().next().map_or(0, char::len_utf8);
+        Err(Outlook::None(self.at + next))
+    }
+
+    fn needs(&mut self, expected: char) -> Read<()> {
+        if self.next()? != expected {
+            return self.wrong();
+        }
+        self.at += expected.len_utf8();
+        Ok(())
+    }
+
+    /// A string each beginning of which is such as `may_be` says. What is written by escapes is not looked into.
+    fn string(&mut self, may_be: impl Fn(&str) -> bool) -> Read<&str> {
+        self.needs('"')?;
+        let from = self.at;
+        for c in self.text[from..].chars() {
+            match c {
+                '"' => {
+                    self.at += 1;
+                    return Ok(&self.text[from..self.at - 1]);
+                }
+                '\\' => return Err(Outlook::Named),
+                _ => {}
+            }
+            let end = self.at + c.len_utf8();
+            if !may_be(&self.text[from..end]) {
+                return self.wrong();
+            }
+            self.at = end;
+        }
+        Err(Outlook::Open)
+    }
+
+    /// A tool's name, in whole.
+    fn tool(&mut self) -> Read<()> {
+        let tools = self.tools;
+        let is_tool = tools.has_tool(self.string(|name| tools.may_be_tool(name))?);
+        Err(if is_tool { Outlook::Named } else { Outlook::None(self.at) })
+    }
+
+    fn list_or_object(&mut self) -> Read<()> {
+        if self.next()? == '[' {
+            self.at += 1;
+        }
+        self.object()
+    }
+
+    fn object(&mut self) -> Read<()> {
+        self.needs('{')?;
+        loop {
+            let keys = || NAMES.into_iter().chain(IDS).chain(ARGUMENTS).chain([INNER, KIND]);
+            let key = self.string(|key| keys().any(|known| known.starts_with(key)))?.to_owned();
+            if !keys().any(|known| known == key) {
+                return Err(Outlook::None(self.at));
+            }
+            self.needs(':')?;
+            match &*key {
+                KIND => {
+                    if self.string(|kind| KIND_OF_CALLS.starts_with(kind))? != KIND_OF_CALLS {
+                        return Err(Outlook::None(self.at));
+                    }
+                }
+                INNER => return self.object(),
+                key if NAMES.contains(&key) => return self.tool(),
+                // Before the name: an answer seldom begins so.
+                key if ARGUMENTS.contains(&key) => return Err(Outlook::Named),
+                _ => self.id()?,
+            }
+            self.needs(',')?;
+        }
+    }
+
+    /// A string of some length, a number, or a word.
+    fn id(&mut self) -> Read<()> {
+        if self.next()? == '"' {
+            return self.string(|id| id.len() <= MAX_ID).map(|_| ());
+        }
+        let rest = &self.text[self.at..];
+        let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).ok_or(Outlook::Open)?;
+        if length == 0 || length > MAX_ID {
+            return self.wrong();
+        }
+        self.at += length;
+        Ok(())
+    }
+
+    /// The first call of a list as Python writes it.
+    fn python(&mut self) -> Read<()> {
+        self.needs('[')?;
+        self.next()?;
+        let from = self.at;
+        for c in self.text[from..].chars() {
+            if c == '(' || c.is_whitespace() {
+                break;
+            }
+            let end = self.at + c.len_utf8();
+            if !self.tools.may_be_tool(&self.text[from..end]) {
+                return self.wrong();
+            }
+            self.at = end;
+        }
+        let is_tool = self.tools.has_tool(&self.text[from..self.at]);
+        if self.at < self.text.len() && !is_tool {
+            return self.wrong();
+        }
+        self.needs('(')?;
+        Err(Outlook::Named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What decides, and where: no text that goes on with what does not says anything else.
+    #[test]
+    fn what_cannot_become_a_call_is_known_early() {
+        let tools = TextParameters::of_tools(r#"[{"function": {"name": "look_up"}}, {"function": {"name": "look"}}]"#);
+        let python = ["[look(", "[ look_up (", "[look", "[lo", "["];
+        let objects = [
+            "{\"name\": \"look\"",
+            "[{\"type\": \"function\", \"function\": {\"name\": \"look_up\"",
+            "{\"id\": 7, \"tool_name\": \"look\"",
+            "{\"id\": \"a\", \"name\":\"look_up\"",
+            "{\"parameters\"   :",
+            "{\"n\\u0061me\"",
+        ];
+        for (grammar, texts) in [(Grammar::Python, &python[..]), (Grammar::Objects, &objects)] {
+            for text in texts {
+                let whole = outlook(&grammar, text, &tools);
+                assert!(!matches!(whole, Outlook::None(_)), "{text}: {whole:?}");
+                for (at, _) in text.char_indices() {
+                    assert!(!matches!(outlook(&grammar, &text[..at], &tools), Outlook::None(_)), "{text} to {at}");
+                }
+            }
+        }
+        for (grammar, text, seen) in [
+            (Grammar::Objects, "{\"answer\": 1}", "{\"an"),
+            (Grammar::Objects, "{\"name\": \"Paris\"}", "{\"name\": \"P"),
+            (Grammar::Objects, "{\"name\": \"loo\"}", "{\"name\": \"loo\""),
+            (Grammar::Objects, "{\"type\": \"object\"}", "{\"type\": \"o"),
+            (Grammar::Objects, "{\"id\": 7}", "{\"id\": 7}"),
+            (Grammar::Objects, "{\"function\": \"sine\"}", "{\"function\": \""),
+            (Grammar::Objects, "{}", "{}"),
+            (Grammar::Objects, "[1, 2]", "[1"),
+            (Grammar::Objects, "[[]]", "[["),
+            (Grammar::Python, "[1, 2]", "[1"),
+            (Grammar::Python, "[]", "[]"),
+            (Grammar::Python, "[look, up]", "[look,"),
+            (Grammar::Python, "[loo (", "[loo "),
+            (Grammar::Python, "[look é", "[look é"),
+        ] {
+            assert_eq!(outlook(&grammar, text, &tools), Outlook::None(seen.len()), "{text}");
+            assert_eq!(outlook(&grammar, seen, &tools), Outlook::None(seen.len()), "{seen}");
+            let before = &seen[..seen.char_indices().last().unwrap().0];
+            assert_eq!(outlook(&grammar, before, &tools), Outlook::Open, "{before}");
+        }
+    }
+}

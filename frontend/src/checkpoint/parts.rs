@@ -1,0 +1,137 @@
+//! Experts of which each of several machines has a part, in a file of its own, under the same name: Grok 2 as it was published, for eight.
+//!
+//! ```text
+//! pytorch_model-00000-TP-common.safetensors     what is whole
+//! pytorch_model-00006-TP-003.safetensors        the fourth machine's parts: model.layers.0.block_sparse_moe.experts.7.w1.weight  bf16[2048, 8192]
+//! ```
+//!
+//! There is no index. A machine's part of gates and up are rows of an expert, one machine's behind the other's, and of its last matrix the columns that go with these: which
+//! of both, shapes say (`_prepare_presharded_weights` and `use_presharded_weights` of SGLang's `grok.py`, which Grok 2's authors wrote for it). All that is no expert's is whole.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ixc_ir::derived::{Axis, Change, Derived, Extent, Piece};
+
+use super::error::CheckpointError;
+use super::families::Family;
+use super::names::{self, SHARED, Sizes};
+use super::packed::Packed;
+use super::safetensors::Entry;
+use super::shards::Shards;
+
+/// What stands before a machine's number in names of files, and what in place of the number where all have a file in common.
+const OF_MACHINE: &str = "-TP-";
+const OF_ALL: &str = "common";
+/// Most machines.
+const MAX_MACHINES: u64 = 256;
+/// A matrix of experts that is cut along its columns.
+const LAST: &str = "ffn_down_exps.weight";
+
+/// The files of a folder that are one machine's, with its number, or all machines', in order.
+pub(super) fn files(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(super::MAX_ENTRIES).filter_map(Result::ok);
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (_, of) = name.strip_suffix(".safetensors")?.rsplit_once(OF_MACHINE)?;
+            let machine = if of == OF_ALL { None } else { Some(of.parse().ok()?) };
+            Some((name.into(), machine))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// A machine's tensors, by name and machine.
+pub(super) type Parts = BTreeMap<Box<str>, BTreeMap<u64, (u32, Entry)>>;
+
+/// A matrix's experts by number: the stored name, and the parts of all machines in order.
+type Experts = BTreeMap<u64, (Box<str>, Vec<(u32, Entry)>)>;
+
+/// Takes experts that machines have parts of out of a folder's tensors, as those of all experts of a layer.
+///
+/// # Errors
+/// When a part is missing, or what machines have parts of is no expert's matrix, or of other shapes than its parts have.
+pub(super) fn experts(shards: &mut Shards, family: &Family, sizes: &Sizes) -> Result<Vec<Packed>, CheckpointError> {
+    let parts = std::mem::take(&mut shards.parts);
+    let machines = parts.values().flat_map(|of| of.keys()).max().map_or(0, |last| last.saturating_add(1));
+    if let Some((name, _)) = parts.first_key_value().filter(|_| machines > MAX_MACHINES) {
+        return Err(shards.wrong(name, format!("of machine {}", machines - 1), format!("below {MAX_MACHINES}")));
+    }
+    let mut found: BTreeMap<String, Experts> = BTreeMap::new();
+    for (stored, of_machines) in parts {
+        let matched = super::decoder_name(&stored).and_then(|name| {
+            let mut rules = family.tensors.iter().copied().flatten().chain(SHARED);
+            rules.find_map(|rule| names::matches(rule, sizes, &name))
+        });
+        let expert = matched.as_ref().and_then(|found| found.one_of).filter(|of| of.stacked);
+        let (Some(matched), Some(expert)) = (matched, expert) else {
+            return Err(shards.wrong(&stored, "a machine's part".to_owned(), "the matrix of an expert, or whole"));
+        };
+        if matched.layer.is_some_and(|layer| layer >= sizes.layers) {
+            continue;
+        }
+        if expert.number >= sizes.experts {
+            return Err(shards.wrong(
+                &stored,
+                format!("of expert {}", expert.number),
+                format!("below {}", sizes.experts),
+            ));
+        }
+        if let Some(machine) = (0..machines).find(|machine| !of_machines.contains_key(machine)) {
+            let tensor = format!("{stored}, machine {machine}").into();
+            return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
+        }
+        let of_machines = of_machines.into_values().collect();
+        found.entry(matched.to).or_default().insert(expert.number, (stored, of_machines));
+    }
+    found.into_iter().map(|(name, experts)| stacked(shards, sizes, name, &experts, machines)).collect()
+}
+
+/// All experts of a matrix.
+fn stacked(
+    shards: &Shards,
+    sizes: &Sizes,
+    name: String,
+    experts: &Experts,
+    machines: u64,
+) -> Result<Packed, CheckpointError> {
+    let by_columns = name.ends_with(LAST);
+    let (rows, columns) =
+        if by_columns { (sizes.width, sizes.expert_width) } else { (sizes.expert_width, sizes.width) };
+    let along = if by_columns { columns } else { rows };
+    let own = if by_columns { [rows, columns / machines] } else { [rows / machines, columns] };
+    if let Some(missing) = (0..sizes.experts).find(|expert| !experts.contains_key(expert)) {
+        let tensor = format!("{name}, expert {missing}").into();
+        return Err(CheckpointError::TensorMissing { path: shards.folder.clone(), tensor });
+    }
+    let (mut pieces, mut element) = (Vec::new(), None);
+    for (stored, parts) in experts.values() {
+        for (file, entry) in parts {
+            let found = entry.dtype.element.filter(|found| element.is_none_or(|element| element == *found));
+            let Some(found) = found.filter(|_| entry.shape[..] == own && along.is_multiple_of(machines)) else {
+                let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
+                let expected =
+                    format!("{own:?}, of {rows} by {columns} for {machines} machines, of one type of numbers");
+                return Err(shards.wrong(stored, found, expected));
+            };
+            element = Some(found);
+            pieces.push(Piece {
+                extent: Extent { file: *file, offset: entry.offset, bytes: entry.bytes },
+                element: found,
+                first: 0,
+                rows: vec![Axis { len: own[0], stride: own[1] }],
+                columns: vec![Axis { len: own[1], stride: 1 }],
+                scales: None,
+                groups: None,
+                change: Change::Keep,
+            });
+        }
+    }
+    let nothing = || shards.wrong(&name, "made of nothing".to_owned(), "a tensor of the model");
+    let format = element.ok_or_else(nothing)?.scaled_format();
+    let beside = if by_columns { machines as u32 } else { 1 };
+    let dims = vec![columns, rows, sizes.experts];
+    Ok(Packed { name, derived: Derived { format, columns, beside, pieces }, dims })
+}
