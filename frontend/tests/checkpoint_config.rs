@@ -1,5 +1,7 @@
 //! What configurations of folders say, and what they leave to the defaults of transformers.
 
+#[path = "checkpoint_config/codebook.rs"]
+mod codebook;
 #[path = "checkpoint_config/integers.rs"]
 mod integers;
 

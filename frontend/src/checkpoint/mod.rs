@@ -17,6 +17,7 @@
 //! | `shards` | the files of a checkpoint, their tensors, and scales of quantised ones |
 //! | `array` | views of stored tensors |
 //! | `names` | which tensor is which, and how it is made |
+//! | `codebook` | matrices of codes with scales by blocks |
 //! | `integers` | matrices of integers with scales by groups of columns |
 //! | `packed` | experts that KTransformers' converter packed |
 //! | `families` | models, by `model_type` |
@@ -29,6 +30,7 @@
 //! | `error` | what can be wrong, and where |
 
 mod array;
+mod codebook;
 mod config;
 mod error;
 mod families;

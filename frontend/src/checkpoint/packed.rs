@@ -250,7 +250,7 @@ fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointE
     for (row, bytes) in rows.chunks_exact(row_bytes as usize).enumerate() {
         let numbers = derived.format.dequantise_rows(bytes, derived.columns as usize);
         let most = numbers.iter().fold(0f32, |most, x| most.max(x.abs()));
-        let scale = derived.pieces.first().and_then(|piece| piece.scales).map(|scales| {
+        let scale = derived.pieces.first().and_then(|piece| piece.scales.as_ref()).map(|scales| {
             let mut bytes = [0u8; 4];
             fetch(scales.extent.file, scales.extent.offset + 4 * row as u64, &mut bytes);
             (f32::from_le_bytes(bytes) * packing.scale).abs()

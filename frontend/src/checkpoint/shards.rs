@@ -7,6 +7,7 @@ use ixc_ir::derived::{Change, Element, Extent, ScaleKind, Scales};
 use serde_json::Value as Json;
 
 use super::array::Array;
+use super::codebook;
 use super::config::{self, Config};
 use super::error::{CheckpointError, HeaderFault};
 use super::families::Family;
@@ -88,6 +89,13 @@ impl Shards {
         self.files.iter().map(|file| file.data().len() as u64).collect()
     }
 
+    /// The first bytes of a tensor, where it is there.
+    pub(super) fn bytes(&self, name: &str, most: u64) -> Option<&[u8]> {
+        let (file, entry) = self.tensors.get(name)?;
+        let rest = self.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
+        rest.get(..entry.bytes.min(most) as usize)
+    }
+
     /// The error for a tensor that is not what it must be.
     pub(super) fn wrong(&self, tensor: &str, found: String, expected: impl Into<Box<str>>) -> CheckpointError {
         let path = self.folder.clone();
@@ -142,6 +150,8 @@ pub(super) struct Quantisation {
     block: Option<[u64; 2]>,
     /// Matrices of integers.
     integers: Option<Scheme>,
+    /// Whether matrices may be codes of four bits.
+    codes: bool,
 }
 
 impl Quantisation {
@@ -149,11 +159,18 @@ impl Quantisation {
     pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
         let Some(said) = config.object("quantization_config")? else { return Ok(Quantisation::default()) };
         if let Some(integers) = Scheme::read(&said)? {
-            return Ok(Quantisation { block: None, integers: Some(integers) });
+            return Ok(Quantisation { integers: Some(integers), ..Quantisation::default() });
         }
         let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
-        let method = said.text(&["quant_method"])?.unwrap_or("none");
+        let is_four_bits = || Ok::<_, CheckpointError>(said.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
+        let method = match said.text(&["quant_method"])? {
+            Some(method) => method,
+            // Before transformers had other methods.
+            None if is_four_bits()? => "bitsandbytes",
+            None => "none",
+        };
         match method {
+            "bitsandbytes" => return Ok(Quantisation { codes: true, ..Quantisation::default() }),
             "fp8" | "mxfp4" => {}
             // NVIDIA's ModelOpt.
             "modelopt" => match said.text(&["quant_algo"])?.unwrap_or("FP8") {
@@ -178,7 +195,7 @@ impl Quantisation {
             [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
             _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
         });
-        Ok(Quantisation { block: block.transpose()?, integers: None })
+        Ok(Quantisation { block: block.transpose()?, ..Quantisation::default() })
     }
 }
 
@@ -297,6 +314,7 @@ pub(super) fn weights(
         weight.is_some_and(|weight| {
             shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
         }) || of.integers.is_some_and(|scheme| scheme.is_beside(shards, name))
+            || of.codes && codebook::is_beside(shards, name)
             || beside.is_some_and(|(_, weight)| {
                 CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
             })
@@ -321,6 +339,12 @@ pub(super) fn weights(
             && let Some((matrix, array)) = scheme.weight(shards, name)?
         {
             weights.insert(matrix.into(), array);
+            continue;
+        }
+        if of.codes
+            && let Some(array) = codebook::weight(shards, name)?
+        {
+            weights.insert(name.clone(), array);
             continue;
         }
         let packed = name.strip_suffix(PACKED).unwrap_or(name);

@@ -30,7 +30,6 @@ fn packed_integers_that_are_not_read_are_refused() {
             "\"symmetric\" is zeros of integers of 8 bits",
         ),
         ("floats", compressed(json!({"num_bits": 4, "type": "float"})), "\"type\" is \"float\""),
-        ("order", compressed(json!({"num_bits": 4, "actorder": "group"})), "\"actorder\" is \"group\""),
         (
             "nothing",
             json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
@@ -136,8 +135,26 @@ fn packed_integers_that_are_not_read_are_refused() {
         (
             "gptq-order",
             gptq(4, true),
-            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I32", &[64])],
-            "desc_act",
+            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I32", &[63])],
+            "64 numbers of I32, for each column its group, below 2",
+        ),
+        (
+            "gptq-order-kind",
+            gptq(4, true),
+            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I64", &[64])],
+            "[64] of I64",
+        ),
+        (
+            "order-kind",
+            words(true),
+            &[("weight_packed", "I32", &[128, 8]), ("weight_scale", "BF16", &[128, 2]), ("weight_g_idx", "F32", &[64])],
+            "[64] of F32",
+        ),
+        (
+            "largest-kind",
+            json!({"quant_method": "bitsandbytes", "load_in_8bit": true}),
+            &[("weight", "I8", &[128, 32])],
+            "q_proj.SCB beside it",
         ),
         (
             "awq-shape",
@@ -208,4 +225,52 @@ fn a_group_wider_than_its_matrix_is_a_row() {
     ];
     let error = ixc_frontend::open(&mimo_2("wide-group", &said, &tensors)).err();
     assert!(error.is_none(), "{error:?}");
+}
+
+/// Columns of groups in an order of their own: those that are of no group are refused, and those of one are numbers.
+#[test]
+fn an_order_of_groups_is_of_groups_that_there_are() {
+    const ORDER: &str = "model.layers.0.self_attn.q_proj.g_idx";
+    let said = json!({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true});
+    let at = mimo_2(
+        "order",
+        &said,
+        &[
+            ("model.layers.0.self_attn.q_proj.qweight", "I32", &[8, 128]),
+            ("model.layers.0.self_attn.q_proj.scales", "F16", &[2, 128]),
+            (ORDER, "I32", &[64]),
+        ],
+    );
+    let kind = |groups: &dyn Fn(i32) -> i32| {
+        fill(&at, ORDER, &(0..64).flat_map(|column| groups(column).to_le_bytes()).collect::<Vec<u8>>());
+        ixc_frontend::open(&at)
+            .map(|model| model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(kind(&|column| column / 32).as_deref(), Ok("Q4_0"));
+    assert_eq!(kind(&|column| column % 2).as_deref(), Ok("F16"));
+    for (bad, says) in [(2, "group 2 of column 63"), (-1, "group -1 of column 63"), (i32::MIN, "group -2147483648")] {
+        let said = kind(&|column| if column == 63 { bad } else { column % 2 }).unwrap_err();
+        assert!(said.contains(says) && said.contains("below 2"), "{said}");
+    }
+}
+
+/// bitsandbytes' eight bits: rows with their largest numbers, and in no order of a GPU.
+#[test]
+fn bytes_with_their_largest_numbers_are_rows() {
+    const FORMAT: &str = "model.layers.0.self_attn.q_proj.weight_format";
+    let weight = ("model.layers.0.self_attn.q_proj.weight", "I8", &[128u64, 32][..]);
+    let open = |test: &str, scales: &[u64], kind: &str, format: u8| {
+        let said = json!({"quant_method": "bitsandbytes", "load_in_8bit": true, "load_in_4bit": false});
+        let tensors = [weight, ("model.layers.0.self_attn.q_proj.SCB", kind, scales), (FORMAT, "U8", &[])];
+        let at = mimo_2(&format!("largest-{test}"), &said, &tensors);
+        fill(&at, FORMAT, &[format]);
+        ixc_frontend::open(&at)
+            .map(|model| model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(open("right", &[128], "F32", 0).as_deref(), Ok("Q8_0"));
+    assert!(open("format", &[128], "F32", 2).unwrap_err().contains("rows, in no order of a GPU's tiles"));
+    assert!(open("few", &[127], "F32", 0).unwrap_err().contains("scales of the rows of"));
+    assert!(open("integers", &[128], "I32", 0).unwrap_err().contains("F32, F16 or BF16"));
 }
