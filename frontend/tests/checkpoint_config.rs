@@ -856,6 +856,15 @@ fn what_is_stated_is_read() {
     const WEIGHTS: &str = "expert_weights_norm";
     assert_eq!(key(json!({"model_type": "qwen3_next", "norm_topk_prob": false}), WEIGHTS), [0.0]);
     assert_eq!(key(json!({"model_type": "qwen3_next"}), WEIGHTS), [1.0]);
+    // DeepSeek-V2's weights are divided by their sum, or multiplied.
+    const SCALE: &str = "expert_weights_scale";
+    let deepseek = |own: Json| {
+        let mut config = json!({"model_type": "deepseek_v2", "routed_scaling_factor": 16.0, "n_routed_experts": 2});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        [key(config.clone(), WEIGHTS), key(config, SCALE)]
+    };
+    assert_eq!(deepseek(json!({})), [vec![], vec![16.0]]);
+    assert_eq!(deepseek(json!({"norm_topk_prob": true})), [vec![1.0], vec![1.0]]);
     const EPS: &str = "attention.layer_norm_rms_epsilon";
     assert_eq!(key(json!({"model_type": "olmoe", "rms_norm_eps": 0.5}), EPS), [0.5]);
     assert_eq!(key(json!({"model_type": "olmoe"}), EPS), [f64::from(1e-5f32)]);
@@ -994,4 +1003,40 @@ fn absurd_sizes_are_refused() {
     let at = folder("absurd-scales", &config, &[(name, "F8_E4M3", &[4, 4]), (&scale, "BF16", scales)]);
     let said = ixc_frontend::open(&at).unwrap_err().to_string();
     assert!(said.contains("_scale") && said.contains("at least one scale"), "{said}");
+}
+
+/// Layers of Qwen's without a router are dense, and what says which is looked at.
+#[test]
+fn layers_without_routers_are_dense() {
+    let dense = |json: &mut Json| {
+        json["mlp_only_layers"] = json!([0]);
+        json["decoder_sparse_step"] = 2.into();
+    };
+    // The tensors are those of a model without such layers, which say what is computed.
+    let model = changed("dense-layers", "qwen3moe", dense).unwrap();
+    assert!(model.tensor("blk.0.ffn_gate_inp.weight").is_some());
+    let said = changed("dense-number", "qwen3moe", |json| json["mlp_only_layers"] = 3.into()).unwrap_err();
+    assert!(said.contains("key \"mlp_only_layers\" is 3; expected an array of counts"), "{said}");
+    let said = changed("dense-step", "qwen3moe", |json| json["decoder_sparse_step"] = "2".into()).unwrap_err();
+    assert!(said.contains("key \"decoder_sparse_step\" is \"2\"; expected a count"), "{said}");
+}
+
+/// An output matrix that is there is left out where the table is to be it, but of a model whose class ties none.
+#[test]
+fn a_head_of_its_own_counts_where_nothing_is_tied() {
+    let head = |test: &str, config: Json| {
+        let tensors = [("model.embeddings.weight", "BF16", &[8u64, 32][..]), ("lm_head.weight", "BF16", &[8, 32])];
+        let mut tensors = tensors;
+        if config["model_type"] == "llama" {
+            tensors[0].0 = "model.embed_tokens.weight";
+        }
+        open(&folder(&format!("head-{test}"), &config, &tensors)).tensor("output.weight").is_some()
+    };
+    let nemotron = json!({"model_type": "nemotron_h", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "hybrid_override_pattern": "M*", "mamba_num_heads": 4,
+        "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "tie_word_embeddings": true});
+    assert!(head("nemotron", nemotron));
+    let llama = json!({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "tie_word_embeddings": true});
+    assert!(!head("llama", llama));
 }

@@ -58,7 +58,10 @@ pub(super) struct Scheme {
 }
 
 impl Scheme {
-    /// What `quantization_config` says, where it is one of these methods.
+    /// Formats of compressed-tensors whose weights are integers.
+    pub(super) const FORMATS: [&str; 2] = ["pack-quantized", "int-quantized"];
+
+    /// What `quantization_config` says, where it is one of these methods and the same for all matrices.
     ///
     /// # Errors
     /// When it says what no format has.
@@ -74,11 +77,6 @@ impl Scheme {
                 "auto_round:auto_gptq" => Scheme::gptq(said).map(Some),
                 "auto_round:auto_awq" => Scheme::awq(said).map(Some),
                 other => Err(said.wrong("packing_format", other, "auto_round:auto_gptq or auto_round:auto_awq")),
-            },
-            Some("compressed-tensors") => match said.text(&["format"])? {
-                Some("pack-quantized") => Scheme::compressed(said, Layout::Words, &[4, 8]).map(Some),
-                Some("int-quantized") => Scheme::compressed(said, Layout::Bytes, &[8]).map(Some),
-                _ => Ok(None),
             },
             _ => Ok(None),
         }
@@ -134,19 +132,22 @@ impl Scheme {
         Scheme::of(said, Layout::Awq, &[4], "bits", ("zero_point", false))
     }
 
-    fn compressed(said: &Config, layout: Layout, widths: &[u8]) -> Result<Scheme, CheckpointError> {
-        let group =
-            said.object("config_groups")?.and_then(|groups| groups.object("group_0").transpose()).transpose()?;
-        let weights = group.and_then(|group| group.object("weights").transpose()).transpose()?;
-        let Some(weights) = weights else {
-            return Err(said.wrong("config_groups", "nothing of weights", "a group_0 with weights"));
+    /// What a group of compressed-tensors says of its weights in such a format, where they are integers; `None` where they are other numbers.
+    ///
+    /// # Errors
+    /// When it says what no format has.
+    pub(super) fn compressed(weights: &Config, format: &str) -> Result<Option<Scheme>, CheckpointError> {
+        let (layout, widths) = match format {
+            "pack-quantized" => (Layout::Words, &[4, 8][..]),
+            "int-quantized" => (Layout::Bytes, &[8][..]),
+            _ => return Ok(None),
         };
         match weights.text(&["type"])? {
             None | Some("int") => {}
             Some(other) => return Err(weights.wrong("type", format!("\"{other}\""), "int")),
         }
         let symmetric = weights.flag(&["symmetric"])?.unwrap_or(true);
-        Scheme::of(&weights, layout, widths, "num_bits", ("symmetric", symmetric))
+        Scheme::of(weights, layout, widths, "num_bits", ("symmetric", symmetric)).map(Some)
     }
 
     /// With what all methods say: the width of integers, the columns of a group, and whether there are zeros.

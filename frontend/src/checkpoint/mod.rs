@@ -20,6 +20,7 @@
 //! | `codebook` | matrices of codes with scales by blocks |
 //! | `integers` | matrices of integers with scales by groups of columns |
 //! | `packed` | experts that KTransformers' converter packed |
+//! | `targets` | which modules a part of a quantisation is of |
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
@@ -42,6 +43,7 @@ mod packed;
 mod safetensors;
 mod shards;
 mod special;
+mod targets;
 mod template;
 mod vocabulary;
 
@@ -223,6 +225,9 @@ fn placed(
         let first = arrays.first().ok_or_else(|| unusable("made of nothing".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
         let scaled = first.scaled_format().unwrap_or_else(|| element.scaled_format());
+        // Experts of which some have groups of neighbours and others have not are all numbers.
+        let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
+        let scaled = if same { scaled } else { Element::F16.scaled_format() };
         let format = format(&name, first.rank() + usize::from(stacked), (element, scaled), first.change(), single);
         let (derived, dims) = array::derived(&arrays, stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
@@ -305,7 +310,7 @@ fn made(
     let mut several: BTreeMap<String, (OneOf, BTreeMap<u64, Array>)> = BTreeMap::new();
     for (stored, array) in weights {
         let Some(name) = decoder_name(&stored) else { continue };
-        if tied && name == "lm_head.weight" {
+        if tied && !family.own_head && name == "lm_head.weight" {
             continue;
         }
         let rules = family.tensors.iter().copied().flatten().chain(SHARED);

@@ -274,3 +274,74 @@ fn bytes_with_their_largest_numbers_are_rows() {
     assert!(open("few", &[127], "F32", 0).unwrap_err().contains("scales of the rows of"));
     assert!(open("integers", &[128], "I32", 0).unwrap_err().contains("F32, F16 or BF16"));
 }
+
+/// Groups of compressed-tensors: each matrix is of the group whose targets name it.
+#[test]
+fn matrices_are_of_the_groups_that_name_them() {
+    const Q: &str = "model.layers.0.self_attn.q_proj";
+    const K: &str = "model.layers.0.self_attn.k_proj";
+    let group = |targets: Json, bits: u32, format: Option<&str>| {
+        let weights = json!({"num_bits": bits, "type": "int", "symmetric": true, "group_size": 32});
+        let mut group = json!({"targets": targets, "weights": weights});
+        if let Some(format) = format {
+            group["format"] = format.into();
+        }
+        group
+    };
+    let said = |format: &str, first: Json, second: Json| json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": first, "group_1": second}});
+    // Four bits of queries, and eight of keys: a word has eight columns, or four.
+    let tensors = [
+        (format!("{Q}.weight_packed"), "I32", [128u64, 4]),
+        (format!("{Q}.weight_scale"), "BF16", [128, 1]),
+        (format!("{K}.weight_packed"), "I32", [64, 8]),
+        (format!("{K}.weight_scale"), "BF16", [64, 1]),
+        ("model.layers.0.self_attn.v_proj.weight".to_owned(), "F8_E4M3", [32, 32]),
+        ("model.layers.0.self_attn.v_proj.weight_scale".to_owned(), "BF16", [32, 1]),
+    ];
+    let open = |test: &str, said: Json| {
+        let tensors: Vec<_> = tensors.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, &shape[..])).collect();
+        let model = ixc_frontend::open(&mimo_2(&format!("groups-{test}"), &said, &tensors));
+        let kinds = |model: ixc_frontend::gguf::Gguf| {
+            ["q", "k", "v"]
+                .map(|part| model.tensor(&format!("blk.0.attn_{part}.weight")).unwrap().tensor_type().to_string())
+        };
+        model.map(kinds).map_err(|error| error.to_string())
+    };
+    let right = Ok(["Q4_0", "Q8_0", "BF16"].map(str::to_owned));
+    let pattern = || json!([r"re:.*self_attn\.k_proj$"]);
+    let linear = || json!(["Linear"]);
+    for (test, format) in [("one", "pack-quantized"), ("mixed", "mixed-precision")] {
+        assert_eq!(open(test, said(format, group(linear(), 4, None), group(pattern(), 8, None))), right);
+    }
+    let own = |format| said("mixed-precision", group(json!([K]), 8, Some(format)), group(json!([Q]), 4, None));
+    assert_eq!(open("names", own("pack-quantized")), right);
+    for (test, said, says) in [
+        (
+            "no-target",
+            said("pack-quantized", group(Json::Null, 4, None), group(pattern(), 8, None)),
+            "\"targets\" is missing",
+        ),
+        ("numbers", said("pack-quantized", group(json!([3]), 4, None), group(pattern(), 8, None)), "an array of texts"),
+        (
+            "pattern",
+            said("pack-quantized", group(json!(["re:(?!k).*"]), 4, None), group(pattern(), 8, None)),
+            "looking ahead",
+        ),
+        ("other", own("marlin-24"), "compressed-tensors, marlin-24"),
+        (
+            "none",
+            said("pack-quantized", group(json!([K]), 8, None), group(pattern(), 8, None)),
+            "targets of config_groups name",
+        ),
+        ("bits", said("pack-quantized", group(linear(), 3, None), group(pattern(), 8, None)), "\"num_bits\" is 3"),
+        // Of the other group they have other columns.
+        (
+            "turned",
+            said("pack-quantized", group(linear(), 8, None), group(pattern(), 4, None)),
+            "whole blocks of 32 columns",
+        ),
+    ] {
+        let error = open(test, said).unwrap_err();
+        assert!(error.contains(says), "{test}: {error}");
+    }
+}

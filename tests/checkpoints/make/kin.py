@@ -163,6 +163,57 @@ INTEGERS = {
     ),
     "qwen3-int8": ("qwen3", WIDE, "qwen3", "_proj.", compressed("int-quantized", 8, True, "channel"), "bytes"),
 }
+# Experts of four bits beside attention of FP8, a scale for each row; and networks of eight bits beside attention of four.
+QWEN_3_MOE = WIDE | dict(moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2)
+
+
+def of_groups(form, *groups):
+    named = {f"group_{number}": {"targets": targets, **said} for number, (targets, said) in enumerate(groups)}
+    return COMPRESSED | {"format": form, "ignore": ["lm_head", "re:.*mlp.gate$"], "config_groups": named}
+
+
+def group_of(bits, symmetric, form=None, strategy="group"):
+    return {"weights": compressed("", bits, symmetric, strategy)["config_groups"]["group_0"]["weights"]} | ({"format": form} if form else {})
+
+
+FLOATS = {"weights": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}, "format": "float-quantized"}
+INTEGERS |= {
+    "qwen3_moe-mixed": (
+        "qwen3_moe",
+        QWEN_3_MOE,
+        "qwen3_moe",
+        {".self_attn.": "eights", ".experts.": ("words", "group_0")},
+        of_groups(
+            "mixed-precision",
+            ([r"re:.*mlp\.experts\.\d+\."], group_of(4, True, "pack-quantized")),
+            (["Linear"], FLOATS),
+        ),
+        None,
+    ),
+    "llama-mixed": (
+        "llama",
+        WIDE,
+        "llama",
+        {"layers.0.mlp.down_proj": ("bytes", "group_2"), ".mlp.": ("words", "group_1"), ".self_attn.": ("words", "group_0")},
+        of_groups(
+            "mixed-precision",
+            (["Linear"], group_of(4, False)),
+            ([r"re:.*\.mlp\.(gate|up|down)_proj$"], group_of(8, True)),
+            (["model.layers.0.mlp.down_proj"], group_of(8, True, "int-quantized", "channel")),
+        ),
+        None,
+    ),
+    # Dense layers among those with experts, and no biases.
+    "qwen3_moe-dense": ("qwen3_moe", EXPERTS | dict(num_experts=4, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3]), "qwen3_moe", None, None, None),
+    "qwen2_moe-unbiased": (
+        "qwen2_moe",
+        without(EXPERTS, "head_dim") | dict(num_experts=4, shared_expert_intermediate_size=32, decoder_sparse_step=2, qkv_bias=False),
+        "qwen2_moe",
+        None,
+        None,
+        None,
+    ),
+}
 # Of models that speak: what hears and thinks.
 SPEAKING = {"qwen2_5_omni": "Qwen2_5OmniForConditionalGeneration", "qwen3_omni_moe": "Qwen3OmniMoeForConditionalGeneration"}
 
@@ -201,7 +252,7 @@ class Integers:
     """A matrix as integers with scales by groups of a row, and zeros where they are not the middle."""
 
     def __init__(self, matrix, said):
-        weights = said.get("config_groups", {}).get("group_0", {}).get("weights", said)
+        weights = said.get("config_groups", {}).get(said.get("own", "group_0"), {}).get("weights", said)
         self.bits = weights.get("bits", weights.get("num_bits"))
         self.version_2 = said.get("checkpoint_format") == "gptq_v2"
         symmetric = weights.get("sym", weights.get("symmetric", False))
@@ -265,6 +316,21 @@ class Ternary:
 
     def matrix(self):
         return self.integers * self.scale
+
+
+class Eights:
+    """A matrix as FP8 with a scale for each row, rounded to bf16 as it is used."""
+
+    def __init__(self, matrix, said):
+        self.scales = (matrix.abs().amax(-1, keepdim=True) / 448).bfloat16()
+        self.codes = (matrix / self.scales.float()).to(torch.float8_e4m3fn)
+
+    def matrix(self):
+        return (self.codes.float() * self.scales.float()).bfloat16().float()
+
+
+def packed_eights(base, of):
+    return {f"{base}.weight": of.codes, f"{base}.weight_scale": of.scales}
 
 
 class Fours:
@@ -398,6 +464,7 @@ PACKED = {
     "nvfp4": (Floats, packed_floats),
     "ternary": (Ternary, packed_ternary),
     "fours": (Fours, packed_fours),
+    "eights": (Eights, packed_eights),
     "largest": (Largest, packed_largest),
 }
 
@@ -427,12 +494,15 @@ def make(name):
     for _, key in others[1:]:
         del tensors[key]
     if said:
-        kind, packed = PACKED[how]
+        # Which matrices, how they are packed, and by which group.
+        parts = which if isinstance(which, dict) else {which: how}
+        parts = {part: of if isinstance(of, tuple) else (of, "group_0") for part, of in parts.items()}
+        part_of = {key: next((of for part, of in parts.items() if part in key), None) for key in tensors}
         plain = tuple(said.get("llm_int8_skip_modules") or ())
         quantised = {
-            key: kind(tensors.pop(key), said)
+            key: PACKED[part_of[key][0]][0](tensors.pop(key), said | {"own": part_of[key][1]})
             for key in list(tensors)
-            if which in key and tensors[key].dim() >= 2 and not key.startswith(plain)
+            if part_of[key] and tensors[key].dim() >= 2 and not key.startswith(plain)
         }
         save_file(tensors | {key: of.matrix() for key, of in quantised.items()}, folder / "model.safetensors", {"format": "pt"})
         thinker = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -442,7 +512,7 @@ def make(name):
         (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type, "quantization_config": said}, indent=2) + "\n")
         for key, of in quantised.items():
             base = key.removesuffix(".weight")
-            tensors |= packed(base, of)
+            tensors |= PACKED[part_of[key][0]][1](base, of)
             if how == "gptq" and f"{base}.bias" not in tensors and "zeros" not in name:
                 # As its first quantisers wrote them.
                 tensors[f"{base}.bias"] = torch.zeros(of.integers.shape[0]).half()

@@ -68,6 +68,8 @@ pub(super) struct Family {
     pub defaults: &'static str,
     /// Whether a configuration is this row's, where several rows have its `model_type`.
     pub when: fn(&Config) -> Result<bool, CheckpointError>,
+    /// Whether an output matrix that is there counts where a configuration says that it is the embedding table's (`tie_word_embeddings`).
+    pub own_head: bool,
     /// How a vocabulary of pieces is given.
     pub pieces: Pieces,
 }
@@ -104,6 +106,7 @@ const USUAL: Family = Family {
     truncated_yarn: true,
     defaults: "{}",
     when: |_| Ok(true),
+    own_head: false,
     pieces: Pieces::Scored,
 };
 

@@ -240,7 +240,9 @@ static QWEN_3_VL_MOE: &[Rule] = &[
 fn qwen_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
-    all_sparse(keys)?;
+    // Layers that are dense have no router, which says so.
+    keys.config.counts("mlp_only_layers")?;
+    keys.config.count(&["decoder_sparse_step"])?;
     // Which layers have a window where that is not listed differs from model to model, and from what they say.
     if !keys.config.has("layer_types") {
         keys.refuse("use_sliding_window", |value| value.as_bool() == Some(true), "false")?;
