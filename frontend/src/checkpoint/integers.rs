@@ -413,7 +413,8 @@ impl Scheme {
         };
         let Some((file, entry)) = shards.tensors.get(&*name) else { return Ok(None) };
         let wrong = |found: String| {
-            let expected = format!("{columns} numbers of I32, for each column its group, below {groups}");
+            let expected =
+                format!("{columns} numbers of I32, for each column its group, below {groups}, of {group} columns");
             shards.wrong(&name, found, expected)
         };
         let (stored, bytes) = (extent(*file, entry), shards.bytes(&name, u64::MAX).unwrap_or_default());
@@ -430,6 +431,12 @@ impl Scheme {
         let is_group = |of: &i32| u64::try_from(*of).is_ok_and(|of| of < groups);
         if let Some((column, of)) = numbers().enumerate().find(|(_, of)| !is_group(of)) {
             return Err(wrong(format!("group {of} of column {column}")));
+        }
+        // Every order that a quantiser takes columns in leaves as many in each. Of zeros alone programs think otherwise: some, that there is no order.
+        let mut counts = vec![0u64; groups as usize];
+        numbers().for_each(|of| counts[of as usize] += 1);
+        if let Some((of, count)) = counts.iter().enumerate().find(|(_, count)| **count != group) {
+            return Err(wrong(format!("{count} columns of group {of}")));
         }
         // Integers of four bytes, as they lie.
         let order = Array::whole(stored, Element::F32, &[columns, 1]);

@@ -27,6 +27,7 @@
 //! | `lines` | `tokenizer.jsonl`, as PLaMo has it |
 //! | `special` | tokens with a role, and which of them are added to texts |
 //! | `template` | the chat template |
+//! | `unit_columns` | output matrices whose columns are of length 1 |
 //! | `config` | JSON, typed |
 //! | `error` | what can be wrong, and where |
 
@@ -45,6 +46,7 @@ mod shards;
 mod special;
 mod targets;
 mod template;
+mod unit_columns;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -195,14 +197,39 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
             entries.push((format!("{}.{key}", family.architecture).into(), number.into()));
         }
     }
-    let packed = packed::experts(&mut shards, &sizes)?;
+    let mut packed = packed::experts(&mut shards, &sizes)?;
     let weights = shards::weights(&shards, &quantisation, family)?;
-    let made = made(&shards, &config, family, (&sizes, &layers), weights)?;
+    let mut made = made(&shards, &config, family, (&sizes, &layers), weights)?;
+    check_dense(&shards, &made, &(family.dense)(&config)?)?;
+    if family.unit_columns && config.flag(&["norm_head"])? == Some(true) {
+        packed.push(unit_columns::norm(&shards, &mut made)?);
+    }
     let rows = made.get("token_embd.weight").and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
     let (tensors, derived) = placed(&shards, made, packed, family.single)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
+}
+
+/// That layers which a configuration has as dense have no router, and others no dense network alone.
+fn check_dense(shards: &Shards, made: &BTreeMap<String, Group>, dense: &[bool]) -> Result<(), CheckpointError> {
+    for (layer, dense) in dense.iter().enumerate() {
+        let has = |part: &str| made.contains_key(&format!("blk.{layer}.{part}.weight"));
+        let router = has("ffn_gate_inp");
+        let (name, found) = match dense {
+            true if router => {
+                ("ffn_gate_inp", "there, in a layer that mlp_only_layers or decoder_sparse_step has as dense")
+            }
+            false if !router && has("ffn_gate") => (
+                "ffn_gate",
+                "there without a router, in a layer that mlp_only_layers and decoder_sparse_step have with experts",
+            ),
+            _ => continue,
+        };
+        let expected = "tensors of such layers as config.json has";
+        return Err(shards.wrong(&format!("blk.{layer}.{name}.weight"), found.to_owned(), expected));
+    }
+    Ok(())
 }
 
 /// Tensors where they lie as they are, in one of the files, and what the others are made of, each of which counts as a file behind these.

@@ -237,11 +237,7 @@ fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointE
     let Some(packing) = PACKINGS.iter().find(|packing| derived.format.takes_integers(packing.bits.into())) else {
         return Ok(());
     };
-    let fetch = |file: u32, offset: u64, out: &mut [u8]| {
-        let data = shards.files.get(file as usize).map_or(&[][..], |file| file.data());
-        let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
-        part.map(|part| out.copy_from_slice(part)).is_some()
-    };
+    let fetch = |file: u32, offset: u64, out: &mut [u8]| shards.fetch(file, offset, out);
     let row_bytes = derived.format.row_bytes(derived.columns).unwrap_or(0);
     let mut rows = vec![0; (LOOKED_AT * row_bytes) as usize];
     if !derived.clone().indexed().read(0, &mut rows, &fetch) {

@@ -97,6 +97,13 @@ impl Shards {
         rest.get(..entry.bytes.min(most) as usize)
     }
 
+    /// Copies bytes of a file; false where they are not there.
+    pub(super) fn fetch(&self, file: u32, offset: u64, out: &mut [u8]) -> bool {
+        let data = self.files.get(file as usize).map_or(&[][..], |file| file.data());
+        let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
+        part.map(|part| out.copy_from_slice(part)).is_some()
+    }
+
     /// The error for a tensor that is not what it must be.
     pub(super) fn wrong(&self, tensor: &str, found: String, expected: impl Into<Box<str>>) -> CheckpointError {
         let path = self.folder.clone();
@@ -194,7 +201,7 @@ impl Quantisation {
         if method == "compressed-tensors" {
             let format = said.text(&["format"])?.unwrap_or("float-quantized");
             let groups = groups(&said)?;
-            if groups.is_empty() && format.starts_with("pack-") || format.starts_with("int-") && groups.is_empty() {
+            if groups.is_empty() && Scheme::FORMATS.contains(&format) {
                 return Err(said.wrong("config_groups", "nothing of weights", "a group_0 with weights"));
             }
             let is_known = |format: &str| OF_FLOATS.contains(&format) || Scheme::FORMATS.contains(&format);

@@ -249,6 +249,7 @@ fn an_order_of_groups_is_of_groups_that_there_are() {
     };
     assert_eq!(kind(&|column| column / 32).as_deref(), Ok("Q4_0"));
     assert_eq!(kind(&|column| column % 2).as_deref(), Ok("F16"));
+    assert!(kind(&|_| 0).unwrap_err().contains("64 columns of group 0; expected 64 numbers of I32"));
     for (bad, says) in [(2, "group 2 of column 63"), (-1, "group -1 of column 63"), (i32::MIN, "group -2147483648")] {
         let said = kind(&|column| if column == 63 { bad } else { column % 2 }).unwrap_err();
         assert!(said.contains(says) && said.contains("below 2"), "{said}");

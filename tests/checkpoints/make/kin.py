@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden" / "make"))
 import make as golden
+from hub import HUB
 
 HERE = Path(__file__).resolve().parent.parent
 SEED = 20261126
@@ -205,6 +206,10 @@ INTEGERS |= {
     ),
     # Dense layers among those with experts, and no biases.
     "qwen3_moe-dense": ("qwen3_moe", EXPERTS | dict(num_experts=4, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3]), "qwen3_moe", None, None, None),
+    # Heads of another length than the width by their number, biases of convolutions, and an output matrix that is the table with a bias.
+    "granite-heads": ("granite", DENSE | dict(head_dim=16, attention_multiplier=0.25), "granite", None, None, None),
+    "lfm2-biased": ("lfm2", without(DENSE, "head_dim") | dict(conv_bias=True, layer_types=["conv", "full_attention"]), "lfm2", None, None, None),
+    "phi-tied": ("phi", without(DENSE, "head_dim") | dict(tie_word_embeddings=True), "phi", None, None, None),
     "qwen2_moe-unbiased": (
         "qwen2_moe",
         without(EXPERTS, "head_dim") | dict(num_experts=4, shared_expert_intermediate_size=32, decoder_sparse_step=2, qkv_bias=False),
@@ -491,7 +496,7 @@ def make(name):
     tensors = load_file(folder / "model.safetensors")
     decoders = ("model.embed_tokens", "model.layers", "model.norm", "lm_head", "model.language_model", "language_model", "model.text_model", "thinker.model", "thinker.lm_head")
     others = sorted((tensor.numel(), key) for key, tensor in tensors.items() if not key.startswith(decoders))
-    for _, key in others[1:]:
+    for _, key in others[1:] if has_parts else []:
         del tensors[key]
     if said:
         # Which matrices, how they are packed, and by which group.
@@ -516,7 +521,10 @@ def make(name):
             if how == "gptq" and f"{base}.bias" not in tensors and "zeros" not in name:
                 # As its first quantisers wrote them.
                 tensors[f"{base}.bias"] = torch.zeros(of.integers.shape[0]).half()
-    halves = {key: tensor.half().contiguous() if tensor.dim() >= 2 and tensor.dtype == torch.float32 else tensor for key, tensor in tensors.items()}
+    halves = {
+        key: tensor.half().contiguous() if tensor.dim() >= 2 and tensor.dtype == torch.float32 and not golden.is_taps(key) else tensor
+        for key, tensor in tensors.items()
+    }
     save_file(halves, folder / "model.safetensors", {"format": "pt"})
     tokens = torch.randint(3, 64, (TOKENS,), generator=generator).tolist()
     with torch.inference_mode():
@@ -526,5 +534,28 @@ def make(name):
     print(f"{name}: {(folder / 'model.safetensors').stat().st_size} bytes, beside the decoder {len(others)} tensors", flush=True)
 
 
-for name in sys.argv[1:] or [*KIN, *INTEGERS]:
-    make(name)
+def make_unit_columns(name):
+    """Ling 1 as it is published, whose output matrix has columns of length 1 as it is used: no class of transformers."""
+    model, generator = golden.prepared("bailingmoe")
+    folder = HERE / "kin" / name
+    model.save_pretrained(folder)
+    config, tensors = HUB["bailingmoe"](json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors"))
+    for file in folder.iterdir():
+        if file.name not in ["config.json", "model.safetensors"]:
+            file.unlink()
+    (folder / "config.json").write_text(json.dumps(config | {"norm_head": True}, indent=2) + "\n")
+    halves = {key: tensor.half().contiguous() if tensor.dim() >= 2 else tensor.contiguous() for key, tensor in tensors.items()}
+    save_file(halves, folder / "model.safetensors", {"format": "pt"})
+    tokens = torch.randint(3, 64, (TOKENS,), generator=generator).tolist()
+    with torch.inference_mode():
+        model = model.double()
+        model.lm_head.weight.data /= model.lm_head.weight.data.norm(p=2, dim=0, keepdim=True) + 1e-7
+        exact = model(input_ids=torch.tensor([tokens])).logits[0].numpy()
+    np.save(HERE / "expect" / f"{name}.npy", exact[-KEPT:].astype(np.float32))
+    (HERE / "expect" / f"{name}.json").write_text(json.dumps({"tokens": tokens}) + "\n")
+    print(f"{name}: {(folder / 'model.safetensors').stat().st_size} bytes", flush=True)
+
+
+UNIT_COLUMNS = "bailing_moe-head"
+for name in sys.argv[1:] or [*KIN, *INTEGERS, UNIT_COLUMNS]:
+    (make_unit_columns if name == UNIT_COLUMNS else make)(name)
