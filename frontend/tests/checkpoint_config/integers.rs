@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{fill, mimo_2};
+use crate::{changed, fill, mimo_2};
 
 /// Packed integers that no format has, and shapes that do not fit each other, are refused by what is wrong.
 #[test]
@@ -345,4 +345,25 @@ fn matrices_are_of_the_groups_that_name_them() {
         let error = open(test, said).unwrap_err();
         assert!(error.contains(says), "{test}: {error}");
     }
+}
+
+/// Experts of one tensor of which some have groups of neighbours and others have not: all are numbers.
+#[test]
+fn experts_in_an_order_make_numbers_of_all() {
+    let kind = |test: &str, sorted: &[u32]| {
+        let of = "kin/qwen3_moe-packed-order";
+        changed(test, of, |_| ()).unwrap();
+        let at = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
+        for expert in sorted {
+            let groups = (0..64u32).flat_map(|column| (column / 32).to_le_bytes()).collect::<Vec<u8>>();
+            fill(&at, &format!("model.layers.0.mlp.experts.{expert}.gate_proj.weight_g_idx"), &groups);
+        }
+        let model = ixc_frontend::open(&at).unwrap();
+        let tensor = model.tensor("blk.0.ffn_gate_exps.weight").unwrap();
+        assert!(!model.tensor_data(tensor).is_empty());
+        tensor.tensor_type().to_string()
+    };
+    assert_eq!(kind("experts-order", &[]), "F16");
+    assert_eq!(kind("experts-some", &[0, 2]), "F16");
+    assert_eq!(kind("experts-sorted", &[0, 1, 2, 3]), "Q4_0");
 }
