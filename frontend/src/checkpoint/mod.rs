@@ -356,8 +356,13 @@ fn made(
         let shape = array.shape();
         let of_layer = found.layer.and_then(|layer| layers.get(usize::try_from(layer).ok()?));
         let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of));
-        let parts = (rule.how)(&sizes, array).ok_or_else(|| {
-            shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
+        let of_codes = array.element().is_ok_and(|element| element.columns() > 1);
+        let parts = (rule.how)(&sizes, array).ok_or_else(|| match of_codes {
+            false => shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart"),
+            true => {
+                let expected = "numbers, since it is transposed or taken apart: a module under \"ignore\" of quantization_config stays as it was";
+                shards.wrong(&stored, format!("of blocks of codes, {shape:?}"), expected)
+            }
         })?;
         for Made { part, arrays } in parts {
             let to = found.to.replace("{P}", part);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{changed, fill, mimo_2};
+use crate::{changed, fill, folder, mimo_2};
 
 /// Packed integers that no format has, and shapes that do not fit each other, are refused by what is wrong.
 #[test]
@@ -366,4 +366,21 @@ fn experts_in_an_order_make_numbers_of_all() {
     assert_eq!(kind("experts-order", &[]), "F16");
     assert_eq!(kind("experts-some", &[0, 2]), "F16");
     assert_eq!(kind("experts-sorted", &[0, 1, 2, 3]), "Q4_0");
+}
+
+/// Keys of latent attention are transposed, which blocks of four-bit floats are not.
+#[test]
+fn transposed_blocks_of_codes_are_refused() {
+    const KV: &str = "model.layers.0.self_attn.kv_b_proj.weight";
+    let said = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
+    let config = json!({"model_type": "deepseek_v3", "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "kv_lora_rank": 64, "q_lora_rank": 64, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "quantization_config": said});
+    let scales = [format!("{KV}_scale"), format!("{KV}_scale_2")];
+    let tensors = [(KV, "U8", &[64u64, 32][..]), (&scales[0], "F8_E4M3", &[64, 4]), (&scales[1], "F32", &[])];
+    let said = ixc_frontend::open(&folder("transposed-codes", &config, &tensors)).unwrap_err().to_string();
+    assert!(
+        said.contains("kv_b_proj.weight\" is of blocks of codes") && said.contains("\"ignore\" of quantization_config"),
+        "{said}"
+    );
 }
