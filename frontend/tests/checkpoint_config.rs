@@ -1,5 +1,7 @@
 //! What configurations of folders say, and what they leave to the defaults of transformers.
 
+#[path = "checkpoint_config/codebook.rs"]
+mod codebook;
 #[path = "checkpoint_config/integers.rs"]
 mod integers;
 
@@ -981,6 +983,19 @@ fn what_is_stated_is_read() {
     const WEIGHTS: &str = "expert_weights_norm";
     assert_eq!(key(json!({"model_type": "qwen3_next", "norm_topk_prob": false}), WEIGHTS), [0.0]);
     assert_eq!(key(json!({"model_type": "qwen3_next"}), WEIGHTS), [1.0]);
+    const LENGTH: &str = "attention.key_length";
+    assert_eq!(key(json!({"model_type": "granite", "head_dim": 24}), LENGTH), [24.0]);
+    assert_eq!(key(json!({"model_type": "granitemoe", "head_dim": 24}), LENGTH), [24.0]);
+    assert_eq!(key(json!({"model_type": "granite", "head_dim": 16}), LENGTH), Vec::<f64>::new());
+    // DeepSeek-V2's weights are divided by their sum, or multiplied.
+    const SCALE: &str = "expert_weights_scale";
+    let deepseek = |own: Json| {
+        let mut config = json!({"model_type": "deepseek_v2", "routed_scaling_factor": 16.0, "n_routed_experts": 2});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        [key(config.clone(), WEIGHTS), key(config, SCALE)]
+    };
+    assert_eq!(deepseek(json!({})), [vec![], vec![16.0]]);
+    assert_eq!(deepseek(json!({"norm_topk_prob": true})), [vec![1.0], vec![1.0]]);
     const EPS: &str = "attention.layer_norm_rms_epsilon";
     assert_eq!(key(json!({"model_type": "olmoe", "rms_norm_eps": 0.5}), EPS), [0.5]);
     assert_eq!(key(json!({"model_type": "olmoe"}), EPS), [f64::from(1e-5f32)]);
@@ -1119,4 +1134,90 @@ fn absurd_sizes_are_refused() {
     let at = folder("absurd-scales", &config, &[(name, "F8_E4M3", &[4, 4]), (&scale, "BF16", scales)]);
     let said = ixc_frontend::open(&at).unwrap_err().to_string();
     assert!(said.contains("_scale") && said.contains("at least one scale"), "{said}");
+}
+
+/// Layers of Qwen's without a router are dense, which configurations and tensors have to agree on.
+#[test]
+fn layers_without_routers_are_dense() {
+    for (test, dense) in [("layers", json!({"mlp_only_layers": [0]})), ("sparse", json!({"decoder_sparse_step": 2}))] {
+        let set = |json: &mut Json| json.as_object_mut().unwrap().extend(dense.as_object().unwrap().clone());
+        let said = changed(&format!("dense-{test}"), "qwen3moe", set).unwrap_err();
+        let says =
+            "blk.0.ffn_gate_inp.weight\" is there, in a layer that mlp_only_layers or decoder_sparse_step has as dense";
+        assert!(said.contains(says), "{said}");
+    }
+    let model = changed("dense-right", "kin/qwen3_moe-dense", |_| ()).unwrap();
+    let dense: Vec<bool> = hyper(&model).layers.iter().map(|layer| layer.experts.is_none()).collect();
+    assert_eq!(dense, [true, false, true, true]);
+    let said = changed("dense-less", "kin/qwen3_moe-dense", |json| json["mlp_only_layers"] = json!([])).unwrap_err();
+    assert!(said.contains("blk.3.ffn_gate.weight\" is there without a router"), "{said}");
+    let said = changed("dense-none", "qwen3moe", |json| json["decoder_sparse_step"] = 0.into()).unwrap_err();
+    assert!(said.contains("key \"decoder_sparse_step\" is 0; expected a count above 0"), "{said}");
+    let said = changed("dense-number", "qwen3moe", |json| json["mlp_only_layers"] = 3.into()).unwrap_err();
+    assert!(said.contains("key \"mlp_only_layers\" is 3; expected an array of counts"), "{said}");
+    let said = changed("dense-step", "qwen3moe", |json| json["decoder_sparse_step"] = "2".into()).unwrap_err();
+    assert!(said.contains("key \"decoder_sparse_step\" is \"2\"; expected a count"), "{said}");
+}
+
+/// An output matrix that is there is left out where the table is to be it, but of a model whose class ties none.
+#[test]
+fn a_head_of_its_own_counts_where_nothing_is_tied() {
+    let head = |test: &str, config: Json| {
+        let tensors = [("model.embeddings.weight", "BF16", &[8u64, 32][..]), ("lm_head.weight", "BF16", &[8, 32])];
+        let mut tensors = tensors;
+        if config["model_type"] == "llama" {
+            tensors[0].0 = "model.embed_tokens.weight";
+        }
+        open(&folder(&format!("head-{test}"), &config, &tensors)).tensor("output.weight").is_some()
+    };
+    let nemotron = json!({"model_type": "nemotron_h", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "hybrid_override_pattern": "M*", "mamba_num_heads": 4,
+        "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "tie_word_embeddings": true});
+    assert!(head("nemotron", nemotron));
+    let llama = json!({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "tie_word_embeddings": true});
+    assert!(!head("llama", llama));
+}
+
+/// Ling 1: columns of the output matrix are divided by their length, which the norm before it has.
+#[test]
+fn columns_of_a_head_are_of_length_1() {
+    const HEAD: &str = "lm_head.weight";
+    const NORM: &str = "model.norm.weight";
+    let config = |own: Json| {
+        let mut config = json!({"model_type": "bailing_moe", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 2, "num_shared_experts": 1,
+            "num_experts_per_tok": 1, "moe_intermediate_size": 16, "norm_topk_prob": true, "rms_norm_eps": 1e-6, "vocab_size": 70,
+            "max_position_embeddings": 64});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        config
+    };
+    let tensors = [(NORM, "F32", &[32u64][..]), (HEAD, "F32", &[70, 32])];
+    let number =
+        |row: u64, column: u64| if column == 7 { 0.0 } else { (row * 7 % 13) as f32 - 5.5 + column as f32 / 8.0 };
+    let norm = |column: u64| 0.5 + column as f32 / 16.0;
+    let read = |test: &str, own: Json| {
+        let at = folder(&format!("unit-{test}"), &config(own), &tensors);
+        fill(&at, NORM, &(0..32).flat_map(|column| norm(column).to_le_bytes()).collect::<Vec<u8>>());
+        fill(&at, HEAD, &(0..70 * 32).flat_map(|at| number(at / 32, at % 32).to_le_bytes()).collect::<Vec<u8>>());
+        ixc_frontend::open(&at).map_err(|error| error.to_string())
+    };
+    let numbers = |model: &Gguf, tensor: &str| -> Vec<f32> {
+        let bytes = model.tensor_data(model.tensor(tensor).unwrap()).into_owned();
+        bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    };
+    let plain = read("plain", json!({"norm_head": false})).unwrap();
+    assert_eq!(numbers(&plain, "output_norm.weight"), (0..32).map(norm).collect::<Vec<f32>>());
+    let unit = read("unit", json!({"norm_head": true})).unwrap();
+    let right = |column: u64| {
+        let length = (0..70).map(|row| f64::from(number(row, column)).powi(2)).sum::<f64>().sqrt();
+        (f64::from(norm(column)) / (length + 1e-7)) as f32
+    };
+    assert_eq!(numbers(&unit, "output_norm.weight"), (0..32).map(right).collect::<Vec<f32>>());
+    assert_eq!(numbers(&unit, "output.weight"), numbers(&plain, "output.weight"));
+    let said = read("tied", json!({"norm_head": true, "tie_word_embeddings": true})).unwrap_err();
+    assert!(said.contains("key \"tie_word_embeddings\" is true; expected false, since norm_head"), "{said}");
+    let without = folder("unit-without", &config(json!({"norm_head": true})), &tensors[..1]);
+    let said = ixc_frontend::open(&without).unwrap_err().to_string();
+    assert!(said.contains("\"output.weight\" is missing"), "{said}");
 }

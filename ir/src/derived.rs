@@ -31,10 +31,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 pub use element::Element;
-pub use groups::{Groups, Integers, View, Zeros};
+pub use groups::{Groups, Integers, Order, View, Zeros};
 pub use indexed::Indexed;
 use scales::scale;
-pub use scales::{ScaleKind, Scales};
+pub use scales::{Coded, ScaleKind, Scales};
 pub use tiles::Tiles;
 
 /// Elements that are converted at a time.
@@ -320,7 +320,7 @@ impl Derived {
             let wrong = |what| Err(DerivedError::Shape { piece: number, what });
             let outside = |what, available| Err(DerivedError::Outside { piece: number, what, available });
             let of_groups = piece.groups.iter().flat_map(|groups| groups.extents());
-            let of_scales = piece.scales.map(|scales| scales.extent);
+            let of_scales = piece.scales.iter().flat_map(Scales::extents);
             for extent in [piece.extent].into_iter().chain(of_scales).chain(of_groups) {
                 let Some(&available) = files.get(extent.file as usize) else {
                     return Err(DerivedError::File { piece: number, file: extent.file, files: files.len() });
@@ -345,7 +345,7 @@ impl Derived {
             if piece.change == Change::Unit && (self.beside > 1 || !is_float) {
                 return wrong("rows of length 1 that are no whole ones, or not of numbers");
             }
-            match (element, piece.scales) {
+            match (element, piece.scales.as_ref()) {
                 (Element::Integer(integers), _) => {
                     if let Some(what) = groups::wrong(piece, integers, self.format) {
                         return wrong(what);
@@ -366,7 +366,7 @@ impl Derived {
                         block_columns,
                         columns: of,
                     }),
-                ) if [block_columns, of] == [columns; 2] => {
+                ) if [*block_columns, *of] == [columns; 2] => {
                     if rows.checked_mul(4).is_none_or(|bytes| bytes > extent.bytes) {
                         return outside("its scales", extent.bytes);
                     }
@@ -397,7 +397,9 @@ impl Derived {
                                 | Element::F8E4m3
                                 | Element::Block(_)
                                 | Element::Tiled(_)
-                                | Element::Integer(_),
+                                | Element::Integer(_)
+                                | Element::Nf4
+                                | Element::Fp4,
                             ),
                         ..
                     }),
@@ -415,7 +417,7 @@ impl Derived {
                     let last_row = (elements - 1) / scales.columns / scales.block_rows;
                     let each = scales.columns.div_ceil(scales.block_columns);
                     let count = last_row.checked_add(1).and_then(|rows| rows.checked_mul(each));
-                    if count.and_then(|n| n.checked_mul(scales.kind.bytes())).is_none_or(|n| n > scales.extent.bytes) {
+                    if !count.is_some_and(|count| scales.has(count)) {
                         return outside("its scales", scales.extent.bytes);
                     }
                 }
@@ -631,10 +633,13 @@ impl Derived {
             }
             return true;
         }
-        let mut x = vec![0f32; count as usize];
+        // Those of the first byte that are before.
+        let skipped = (first % element.block().0) as usize;
+        let mut x = vec![0f32; skipped + count as usize];
         element.floats(&stored, &mut x);
+        let x = &mut x[skipped..];
         if let Some(scales) = scales
-            && !scale(scales, first, &mut x, fetch)
+            && !scale(scales, first, x, fetch)
         {
             return false;
         }

@@ -301,12 +301,8 @@ const DAMAGES: &[Damage] = &[
     ("another width", |at| edit(at, "config.json", |json| json["hidden_size"] = 48.into()), "has dimensions"),
     (
         "a quantisation that is not read",
-        |at| {
-            edit(at, "config.json", |json| {
-                json["quantization_config"] = serde_json::json!({"quant_method": "bitsandbytes"})
-            })
-        },
-        "quantised as \"bitsandbytes\"",
+        |at| edit(at, "config.json", |json| json["quantization_config"] = serde_json::json!({"quant_method": "hqq"})),
+        "quantised as \"hqq\"",
     ),
     (
         "scaling that is not known",

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! b, c, x = shortconv.in_proj h                       // three rows of the stream's width
-//! shortconv.out_proj (c * short_conv(b * x))          // no activation
+//! shortconv.out_proj (c * short_conv(b * x))          // no activation; the three have biases where checkpoints say `conv_bias`
 //! ```
 
 use ixc_ir::graph::ValueId;
@@ -47,6 +47,7 @@ fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> 
         [b.slice(parts, 0, width)?, b.slice(parts, width, width)?, b.slice(parts, 2 * width, width)?];
     let y = b.mul(before, y)?;
     let y = b.short_conv(&format!("conv.{layer}"), y, &name("shortconv.conv.weight"), [width, taps])?;
+    let y = b.optional_bias(y, &name("shortconv.conv.bias"), width)?;
     let y = b.mul(after, y)?;
     let y = b.linear(y, &name("shortconv.out_proj"), width, width, Bias::Optional)?;
     add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm), style)

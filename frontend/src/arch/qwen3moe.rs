@@ -1,4 +1,5 @@
-//! `qwen3moe`: attention as in `qwen3`; the router is a softmax over all experts whose chosen weights are divided by their sum.
+//! `qwen3moe`: attention as in `qwen3`; the router is a softmax over all experts whose chosen weights are divided by their sum. Layers without a router are dense
+//! (`mlp_only_layers` and `decoder_sparse_step` of checkpoints).
 
 use super::Architecture;
 use super::decoder::{HeadNorm, Style, decoder};
@@ -9,6 +10,6 @@ const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen3moe",
     doc: "Qwen3 with experts",
-    defaults: Defaults::USUAL,
+    defaults: Defaults { dense_by_tensor: true, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -4,7 +4,7 @@
 //! q.split(0, &[heads, 2, half]).swap(1, 2).join(0).join(0)      // NumPy: reshape(heads, 2, half, n).swapaxes(1, 2).reshape(rows, n)
 //! ```
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Groups, Piece, Scales, View, Zeros};
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Groups, Order, Piece, Scales, View, Zeros};
 use ixc_ir::format::Format;
 
 /// A view of a stored tensor.
@@ -18,6 +18,8 @@ pub(super) struct Array {
     /// A number that it is to be multiplied with, which becomes a tensor of its own.
     factor: Option<Box<Array>>,
     change: Change,
+    /// What its numbers are rounded to once they are scaled, where that is no matter of how they are stored.
+    rounded: Option<Format>,
     /// Whether elements are integers, in the bytes of as many floats.
     table: bool,
     first: u64,
@@ -31,6 +33,18 @@ pub(super) struct Grouped {
     pub scales: Array,
     /// With what is to be added to each.
     pub zeros: Option<(Array, u8)>,
+    /// Which group each is of, where that is stored: the others are those of the first group then.
+    pub order: Option<InOrder>,
+}
+
+/// The group of each element.
+#[derive(Clone, Debug)]
+pub(super) struct InOrder {
+    pub order: Array,
+    /// How many groups there are.
+    pub groups: u64,
+    /// Elements of scales, and of zeros, from a group to the next.
+    pub steps: [u64; 2],
 }
 
 impl Array {
@@ -54,6 +68,7 @@ impl Array {
             groups: None,
             factor: None,
             change: Change::Keep,
+            rounded: None,
             table: false,
             first: 0,
             dims,
@@ -71,6 +86,7 @@ impl Array {
             groups: None,
             factor: None,
             change: Change::Keep,
+            rounded: None,
             table: false,
             first: 0,
             dims: Vec::new(),
@@ -105,6 +121,11 @@ impl Array {
         self
     }
 
+    /// With the format that its numbers are rounded to.
+    pub(super) fn rounded_to(self, format: Format) -> Array {
+        Array { rounded: Some(format), ..self }
+    }
+
     pub(super) fn with_factor(mut self, factor: Option<Array>) -> Array {
         self.factor = factor.map(Box::new);
         self
@@ -117,12 +138,16 @@ impl Array {
     /// What is done to integers done to their scales and zeros.
     fn with_groups(mut self, done: impl Fn(Array) -> Option<Array>) -> Option<Array> {
         let Some(groups) = self.groups.take() else { return Some(self) };
-        let Grouped { scales, zeros } = *groups;
+        let Grouped { scales, zeros, order } = *groups;
         let zeros = match zeros {
             Some((zeros, more)) => Some((done(zeros)?, more)),
             None => None,
         };
-        self.groups = Some(Box::new(Grouped { scales: done(scales)?, zeros }));
+        let order = match order {
+            Some(InOrder { order, groups, steps }) => Some(InOrder { order: done(order)?, groups, steps }),
+            None => None,
+        };
+        self.groups = Some(Box::new(Grouped { scales: done(scales)?, zeros, order }));
         Some(self)
     }
 
@@ -136,6 +161,9 @@ impl Array {
     /// The format that its elements have once they are multiplied with their scales, where it is no vector: of integers one of blocks, if these have a
     /// scale each.
     pub(super) fn scaled_format(&self) -> Option<Format> {
+        if self.rounded.is_some() {
+            return self.rounded;
+        }
         let format = self.element?.scaled_format();
         let shared = |groups: &Grouped| {
             let of = |array: &Array| -> u64 {
@@ -145,7 +173,8 @@ impl Array {
             };
             groups.zeros.iter().map(|(zeros, _)| of(zeros)).fold(of(&groups.scales), u64::min)
         };
-        let whole = |groups: &Grouped| shared(groups).is_multiple_of(format.block_len() as u64);
+        let whole =
+            |groups: &Grouped| groups.order.is_none() && shared(groups).is_multiple_of(format.block_len() as u64);
         Some(if self.groups.as_deref().is_none_or(whole) { format } else { Element::F16.scaled_format() })
     }
 
@@ -284,6 +313,14 @@ impl Array {
         Some([kept(&mut rows.iter().flatten()), kept(&mut columns.iter())])
     }
 
+    /// Elements from an index of a dimension to the next, where all are as far apart.
+    pub(super) fn step(&self, dim: usize) -> Option<u64> {
+        match &self.dims.get(dim)?[..] {
+            [axis] => Some(axis.stride),
+            _ => None,
+        }
+    }
+
     /// As a view of scales or zeros.
     fn view(&self) -> Option<View> {
         let [rows, columns] = self.axes()?;
@@ -299,12 +336,18 @@ impl Array {
                     Some((zeros, more)) => Some(Zeros { view: zeros.view()?, more: *more }),
                     None => None,
                 };
-                Some(Box::new(Groups { scales: groups.scales.view()?, zeros }))
+                let order = match &groups.order {
+                    Some(InOrder { groups, steps, order }) => {
+                        Some(Order { view: order.view()?, groups: *groups, steps: *steps })
+                    }
+                    None => None,
+                };
+                Some(Box::new(Groups { scales: groups.scales.view()?, zeros, order }))
             }
             None => None,
         };
         let (extent, element, first) = (self.extent, self.element?, self.first);
-        Some(Piece { extent, element, first, rows, columns, scales: self.scales, groups, change: self.change })
+        Some(Piece { extent, element, first, rows, columns, scales: self.scales.clone(), groups, change: self.change })
     }
 }
 

@@ -125,6 +125,11 @@ impl Config {
         stated.or_else(|| if silent() { default() } else { None })
     }
 
+    /// Keys of the innermost object.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.objects.first().into_iter().flat_map(Map::keys).map(String::as_str)
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.find(&[key]).is_some()
     }

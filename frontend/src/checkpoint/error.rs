@@ -50,7 +50,7 @@ pub enum CheckpointError {
         known: Vec<&'static str>,
     },
     /// A quantisation that is not read.
-    #[error("{}: weights are quantised as \"{}\"; supported are fp8 (e4m3), mxfp4, modelopt (FP8, NVFP4), gptq, awq, auto-round, and compressed-tensors with 8-bit floats, mxfp4, nvfp4 or integers of 4 or 8 bits", path.display(), quoted(found))]
+    #[error("{}: weights are quantised as \"{}\"; supported are fp8 (e4m3), mxfp4, modelopt (FP8, NVFP4), gptq, awq, auto-round, bitsandbytes, and compressed-tensors with 8-bit floats, mxfp4, nvfp4 or integers of 4 or 8 bits", path.display(), quoted(found))]
     Quantisation {
         /// The configuration.
         path: Box<Path>,

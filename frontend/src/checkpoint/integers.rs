@@ -8,6 +8,7 @@
 //! awq, gemm           q_proj.qweight        I32 [in, out / 8]      word w holds rows 8 w + 0, 2, 4, 6, 1, 3, 5, 7; zeros and scales likewise
 //! pack-quantized      q_proj.weight_packed  I32 [out, in / 8]      as they lie; scales [out, groups], zeros I32 [out / 8, groups]
 //! int-quantized       q_proj.weight         I8  [out, in]          scales [out, 1], or one
+//! bitsandbytes        q_proj.weight         I8  [out, in]          the largest number of each row, which 127 stands for: q_proj.SCB F32 [out]
 //! bitnet              q_proj.weight         U8  [out / 4, in]      byte r of a column holds rows r, r + out / 4, r + out / 2, r + 3 out / 4; one scale
 //! ```
 //!
@@ -15,7 +16,7 @@
 
 use ixc_ir::derived::{Element, Extent, Integers};
 
-use super::array::{Array, Grouped};
+use super::array::{Array, Grouped, InOrder};
 use super::config::Config;
 use super::error::CheckpointError;
 use super::safetensors::Entry;
@@ -39,6 +40,8 @@ enum Layout {
     Gptq { more: u8 },
     /// AWQ.
     Awq,
+    /// bitsandbytes: bytes in two's complement, with the number that the largest stands for.
+    Largest,
     /// BitNet: parts of rows in a byte.
     Ternary,
 }
@@ -55,7 +58,10 @@ pub(super) struct Scheme {
 }
 
 impl Scheme {
-    /// What `quantization_config` says, where it is one of these methods.
+    /// Formats of compressed-tensors whose weights are integers.
+    pub(super) const FORMATS: [&str; 2] = ["pack-quantized", "int-quantized"];
+
+    /// What `quantization_config` says, where it is one of these methods and the same for all matrices.
     ///
     /// # Errors
     /// When it says what no format has.
@@ -63,16 +69,14 @@ impl Scheme {
         match said.text(&["quant_method"])? {
             Some("gptq") => Scheme::gptq(said).map(Some),
             Some("awq") => Scheme::awq(said).map(Some),
+            Some("bitsandbytes") | None if is_eight_bits(said)? => {
+                Ok(Some(Scheme { layout: Layout::Largest, bits: 8, zeros: false, group: None }))
+            }
             Some("bitnet") => Scheme::ternary(said).map(Some),
             Some("auto-round") => match said.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq") {
                 "auto_round:auto_gptq" => Scheme::gptq(said).map(Some),
                 "auto_round:auto_awq" => Scheme::awq(said).map(Some),
                 other => Err(said.wrong("packing_format", other, "auto_round:auto_gptq or auto_round:auto_awq")),
-            },
-            Some("compressed-tensors") => match said.text(&["format"])? {
-                Some("pack-quantized") => Scheme::compressed(said, Layout::Words, &[4, 8]).map(Some),
-                Some("int-quantized") => Scheme::compressed(said, Layout::Bytes, &[8]).map(Some),
-                _ => Ok(None),
             },
             _ => Ok(None),
         }
@@ -128,24 +132,22 @@ impl Scheme {
         Scheme::of(said, Layout::Awq, &[4], "bits", ("zero_point", false))
     }
 
-    fn compressed(said: &Config, layout: Layout, widths: &[u8]) -> Result<Scheme, CheckpointError> {
-        let group =
-            said.object("config_groups")?.and_then(|groups| groups.object("group_0").transpose()).transpose()?;
-        let weights = group.and_then(|group| group.object("weights").transpose()).transpose()?;
-        let Some(weights) = weights else {
-            return Err(said.wrong("config_groups", "nothing of weights", "a group_0 with weights"));
+    /// What a group of compressed-tensors says of its weights in such a format, where they are integers; `None` where they are other numbers.
+    ///
+    /// # Errors
+    /// When it says what no format has.
+    pub(super) fn compressed(weights: &Config, format: &str) -> Result<Option<Scheme>, CheckpointError> {
+        let (layout, widths) = match format {
+            "pack-quantized" => (Layout::Words, &[4, 8][..]),
+            "int-quantized" => (Layout::Bytes, &[8][..]),
+            _ => return Ok(None),
         };
-        for (key, right, is) in [
-            ("type", "int", weights.text(&["type"])?.is_none_or(|kind| kind == "int")),
-            ("actorder", "null or \"weight\"", weights.text(&["actorder"]).is_ok_and(|order| order != Some("group"))),
-        ] {
-            if !is {
-                let found = weights.value(key).map_or_else(String::new, ToString::to_string);
-                return Err(weights.wrong(key, found, right));
-            }
+        match weights.text(&["type"])? {
+            None | Some("int") => {}
+            Some(other) => return Err(weights.wrong("type", format!("\"{other}\""), "int")),
         }
         let symmetric = weights.flag(&["symmetric"])?.unwrap_or(true);
-        Scheme::of(&weights, layout, widths, "num_bits", ("symmetric", symmetric))
+        Scheme::of(weights, layout, widths, "num_bits", ("symmetric", symmetric)).map(Some)
     }
 
     /// With what all methods say: the width of integers, the columns of a group, and whether there are zeros.
@@ -173,7 +175,9 @@ impl Scheme {
     fn matrix(&self, name: &str, entry: &Entry) -> Option<String> {
         match self.layout {
             Layout::Words => name.strip_suffix("_packed").map(str::to_owned),
-            Layout::Bytes => (entry.dtype.name == "I8" && name.ends_with(".weight")).then(|| name.to_owned()),
+            Layout::Bytes | Layout::Largest => {
+                (entry.dtype.name == "I8" && name.ends_with(".weight")).then(|| name.to_owned())
+            }
             Layout::Ternary => (entry.dtype.name == "U8" && name.ends_with(".weight")).then(|| name.to_owned()),
             Layout::Gptq { .. } | Layout::Awq => Some(format!("{}.weight", name.strip_suffix(".qweight")?)),
         }
@@ -185,16 +189,18 @@ impl Scheme {
         let ends: &[&str] = match self.layout {
             Layout::Words | Layout::Bytes | Layout::Ternary => &["_scale", "_zero_point", "_shape", "_g_idx"],
             Layout::Gptq { .. } | Layout::Awq => &[".scales", ".qzeros", ".g_idx"],
+            Layout::Largest => &[".SCB", ".weight_format"],
         };
         let of = ends.iter().find_map(|end| name.strip_suffix(end));
         match self.layout {
             Layout::Words => of.is_some_and(|of| has(format!("{of}_packed"))),
             Layout::Bytes | Layout::Ternary => of.is_some_and(|of| has(of.to_owned())),
+            Layout::Largest => of.is_some_and(|of| has(format!("{of}.weight"))),
             Layout::Gptq { .. } | Layout::Awq => {
                 // The first quantisers wrote biases of models that have none.
                 of.is_some_and(|of| has(format!("{of}.qweight")))
                     || name.strip_suffix(".bias").is_some_and(|of| has(format!("{of}.qweight")))
-                        && bytes(shards, name, u64::MAX).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+                        && shards.bytes(name, u64::MAX).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
             }
         }
     }
@@ -210,7 +216,7 @@ impl Scheme {
             shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected)
         };
         let word = match self.layout {
-            Layout::Bytes => "I8",
+            Layout::Bytes | Layout::Largest => "I8",
             Layout::Ternary => "U8",
             Layout::Words | Layout::Gptq { .. } | Layout::Awq => "I32",
         };
@@ -224,13 +230,14 @@ impl Scheme {
         let base = match self.layout {
             Layout::Words | Layout::Bytes | Layout::Ternary => matrix.as_str(),
             Layout::Gptq { .. } | Layout::Awq => name.trim_end_matches(".qweight"),
+            Layout::Largest => name.trim_end_matches(".weight"),
         };
         let (scales_name, (of, stored), number) = self.scales(shards, name, base)?;
         let scales = self.in_order(Array::whole(extent(of, stored), number, &stored.shape), rows);
         let scales = scales.filter(|array| array.shape().split_last().is_some_and(|(_, of)| of == rows));
         let groups = scales.as_ref().map_or(0, |array| array.len(array.rank() - 1));
         let group = if groups > 0 && columns.is_multiple_of(groups) { columns / groups } else { 0 };
-        let scales = scales.and_then(|array| array.repeated(group)).ok_or_else(|| {
+        let scales = scales.filter(|_| group > 0).ok_or_else(|| {
             let expected = format!("scales of the rows of {name}, {:?}, by groups of columns", entry.shape);
             wrong(&scales_name, stored, expected)
         })?;
@@ -240,15 +247,20 @@ impl Scheme {
             let found = format!("of {groups} groups of {said} columns (group_size)");
             return Err(shards.wrong(&scales_name, found, format!("whole groups: {name} has {columns} columns")));
         }
-        self.check_order(shards, base, group, columns)?;
-        let zeros = self.zeros(shards, base, (rows, groups, group))?;
-        Ok(Some((matrix, array.grouped(Grouped { scales, zeros }))))
+        let zeros = self.zeros(shards, base, (rows, groups))?;
+        let order = self.order(shards, base, (groups, group), columns)?;
+        let grouped = grouped(scales, zeros, order, (rows, columns, groups));
+        let grouped = grouped.ok_or_else(|| {
+            shards.wrong(name, format!("{shape:?}, whose columns are of groups in an order of their own"), "a matrix")
+        })?;
+        Ok(Some((matrix, array.grouped(grouped))))
     }
 
     /// What integers are.
     fn integers(&self) -> Integers {
         match (self.bits, self.zeros, self.layout) {
             (_, _, Layout::Bytes) => Integers::EightSigned,
+            (_, _, Layout::Largest) => Integers::EightOfLargest,
             (_, _, Layout::Ternary) => Integers::Ternary,
             (4, true, _) => Integers::FourFromZeros,
             (4, false, _) => Integers::Four,
@@ -261,7 +273,7 @@ impl Scheme {
         let whole = |shape: &[u64]| Array::whole(extent(file, entry), Element::Integer(self.integers()), shape);
         let each = WORD / u64::from(self.bits);
         match (self.layout, &entry.shape[..]) {
-            (Layout::Bytes, shape @ [.., _, _]) => whole(shape),
+            (Layout::Bytes | Layout::Largest, shape @ [.., _, _]) => whole(shape),
             (Layout::Words, shape @ [.., _, _]) => {
                 let words: Vec<u64> = shape.iter().copied().chain([each]).collect();
                 whole(&words)?.join(shape.len() - 1)
@@ -283,6 +295,9 @@ impl Scheme {
                 stored.repeated(rows)?.split(0, &[rows, 1])
             }
             (Layout::Words | Layout::Bytes | Layout::Ternary, _) => Some(stored),
+            // One for each row.
+            (Layout::Largest, &[rows]) => stored.split(0, &[rows, 1]),
+            (Layout::Largest, _) => None,
             (Layout::Gptq { .. } | Layout::Awq, _) => stored.swap(0, 1),
         }
     }
@@ -297,6 +312,7 @@ impl Scheme {
         let end = match self.layout {
             Layout::Words | Layout::Bytes | Layout::Ternary => "_scale",
             Layout::Gptq { .. } | Layout::Awq => ".scales",
+            Layout::Largest => ".SCB",
         };
         let scales_name = format!("{base}{end}");
         let found = shards.tensors.get(&*scales_name);
@@ -314,13 +330,13 @@ impl Scheme {
         &self,
         shards: &Shards,
         base: &str,
-        (rows, groups, group): (&[u64], u64, u64),
+        (rows, groups): (&[u64], u64),
     ) -> Result<Option<(Array, u8)>, CheckpointError> {
         let (end, more) = match self.layout {
             Layout::Words | Layout::Bytes => ("_zero_point", 0),
             Layout::Gptq { more } => (".qzeros", more),
             Layout::Awq => (".qzeros", 0),
-            Layout::Ternary => return Ok(None),
+            Layout::Ternary | Layout::Largest => return Ok(None),
         };
         let name = format!("{base}{end}");
         let found = shards.tensors.get(&*name);
@@ -345,8 +361,7 @@ impl Scheme {
             _ => None,
         };
         // The last word may have fewer.
-        let array =
-            array.filter(|array| array.len(1) == groups).and_then(|array| array.slice(0, 0, rows)?.repeated(group));
+        let array = array.filter(|array| array.len(1) == groups).and_then(|array| array.slice(0, 0, rows));
         let array = array.ok_or_else(|| {
             let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
             shards.wrong(&name, found, format!("zeros of {rows} rows and {groups} groups, in words of I32"))
@@ -364,31 +379,104 @@ impl Scheme {
         let (byte, other) = match self.layout {
             Layout::Gptq { .. } | Layout::Awq => (middle, middle),
             Layout::Words | Layout::Bytes if entry.dtype.name == "I32" => (middle, 0),
-            Layout::Words | Layout::Bytes | Layout::Ternary => (0, 0),
+            Layout::Words | Layout::Bytes | Layout::Ternary | Layout::Largest => (0, 0),
         };
-        let bytes = bytes(shards, name, LOOKED_AT).unwrap_or_default();
+        let bytes = shards.bytes(name, LOOKED_AT).unwrap_or_default();
         bytes.iter().find(|found| ![byte, other].contains(found)).map_or(Ok(()), |found| {
             let found = format!("{found:#04x}");
             Err(shards.wrong(name, found, format!("bytes of {byte:#04x}, as the configuration says symmetric")))
         })
     }
 
-    /// That groups are of neighbouring columns.
-    fn check_order(&self, shards: &Shards, base: &str, group: u64, columns: u64) -> Result<(), CheckpointError> {
+    /// That bytes of bitsandbytes lie in rows: what was saved in the order of a GPU says so.
+    fn check_rows(&self, shards: &Shards, base: &str) -> Result<(), CheckpointError> {
+        let name = format!("{base}.weight_format");
+        match shards.bytes(&name, LOOKED_AT).unwrap_or_default() {
+            [] | [0] => Ok(()),
+            found => Err(shards.wrong(&name, format!("{found:?}"), "0: rows, in no order of a GPU's tiles")),
+        }
+    }
+
+    /// The group of each column, where those of a group are no neighbours.
+    fn order(
+        &self,
+        shards: &Shards,
+        base: &str,
+        (groups, group): (u64, u64),
+        columns: u64,
+    ) -> Result<Option<Array>, CheckpointError> {
         let name = match self.layout {
             Layout::Gptq { .. } => format!("{base}.g_idx"),
             Layout::Words | Layout::Bytes => format!("{base}_g_idx"),
-            Layout::Awq | Layout::Ternary => return Ok(()),
+            Layout::Awq | Layout::Ternary => return Ok(None),
+            Layout::Largest => return self.check_rows(shards, base).map(|()| None),
         };
-        let Some(bytes) = bytes(shards, &name, u64::MAX) else { return Ok(()) };
-        let numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
-        if bytes.len() as u64 == 4 * columns && (0..).zip(numbers).all(|(at, of): (u64, _)| u64::from(of) == at / group)
-        {
-            return Ok(());
+        let Some((file, entry)) = shards.tensors.get(&*name) else { return Ok(None) };
+        let wrong = |found: String| {
+            let expected =
+                format!("{columns} numbers of I32, for each column its group, below {groups}, of {group} columns");
+            shards.wrong(&name, found, expected)
+        };
+        let (stored, bytes) = (extent(*file, entry), shards.bytes(&name, u64::MAX).unwrap_or_default());
+        if entry.dtype.name != "I32" || entry.shape.iter().product::<u64>() != columns {
+            return Err(wrong(format!("{:?} of {}", entry.shape, entry.dtype.name)));
         }
-        let found = "groups of columns in another order (desc_act)".to_owned();
-        Err(shards.wrong(&name, found, format!("{columns} columns, each {group} neighbours a group")))
+        let numbers = || bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
+        // compressed-tensors has -1 where groups are of neighbours.
+        if (0..).zip(numbers()).all(|(at, of): (u64, _)| u64::try_from(of) == Ok(at / group))
+            || !matches!(self.layout, Layout::Gptq { .. }) && numbers().all(|of| of == -1)
+        {
+            return Ok(None);
+        }
+        let is_group = |of: &i32| u64::try_from(*of).is_ok_and(|of| of < groups);
+        if let Some((column, of)) = numbers().enumerate().find(|(_, of)| !is_group(of)) {
+            return Err(wrong(format!("group {of} of column {column}")));
+        }
+        // Every order that a quantiser takes columns in leaves as many in each. Of zeros alone programs think otherwise: some, that there is no order.
+        let mut counts = vec![0u64; groups as usize];
+        numbers().for_each(|of| counts[of as usize] += 1);
+        if let Some((of, count)) = counts.iter().enumerate().find(|(_, count)| **count != group) {
+            return Err(wrong(format!("{count} columns of group {of}")));
+        }
+        // Integers of four bytes, as they lie.
+        let order = Array::whole(stored, Element::F32, &[columns, 1]);
+        order.map(Some).ok_or_else(|| wrong("empty".to_owned()))
     }
+}
+
+/// Scales and zeros `[.., rows, groups]` as those of each column: of groups that are neighbours, or of those that an order `[columns, 1]` says.
+fn grouped(
+    scales: Array,
+    zeros: Option<(Array, u8)>,
+    order: Option<Array>,
+    (rows, columns, groups): (&[u64], u64, u64),
+) -> Option<Grouped> {
+    let last = rows.len();
+    let Some(order) = order else {
+        let group = columns / groups;
+        let zeros = match zeros {
+            Some((zeros, more)) => Some((zeros.repeated(group)?, more)),
+            None => None,
+        };
+        return Some(Grouped { scales: scales.repeated(group)?, zeros, order: None });
+    };
+    let &[rows] = rows else { return None };
+    let order = order.repeated(rows)?.swap(0, 1)?;
+    let mut steps = [scales.step(last)?, 0];
+    let first = |array: Array| array.slice(last, 0, 1)?.repeated(columns);
+    let zeros = match zeros {
+        Some((zeros, more)) => {
+            steps[1] = zeros.step(last)?;
+            Some((first(zeros)?, more))
+        }
+        None => None,
+    };
+    Some(Grouped { scales: first(scales)?, zeros, order: Some(InOrder { order, groups, steps }) })
+}
+
+/// Whether matrices of bitsandbytes are of eight bits, and not of four.
+fn is_eight_bits(said: &Config) -> Result<bool, CheckpointError> {
+    Ok(said.flag(&["load_in_8bit", "_load_in_8bit"])?.unwrap_or(false))
 }
 
 fn extent(file: u32, entry: &Entry) -> Extent {
@@ -399,11 +487,4 @@ fn extent(file: u32, entry: &Entry) -> Extent {
 fn awq(words: Array) -> Option<Array> {
     let last = words.rank() - 1;
     words.swap(last - 1, last)?.join(last - 1)?.join(last - 2)
-}
-
-/// The first bytes of a tensor, where it is there.
-fn bytes<'s>(shards: &'s Shards, name: &str, most: u64) -> Option<&'s [u8]> {
-    let (file, entry) = shards.tensors.get(name)?;
-    let rest = shards.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
-    rest.get(..entry.bytes.min(most) as usize)
 }

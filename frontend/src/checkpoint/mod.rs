@@ -17,19 +17,23 @@
 //! | `shards` | the files of a checkpoint, their tensors, and scales of quantised ones |
 //! | `array` | views of stored tensors |
 //! | `names` | which tensor is which, and how it is made |
+//! | `codebook` | matrices of codes with scales by blocks |
 //! | `integers` | matrices of integers with scales by groups of columns |
 //! | `parts` | experts that several machines have parts of |
 //! | `packed` | experts that KTransformers' converter packed |
+//! | `targets` | which modules a part of a quantisation is of |
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
 //! | `lines` | `tokenizer.jsonl`, as PLaMo has it |
 //! | `special` | tokens with a role, and which of them are added to texts |
 //! | `template` | the chat template |
+//! | `unit_columns` | output matrices whose columns are of length 1 |
 //! | `config` | JSON, typed |
 //! | `error` | what can be wrong, and where |
 
 mod array;
+mod codebook;
 mod config;
 mod error;
 mod families;
@@ -42,7 +46,9 @@ mod parts;
 mod safetensors;
 mod shards;
 mod special;
+mod targets;
 mod template;
+mod unit_columns;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -202,13 +208,38 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let mut packed = packed::experts(&mut shards, &sizes)?;
     packed.extend(parts::experts(&mut shards, family, &sizes)?);
     let weights = shards::weights(&shards, &quantisation, family)?;
-    let made = made(&shards, &config, family, (&sizes, &layers), weights)?;
+    let mut made = made(&shards, &config, family, (&sizes, &layers), weights)?;
+    check_dense(&shards, &made, &(family.dense)(&config)?)?;
+    if family.unit_columns && config.flag(&["norm_head"])? == Some(true) {
+        packed.push(unit_columns::norm(&shards, &mut made)?);
+    }
     let table = made.get("token_embd.weight").or_else(|| made.get("output.weight"));
     let rows = table.and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
     let (tensors, derived) = placed(&shards, made, packed, family.single)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
+}
+
+/// That layers which a configuration has as dense have no router, and others no dense network alone.
+fn check_dense(shards: &Shards, made: &BTreeMap<String, Group>, dense: &[bool]) -> Result<(), CheckpointError> {
+    for (layer, dense) in dense.iter().enumerate() {
+        let has = |part: &str| made.contains_key(&format!("blk.{layer}.{part}.weight"));
+        let router = has("ffn_gate_inp");
+        let (name, found) = match dense {
+            true if router => {
+                ("ffn_gate_inp", "there, in a layer that mlp_only_layers or decoder_sparse_step has as dense")
+            }
+            false if !router && has("ffn_gate") => (
+                "ffn_gate",
+                "there without a router, in a layer that mlp_only_layers and decoder_sparse_step have with experts",
+            ),
+            _ => continue,
+        };
+        let expected = "tensors of such layers as config.json has";
+        return Err(shards.wrong(&format!("blk.{layer}.{name}.weight"), found.to_owned(), expected));
+    }
+    Ok(())
 }
 
 /// Tensors where they lie as they are, in one of the files, and what the others are made of, each of which counts as a file behind these.
@@ -231,6 +262,9 @@ fn placed(
         let first = arrays.first().ok_or_else(|| unusable("made of nothing".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
         let scaled = first.scaled_format().unwrap_or_else(|| element.scaled_format());
+        // Experts of which some have groups of neighbours and others have not are all numbers.
+        let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
+        let scaled = if same { scaled } else { Element::F16.scaled_format() };
         let format = format(&name, first.rank() + usize::from(stacked), (element, scaled), first.change(), single);
         let (derived, dims) = array::derived(&arrays, stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
@@ -327,7 +361,7 @@ fn made(
     let passed_by = family.passed_by.map_or(Ok(None), |key| config.counts(key))?.unwrap_or_default();
     for (stored, array) in weights {
         let Some(name) = decoder_name(&stored).and_then(|name| renumbered(name, &passed_by)) else { continue };
-        if tied && name == "lm_head.weight" {
+        if tied && !family.own_head && name == "lm_head.weight" {
             continue;
         }
         let rules = family.tensors.iter().copied().flatten().chain(SHARED);
@@ -346,8 +380,13 @@ fn made(
         let shape = array.shape();
         let of_layer = found.layer.and_then(|layer| layers.get(usize::try_from(layer).ok()?));
         let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of));
-        let parts = (rule.how)(&sizes, array).ok_or_else(|| {
-            shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart")
+        let of_codes = array.element().is_ok_and(|element| element.columns() > 1);
+        let parts = (rule.how)(&sizes, array).ok_or_else(|| match of_codes {
+            false => shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart"),
+            true => {
+                let expected = "numbers, since it is transposed or taken apart: a module under \"ignore\" of quantization_config stays as it was";
+                shards.wrong(&stored, format!("of blocks of codes, {shape:?}"), expected)
+            }
         })?;
         for Made { part, arrays } in parts {
             let to = found.to.replace("{P}", part);

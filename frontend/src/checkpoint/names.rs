@@ -319,6 +319,10 @@ pub(super) fn norm_of_rank(s: &Sizes, x: Array) -> Option<Vec<Made>> {
 
 /// Keys and values of latent attention: for each head, keys transposed and values.
 pub(super) fn latent_keys_values(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    // Blocks of codes lie along what is transposed.
+    if x.element().is_ok_and(|element| element.columns() > 1) {
+        return None;
+    }
     let heads = x.split(0, &[s.heads, s.still.checked_add(s.value)?])?;
     parts([
         ("k_b", heads.clone().slice(1, 0, s.still).and_then(|k| k.swap(1, 2))),

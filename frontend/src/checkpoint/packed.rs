@@ -237,11 +237,7 @@ fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointE
     let Some(packing) = PACKINGS.iter().find(|packing| derived.format.takes_integers(packing.bits.into())) else {
         return Ok(());
     };
-    let fetch = |file: u32, offset: u64, out: &mut [u8]| {
-        let data = shards.files.get(file as usize).map_or(&[][..], |file| file.data());
-        let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
-        part.map(|part| out.copy_from_slice(part)).is_some()
-    };
+    let fetch = |file: u32, offset: u64, out: &mut [u8]| shards.fetch(file, offset, out);
     let row_bytes = derived.format.row_bytes(derived.columns).unwrap_or(0);
     let mut rows = vec![0; (LOOKED_AT * row_bytes) as usize];
     if !derived.clone().indexed().read(0, &mut rows, &fetch) {
@@ -250,7 +246,7 @@ fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointE
     for (row, bytes) in rows.chunks_exact(row_bytes as usize).enumerate() {
         let numbers = derived.format.dequantise_rows(bytes, derived.columns as usize);
         let most = numbers.iter().fold(0f32, |most, x| most.max(x.abs()));
-        let scale = derived.pieces.first().and_then(|piece| piece.scales).map(|scales| {
+        let scale = derived.pieces.first().and_then(|piece| piece.scales.as_ref()).map(|scales| {
             let mut bytes = [0u8; 4];
             fetch(scales.extent.file, scales.extent.offset + 4 * row as u64, &mut bytes);
             (f32::from_le_bytes(bytes) * packing.scale).abs()

@@ -7,12 +7,14 @@ use ixc_ir::derived::{Change, Element, Extent, ScaleKind, Scales};
 use serde_json::Value as Json;
 
 use super::array::Array;
+use super::codebook;
 use super::config::{self, Config};
 use super::error::{CheckpointError, HeaderFault};
 use super::families::Family;
 use super::integers::Scheme;
 use super::parts::{self, Parts};
 use super::safetensors::{self, Entry};
+use super::targets::Targets;
 use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
 
 /// The list of a checkpoint of several files.
@@ -101,6 +103,20 @@ impl Shards {
         self.files.iter().map(|file| file.data().len() as u64).collect()
     }
 
+    /// The first bytes of a tensor, where it is there.
+    pub(super) fn bytes(&self, name: &str, most: u64) -> Option<&[u8]> {
+        let (file, entry) = self.tensors.get(name)?;
+        let rest = self.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
+        rest.get(..entry.bytes.min(most) as usize)
+    }
+
+    /// Copies bytes of a file; false where they are not there.
+    pub(super) fn fetch(&self, file: u32, offset: u64, out: &mut [u8]) -> bool {
+        let data = self.files.get(file as usize).map_or(&[][..], |file| file.data());
+        let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
+        part.map(|part| out.copy_from_slice(part)).is_some()
+    }
+
     /// The error for a tensor that is not what it must be.
     pub(super) fn wrong(&self, tensor: &str, found: String, expected: impl Into<Box<str>>) -> CheckpointError {
         let path = self.folder.clone();
@@ -149,50 +165,118 @@ pub(super) fn hint(folder: &Path) -> &'static str {
 }
 
 /// How weights of a checkpoint are quantised.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Quantisation {
     /// Rows and columns that share a scale, where it says.
     block: Option<[u64; 2]>,
-    /// Matrices of integers.
-    integers: Option<Scheme>,
+    /// Matrices of integers, by the names of their modules; of other numbers `None`.
+    integers: Targets<Option<Scheme>>,
+    /// Whether matrices may be codes of four bits.
+    codes: bool,
 }
+
+/// The end of names of modules' matrices.
+const MATRIX: &str = ".weight";
+/// Of compressed-tensors: what stands where groups have a format each.
+const MIXED: &str = "mixed-precision";
+/// Formats whose weights are no integers: what is 4 bits wide there has other names for them.
+const OF_FLOATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
 
 impl Quantisation {
     /// `quantization_config` of the configuration.
     pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
-        let Some(said) = config.object("quantization_config")? else { return Ok(Quantisation::default()) };
+        let none = Quantisation { block: None, integers: Targets::none(), codes: false };
+        let Some(said) = config.object("quantization_config")? else { return Ok(none) };
         if let Some(integers) = Scheme::read(&said)? {
-            return Ok(Quantisation { block: None, integers: Some(integers) });
+            return Ok(Quantisation { integers: Targets::all(Some(integers)), ..none });
         }
         let refused = |found: &str| CheckpointError::Quantisation { path: config.path().into(), found: found.into() };
-        let method = said.text(&["quant_method"])?.unwrap_or("none");
+        let is_four_bits = || Ok::<_, CheckpointError>(said.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
+        let method = match said.text(&["quant_method"])? {
+            Some(method) => method,
+            // Before transformers had other methods.
+            None if is_four_bits()? => "bitsandbytes",
+            None => "none",
+        };
         match method {
+            "bitsandbytes" => return Ok(Quantisation { codes: true, ..none }),
             "fp8" | "mxfp4" => {}
             // NVIDIA's ModelOpt.
             "modelopt" => match said.text(&["quant_algo"])?.unwrap_or("FP8") {
                 "FP8" | "NVFP4" | "W4A16_NVFP4" | "MIXED_PRECISION" => {}
                 other => return Err(refused(&format!("{method}, {other}"))),
             },
-            // What is 4 bits wide there has other names for its weights.
-            "compressed-tensors" => match said.text(&["format"])?.unwrap_or("float-quantized") {
-                "float-quantized" | "naive-quantized" | "mxfp4-pack-quantized" | "nvfp4-pack-quantized" => {}
-                other => return Err(refused(&format!("{method}, {other}"))),
-            },
+            "compressed-tensors" => {}
             other => return Err(refused(other)),
         }
         let mut block = said.counts("weight_block_size")?;
-        if block.is_none()
-            && let Some(group) = said.object("config_groups")?.and_then(|groups| groups.object("group_0").transpose())
-            && let Some(weights) = group?.object("weights")?
-        {
-            block = weights.counts("block_structure")?;
+        let mut integers = Targets::none();
+        if method == "compressed-tensors" {
+            let format = said.text(&["format"])?.unwrap_or("float-quantized");
+            let groups = groups(&said)?;
+            if groups.is_empty() && Scheme::FORMATS.contains(&format) {
+                return Err(said.wrong("config_groups", "nothing of weights", "a group_0 with weights"));
+            }
+            let is_known = |format: &str| OF_FLOATS.contains(&format) || Scheme::FORMATS.contains(&format);
+            if !is_known(format) && format != MIXED {
+                return Err(refused(&format!("{method}, {format}")));
+            }
+            for (group, weights) in &groups {
+                let own =
+                    group.text(&["format"])?.unwrap_or(if format == MIXED { usual(group, weights)? } else { format });
+                if !is_known(own) {
+                    return Err(refused(&format!("{method}, {own}")));
+                }
+                let scheme = Scheme::compressed(weights, own)?;
+                block = block.map_or_else(|| weights.counts("block_structure"), |block| Ok(Some(block)))?;
+                // Of one alone are all that are quantised.
+                if groups.len() == 1 {
+                    integers = Targets::all(scheme);
+                    break;
+                }
+                let targets = group.texts("targets")?;
+                for target in targets.ok_or_else(|| group.wrong("targets", "missing", "an array of texts"))? {
+                    integers.add(group, target, scheme)?;
+                }
+            }
         }
         let block = block.map(|block| match block[..] {
             [rows, columns] if rows > 0 && columns > 0 => Ok([u64::from(rows), u64::from(columns)]),
             _ => Err(said.wrong("weight_block_size", format!("{block:?}"), "two counts: rows and columns")),
         });
-        Ok(Quantisation { block: block.transpose()?, integers: None })
+        Ok(Quantisation { block: block.transpose()?, integers, codes: false })
     }
+
+    /// How a module's matrix of integers is packed, where it is of such; of a matrix that is no module's by its own name.
+    fn scheme(&self, name: &str) -> Option<Scheme> {
+        let matrix = name.strip_suffix(PACKED).unwrap_or(name);
+        self.integers.of(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()
+    }
+}
+
+/// Groups of compressed-tensors that quantise weights, and what they say of these.
+fn groups(said: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
+    let Some(all) = said.object("config_groups")? else { return Ok(Vec::new()) };
+    let mut groups = Vec::new();
+    for name in all.keys() {
+        if let Some(group) = all.object(name)?
+            && let Some(weights) = group.object("weights")?
+        {
+            groups.push((group, weights));
+        }
+    }
+    Ok(groups)
+}
+
+/// The format that a group's weights have where it says none (compressed-tensors, `infer_module_format`).
+fn usual(group: &Config, weights: &Config) -> Result<&'static str, CheckpointError> {
+    let bits = weights.count(&["num_bits"])?.unwrap_or(8);
+    Ok(match (weights.text(&["type"])?.unwrap_or("int"), bits) {
+        ("int", 8) if group.has("input_activations") => "int-quantized",
+        ("int", _) => "pack-quantized",
+        (_, 4) => "nvfp4-pack-quantized",
+        _ => "float-quantized",
+    })
 }
 
 /// Types of bytes with two numbers of four bits.
@@ -304,12 +388,14 @@ pub(super) fn weights(
         let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
         names.into_iter().flatten().find_map(|name| shards.tensors.get_key_value(name.as_str()))
     };
+    let schemes: Vec<Scheme> = of.integers.values().flatten().collect();
     let is_scale = |name: &str| {
         let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
         let beside = name.strip_suffix(".scale").and_then(|base| shards.tensors.get(&*format!("{base}.weight")));
         weight.is_some_and(|weight| {
             shards.tensors.contains_key(weight) || shards.tensors.contains_key(&*format!("{weight}{PACKED}"))
-        }) || of.integers.is_some_and(|scheme| scheme.is_beside(shards, name))
+        }) || schemes.iter().any(|scheme| scheme.is_beside(shards, name))
+            || of.codes && codebook::is_beside(shards, name)
             || beside.is_some_and(|(_, weight)| {
                 CODES.contains(&weight.dtype.name) || weight.dtype.element == Some(Element::F8E4m3)
             })
@@ -330,10 +416,20 @@ pub(super) fn weights(
             weights.insert(base.into(), blocks(shards, name, entry, extent, scales, found)?);
             continue;
         }
-        if let Some(scheme) = of.integers
+        if let Some(scheme) = of.scheme(name)
             && let Some((matrix, array)) = scheme.weight(shards, name)?
         {
             weights.insert(matrix.into(), array);
+            continue;
+        }
+        if entry.dtype.name == "I32" && name.ends_with(PACKED) && !schemes.is_empty() {
+            let expected = "of a module that targets of config_groups name, with integers";
+            return Err(shards.wrong(name, "integers of no group".to_owned(), expected));
+        }
+        if of.codes
+            && let Some(array) = codebook::weight(shards, name)?
+        {
+            weights.insert(name.clone(), array);
             continue;
         }
         let packed = name.strip_suffix(PACKED).unwrap_or(name);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{fill, mimo_2};
+use crate::{changed, fill, folder, mimo_2};
 
 /// Packed integers that no format has, and shapes that do not fit each other, are refused by what is wrong.
 #[test]
@@ -30,7 +30,6 @@ fn packed_integers_that_are_not_read_are_refused() {
             "\"symmetric\" is zeros of integers of 8 bits",
         ),
         ("floats", compressed(json!({"num_bits": 4, "type": "float"})), "\"type\" is \"float\""),
-        ("order", compressed(json!({"num_bits": 4, "actorder": "group"})), "\"actorder\" is \"group\""),
         (
             "nothing",
             json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
@@ -136,8 +135,26 @@ fn packed_integers_that_are_not_read_are_refused() {
         (
             "gptq-order",
             gptq(4, true),
-            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I32", &[64])],
-            "desc_act",
+            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I32", &[63])],
+            "64 numbers of I32, for each column its group, below 2",
+        ),
+        (
+            "gptq-order-kind",
+            gptq(4, true),
+            &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I64", &[64])],
+            "[64] of I64",
+        ),
+        (
+            "order-kind",
+            words(true),
+            &[("weight_packed", "I32", &[128, 8]), ("weight_scale", "BF16", &[128, 2]), ("weight_g_idx", "F32", &[64])],
+            "[64] of F32",
+        ),
+        (
+            "largest-kind",
+            json!({"quant_method": "bitsandbytes", "load_in_8bit": true}),
+            &[("weight", "I8", &[128, 32])],
+            "q_proj.SCB beside it",
         ),
         (
             "awq-shape",
@@ -208,4 +225,162 @@ fn a_group_wider_than_its_matrix_is_a_row() {
     ];
     let error = ixc_frontend::open(&mimo_2("wide-group", &said, &tensors)).err();
     assert!(error.is_none(), "{error:?}");
+}
+
+/// Columns of groups in an order of their own: those that are of no group are refused, and those of one are numbers.
+#[test]
+fn an_order_of_groups_is_of_groups_that_there_are() {
+    const ORDER: &str = "model.layers.0.self_attn.q_proj.g_idx";
+    let said = json!({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true});
+    let at = mimo_2(
+        "order",
+        &said,
+        &[
+            ("model.layers.0.self_attn.q_proj.qweight", "I32", &[8, 128]),
+            ("model.layers.0.self_attn.q_proj.scales", "F16", &[2, 128]),
+            (ORDER, "I32", &[64]),
+        ],
+    );
+    let kind = |groups: &dyn Fn(i32) -> i32| {
+        fill(&at, ORDER, &(0..64).flat_map(|column| groups(column).to_le_bytes()).collect::<Vec<u8>>());
+        ixc_frontend::open(&at)
+            .map(|model| model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(kind(&|column| column / 32).as_deref(), Ok("Q4_0"));
+    assert_eq!(kind(&|column| column % 2).as_deref(), Ok("F16"));
+    assert!(kind(&|_| 0).unwrap_err().contains("64 columns of group 0; expected 64 numbers of I32"));
+    for (bad, says) in [(2, "group 2 of column 63"), (-1, "group -1 of column 63"), (i32::MIN, "group -2147483648")] {
+        let said = kind(&|column| if column == 63 { bad } else { column % 2 }).unwrap_err();
+        assert!(said.contains(says) && said.contains("below 2"), "{said}");
+    }
+}
+
+/// bitsandbytes' eight bits: rows with their largest numbers, and in no order of a GPU.
+#[test]
+fn bytes_with_their_largest_numbers_are_rows() {
+    const FORMAT: &str = "model.layers.0.self_attn.q_proj.weight_format";
+    let weight = ("model.layers.0.self_attn.q_proj.weight", "I8", &[128u64, 32][..]);
+    let open = |test: &str, scales: &[u64], kind: &str, format: u8| {
+        let said = json!({"quant_method": "bitsandbytes", "load_in_8bit": true, "load_in_4bit": false});
+        let tensors = [weight, ("model.layers.0.self_attn.q_proj.SCB", kind, scales), (FORMAT, "U8", &[])];
+        let at = mimo_2(&format!("largest-{test}"), &said, &tensors);
+        fill(&at, FORMAT, &[format]);
+        ixc_frontend::open(&at)
+            .map(|model| model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(open("right", &[128], "F32", 0).as_deref(), Ok("Q8_0"));
+    assert!(open("format", &[128], "F32", 2).unwrap_err().contains("rows, in no order of a GPU's tiles"));
+    assert!(open("few", &[127], "F32", 0).unwrap_err().contains("scales of the rows of"));
+    assert!(open("integers", &[128], "I32", 0).unwrap_err().contains("F32, F16 or BF16"));
+}
+
+/// Groups of compressed-tensors: each matrix is of the group whose targets name it.
+#[test]
+fn matrices_are_of_the_groups_that_name_them() {
+    const Q: &str = "model.layers.0.self_attn.q_proj";
+    const K: &str = "model.layers.0.self_attn.k_proj";
+    let group = |targets: Json, bits: u32, format: Option<&str>| {
+        let weights = json!({"num_bits": bits, "type": "int", "symmetric": true, "group_size": 32});
+        let mut group = json!({"targets": targets, "weights": weights});
+        if let Some(format) = format {
+            group["format"] = format.into();
+        }
+        group
+    };
+    let said = |format: &str, first: Json, second: Json| json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": first, "group_1": second}});
+    // Four bits of queries, and eight of keys: a word has eight columns, or four.
+    let tensors = [
+        (format!("{Q}.weight_packed"), "I32", [128u64, 4]),
+        (format!("{Q}.weight_scale"), "BF16", [128, 1]),
+        (format!("{K}.weight_packed"), "I32", [64, 8]),
+        (format!("{K}.weight_scale"), "BF16", [64, 1]),
+        ("model.layers.0.self_attn.v_proj.weight".to_owned(), "F8_E4M3", [32, 32]),
+        ("model.layers.0.self_attn.v_proj.weight_scale".to_owned(), "BF16", [32, 1]),
+    ];
+    let open = |test: &str, said: Json| {
+        let tensors: Vec<_> = tensors.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, &shape[..])).collect();
+        let model = ixc_frontend::open(&mimo_2(&format!("groups-{test}"), &said, &tensors));
+        let kinds = |model: ixc_frontend::gguf::Gguf| {
+            ["q", "k", "v"]
+                .map(|part| model.tensor(&format!("blk.0.attn_{part}.weight")).unwrap().tensor_type().to_string())
+        };
+        model.map(kinds).map_err(|error| error.to_string())
+    };
+    let right = Ok(["Q4_0", "Q8_0", "BF16"].map(str::to_owned));
+    let pattern = || json!([r"re:.*self_attn\.k_proj$"]);
+    let linear = || json!(["Linear"]);
+    for (test, format) in [("one", "pack-quantized"), ("mixed", "mixed-precision")] {
+        assert_eq!(open(test, said(format, group(linear(), 4, None), group(pattern(), 8, None))), right);
+    }
+    let own = |format| said("mixed-precision", group(json!([K]), 8, Some(format)), group(json!([Q]), 4, None));
+    assert_eq!(open("names", own("pack-quantized")), right);
+    for (test, said, says) in [
+        (
+            "no-target",
+            said("pack-quantized", group(Json::Null, 4, None), group(pattern(), 8, None)),
+            "\"targets\" is missing",
+        ),
+        ("numbers", said("pack-quantized", group(json!([3]), 4, None), group(pattern(), 8, None)), "an array of texts"),
+        (
+            "pattern",
+            said("pack-quantized", group(json!(["re:(?!k).*"]), 4, None), group(pattern(), 8, None)),
+            "looking ahead",
+        ),
+        ("other", own("marlin-24"), "compressed-tensors, marlin-24"),
+        (
+            "none",
+            said("pack-quantized", group(json!([K]), 8, None), group(pattern(), 8, None)),
+            "targets of config_groups name",
+        ),
+        ("bits", said("pack-quantized", group(linear(), 3, None), group(pattern(), 8, None)), "\"num_bits\" is 3"),
+        // Of the other group they have other columns.
+        (
+            "turned",
+            said("pack-quantized", group(linear(), 8, None), group(pattern(), 4, None)),
+            "whole blocks of 32 columns",
+        ),
+    ] {
+        let error = open(test, said).unwrap_err();
+        assert!(error.contains(says), "{test}: {error}");
+    }
+}
+
+/// Experts of one tensor of which some have groups of neighbours and others have not: all are numbers.
+#[test]
+fn experts_in_an_order_make_numbers_of_all() {
+    let kind = |test: &str, sorted: &[u32]| {
+        let of = "kin/qwen3_moe-packed-order";
+        changed(test, of, |_| ()).unwrap();
+        let at = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
+        for expert in sorted {
+            let groups = (0..64u32).flat_map(|column| (column / 32).to_le_bytes()).collect::<Vec<u8>>();
+            fill(&at, &format!("model.layers.0.mlp.experts.{expert}.gate_proj.weight_g_idx"), &groups);
+        }
+        let model = ixc_frontend::open(&at).unwrap();
+        let tensor = model.tensor("blk.0.ffn_gate_exps.weight").unwrap();
+        assert!(!model.tensor_data(tensor).is_empty());
+        tensor.tensor_type().to_string()
+    };
+    assert_eq!(kind("experts-order", &[]), "F16");
+    assert_eq!(kind("experts-some", &[0, 2]), "F16");
+    assert_eq!(kind("experts-sorted", &[0, 1, 2, 3]), "Q4_0");
+}
+
+/// Keys of latent attention are transposed, which blocks of four-bit floats are not.
+#[test]
+fn transposed_blocks_of_codes_are_refused() {
+    const KV: &str = "model.layers.0.self_attn.kv_b_proj.weight";
+    let said = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
+    let config = json!({"model_type": "deepseek_v3", "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "kv_lora_rank": 64, "q_lora_rank": 64, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "quantization_config": said});
+    let scales = [format!("{KV}_scale"), format!("{KV}_scale_2")];
+    let tensors = [(KV, "U8", &[64u64, 32][..]), (&scales[0], "F8_E4M3", &[64, 4]), (&scales[1], "F32", &[])];
+    let said = ixc_frontend::open(&folder("transposed-codes", &config, &tensors)).unwrap_err().to_string();
+    assert!(
+        said.contains("kv_b_proj.weight\" is of blocks of codes") && said.contains("\"ignore\" of quantization_config"),
+        "{said}"
+    );
 }

@@ -28,7 +28,34 @@ pub enum Element {
     Tiled(Tiles),
     /// An integer of a matrix whose columns have scales by [groups](super::Groups). Views count integers.
     Integer(Integers),
+    /// One of the 16 numbers of [`Element::codebook`], two neighbours in a byte, the first in its upper half: bitsandbytes' NF4, whose numbers are as many parts of a
+    /// normal distribution.
+    Nf4,
+    /// The same of its FP4: a sign, an exponent of two bits and a mantissa of one, of which the largest is 1.
+    Fp4,
 }
+
+/// Numbers of NF4's codes (QLoRA, appendix E; `get_4bit_type` of bitsandbytes).
+const NF4: [f32; 16] = [
+    -1.0,
+    -0.6961928,
+    -0.52507305,
+    -0.3949175,
+    -0.28444138,
+    -0.18477343,
+    -0.091050036,
+    0.0,
+    0.0795803,
+    0.1609302,
+    0.2461123,
+    0.33791524,
+    0.44070983,
+    0.562617,
+    0.72295684,
+    1.0,
+];
+/// Numbers of FP4's codes below the sign: those of bitsandbytes, over the largest of them.
+const FP4: [f32; 8] = [0.0, 0.0625 / 12.0, 8.0 / 12.0, 1.0, 4.0 / 12.0, 6.0 / 12.0, 2.0 / 12.0, 3.0 / 12.0];
 
 /// A block of codes whose scales, a byte each, lie apart.
 #[derive(Clone, Copy)]
@@ -58,6 +85,25 @@ impl Element {
             | Element::F8E4m3
             | Element::Block(_)
             | Element::Tiled(_)
+            | Element::Integer(_)
+            | Element::Nf4
+            | Element::Fp4 => None,
+        }
+    }
+
+    /// What the codes of four bits stand for, before they are multiplied with a scale.
+    pub fn codebook(self) -> Option<[f32; 16]> {
+        match self {
+            Element::Nf4 => Some(NF4),
+            Element::Fp4 => Some(std::array::from_fn(|code| if code < 8 { FP4[code] } else { -FP4[code - 8] })),
+            Element::F32
+            | Element::F16
+            | Element::Bf16
+            | Element::F8E4m3
+            | Element::Mxfp4
+            | Element::Nvfp4
+            | Element::Block(_)
+            | Element::Tiled(_)
             | Element::Integer(_) => None,
         }
     }
@@ -78,6 +124,7 @@ impl Element {
             Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
             Element::Tiled(tiles) => (tiles.per_byte(), 1),
             Element::Integer(integers) => (integers.per_byte(), 1),
+            Element::Nf4 | Element::Fp4 => (2, 1),
         }
     }
 
@@ -102,12 +149,12 @@ impl Element {
     }
 
     /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are,
-    /// of a matrix in tiles its integers with a scale for each row, of integers in groups blocks with the nearest f16 as their scale.
+    /// of NF4 and FP4, too, of a matrix in tiles its integers with a scale for each row, of integers in groups blocks with the nearest f16 as their scale.
     pub fn scaled_format(self) -> Format {
         match self {
             Element::F32 | Element::Block(_) => Format::F32,
             Element::F16 => Format::F16,
-            Element::Bf16 | Element::F8E4m3 => Format::Bf16,
+            Element::Bf16 | Element::F8E4m3 | Element::Nf4 | Element::Fp4 => Format::Bf16,
             Element::Mxfp4 => Format::Mxfp4,
             Element::Nvfp4 => Format::Nvfp4,
             Element::Integer(integers) => integers.format(),
@@ -125,7 +172,9 @@ impl Element {
             | Element::Nvfp4
             | Element::Block(_)
             | Element::Integer(_)
-            | Element::Tiled(_) => Format::F16,
+            | Element::Tiled(_)
+            | Element::Nf4
+            | Element::Fp4 => Format::F16,
         }
     }
 
@@ -140,19 +189,27 @@ impl Element {
             | Element::Nvfp4
             | Element::Block(_)
             | Element::Tiled(_)
-            | Element::Integer(_) => None,
+            | Element::Integer(_)
+            | Element::Nf4
+            | Element::Fp4 => None,
         }
     }
 
     /// Whether it is a number by itself, which conversions give and take; others are moved as they are, with their scales.
     pub fn is_number(self) -> bool {
         match self {
-            Element::F32 | Element::F16 | Element::Bf16 | Element::F8E4m3 | Element::Block(_) => true,
+            Element::F32
+            | Element::F16
+            | Element::Bf16
+            | Element::F8E4m3
+            | Element::Block(_)
+            | Element::Nf4
+            | Element::Fp4 => true,
             Element::Mxfp4 | Element::Nvfp4 | Element::Tiled(_) | Element::Integer(_) => false,
         }
     }
 
-    /// Numbers of stored bytes.
+    /// Numbers of stored bytes, from the first of them on.
     pub(super) fn floats(self, bytes: &[u8], out: &mut [f32]) {
         let pairs = || bytes.as_chunks::<2>().0.iter();
         match self {
@@ -164,6 +221,11 @@ impl Element {
                 out.iter_mut().zip(pairs()).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32());
             }
             Element::F8E4m3 => out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = f8_e4m3(*byte)),
+            Element::Nf4 | Element::Fp4 => {
+                let numbers = self.codebook().unwrap_or_default();
+                let codes = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+                out.iter_mut().zip(codes).for_each(|(x, code)| *x = numbers[usize::from(code)]);
+            }
             // Blocks are moved, never converted, or converted whole; integers are moved.
             Element::Mxfp4 | Element::Nvfp4 | Element::Block(_) | Element::Tiled(_) | Element::Integer(_) => {}
         }

@@ -15,7 +15,10 @@
 //! | eight bits | `q8_0`: `d * q` |
 //! | two bits, of three values | `tq2_0`: `d * (q - 1)` |
 //!
-//! A scale that is no half becomes the nearest. Nothing else is rounded. Otherwise (a matrix that is transposed) they become numbers, the nearest of the format.
+//! A scale that is no half becomes the nearest. Nothing else is rounded. Otherwise (a matrix that is transposed, or columns of a group that are no neighbours) they become
+//! numbers, the nearest of the format.
+//!
+//! Which group a column is of may be said column by column ([`Order`]): quantisers that take columns by their weight (GPTQ's `desc_act`) leave them where they were.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +31,8 @@ const COLUMNS: u64 = 512;
 const ROWS: u64 = 64;
 /// Most integers between the first and the last that are read together, those between them included.
 const SPAN: u64 = 1 << 20;
+/// Most groups that columns may be of in any order: of each a scale is held while rows are read.
+const MAX_GROUPS: u64 = 1 << 20;
 
 /// How integers of a matrix are written, the first of a byte in its lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -42,6 +47,8 @@ pub enum Integers {
     EightSigned,
     /// Two bits, of which 1 is zero and 3 is none.
     Ternary,
+    /// Eight bits in two's complement, whose scale is the number that 127 stands for.
+    EightOfLargest,
 }
 
 impl Integers {
@@ -49,7 +56,7 @@ impl Integers {
     pub fn bits(self) -> u8 {
         match self {
             Integers::Four | Integers::FourFromZeros => 4,
-            Integers::Eight | Integers::EightSigned => 8,
+            Integers::Eight | Integers::EightSigned | Integers::EightOfLargest => 8,
             Integers::Ternary => 2,
         }
     }
@@ -59,8 +66,18 @@ impl Integers {
         match self {
             Integers::Four => Format::Q4_0,
             Integers::FourFromZeros => Format::Q4_1,
-            Integers::Eight | Integers::EightSigned => Format::Q8_0,
+            Integers::Eight | Integers::EightSigned | Integers::EightOfLargest => Format::Q8_0,
             Integers::Ternary => Format::Tq2_0,
+        }
+    }
+
+    /// What a stored scale is divided by: the integer that it stands for.
+    fn of_scale(self) -> f32 {
+        match self {
+            Integers::EightOfLargest => 127.0,
+            Integers::Four | Integers::FourFromZeros | Integers::Eight | Integers::EightSigned | Integers::Ternary => {
+                1.0
+            }
         }
     }
 
@@ -74,7 +91,7 @@ impl Integers {
         match self {
             Integers::Four | Integers::FourFromZeros => nibble(byte, element),
             Integers::Eight => byte ^ 0x80,
-            Integers::EightSigned => byte,
+            Integers::EightSigned | Integers::EightOfLargest => byte,
             Integers::Ternary => byte >> (element % 4 * 2) & 3,
         }
     }
@@ -83,7 +100,7 @@ impl Integers {
     fn number(self, code: u8, zero: Option<u8>) -> f32 {
         match self {
             Integers::Four | Integers::FourFromZeros => f32::from(code) - f32::from(zero.unwrap_or(8)),
-            Integers::Eight | Integers::EightSigned => f32::from(code as i8),
+            Integers::Eight | Integers::EightSigned | Integers::EightOfLargest => f32::from(code as i8),
             Integers::Ternary => f32::from(code) - 1.0,
         }
     }
@@ -111,6 +128,19 @@ pub struct Groups {
     pub scales: View,
     /// Zeros, where each group has its own.
     pub zeros: Option<Zeros>,
+    /// Which group each column is of, where that is stored. Scales and zeros are those of the first group then.
+    pub order: Option<Order>,
+}
+
+/// The group of each row and column of a matrix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// Integers of four bytes, which views call [`Element::F32`].
+    pub view: View,
+    /// How many groups there are: no integer is larger.
+    pub groups: u64,
+    /// Elements of scales, and of zeros, from a group to the next.
+    pub steps: [u64; 2],
 }
 
 /// What is subtracted from integers.
@@ -136,8 +166,8 @@ impl View {
         same.fold(1, |product: u64, axis| product.saturating_mul(axis.len))
     }
 
-    /// Why it is none of a matrix of so many rows and columns.
-    fn wrong(&self, rows: u64, columns: u64) -> Option<&'static str> {
+    /// Why it is none of a matrix of so many rows and columns, whose elements may lie `beyond` so many more.
+    fn wrong(&self, (rows, columns): (u64, u64), beyond: Option<u64>) -> Option<&'static str> {
         if self.rows.len().max(self.columns.len()) > super::MAX_AXES {
             return Some("too many axes of its groups");
         }
@@ -147,7 +177,8 @@ impl View {
         if (len(&self.rows), len(&self.columns)) != (Some(rows), Some(columns)) {
             return Some("scales or zeros for other rows or columns");
         }
-        let end = last(self.first, &self.rows, &self.columns).and_then(|last| last.checked_add(1));
+        let last = last(self.first, &self.rows, &self.columns);
+        let end = last.and_then(|last| last.checked_add(beyond?)?.checked_add(1));
         match end.and_then(|elements| self.element.bytes_of(elements)) {
             Some(bytes) if bytes <= self.extent.bytes => None,
             _ => Some("scales or zeros outside of the bytes that they are in"),
@@ -158,11 +189,19 @@ impl View {
 impl Groups {
     /// Stored tensors that it is of.
     pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
-        [Some(&self.scales), self.zeros.as_ref().map(|zeros| &zeros.view)].into_iter().flatten().map(|view| view.extent)
+        self.views().into_iter().flatten().map(|view| view.extent)
+    }
+
+    /// Views of scales, zeros and the order.
+    fn views(&self) -> [Option<&View>; 3] {
+        [Some(&self.scales), self.zeros.as_ref().map(|zeros| &zeros.view), self.order.as_ref().map(|order| &order.view)]
     }
 
     /// How many columns from a multiple of so many on have the same scale and zero.
     pub fn shared(&self) -> u64 {
+        if self.order.is_some() {
+            return 1;
+        }
         let of_zeros = self.zeros.as_ref().map_or(u64::MAX, |zeros| zeros.view.shared());
         self.scales.shared().min(of_zeros)
     }
@@ -204,8 +243,14 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
         return Some("zeros that are no integers of four bits, or none, or too many");
     }
     let columns = piece.column_count().unwrap_or(0);
-    let views = [Some(&groups.scales), zeros.map(|zeros| &zeros.view)];
-    let view = views.into_iter().flatten().find_map(|view| view.wrong(piece.row_count(), columns));
+    let order = groups.order.as_ref();
+    if order.is_some_and(|order| order.view.element != Element::F32 || !(1..=MAX_GROUPS).contains(&order.groups)) {
+        return Some("an order of no groups, or too many, or of no integers of four bytes");
+    }
+    // Of the last group, elements are so much farther.
+    let beyond = |of: usize| order.map_or(Some(0), |order| (order.groups - 1).checked_mul(order.steps[of]));
+    let views = groups.views().into_iter().zip([beyond(0), beyond(1), Some(0)]);
+    let view = views.filter_map(|(view, beyond)| view?.wrong((piece.row_count(), columns), beyond)).next();
     let whole = is_float || groups.shared().is_multiple_of(format.block_len() as u64);
     view.or((!whole).then_some("groups that are no whole blocks"))
 }
@@ -246,6 +291,7 @@ pub(super) fn read(
     let (block_len, block_bytes) = (format.block_len(), format.block_bytes());
     let of_rows: Vec<[u64; 2]> =
         (row..row + rows).map(|row| groups.elements(|view| view.first + at(&view.rows, row))).collect();
+    let mut ordered = groups.order.as_ref().map(Ordered::new);
     let mut codes = vec![0u8; (rows * COLUMNS.min(columns)) as usize];
     let mut from = column;
     while from < column + columns {
@@ -258,19 +304,30 @@ pub(super) fn read(
         let of_blocks: Vec<[u64; 2]> = firsts.map(|column| groups.elements(|view| at(&view.columns, column))).collect();
         let begin = slot.start + (from - column) as usize / block_len * block_bytes;
         let lines = out.chunks_exact_mut(stride).zip(codes.chunks_exact(count as usize));
-        for ((out, codes), of_row) in lines.zip(&of_rows) {
+        for (line, ((out, codes), of_row)) in lines.zip(&of_rows).enumerate() {
             let blocks = out[begin..].chunks_exact_mut(block_bytes).zip(codes.chunks_exact(block_len));
             let mut known = None;
-            for ((block, codes), of_block) in blocks.zip(&of_blocks) {
+            if let Some(order) = &mut ordered
+                && !order.read(row + line as u64, (from, count), fetch)
+            {
+                return false;
+            }
+            for (column, ((block, codes), of_block)) in blocks.zip(&of_blocks).enumerate() {
                 let elements = [0, 1].map(|i| of_row[i] + of_block[i]);
-                let (scale, zero) = match known {
-                    Some((before, numbers)) if before == elements => numbers,
+                let group = ordered.as_ref().map(|order| order.of_columns[column]);
+                let (scale, zero) = match (known, &mut ordered, group) {
+                    (_, Some(order), Some(group)) => match order.numbers(groups, elements, group, fetch) {
+                        Some(numbers) => numbers,
+                        None => return false,
+                    },
+                    (Some((before, numbers)), ..) if before == elements => numbers,
                     _ => match groups.numbers(elements, fetch) {
                         Some(numbers) => numbers,
                         None => return false,
                     },
                 };
                 known = Some((elements, (scale, zero)));
+                let scale = scale / integers.of_scale();
                 if block_len > 1 {
                     format.put_group(codes, scale, zero, block);
                 } else if !store(format, scale * integers.number(codes[0], zero), block) {
@@ -281,6 +338,62 @@ pub(super) fn read(
         from += count;
     }
     true
+}
+
+/// An order, with what of it was read last.
+struct Ordered<'o> {
+    order: &'o Order,
+    /// The element of the order that a row begins with, and the columns whose groups are here.
+    there: Option<(u64, u64)>,
+    of_columns: Vec<u64>,
+    /// Numbers of groups, as far as they are known, of the scale and zero of a row's first one.
+    known: Vec<Option<(f32, Option<u8>)>>,
+    of: Option<[u64; 2]>,
+}
+
+impl<'o> Ordered<'o> {
+    fn new(order: &'o Order) -> Ordered<'o> {
+        Ordered { order, there: None, of_columns: Vec::new(), known: vec![None; order.groups as usize], of: None }
+    }
+
+    /// Groups of so many columns of a row; false where one is none.
+    fn read(&mut self, row: u64, (column, columns): (u64, u64), fetch: &Fetch<'_>) -> bool {
+        let Order { view, groups, .. } = self.order;
+        let base = view.first + at(&view.rows, row);
+        // Mostly rows have the same.
+        if self.there == Some((base, column)) {
+            return true;
+        }
+        let group = |column: u64| {
+            let mut bytes = [0; 4];
+            view.read(base + at(&view.columns, column), &mut bytes, fetch)?;
+            Some(u64::from(u32::from_le_bytes(bytes))).filter(|group| group < groups)
+        };
+        self.of_columns.clear();
+        self.of_columns.extend((column..column + columns).map_while(group));
+        self.there = Some((base, column));
+        self.of_columns.len() as u64 == columns
+    }
+
+    /// The scale and zero of a group, by the elements that they would have in the first one.
+    fn numbers(
+        &mut self,
+        groups: &Groups,
+        first: [u64; 2],
+        group: u64,
+        fetch: &Fetch<'_>,
+    ) -> Option<(f32, Option<u8>)> {
+        if self.of != Some(first) {
+            self.of = Some(first);
+            self.known.fill(None);
+        }
+        let known = self.known.get_mut(group as usize)?;
+        if known.is_none() {
+            let [scale, zero] = self.order.steps.map(|step| group * step);
+            *known = groups.numbers([first[0] + scale, first[1] + zero], fetch);
+        }
+        *known
+    }
 }
 
 /// Codes of some columns of some rows, a byte each, row by row.
@@ -446,11 +559,11 @@ mod tests {
         let middle = match integers {
             Integers::Four => 8.0,
             Integers::Eight => 128.0,
-            Integers::FourFromZeros | Integers::EightSigned => 0.0,
+            Integers::FourFromZeros | Integers::EightSigned | Integers::EightOfLargest => 0.0,
             Integers::Ternary => 1.0,
         };
         let has_zeros = zeros.is_some();
-        let groups = Some(Box::new(Groups { scales, zeros }));
+        let groups = Some(Box::new(Groups { scales, zeros, order: None }));
         let element = Element::Integer(integers);
         let piece = Piece { extent, element, first: 0, rows, columns, scales: None, groups, change: Change::Keep };
         let derived =
@@ -540,6 +653,18 @@ mod tests {
                 },
             ),
             case(
+                "bitsandbytes of eight bits",
+                Laid {
+                    integers: (
+                        Integers::EightOfLargest,
+                        (0..rows * columns).map(|at| integer(at / columns, at % columns, 8)).collect(),
+                        plain(),
+                    ),
+                    scales: (Element::F32, by_row(), &single, false),
+                    zeros: None,
+                },
+            ),
+            case(
                 "compressed-tensors of eight bits",
                 Laid {
                     integers: (
@@ -579,9 +704,15 @@ mod tests {
                     Element::Bf16 => bf16::from_f32(scale(row, group)).to_f32(),
                     _ => scale(row, group),
                 };
+                let stored = match piece.element {
+                    Element::Integer(Integers::EightOfLargest) => stored / 127.0,
+                    _ => stored,
+                };
                 let d = f16::from_f32(stored).to_f32();
                 let right = match piece.element {
-                    Element::Integer(Integers::EightSigned) => d * f32::from(integer(row, column, 8) as i8),
+                    Element::Integer(Integers::EightSigned | Integers::EightOfLargest) => {
+                        d * f32::from(integer(row, column, 8) as i8)
+                    }
                     Element::Integer(Integers::Eight) => d * (f32::from(integer(row, column, 8)) - middle),
                     _ if zeros => {
                         d * f32::from(integer(row, column, 4))
@@ -635,7 +766,7 @@ mod tests {
             rows: axes(&[[4, 1], [ROWS / 4, 4 * COLUMNS]]),
             columns: axes(&[[COLUMNS, 4]]),
             scales: None,
-            groups: Some(Box::new(Groups { scales, zeros: None })),
+            groups: Some(Box::new(Groups { scales, zeros: None, order: None })),
             change: Change::Keep,
         };
         for format in [Format::Tq2_0, Format::F16] {
@@ -679,6 +810,88 @@ mod tests {
         }
     }
 
+    /// Columns whose groups are no neighbours: numbers of each, as it lies and transposed, in parts, too; and what is no order.
+    #[test]
+    fn columns_are_of_the_groups_that_an_order_says() {
+        let group = |column: u64| (column * 7 + column / 9) % GROUPS;
+        for Case { name, mut file, mut derived, zeros, middle } in cases() {
+            let order = Extent { file: 0, offset: file.len() as u64, bytes: 4 * COLUMNS_OF_ALL };
+            file.extend((0..COLUMNS_OF_ALL).flat_map(|column| (group(column) as u32).to_le_bytes()));
+            let groups = derived.pieces[0].groups.as_mut().unwrap();
+            let steps = [Some(&groups.scales), groups.zeros.as_ref().map(|zeros| &zeros.view)]
+                .map(|view| view.map_or(0, |view| view.columns[0].stride));
+            groups.scales.columns = axes(&[[COLUMNS_OF_ALL, 0]]);
+            groups.zeros.iter_mut().for_each(|zeros| zeros.view.columns = axes(&[[COLUMNS_OF_ALL, 0]]));
+            let view = View {
+                extent: order,
+                element: Element::F32,
+                first: 0,
+                rows: axes(&[[ROWS_OF_ALL, 0]]),
+                columns: axes(&[[COLUMNS_OF_ALL, 1]]),
+            };
+            groups.order = Some(Order { view, groups: GROUPS, steps });
+            let end = [file.len() as u64];
+            assert!(derived.check(&end).unwrap_err().to_string().contains("no whole blocks"), "{name}");
+            derived.format = Format::F32;
+            derived.check(&end).unwrap();
+            let mut out = vec![0; (4 * ROWS_OF_ALL * COLUMNS_OF_ALL) as usize];
+            assert!(read(&derived, &file, 0, &mut out), "{name}");
+            let piece = &derived.pieces[0];
+            for (at, x) in (0u64..).zip(out.as_chunks().0) {
+                let (row, column) = (at / COLUMNS_OF_ALL, at % COLUMNS_OF_ALL);
+                let d = match piece.groups.as_ref().unwrap().scales.element {
+                    Element::F32 if name.starts_with("bitsandbytes") => scale(row, group(column)) / 127.0,
+                    Element::F32 => scale(row, group(column)),
+                    Element::Bf16 => bf16::from_f32(scale(row, group(column))).to_f32(),
+                    _ => f16::from_f32(scale(row, group(column))).to_f32(),
+                };
+                let code = match piece.element {
+                    Element::Integer(Integers::EightSigned | Integers::EightOfLargest) => {
+                        f32::from(integer(row, column, 8) as i8)
+                    }
+                    Element::Integer(Integers::Eight) => f32::from(integer(row, column, 8)) - middle,
+                    _ if zeros => f32::from(integer(row, column, 4)) - f32::from(zero(row, group(column))),
+                    _ => f32::from(integer(row, column, 4)) - middle,
+                };
+                assert_eq!(f32::from_le_bytes(*x), d * code, "{name}: row {row}, column {column}");
+            }
+            let mut part = vec![0; 4 * 700];
+            assert!(read(&derived, &file, 4 * 600, &mut part), "{name}");
+            assert_eq!(part, out[4 * 600..][..4 * 700], "{name}");
+            let mut turned = derived.clone();
+            turned.columns = ROWS_OF_ALL;
+            let piece = &mut turned.pieces[0];
+            std::mem::swap(&mut piece.rows, &mut piece.columns);
+            let groups = piece.groups.as_mut().unwrap();
+            let zeros = groups.zeros.as_mut().map(|zeros| &mut zeros.view);
+            let views = [Some(&mut groups.scales), zeros, groups.order.as_mut().map(|order| &mut order.view)];
+            views.into_iter().flatten().for_each(|view| std::mem::swap(&mut view.rows, &mut view.columns));
+            turned.check(&end).unwrap();
+            let mut other = vec![0; out.len()];
+            assert!(read(&turned, &file, 0, &mut other), "{name}");
+            let (numbers, others) = (out.as_chunks::<4>().0, other.as_chunks::<4>().0);
+            let columns = COLUMNS_OF_ALL as usize;
+            let right = |at: usize| numbers[at % ROWS_OF_ALL as usize * columns + at / ROWS_OF_ALL as usize];
+            assert!((0..others.len()).all(|at| others[at] == right(at)), "{name}");
+
+            let said = |change: &dyn Fn(&mut Order)| {
+                let mut bad = derived.clone();
+                change(bad.pieces[0].groups.as_mut().unwrap().order.as_mut().unwrap());
+                bad.check(&end).err().map(|error| error.to_string()).unwrap_or_default()
+            };
+            assert!(said(&|order| order.groups = 0).contains("an order of no groups"), "{name}");
+            assert!(said(&|order| order.groups = u64::MAX).contains("or too many"), "{name}");
+            assert!(said(&|order| order.groups = MAX_GROUPS).contains("outside of the bytes"), "{name}");
+            assert!(said(&|order| order.steps[0] = u64::MAX).contains("outside of the bytes"), "{name}");
+            assert!(said(&|order| order.view.element = Element::F16).contains("four bytes"), "{name}");
+            assert!(said(&|order| order.view.first = 1).contains("outside of the bytes"), "{name}");
+            // A group that there is not is no scale of another.
+            let last = file.len() - 4;
+            file[last..].copy_from_slice(&(GROUPS as u32).to_le_bytes());
+            assert!(!read(&derived, &file, 0, &mut out), "{name}");
+        }
+    }
+
     /// Columns of a row that lie farther apart than is read at once.
     #[test]
     fn integers_that_lie_far_apart_are_read_one_by_one() {
@@ -702,7 +915,7 @@ mod tests {
             rows: axes(&[[2, 3]]),
             columns: axes(&[[2, far], [16, 2]]),
             scales: None,
-            groups: Some(Box::new(Groups { scales, zeros: None })),
+            groups: Some(Box::new(Groups { scales, zeros: None, order: None })),
             change: Change::Keep,
         };
         let derived = Derived { format: Format::Q4_0, columns: 32, beside: 1, pieces: vec![piece] };

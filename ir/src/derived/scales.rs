@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Element, Extent, Fetch};
 
 /// What numbers of a stored matrix are multiplied with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scales {
     /// Where they are, row by row.
     pub extent: Extent,
@@ -20,7 +20,7 @@ pub struct Scales {
 }
 
 /// How scales are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ScaleKind {
     /// As numbers, which multiply.
     Number(Element),
@@ -28,13 +28,74 @@ pub enum ScaleKind {
     Power,
     /// The bytes of blocks of codes ([`Element::Mxfp4`], [`Element::Nvfp4`]), which are moved with these.
     OfBlock,
+    /// Codes of a byte, which are quantised themselves.
+    Coded(Box<Coded>),
+}
+
+/// Scales that are quantised: of each code a number, times the scale of so many of them, and some more (bitsandbytes' `nested_*`).
+///
+/// ```text
+/// scale[i] = numbers[code[i]] * scales[i / block] + more
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Coded {
+    /// The 256 numbers that codes stand for, `f32`.
+    pub numbers: Extent,
+    /// The scales of scales, `f32`.
+    pub scales: Extent,
+    /// Scales that share one.
+    pub block: u64,
+    /// What is added to each.
+    pub more: f32,
+}
+
+/// Codes of a byte.
+const CODES: u64 = 256;
+
+impl Coded {
+    /// Whether there are numbers of all codes, and scales for so many of them.
+    fn is_whole(&self, count: u64) -> bool {
+        let scales = count.checked_div(self.block).map(|_| count.div_ceil(self.block));
+        let enough = |count: u64, extent: &Extent| count.checked_mul(4).is_some_and(|bytes| bytes <= extent.bytes);
+        enough(CODES, &self.numbers) && scales.is_some_and(|scales| enough(scales, &self.scales))
+    }
+
+    /// The scale of a number, whose code this is.
+    fn scale(&self, number: u64, code: u8, fetch: &Fetch<'_>) -> Option<f32> {
+        let read = |extent: &Extent, at: u64| {
+            let mut bytes = [0; 4];
+            fetch(extent.file, extent.part(4 * at, 4)?, &mut bytes).then(|| f32::from_le_bytes(bytes))
+        };
+        Some(read(&self.numbers, code.into())? * read(&self.scales, number / self.block)? + self.more)
+    }
+}
+
+impl Scales {
+    /// Stored tensors that it is of.
+    pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
+        let of_codes = match &self.kind {
+            ScaleKind::Coded(coded) => [Some(coded.numbers), Some(coded.scales)],
+            ScaleKind::Number(_) | ScaleKind::Power | ScaleKind::OfBlock => [None, None],
+        };
+        std::iter::once(self.extent).chain(of_codes.into_iter().flatten())
+    }
+
+    /// Whether there are so many.
+    pub(super) fn has(&self, count: u64) -> bool {
+        let bytes = count.checked_mul(self.kind.bytes());
+        let coded = match &self.kind {
+            ScaleKind::Coded(coded) => coded.is_whole(count),
+            ScaleKind::Number(_) | ScaleKind::Power | ScaleKind::OfBlock => true,
+        };
+        bytes.is_some_and(|bytes| bytes <= self.extent.bytes) && coded
+    }
 }
 
 impl ScaleKind {
-    pub(super) fn bytes(self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match self {
             ScaleKind::Number(element) => element.block().1,
-            ScaleKind::Power | ScaleKind::OfBlock => 1,
+            ScaleKind::Power | ScaleKind::OfBlock | ScaleKind::Coded(_) => 1,
         }
     }
 }
@@ -56,8 +117,12 @@ pub(super) fn scale(scales: &Scales, first: u64, x: &mut [f32], fetch: &Fetch<'_
             return false;
         }
         let mut factor = [0f32];
-        match scales.kind {
+        match &scales.kind {
             ScaleKind::Number(element) => element.floats(stored, &mut factor),
+            ScaleKind::Coded(coded) => match coded.scale(number, stored[0], fetch) {
+                Some(scale) => factor = [scale],
+                None => return false,
+            },
             ScaleKind::Power | ScaleKind::OfBlock => factor = [power(stored[0])],
         }
         let (part, rest) = std::mem::take(&mut left).split_at_mut(count as usize);

@@ -197,7 +197,9 @@ fn tiles_of_transposed_matrices_are_their_elements() {
             | Element::Nvfp4
             | Element::Block(_)
             | Element::Tiled(_)
-            | Element::Integer(_) => (0..1800u32).map(|i| (i * 31 % 126) as u8).collect(),
+            | Element::Integer(_)
+            | Element::Nf4
+            | Element::Fp4 => (0..1800u32).map(|i| (i * 31 % 126) as u8).collect(),
         };
         for step in [1, 2] {
             let rows = 150 / step;
@@ -296,7 +298,7 @@ fn scales_are_those_of_the_stored_place() {
     };
     let row = |row: u64| Piece {
         first: 5 * row + 1,
-        scales: Some(scales),
+        scales: Some(scales.clone()),
         ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
     };
     let derived = Derived { format: Format::F32, columns: 4, beside: 1, pieces: vec![row(2), row(1), row(0)] };
@@ -321,7 +323,7 @@ fn neighbours_of_blocks_are_taken_apart() {
         let whole = extent(len as u64, all_scales.len() as u64);
         let own = Scales { extent: whole, kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
         let piece = piece(element, extent(0, len as u64), &[(2, 1)], &[]);
-        let pieces = vec![Piece { scales: Some(own), ..piece }];
+        let pieces = vec![Piece { scales: Some(own.clone()), ..piece }];
         let derived = Derived { format, columns: len as u64, beside: 1, pieces };
         derived.check(&[file.len() as u64]).unwrap();
         let made = read(&derived, &file, format.block_bytes());
@@ -368,12 +370,86 @@ fn what_is_outside_is_refused() {
     let scales =
         |kind, bytes, block| Scales { extent: extent(0, bytes), kind, block_rows: block, block_columns: 1, columns: 3 };
     let number = ScaleKind::Number(Element::F32);
-    says(piece_of(&|p| p.scales = Some(scales(number, 48, 0))), "scales for no rows");
-    says(piece_of(&|p| p.scales = Some(scales(number, 48, 1))), "its scales end");
+    says(piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 0))), "scales for no rows");
+    says(piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 1))), "its scales end");
     says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks, and no blocks");
     says(
         piece_of(&|p| p.scales = Some(scales(ScaleKind::Number(Element::Mxfp4), 48, 1))),
         "no numbers of two or four bytes",
     );
-    piece_of(&|p| p.scales = Some(scales(number, 48, 2))).unwrap();
+    piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 2))).unwrap();
+}
+
+/// Codes of four bits with a scale for each 64 of all numbers, whatever rows there are, which are quantised themselves or not.
+#[test]
+fn codes_of_four_bits_are_their_numbers() {
+    const ROWS: u64 = 7;
+    const COLUMNS: u64 = 45;
+    let count = ROWS * COLUMNS;
+    let code = |at: u64| (at * 11 + at / 16) as u8 & 15;
+    let bytes = |numbers: &[f32]| -> Vec<u8> { numbers.iter().flat_map(|x| x.to_le_bytes()).collect() };
+    let of_blocks: Vec<f32> = (0..count.div_ceil(64)).map(|block| 0.3 + block as f32 / 7.0).collect();
+    let numbers: Vec<f32> = (0..256).map(|code| (code as f32 - 100.0) / 200.0).collect();
+    let (codes, nested, more) = ([250u8, 3, 100, 17, 255], [0.7f32, 1.3, 0.2], 0.061f32);
+    let mut file: Vec<u8> = (0..count.div_ceil(2)).map(|at| code(2 * at) << 4 | code(2 * at + 1)).collect();
+    let stored = extent(0, file.len() as u64);
+    let mut add = |bytes: &[u8]| {
+        let at = extent(file.len() as u64, bytes.len() as u64);
+        file.extend(bytes);
+        at
+    };
+    let plain = (add(&bytes(&of_blocks)), ScaleKind::Number(Element::F32));
+    let coded = Coded { numbers: add(&bytes(&numbers)), scales: add(&bytes(&nested)), block: 2, more };
+    let coded = (add(&codes), ScaleKind::Coded(Box::new(coded)));
+    let of_codes: Vec<f32> =
+        (0..5).map(|block| numbers[usize::from(codes[block])] * nested[block / 2] + more).collect();
+    for element in [Element::Nf4, Element::Fp4] {
+        let book = element.codebook().unwrap();
+        assert_eq!(book.iter().fold(0f32, |most, x| most.max(x.abs())), 1.0);
+        for ((extent, kind), scales) in [(&plain, &of_blocks), (&coded, &of_codes)] {
+            let mut piece = piece(element, stored, &[(ROWS, COLUMNS)], &[(COLUMNS, 1)]);
+            let (extent, kind) = (*extent, kind.clone());
+            piece.scales = Some(Scales { extent, kind, block_rows: 1, block_columns: 64, columns: count });
+            let derived =
+                |format, columns, piece: &Piece| Derived { format, columns, beside: 1, pieces: vec![piece.clone()] };
+            let right: Vec<f32> = (0..count).map(|at| book[usize::from(code(at))] * scales[at as usize / 64]).collect();
+            let single = derived(Format::F32, COLUMNS, &piece);
+            for step in [4, 4 * 3, 4 * COLUMNS as usize, 4 * count as usize] {
+                assert_eq!(read(&single, &file, step), bytes(&right));
+            }
+            let nearest = right.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect::<Vec<u8>>();
+            assert_eq!(read(&derived(Format::Bf16, COLUMNS, &piece), &file, 2 * COLUMNS as usize), nearest);
+            let mut turned = piece.clone();
+            std::mem::swap(&mut turned.rows, &mut turned.columns);
+            let turned = read(&derived(Format::F32, ROWS, &turned), &file, 4 * count as usize);
+            let others: Vec<f32> = (0..count).map(|at| right[(at % ROWS * COLUMNS + at / ROWS) as usize]).collect();
+            assert_eq!(turned, bytes(&others));
+
+            let said = |change: &dyn Fn(&mut Piece)| {
+                let mut bad = piece.clone();
+                change(&mut bad);
+                let error = derived(Format::Bf16, COLUMNS, &bad).check(&[file.len() as u64]).err();
+                error.map(|error| error.to_string()).unwrap_or_default()
+            };
+            let scales = |piece: &mut Piece, change: &dyn Fn(&mut Scales)| change(piece.scales.as_mut().unwrap());
+            assert_eq!(said(&|_| ()), "");
+            assert!(said(&|piece| piece.extent.bytes -= 1).contains("its view ends outside"));
+            assert!(said(&|piece| scales(piece, &|of| of.extent.bytes -= 1)).contains("its scales ends outside"));
+            assert!(said(&|piece| scales(piece, &|of| of.block_columns = 0)).contains("no rows or columns"));
+            let kind = |kind: ScaleKind| said(&|piece| scales(piece, &|of| of.kind = kind.clone()));
+            assert!(kind(ScaleKind::Number(Element::Nf4)).contains("no numbers of two or four bytes"));
+            if let ScaleKind::Coded(coded) = piece.scales.as_ref().unwrap().kind.clone() {
+                let coded = |change: &dyn Fn(&mut Coded)| {
+                    let mut bad = (*coded).clone();
+                    change(&mut bad);
+                    kind(ScaleKind::Coded(Box::new(bad)))
+                };
+                assert!(coded(&|of| of.block = 0).contains("its scales ends outside"));
+                assert!(coded(&|of| of.numbers.bytes -= 4).contains("its scales ends outside"));
+                assert!(coded(&|of| of.scales.bytes -= 4).contains("its scales ends outside"));
+                assert!(coded(&|of| of.scales.offset = u64::MAX).contains("a stored tensor ends outside"));
+                assert!(coded(&|of| of.numbers.file = 7).contains("of file 7"));
+            }
+        }
+    }
 }

@@ -247,7 +247,11 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["bailing_moe"],
         architecture: "bailingmoe",
         keys: |keys| {
-            keys.refuse("norm_head", |value| value.as_bool() == Some(true), "false")?;
+            if keys.config.flag(&["norm_head"])? == Some(true) {
+                // The table would be divided, too.
+                let says = "false, since norm_head divides the output matrix";
+                keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), says)?;
+            }
             keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
             keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
             keys.count("expert_shared_count", &["num_shared_experts"])?;
@@ -255,6 +259,7 @@ pub(super) static ROWS: &[Family] = &[
             keys.rotated_part(1.0)
         },
         tensors: &[LING],
+        unit_columns: true,
         ..USUAL
     },
     Family {

@@ -195,6 +195,7 @@ static HYPERCLOVA_X: &[Rule] = &[
 ];
 
 fn granite(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    head_length(keys)?;
     for (key, from) in [
         ("attention.scale", "attention_multiplier"),
         ("embedding_scale", "embedding_multiplier"),
@@ -202,6 +203,18 @@ fn granite(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         ("logit_scale", "logits_scaling"),
     ] {
         keys.number(key, &[from])?;
+    }
+    Ok(())
+}
+
+/// Heads of another length than the width by their number; those of converted files have none.
+fn head_length(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    let config = keys.config;
+    let Some(length) = config.count(&["head_dim"])? else { return Ok(()) };
+    let (width, heads) = (config.require(&["hidden_size"])?, config.require(&["num_attention_heads"])?);
+    if u64::from(length) * u64::from(heads) != u64::from(width) {
+        keys.put("attention.key_length", length);
+        keys.put("attention.value_length", length);
     }
     Ok(())
 }

@@ -12,6 +12,10 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "deepseek2",
         keys: |keys| {
             latent(keys)?;
+            // Its authors' router does one or the other; that of transformers knows no sum.
+            if keys.config.flag(&["norm_topk_prob"])? == Some(true) {
+                keys.put("expert_weights_scale", 1.0f32);
+            }
             groups_by_method(keys)
         },
         tensors: &[LATENT],

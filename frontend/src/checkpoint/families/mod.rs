@@ -70,6 +70,12 @@ pub(super) struct Family {
     pub defaults: &'static str,
     /// Whether a configuration is this row's, where several rows have its `model_type`.
     pub when: fn(&Config) -> Result<bool, CheckpointError>,
+    /// Which layers a configuration has as dense among those with experts, where it says so of each: tensors have to agree, by which graphs know them.
+    pub dense: fn(&Config) -> Result<Vec<bool>, CheckpointError>,
+    /// Whether an output matrix that is there counts where a configuration says that it is the embedding table's (`tie_word_embeddings`).
+    pub own_head: bool,
+    /// Whether `norm_head` says that columns of the output matrix are divided by their length.
+    pub unit_columns: bool,
     /// How a vocabulary of pieces is given.
     pub pieces: Pieces,
 }
@@ -107,6 +113,9 @@ const USUAL: Family = Family {
     truncated_yarn: true,
     defaults: "{}",
     when: |_| Ok(true),
+    dense: |_| Ok(Vec::new()),
+    own_head: false,
+    unit_columns: false,
     pieces: Pieces::Scored,
 };
 

@@ -1,5 +1,8 @@
 //! Qwen.
 
+use std::collections::HashSet;
+
+use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{
@@ -30,6 +33,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: qwen_moe,
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 16, "num_experts": 60,
             "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "norm_topk_prob": false}"#,
+        dense: dense_layers,
         ..USUAL
     },
     Family {
@@ -45,6 +49,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: qwen_moe,
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "num_experts": 128,
             "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": false}"#,
+        dense: dense_layers,
         ..USUAL
     },
     Family {
@@ -137,6 +142,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
             "num_key_value_heads": 16, "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6, "rope_theta": 5e5,
             "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}"#,
+        dense: dense_layers,
         ..USUAL
     },
     // What is added to layers for pictures is of none of its files.
@@ -150,6 +156,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
             "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 128, "num_experts_per_tok": 8,
             "moe_intermediate_size": 768, "norm_topk_prob": true}"#,
+        dense: dense_layers,
         ..USUAL
     },
 ];
@@ -240,12 +247,23 @@ static QWEN_3_VL_MOE: &[Rule] = &[
 fn qwen_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
-    all_sparse(keys)?;
     // Which layers have a window where that is not listed differs from model to model, and from what they say.
     if !keys.config.has("layer_types") {
         keys.refuse("use_sliding_window", |value| value.as_bool() == Some(true), "false")?;
     }
     keys.normalise(&["norm_topk_prob"])
+}
+
+/// Layers without experts: some by their number, and all but every so many.
+fn dense_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
+    const STEP: &str = "decoder_sparse_step";
+    let layers = config.count(&["num_hidden_layers"])?.unwrap_or(0);
+    let dense: HashSet<u32> = config.counts("mlp_only_layers")?.unwrap_or_default().into_iter().collect();
+    let step = config.count(&[STEP])?.unwrap_or(1);
+    if step == 0 {
+        return Err(config.wrong(STEP, "0", "a count above 0: 1 where all layers have experts"));
+    }
+    Ok((0..layers).map(|layer| dense.contains(&layer) || !(layer + 1).is_multiple_of(step)).collect())
 }
 
 /// That all layers have experts.

@@ -26,6 +26,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "nemotron_h_moe",
         keys: nemotron_h,
         tensors: &[NEMOTRON_H],
+        // Its class knows of no other matrix that the output's could be.
+        own_head: true,
         defaults: NEMOTRON,
         when: |config| Ok(kinds(config)?.contains(&Kind::Experts)),
         ..USUAL
@@ -35,6 +37,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "nemotron_h",
         keys: nemotron_h,
         tensors: &[NEMOTRON_H],
+        // Its class knows of no other matrix that the output's could be.
+        own_head: true,
         defaults: NEMOTRON,
         ..USUAL
     },
@@ -348,6 +352,7 @@ static LFM_2: &[Rule] = &[
     rule("model.embedding_norm", "token_embd_norm", plain),
     rule("model.layers.{L}.operator_norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.ffn_norm", "blk.{L}.ffn_norm", plain),
+    rule("model.layers.{L}.conv.conv.bias", "blk.{L}.shortconv.conv.bias", plain),
     rule("model.layers.{L}.conv.conv", "blk.{L}.shortconv.conv", taps),
     rule("model.layers.{L}.conv.in_proj", "blk.{L}.shortconv.in_proj", plain),
     rule("model.layers.{L}.conv.out_proj", "blk.{L}.shortconv.out_proj", plain),

@@ -1,0 +1,174 @@
+//! Matrices of codes of four bits, with a scale for each so many numbers one behind another, as bitsandbytes writes them.
+//!
+//! ```text
+//! q_proj.weight                                 U8  [n / 2, 1]     codes of all rows, two neighbours in a byte, the first in its upper half
+//! q_proj.weight.absmax                          F32 [n / 64]       scales of 64 numbers each, whatever rows they are of
+//! q_proj.weight.quant_map                       F32 [16]           what codes stand for
+//! q_proj.weight.quant_state.bitsandbytes__nf4   U8  [length]       JSON: {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [4096, 4096]}
+//! ```
+//!
+//! Scales that are quantised themselves are bytes, with two tensors and two numbers of the JSON more:
+//!
+//! ```text
+//! q_proj.weight.absmax                          U8  [n / 64]       scale = nested_quant_map[code] * nested_absmax[i / nested_blocksize] + nested_offset
+//! q_proj.weight.nested_quant_map                F32 [256]
+//! q_proj.weight.nested_absmax                   F32 [n / 64 / 256]
+//! ```
+//!
+//! The numbers are rounded to what the JSON has as `dtype`, as bitsandbytes rounds them before it multiplies. What codes stand for is the same in all files, which is checked.
+
+use ixc_ir::derived::{Coded, Element, Extent, ScaleKind, Scales};
+use ixc_ir::format::Format;
+use serde::Deserialize;
+
+use super::array::Array;
+use super::error::CheckpointError;
+use super::safetensors::Entry;
+use super::shards::Shards;
+
+/// Ends of names of what says how a matrix is quantised, and by which codes.
+const STATES: [(&str, &str, Element); 2] =
+    [(".quant_state.bitsandbytes__nf4", "nf4", Element::Nf4), (".quant_state.bitsandbytes__fp4", "fp4", Element::Fp4)];
+/// Ends of names of the other tensors that are beside a matrix.
+const BESIDE: [&str; 4] = [".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"];
+/// Longest JSON of a matrix; those that are known have some 200 bytes.
+const MAX_STATE: u64 = 1 << 16;
+/// Scales that are looked at of each matrix, where they are no codes.
+const LOOKED_AT: u64 = 1 << 14;
+/// How far a number of a file may be from that which its code stands for: they were computed in several ways.
+const TOLERANCE: f32 = 1e-4;
+
+/// What is said of a matrix.
+#[derive(Deserialize)]
+struct State {
+    quant_type: Option<String>,
+    blocksize: u64,
+    dtype: String,
+    shape: Vec<u64>,
+    nested_blocksize: Option<u64>,
+    nested_offset: Option<f64>,
+}
+
+/// Whether a tensor is of a matrix, and not its codes.
+pub(super) fn is_beside(shards: &Shards, name: &str) -> bool {
+    let ends = BESIDE.iter().copied().chain(STATES.map(|(end, ..)| end));
+    ends.into_iter().filter_map(|end| name.strip_suffix(end)).any(|of| shards.tensors.contains_key(of))
+}
+
+/// The matrix of a tensor that is codes; `None` of one that is not.
+///
+/// # Errors
+/// When what belongs to it is missing, or of another shape or type, or no numbers.
+pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, CheckpointError> {
+    let state = STATES.iter().find_map(|(end, kind, element)| {
+        let (state, _) = shards.tensors.get_key_value(&*format!("{name}{end}"))?;
+        Some((&**state, *kind, *element))
+    });
+    let Some((file, entry)) = shards.tensors.get(name) else { return Ok(None) };
+    let Some((state_name, kind, element)) = state else {
+        // Weights that stayed as they are have none. Of codes it says the shape.
+        if entry.dtype.name != "U8" {
+            return Ok(None);
+        }
+        let expected = format!("{name}{} beside it, or {}", STATES[0].0, STATES[1].0);
+        return Err(shards.wrong(name, "codes of bitsandbytes alone".to_owned(), expected));
+    };
+    let State { quant_type, blocksize, dtype, shape, nested_blocksize, nested_offset } =
+        read_state(shards, state_name)?;
+    let wrong = |found: String, expected: &str| shards.wrong(state_name, found, expected);
+    if quant_type.as_deref().is_some_and(|found| found != kind) {
+        return Err(wrong(format!("of quant_type {quant_type:?}"), &format!("\"{kind}\", as its name says")));
+    }
+    let format = match &*dtype {
+        "bfloat16" => Format::Bf16,
+        "float16" => Format::F16,
+        "float32" => Format::F32,
+        other => return Err(wrong(format!("of dtype {other:?}"), "float16, bfloat16 or float32")),
+    };
+    let count = shape.iter().try_fold(1u64, |count, len| count.checked_mul(*len)).filter(|count| *count > 0);
+    let bytes = |count: u64| count.div_ceil(2).checked_next_multiple_of(entry.dtype.bytes);
+    let Some(count) = count.filter(|count| bytes(*count) == Some(entry.bytes) && shape.len() > 1) else {
+        return Err(wrong(
+            format!("of shape {shape:?}"),
+            &format!("that of a matrix of {} codes, as {name} has bytes", u128::from(entry.bytes) * 2),
+        ));
+    };
+    if blocksize == 0 {
+        return Err(wrong("of blocksize 0".to_owned(), "numbers that share a scale"));
+    }
+    let map = format!("{name}.quant_map");
+    let numbers = numbers(shards, &map, 16, u64::MAX)?;
+    let book = element.codebook().unwrap_or_default();
+    if let Some((code, (found, _))) =
+        numbers.iter().zip(book).enumerate().find(|(_, (found, right))| (**found - right).abs() > TOLERANCE)
+    {
+        let expected = format!("{} of {kind}", book[code]);
+        return Err(shards.wrong(&map, format!("{found} for code {code}"), expected));
+    }
+    let blocks = count.div_ceil(blocksize);
+    let absmax = format!("{name}.absmax");
+    let (scale_file, scales) = there(shards, &absmax)?;
+    let kind = match scales.dtype.name {
+        "F32" => {
+            self::numbers(shards, &absmax, blocks, LOOKED_AT)?;
+            ScaleKind::Number(Element::F32)
+        }
+        "U8" if scales.shape.iter().product::<u64>() == blocks => {
+            let (Some(block @ 1..), Some(more)) = (nested_blocksize, nested_offset.filter(|more| more.is_finite()))
+            else {
+                let found = format!("of nested_blocksize {nested_blocksize:?} and nested_offset {nested_offset:?}");
+                return Err(wrong(found, "a count and a number, since scales are codes"));
+            };
+            let (nested, numbers) = (format!("{name}.nested_absmax"), format!("{name}.nested_quant_map"));
+            self::numbers(shards, &nested, blocks.div_ceil(block), u64::MAX)?;
+            self::numbers(shards, &numbers, 256, u64::MAX)?;
+            let extent = |name: &str| there(shards, name).map(|(file, entry)| extent(file, entry));
+            let (numbers, scales) = (extent(&numbers)?, extent(&nested)?);
+            ScaleKind::Coded(Box::new(Coded { numbers, scales, block, more: more as f32 }))
+        }
+        _ => {
+            let found = format!("{:?} of {}", scales.shape, scales.dtype.name);
+            return Err(shards.wrong(&absmax, found, format!("{blocks} scales of F32, or codes of U8")));
+        }
+    };
+    let array = Array::whole(extent(*file, entry), element, &shape);
+    let mut array = array.ok_or_else(|| wrong(format!("of shape {shape:?}"), "that of a matrix"))?;
+    let extent = extent(scale_file, scales);
+    array.set_scales(Scales { extent, kind, block_rows: 1, block_columns: blocksize, columns: count });
+    Ok(Some(array.rounded_to(format)))
+}
+
+fn read_state(shards: &Shards, name: &str) -> Result<State, CheckpointError> {
+    let (_, entry) = there(shards, name)?;
+    let expected = "an object of JSON, in U8, with blocksize, dtype and shape";
+    if entry.dtype.name != "U8" || entry.bytes > MAX_STATE {
+        return Err(shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected));
+    }
+    let bytes = shards.bytes(name, MAX_STATE).unwrap_or_default();
+    serde_json::from_slice(bytes).map_err(|error| shards.wrong(name, format!("no such JSON ({error})"), expected))
+}
+
+/// A tensor that there must be.
+fn there<'s>(shards: &'s Shards, name: &str) -> Result<(u32, &'s Entry), CheckpointError> {
+    let missing = || CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
+    shards.tensors.get(name).map(|(file, entry)| (*file, entry)).ok_or_else(missing)
+}
+
+fn extent(file: u32, entry: &Entry) -> Extent {
+    Extent { file, offset: entry.offset, bytes: entry.bytes }
+}
+
+/// The first so many of the numbers of a tensor, of which there must be `count`, and all finite as far as they are looked at.
+fn numbers(shards: &Shards, name: &str, count: u64, most: u64) -> Result<Vec<f32>, CheckpointError> {
+    let (_, entry) = there(shards, name)?;
+    if entry.dtype.name != "F32" || entry.shape.iter().product::<u64>() != count {
+        let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
+        return Err(shards.wrong(name, found, format!("{count} numbers of F32")));
+    }
+    let bytes = shards.bytes(name, most.saturating_mul(4)).unwrap_or_default();
+    let numbers: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    match numbers.iter().position(|number| !number.is_finite()) {
+        Some(at) => Err(shards.wrong(name, format!("{} at {at}", numbers[at]), "finite numbers")),
+        None => Ok(numbers),
+    }
+}

@@ -1,0 +1,141 @@
+//! Which modules a part of a quantisation is of, as compressed-tensors says it (`compressed_tensors.utils.match`).
+//!
+//! ```text
+//! model.layers.0.mlp.down_proj     a module by its name
+//! re:.*self_attn\.(q|k|v)_proj$    those whose names begin as a pattern says
+//! Linear                           those of a class: all matrices
+//! ```
+//!
+//! Of several that are right for a module, a name counts before patterns, and these, in their order as texts, before classes.
+
+use std::collections::BTreeMap;
+
+use regex_automata::meta::{Config as Limits, Regex};
+use regex_automata::{Anchored, Input};
+
+use super::config::Config;
+use super::error::CheckpointError;
+
+/// What a pattern begins with.
+const PATTERN: &str = "re:";
+/// The class of all matrices.
+const MATRICES: &str = "Linear";
+/// Most memory that a pattern may take.
+const MAX_PATTERN: usize = 1 << 20;
+/// Most patterns: each is looked for in the name of each tensor.
+const MAX_PATTERNS: usize = 1024;
+
+/// What modules have, by what names them.
+#[derive(Clone, Debug)]
+pub(super) struct Targets<T> {
+    names: BTreeMap<Box<str>, T>,
+    patterns: BTreeMap<Box<str>, (Regex, T)>,
+    matrices: Option<T>,
+}
+
+impl<T: Copy> Targets<T> {
+    pub(super) fn none() -> Targets<T> {
+        Targets { names: BTreeMap::new(), patterns: BTreeMap::new(), matrices: None }
+    }
+
+    /// The same for all modules.
+    pub(super) fn all(what: T) -> Targets<T> {
+        Targets { matrices: Some(what), ..Targets::none() }
+    }
+
+    /// With modules of one more text of a configuration. What was there before stays.
+    ///
+    /// # Errors
+    /// When it is a pattern that is none, or too large, or there are too many.
+    pub(super) fn add(&mut self, said: &Config, target: &str, what: T) -> Result<(), CheckpointError> {
+        let Some(pattern) = target.strip_prefix(PATTERN) else {
+            if target == MATRICES {
+                self.matrices.get_or_insert(what);
+            }
+            // Other classes are of no names, and nothing is called so.
+            self.names.entry(target.into()).or_insert(what);
+            return Ok(());
+        };
+        if self.patterns.contains_key(target) {
+            return Ok(());
+        }
+        if self.patterns.len() >= MAX_PATTERNS {
+            return Err(said.wrong("targets", "more patterns", format!("at most {MAX_PATTERNS}")));
+        }
+        let limits = Limits::new().nfa_size_limit(Some(MAX_PATTERN)).hybrid_cache_capacity(MAX_PATTERN);
+        let regex = Regex::builder().configure(limits).build(pattern).map_err(|error| {
+            let reason: String = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            let found: String = format!("{target:?} ({reason})").chars().take(256).collect();
+            said.wrong("targets", found, "patterns without references and looking ahead")
+        })?;
+        self.patterns.insert(target.into(), (regex, what));
+        Ok(())
+    }
+
+    /// What a module has, where one of them names it.
+    pub(super) fn of(&self, module: &str) -> Option<T> {
+        let begins = |regex: &Regex| regex.is_match(Input::new(module).anchored(Anchored::Yes));
+        let named = self.names.get(module).copied();
+        let matched = || self.patterns.values().find(|(regex, _)| begins(regex)).map(|(_, what)| *what);
+        named.or_else(matched).or(self.matrices)
+    }
+
+    /// All that modules have.
+    pub(super) fn values(&self) -> impl Iterator<Item = T> {
+        let patterns = self.patterns.values().map(|(_, what)| what);
+        self.names.values().chain(patterns).chain(&self.matrices).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config() -> Config {
+        let path = std::env::temp_dir().join(format!("ixc-targets-{}.json", std::process::id()));
+        std::fs::write(&path, "{}").unwrap();
+        let config = Config::open(Path::new(&path)).unwrap();
+        std::fs::remove_file(path).unwrap();
+        config
+    }
+
+    #[test]
+    fn names_count_before_patterns_and_these_before_classes() {
+        let mut targets = Targets::none();
+        let said = config();
+        let all = [
+            ("Linear", 0),
+            (r"re:.*self_attn\..*", 1),
+            ("re:.*experts", 2),
+            ("model.layers.1.self_attn.q_proj", 3),
+            ("Linear", 9),
+            ("re:model", 8),
+        ];
+        for (target, what) in all {
+            targets.add(&said, target, what).unwrap();
+        }
+        assert_eq!(targets.of("model.layers.1.self_attn.q_proj"), Some(3));
+        assert_eq!(targets.of("model.layers.0.self_attn.q_proj"), Some(1));
+        assert_eq!(targets.of("model.layers.0.mlp.experts.7.up_proj"), Some(2));
+        assert_eq!(targets.of("model.layers.0.mlp.up_proj"), Some(8));
+        // Patterns are right from the beginning of a name on.
+        assert_eq!(targets.of("lm_head.model"), Some(0));
+        assert_eq!(Targets::<u8>::none().of("lm_head"), None);
+        assert_eq!(Targets::all(7).of("lm_head"), Some(7));
+    }
+
+    #[test]
+    fn patterns_that_are_none_are_refused() {
+        let said = config();
+        for pattern in ["re:(", "re:(?!x).*", r"re:(a)\1", "re:(a{1000}){1000}"] {
+            let error = Targets::none().add(&said, pattern, 0).unwrap_err().to_string();
+            assert!(error.contains("\"targets\""), "{pattern}: {error}");
+            assert!(!error.contains('\n'), "{pattern}: {error}");
+        }
+        let mut targets = Targets::none();
+        let added = (0..2000).map(|number| targets.add(&said, &format!("re:{number}"), 0));
+        assert!(added.last().unwrap().unwrap_err().to_string().contains("at most 1024"));
+    }
+}

@@ -1,0 +1,76 @@
+//! Output matrices whose columns are divided by their length as they are used (`norm_head` of Ling 1): what they are divided by is divided out of the norm before them.
+//!
+//! ```text
+//! logits = sum_j head[i, j] / (|head[.., j]| + 1e-7) * norm[j] * x[j]        so norm[j] becomes norm[j] / (|head[.., j]| + 1e-7)
+//! ```
+//!
+//! A column's length is a sum over all rows, so the matrix is read once when a folder is opened, some rows at a time. The matrix stays as it is in its file.
+
+use std::collections::BTreeMap;
+
+use ixc_ir::derived::Derived;
+use ixc_ir::format::Format;
+
+use super::Group;
+use super::array;
+use super::error::CheckpointError;
+use super::packed::Packed;
+use super::shards::Shards;
+
+const HEAD: &str = "output.weight";
+const NORM: &str = "output_norm.weight";
+/// What is added to lengths (`modeling_bailing_moe`, `compute_logit`).
+const MORE: f64 = 1e-7;
+/// Rows that are read at a time.
+const ROWS: u64 = 64;
+
+/// The norm before the output matrix, of numbers that no file has; the stored one is taken out.
+///
+/// # Errors
+/// When there is no such matrix, or no norm of as many numbers as it has columns.
+pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, Group>) -> Result<Packed, CheckpointError> {
+    let missing = |name: &str| CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
+    let head = made.get(HEAD).ok_or_else(|| missing(HEAD))?;
+    let mut squares = Vec::new();
+    rows(shards, HEAD, head, |row| {
+        squares.resize(row.len(), 0f64);
+        squares.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x).powi(2));
+    })?;
+    let stored = made.remove(NORM).ok_or_else(|| missing(NORM))?;
+    let mut numbers: Vec<f32> = Vec::new();
+    rows(shards, NORM, &stored, |row| numbers.extend(row))?;
+    if numbers.len() != squares.len() {
+        let expected = format!("{}, as {HEAD} has columns", squares.len());
+        return Err(shards.wrong(NORM, format!("{} numbers", numbers.len()), expected));
+    }
+    let divided = numbers.iter().zip(squares).map(|(x, square)| (f64::from(*x) / (square.sqrt() + MORE)) as f32);
+    let derived = Derived::of_numbers(&divided.collect::<Vec<f32>>());
+    let dims = vec![derived.columns];
+    Ok(Packed { name: NORM.to_owned(), derived, dims })
+}
+
+/// Gives each row of a tensor in single precision.
+fn rows(shards: &Shards, name: &str, group: &Group, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
+    let wrong =
+        || shards.wrong(name, "of a type or shape that no numbers are read from".to_owned(), "a tensor of numbers");
+    let (derived, _) = array::derived(&group.arrays, group.stacked, Format::F32).ok_or_else(wrong)?;
+    let source = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
+    derived.check(&shards.lengths()).map_err(source)?;
+    let row_bytes = 4 * derived.columns;
+    let end = derived.bytes().unwrap_or(0);
+    let derived = derived.indexed();
+    let mut bytes = vec![0u8; (ROWS * row_bytes).min(end) as usize];
+    let mut row = vec![0f32; derived.columns as usize];
+    let fetch = |file: u32, offset: u64, out: &mut [u8]| shards.fetch(file, offset, out);
+    for begin in (0..end).step_by(bytes.len().max(1)) {
+        let part = &mut bytes[..(end - begin).min(ROWS * row_bytes) as usize];
+        if !derived.read(begin, part, &fetch) {
+            return Err(wrong());
+        }
+        for stored in part.chunks_exact(row_bytes as usize) {
+            row.iter_mut().zip(stored.as_chunks().0).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
+            take(&row);
+        }
+    }
+    Ok(())
+}
