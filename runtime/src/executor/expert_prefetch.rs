@@ -324,9 +324,9 @@ mod tests {
         assert_eq!(rig.tally(Strategy::EarlyRouter, 1), tally(2, 2, 0, 0, 2));
         let group = rig.store.stats().groups[1];
         assert_eq!((group.right_bytes, group.misses, group.failures), (0, 2, 0), "{group:?}");
-        // Taken back before they were read, or read for nothing.
+        // Taken back before they were read, or read for nothing, unless others had to leave because one's read went on.
         assert_eq!(group.cancelled * PAGE + group.predicted_bytes, 2 * PAGE, "{group:?}");
-        assert_eq!(group.predicted_bytes, group.wasted_bytes, "{group:?}");
+        assert!(group.wasted_bytes <= group.predicted_bytes, "{group:?}");
     }
 
     #[test]
