@@ -7,7 +7,9 @@
 //! The search follows what ggml's quantisers do, for every format the same: scales are tried around the one that the extreme number fits, a step of a tenth
 //! of the distance of two codes each; of each the codes follow, and of these the best scale by least squares (and the best minimum, where there is one). Where
 //! scales are integers themselves, they are rounded, `d` and `dmin` are fitted once more to what all codes of the block are then, and the better
-//! of both is kept. Where codes are those of a grid, a table's nearest entries are looked for in place of each element's nearest code ([`entries`]).
+//! of both is kept. Where codes are those of a grid, a table's nearest entries are looked for in place of each element's nearest code ([`entries`]),
+//! and `d` is in the end as large as makes a block as long as its numbers: squares are least with blocks that are shorter, which predictions suffer from
+//! (`ixc eval --against`, a model of experts: the mean divergence of IQ1_S falls from 0.202 to 0.161, of IQ1_M from 0.159 to 0.137, of IQ2_S from 0.066 to 0.053, of IQ3_S from 0.0188 to 0.0187).
 //!
 //! How much a number matters is `importance * sqrt(2 mean(x^2) + x^2)`, importance being the mean square of the activations that its column is
 //! multiplied with (an importance matrix), or 1: large weights matter more than their square alone says, which ggml found by trying.

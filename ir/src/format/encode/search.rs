@@ -215,6 +215,30 @@ impl Encoder {
                 units = next;
             }
         }
+        self.lengthen(parts);
+    }
+
+    /// Makes `d` of parts whose codes are those of a grid so large that these are as long as the numbers that they stand for, by what matters. With the
+    /// best scale a part is too short by what it loses, the square root of `1 - e`: 4 to 10 % with the coarsest grids, all in one direction.
+    #[inline(always)]
+    fn lengthen<V: Vector>(&self, parts: &mut Parts<V>) {
+        let Some(grid) = &parts.grid else { return };
+        let mut d = parts.units.d;
+        for l in 0..grid.count {
+            let own = l * self.columns..(l + 1) * self.columns;
+            let (mut wanted, mut found) = (0f32, 0f32);
+            for (i, (at, code)) in own.clone().zip(&grid.best[own]).enumerate() {
+                let (x, w) = (grid.x[at], grid.w[at]);
+                let number = parts.scales[i / self.group].of_lane(l) * self.numbers.of[usize::from(*code)];
+                wanted += w * x * x;
+                found += w * number * number;
+            }
+            let longer = (wanted / found).sqrt();
+            if longer.is_finite() && longer > d.of_lane(l) {
+                d = d.with(l, longer);
+            }
+        }
+        parts.units.d = self.near(d);
     }
 
     /// Keeps units that lose less than those before. What is no number is lost whatever is kept.
