@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ixc_frontend::chat::{Format, Parser, Part, format_of};
+use ixc_frontend::chat::{Format, Parser, Part, TextParameters, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
@@ -191,7 +191,8 @@ impl Host {
         let Facts { context, trained_context, .. } = self.facts;
         session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
-        let parser = Parser::new(format, &text);
+        // What an answer is known by has to be known before a part of it is read.
+        let parser = Parser::new(format, &text).with_texts(TextParameters::of_conversation(conversation));
         let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
             None => (parser, None),
             // Nobody reads through what no sequence has room for.

@@ -995,7 +995,9 @@ fn what_is_stated_is_read() {
         [key(config.clone(), WEIGHTS), key(config, SCALE)]
     };
     assert_eq!(deepseek(json!({})), [vec![], vec![16.0]]);
-    assert_eq!(deepseek(json!({"norm_topk_prob": true})), [vec![1.0], vec![1.0]]);
+    assert_eq!(deepseek(json!({"norm_topk_prob": true, "num_experts_per_tok": 2})), [vec![1.0], vec![1.0]]);
+    // Of one there is nothing to divide by.
+    assert_eq!(deepseek(json!({"norm_topk_prob": true, "num_experts_per_tok": 1})), [vec![0.0], vec![16.0]]);
     const EPS: &str = "attention.layer_norm_rms_epsilon";
     assert_eq!(key(json!({"model_type": "olmoe", "rms_norm_eps": 0.5}), EPS), [0.5]);
     assert_eq!(key(json!({"model_type": "olmoe"}), EPS), [f64::from(1e-5f32)]);
@@ -1094,6 +1096,31 @@ fn windows_are_of_the_layers_that_configurations_say() {
         windows(json!({"model_type": "dots1", "layer_types": kinds})),
         (Some(24), Some(vec![true, false, true]))
     );
+}
+
+/// GPT-Neo lists layers, or runs of them, of no more layers than there are: what more would be is not made first.
+#[test]
+fn layers_of_gpt_neo_are_as_many_as_there_are() {
+    let opened = |name: &str, value: Json| {
+        let mut config =
+            json!({"model_type": "gpt_neo", "hidden_size": 32, "num_layers": 3, "num_heads": 2, "window_size": 24});
+        config[name] = value;
+        let norm = ("transformer.ln_f.weight", "F32", &[32u64][..]);
+        ixc_frontend::open(&folder("gpt-neo", &config, &[norm])).map_err(|error| error.to_string())
+    };
+    let runs = opened("attention_types", json!([[["global", "local"], 1], [["local"], 1]])).unwrap();
+    let pattern: Option<&[bool]> = runs.metadata().read_optional("gptneo.attention.sliding_window_pattern").unwrap();
+    assert_eq!(pattern, Some(&[false, true, true][..]));
+    for (name, value) in [
+        ("attention_layers", json!(["global", "sparse", "local"])),
+        ("attention_types", json!([[["global", "sparse"], 1], [["local"], 1]])),
+        ("attention_types", json!([[vec!["global"; 1000], u64::MAX / 4]])),
+        ("attention_types", json!([[["global"], 2], [["local"], 2]])),
+        ("attention_types", json!([[["global"], 2]])),
+    ] {
+        let error = opened(name, value).unwrap_err();
+        assert!(error.contains("attention_layers") || error.contains("attention_types"), "{error}");
+    }
 }
 
 /// Sizes whose products no number holds are typed errors.

@@ -24,6 +24,8 @@ pub(super) enum Outlook {
 
 /// Longest id that stands before a name, in bytes.
 const MAX_ID: usize = 256;
+/// Longest beginning that names no tool: it is looked at again with each piece of an answer.
+const MAX_OPEN: usize = 4096;
 /// Members that have the name, an id, arguments, and all of it.
 const NAMES: [&str; 2] = ["name", "tool_name"];
 const IDS: [&str; 2] = ["id", "tool_call_id"];
@@ -41,7 +43,10 @@ pub(super) fn outlook(grammar: &Grammar, text: &str, tools: &TextParameters) -> 
         Grammar::Python => reader.python(),
         _ => Err(Outlook::Named),
     };
-    found.err().unwrap_or(Outlook::Open)
+    match found.err().unwrap_or(Outlook::Open) {
+        Outlook::Open if text.len() > MAX_OPEN => Outlook::None(text.len()),
+        decided => decided,
+    }
 }
 
 /// Reads on until something is decided, which is what stops it.
@@ -114,6 +119,7 @@ impl Reader<'_> {
 
     fn object(&mut self) -> Read<()> {
         self.needs('{')?;
+        let mut is_inner = false;
         loop {
             let keys = || NAMES.into_iter().chain(IDS).chain(ARGUMENTS).chain([INNER, KIND]);
             let key = self.string(|key| keys().any(|known| known.starts_with(key)))?.to_owned();
@@ -127,7 +133,13 @@ impl Reader<'_> {
                         return Err(Outlook::None(self.at));
                     }
                 }
-                INNER => return self.object(),
+                // Calls are nested once.
+                INNER if is_inner => return Err(Outlook::None(self.at)),
+                INNER => {
+                    self.needs('{')?;
+                    is_inner = true;
+                    continue;
+                }
                 key if NAMES.contains(&key) => return self.tool(),
                 // Before the name: an answer seldom begins so.
                 key if ARGUMENTS.contains(&key) => return Err(Outlook::Named),
@@ -208,6 +220,7 @@ mod tests {
             (Grammar::Objects, "{\"type\": \"object\"}", "{\"type\": \"o"),
             (Grammar::Objects, "{\"id\": 7}", "{\"id\": 7}"),
             (Grammar::Objects, "{\"function\": \"sine\"}", "{\"function\": \""),
+            (Grammar::Objects, "{\"function\": {\"function\": {\"name\": \"look\"}}}", "{\"function\": {\"function\""),
             (Grammar::Objects, "{}", "{}"),
             (Grammar::Objects, "[1, 2]", "[1"),
             (Grammar::Objects, "[[]]", "[["),
@@ -221,6 +234,15 @@ mod tests {
             assert_eq!(outlook(&grammar, seen, &tools), Outlook::None(seen.len()), "{seen}");
             let before = &seen[..seen.char_indices().last().unwrap().0];
             assert_eq!(outlook(&grammar, before, &tools), Outlook::Open, "{before}");
+        }
+    }
+
+    /// Neither a call within a call without end nor white space without end is held, or read over and over.
+    #[test]
+    fn what_never_names_a_tool_is_given_up() {
+        let tools = TextParameters::of_tools(r#"[{"function": {"name": "look"}}]"#);
+        for text in ["{\"function\":".repeat(100_000), format!("{{{}", " ".repeat(100_000))] {
+            assert!(matches!(outlook(&Grammar::Objects, &text, &tools), Outlook::None(_)));
         }
     }
 }

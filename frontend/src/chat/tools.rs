@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
+use crate::template::{Conversation, Json};
+
 /// What a parameter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -40,6 +42,12 @@ impl TextParameters {
             known.kinds.extend(kinds);
         }
         known
+    }
+
+    /// Of the tools that a conversation offers.
+    pub fn of_conversation(conversation: &Conversation) -> TextParameters {
+        let tools: Vec<&str> = conversation.tools.iter().map(Json::as_str).collect();
+        TextParameters::of_tools(&format!("[{}]", tools.join(",")))
     }
 
     /// Whether there is a tool at all.

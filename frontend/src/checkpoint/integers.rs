@@ -47,7 +47,7 @@ enum Layout {
 }
 
 /// What a configuration says of packed matrices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scheme {
     layout: Layout,
     bits: u8,

@@ -388,7 +388,13 @@ pub(super) fn weights(
         let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
         names.into_iter().flatten().find_map(|name| shards.tensors.get_key_value(name.as_str()))
     };
-    let schemes: Vec<Scheme> = of.integers.values().flatten().collect();
+    // As few as there are: each is asked for each tensor.
+    let mut schemes: Vec<Scheme> = Vec::new();
+    for scheme in of.integers.values().flatten() {
+        if !schemes.contains(&scheme) {
+            schemes.push(scheme);
+        }
+    }
     let is_scale = |name: &str| {
         let weight = name.strip_suffix("_scale_inv").or_else(|| name.strip_suffix("_scale"));
         let beside = name.strip_suffix(".scale").and_then(|base| shards.tensors.get(&*format!("{base}.weight")));

@@ -43,20 +43,21 @@ impl<T: Copy> Targets<T> {
         Targets { matrices: Some(what), ..Targets::none() }
     }
 
-    /// With modules of one more text of a configuration. What was there before stays.
+    /// With modules of one more text of a configuration. The last of the same counts.
     ///
     /// # Errors
     /// When it is a pattern that is none, or too large, or there are too many.
     pub(super) fn add(&mut self, said: &Config, target: &str, what: T) -> Result<(), CheckpointError> {
         let Some(pattern) = target.strip_prefix(PATTERN) else {
             if target == MATRICES {
-                self.matrices.get_or_insert(what);
+                self.matrices = Some(what);
             }
             // Other classes are of no names, and nothing is called so.
-            self.names.entry(target.into()).or_insert(what);
+            self.names.insert(target.into(), what);
             return Ok(());
         };
-        if self.patterns.contains_key(target) {
+        if let Some((_, before)) = self.patterns.get_mut(target) {
+            *before = what;
             return Ok(());
         }
         if self.patterns.len() >= MAX_PATTERNS {
@@ -106,11 +107,12 @@ mod tests {
         let mut targets = Targets::none();
         let said = config();
         let all = [
-            ("Linear", 0),
+            ("Linear", 9),
             (r"re:.*self_attn\..*", 1),
             ("re:.*experts", 2),
             ("model.layers.1.self_attn.q_proj", 3),
-            ("Linear", 9),
+            ("Linear", 0),
+            ("re:model", 9),
             ("re:model", 8),
         ];
         for (target, what) in all {

@@ -195,7 +195,8 @@ fn through_lists(inside: &str) -> Option<String> {
     let body = inside.trim_matches(['-', '+']);
     let (names, through) = body.trim_start().strip_prefix("for ")?.split_once(" in ")?;
     let through = through.trim();
-    if through.contains(" if ") || through.ends_with(" recursive") {
+    let mut words = through.split(|c: char| !c.is_alphanumeric() && c != '_');
+    if words.any(|word| ["if", "recursive"].contains(&word)) {
         return None;
     }
     let sign = |c: Option<char>| c.filter(|c| matches!(c, '-' | '+')).map(String::from).unwrap_or_default();
@@ -268,6 +269,7 @@ mod tests {
         }
         assert_eq!(text("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.last }}{% endfor %}"), "a1True");
         assert_eq!(text("{% for c in [1, 2, 3] if c != 3 %}{{ c }}{{ loop.last }}{% endfor %}"), "1False2True");
+        assert_eq!(text("{% for c in [1, 2, 3]\nif(c != 3) %}{{ c }}{{ loop.last }}{% endfor %}"), "1False2True");
         assert_eq!(
             text("{{ 'a,b'.split(',') | length }}{{ 'abc'.startswith('ab') }}{{ {'k': 1}.items() | list | length }}"),
             "2True1"

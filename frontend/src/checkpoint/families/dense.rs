@@ -903,20 +903,38 @@ fn gpt_neo(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("attention.scale", 1f32);
     gelu(keys)?;
     let layers = config.require(&["num_layers"])? as usize;
-    // Runs of kinds, each so often.
-    let of_run = |run: &serde_json::Value| -> Option<Vec<bool>> {
-        let kinds =
-            run.get(0)?.as_array()?.iter().map(|kind| Some(kind.as_str()? == "local")).collect::<Option<Vec<_>>>()?;
-        let times = usize::try_from(run.get(1)?.as_u64()?).ok().filter(|times| *times <= layers)?;
-        Some(kinds.repeat(times))
+    let is_local = |kind: &str| match kind {
+        "local" => Some(true),
+        "global" => Some(false),
+        _ => None,
+    };
+    // Runs of kinds, each so often, of no more layers than there are.
+    let of_runs = |runs: &[serde_json::Value]| -> Option<Vec<bool>> {
+        let mut all = Vec::new();
+        for run in runs {
+            let kinds = run.get(0)?.as_array()?;
+            let times = usize::try_from(run.get(1)?.as_u64()?).ok()?;
+            if kinds.len().checked_mul(times)? > layers - all.len() {
+                return None;
+            }
+            let kinds = kinds.iter().map(|kind| is_local(kind.as_str()?)).collect::<Option<Vec<_>>>()?;
+            all.extend(kinds.repeat(times));
+        }
+        Some(all)
     };
     let windowed: Vec<bool> = match config.texts(LISTED)? {
-        Some(kinds) => kinds.iter().map(|kind| *kind == "local").collect(),
+        Some(kinds) => {
+            let wrong = || config.wrong(LISTED, "others", "global or local for each layer");
+            kinds.iter().map(|kind| is_local(kind)).collect::<Option<_>>().ok_or_else(wrong)?
+        }
         None => {
             let runs = config.value(TYPES).and_then(|types| types.as_array());
-            let all = runs.and_then(|runs| runs.iter().map(of_run).collect::<Option<Vec<_>>>());
-            let wrong = || config.wrong(TYPES, "others", "lists of kinds, each with how often it is there");
-            all.ok_or_else(wrong)?.concat()
+            let wrong = || {
+                let expected =
+                    format!("lists of global and local, each with how often it is there, of {layers} layers");
+                config.wrong(TYPES, "others", expected)
+            };
+            runs.and_then(|runs| of_runs(runs)).ok_or_else(wrong)?
         }
     };
     if windowed.len() != layers {

@@ -14,7 +14,10 @@ pub(super) static ROWS: &[Family] = &[
             latent(keys)?;
             // Its authors' router does one or the other; that of transformers knows no sum.
             if keys.config.flag(&["norm_topk_prob"])? == Some(true) {
-                keys.put("expert_weights_scale", 1.0f32);
+                match keys.config.count(&["num_experts_per_tok"])? {
+                    Some(1) => keys.put("expert_weights_norm", false),
+                    _ => keys.put("expert_weights_scale", 1.0f32),
+                }
             }
             groups_by_method(keys)
         },
