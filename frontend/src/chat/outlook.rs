@@ -220,7 +220,7 @@ mod tests {
             (Grammar::Objects, "{\"type\": \"object\"}", "{\"type\": \"o"),
             (Grammar::Objects, "{\"id\": 7}", "{\"id\": 7}"),
             (Grammar::Objects, "{\"function\": \"sine\"}", "{\"function\": \""),
-            (Grammar::Objects, "{\"function\": {\"function\": {\"name\": \"look\"}}}", "{\"function\": {\"function\""),
+            (Grammar::Objects, "{\"function\": {\"function\": {\"name\": \"look\"}}}", "{\"function\": {\"function\":"),
             (Grammar::Objects, "{}", "{}"),
             (Grammar::Objects, "[1, 2]", "[1"),
             (Grammar::Objects, "[[]]", "[["),
