@@ -316,7 +316,7 @@ fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
                 && name.ends_with(".weight")
                 && dims.len() >= 2
                 && dims[1] > 1
-                && !["conv", "_norm.", "_ape.", "tid2eid", "attn_kv_b.", "attn_output_a."]
+                && !["conv", "_norm.", "_ape.", "tid2eid", "attn_kv_b.", "attn_output_a.", "time_mix_first."]
                     .iter()
                     .any(|part| name.contains(part))
                 && model.arch.module.weights.iter().any(|weight| weight.tensor() == name);
