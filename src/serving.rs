@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ixc_frontend::chat::{Format, Parser, Part, TextParameters, format_of};
-use ixc_frontend::template::{ChatTemplate, Conversation};
+use ixc_frontend::template::{ChatTemplate, Conversation, Json};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
@@ -192,7 +192,8 @@ impl Host {
         session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
         // What an answer is known by has to be known before a part of it is read.
-        let parser = Parser::new(format, &text).with_texts(TextParameters::of_conversation(conversation));
+        let parser =
+            Parser::new(format, &text).with_texts(TextParameters::of_each(conversation.tools.iter().map(Json::as_str)));
         let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
             None => (parser, None),
             // Nobody reads through what no sequence has room for.

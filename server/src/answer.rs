@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ixc_frontend::chat::{Delta, Parser, TextParameters};
-use ixc_frontend::template::Conversation;
+use ixc_frontend::template::{Conversation, Json};
 use ixc_runtime::sample::Settings;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -98,7 +98,7 @@ impl Answer {
     ) -> Result<Answers, HttpError> {
         let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
         let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
-        let parameters = TextParameters::of_conversation(&conversation);
+        let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
         let Wanted { limit, sampling, stop, ignore_end, constraint, likeliest, count } = wanted;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
         let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));

@@ -4,8 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::template::{Conversation, Json};
-
 /// What a parameter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -44,10 +42,9 @@ impl TextParameters {
         known
     }
 
-    /// Of the tools that a conversation offers.
-    pub fn of_conversation(conversation: &Conversation) -> TextParameters {
-        let tools: Vec<&str> = conversation.tools.iter().map(Json::as_str).collect();
-        TextParameters::of_tools(&format!("[{}]", tools.join(",")))
+    /// Of tools one by one, each as JSON.
+    pub fn of_each<'t>(tools: impl Iterator<Item = &'t str>) -> TextParameters {
+        TextParameters::of_tools(&format!("[{}]", tools.collect::<Vec<_>>().join(",")))
     }
 
     /// Whether there is a tool at all.

@@ -18,7 +18,6 @@
 //! The numbers are rounded to what the JSON has as `dtype`, as bitsandbytes rounds them before it multiplies. What codes stand for is the same in all files, which is checked.
 
 use ixc_ir::derived::{Coded, Element, Extent, ScaleKind, Scales};
-use ixc_ir::format::Format;
 use serde::Deserialize;
 
 use super::array::Array;
@@ -79,11 +78,14 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     if quant_type.as_deref().is_some_and(|found| found != kind) {
         return Err(wrong(format!("of quant_type {quant_type:?}"), &format!("\"{kind}\", as its name says")));
     }
-    let format = match &*dtype {
-        "bfloat16" => Format::Bf16,
-        "float16" => Format::F16,
-        "float32" => Format::F32,
-        other => return Err(wrong(format!("of dtype {other:?}"), "float16, bfloat16 or float32")),
+    let rounded = match &*dtype {
+        "bfloat16" => Some(Element::Bf16),
+        "float16" => Some(Element::F16),
+        "float32" => Some(Element::F32),
+        _ => None,
+    };
+    let Some(format) = rounded.and_then(Element::format) else {
+        return Err(wrong(format!("of dtype {dtype:?}"), "float16, bfloat16 or float32"));
     };
     let count = shape.iter().try_fold(1u64, |count, len| count.checked_mul(*len)).filter(|count| *count > 0);
     let bytes = |count: u64| count.div_ceil(2).checked_next_multiple_of(entry.dtype.bytes);
