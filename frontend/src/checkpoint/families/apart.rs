@@ -6,7 +6,8 @@ use super::super::names::{
     Rule, TURNED, all_halves_side_by_side, gains_of_heads, gate_query_key_value, gate_up, halves_side_by_side,
     key_signs, plain, query_signs, rule, skip,
 };
-use super::dense::{GPT_2, gelu};
+use super::dense::gelu;
+use super::gpt::GPT_2;
 use super::{Family, USUAL};
 
 pub(super) static ROWS: &[Family] = &[

@@ -4,6 +4,7 @@ mod apart;
 mod dense;
 mod experts;
 mod gemma;
+mod gpt;
 mod granite;
 mod latent;
 mod llama;
@@ -120,11 +121,12 @@ const USUAL: Family = Family {
 };
 
 /// Every model that is read, by kin.
-static FAMILIES: [&[Family]; 9] = [
+static FAMILIES: [&[Family]; 10] = [
     llama::ROWS,
     qwen::ROWS,
     gemma::ROWS,
     dense::ROWS,
+    gpt::ROWS,
     apart::ROWS,
     experts::ROWS,
     latent::ROWS,
