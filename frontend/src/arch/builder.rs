@@ -3,26 +3,23 @@
 //! In: a checked file and its hyperparameters. Out: a module whose one function is `@step` (see [`ixc_ir::graph`]). A weight
 //! that is asked for twice (tied output) is one weight. A tensor that is never asked for, nor known to be read by nobody, is refused at the end.
 
+mod attention;
+mod experts;
 mod norms;
+mod recurrent;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use ixc_ir::format::Format;
-use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs, RouteScore, ScoreAttrs};
-use ixc_ir::graph::builder::{GraphBuilder, RopeFactors, StepParams};
+use ixc_ir::graph::attrs::GateAttrs;
+use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
-use ixc_ir::graph::{
-    Attr, Dim, Module, OpKind, Operand, Part, Place, Recurrent, State, Type, Unary, ValueId, WeightId,
-};
+use ixc_ir::graph::{Attr, Dim, Module, Part, Place, State, Type, Unary, ValueId, WeightId};
 use ixc_ir::ngram::{BEFORE, Hash};
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{
-    Adjugate, Alternating, Compressed, Experts, GuessFrom, Hyper, Indexer, KEPT_EVERY, LayerInputs, Mla, Ngrams, Rope,
-    Scales, Ssm, Streams, Wkv, Xielu,
-};
+use super::hyper::{Adjugate, Alternating, GuessFrom, Hyper, KEPT_EVERY, LayerInputs, Ngrams, Streams, Xielu};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -546,209 +543,14 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Rotates heads by the step's positions, each rounded down to a multiple of `every`, and `back` where it is to be undone.
-    pub fn rope_by(
-        &mut self,
-        x: ValueId,
-        rope: &Rope,
-        style: RopeStyle,
-        (every, back): (u64, bool),
-    ) -> Result<ValueId, ArchError> {
-        let pos = match (every, back) {
-            (1, false) => self.step.pos,
-            _ => {
-                let pos = self.graph.positions(self.step.pos, every, back);
-                self.typed(pos)?
-            }
-        };
-        let y = self.graph.rope(x, pos, RopeFactors::default(), &rope_attrs(rope, style));
-        self.typed(y)
-    }
-
-    /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it, or
-    /// `rope_factors_short.weight` and, in long contexts, `rope_factors_long.weight`.
-    pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
-        let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
-        let rope = local.unwrap_or(&self.hyper.rope);
-        let factors = match rope.divided {
-            true => RopeFactors {
-                short: match self.divisors("rope_freqs.weight", rope)? {
-                    None => self.divisors("rope_factors_short.weight", rope)?,
-                    divisors => divisors,
-                },
-                long: self.divisors("rope_factors_long.weight", rope)?,
-            },
-            false => RopeFactors::default(),
-        };
-        let attrs = rope_attrs(rope, style);
-        let y = self.graph.rope(x, self.step.pos, factors, &attrs);
-        self.typed(y)
-    }
-
-    /// What divides the frequencies of `rope`, where the file has it: a number for each pair, or for as many as turn in the layers that rotate most.
-    fn divisors(&mut self, name: &str, rope: &Rope) -> Result<Option<WeightId>, ArchError> {
-        let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
-        let pairs = rope.dims / 2;
-        let all = self.hyper.local_rope.as_ref().map_or(pairs, |local| pairs.max(local.dims / 2));
-        if tensor.dims() != [all] || tensor.tensor_type().name != "F32" {
-            return self.vector(name, pairs).map(Some);
-        }
-        let place = Place { file: tensor.file() as u32, offset: tensor.offset() };
-        if let Some(id) = self.graph.find_weight(name) {
-            return Ok(Some(id));
-        }
-        let weight = self.graph.weight(name, Format::F32, &[pairs], Some(place));
-        self.used.insert(name.to_owned());
-        self.typed(weight).map(Some)
-    }
-
     /// Builds the layers another time: those that follow have keys and values of their own.
     pub fn next_round(&mut self) {
         self.round += 1;
     }
 
-    /// The number of a layer's keys and values.
-    fn cache(&self, layer: usize) -> usize {
-        self.round * self.hyper.layers.len() + layer
-    }
-
-    /// Appends `k` and `v` to the state of `layer`; both `[T, heads, d]`.
-    pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
-        let facts = &self.hyper.layers[layer];
-        let cache = self.cache(layer);
-        let state = State::paged(&format!("kv.{cache}"), facts.kv_heads, facts.key_length, facts.value_length);
-        let state = State { window: facts.window, chunked: facts.chunked, ..state };
-        let state = self.graph.state(state);
-        let state = self.typed(state)?;
-        let kv = self.graph.state_begin(state);
-        let kv = self.typed(kv)?;
-        let kv = self.graph.kv_append(kv, k, v, self.step.pos);
-        let kv = self.typed(kv)?;
-        self.caches.insert(cache, kv);
-        Ok(())
-    }
-
-    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended, there or in the layer that it shares, with `sinks` or without.
-    pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
-        self.attend_to(layer, q, sinks, None)
-    }
-
-    /// As [`Builder::attend`], over `chosen` positions where there are any.
-    pub fn attend_to(
-        &mut self,
-        layer: usize,
-        q: ValueId,
-        sinks: bool,
-        chosen: Option<ValueId>,
-    ) -> Result<ValueId, ArchError> {
-        let facts = &self.hyper.layers[layer];
-        let (scale, heads, of) = (facts.attention_scale, facts.heads, self.cache(facts.shares.unwrap_or(layer)));
-        let kv =
-            *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
-        let sinks = match sinks {
-            true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
-            false => None,
-        };
-        let Scales { attention_softcap: cap, max_bias, scaled_slopes, .. } = self.hyper.scales;
-        let slope = if scaled_slopes && max_bias != 0.0 { scale } else { 0.0 };
-        let scores = ScoreAttrs { scale, cap, max_bias, slope };
-        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, &scores);
-        let (y, kv) = self.typed(y)?;
-        self.caches.insert(of, kv);
-        Ok(y)
-    }
-
-    /// Appends rows of one head, which are keys and values, to the entries of `layer`: each to that of its `every` positions.
-    pub fn append_entries(&mut self, layer: usize, entry: ValueId, every: u64) -> Result<(), ArchError> {
-        let facts = &self.hyper.layers[layer];
-        let state = State::paged(&format!("entries.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
-        let state = self.graph.state(State { every, ..state });
-        let state = self.typed(state)?;
-        let token = self.graph.state_begin(state);
-        let token = self.typed(token)?;
-        let token = self.graph.kv_append(token, entry, entry, self.step.pos);
-        let token = self.typed(token)?;
-        self.entries.insert(layer, token);
-        Ok(())
-    }
-
-    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended and over whole entries, or those of them that are `chosen`, with sinks.
-    pub fn attend_entries(&mut self, layer: usize, q: ValueId, chosen: Option<ValueId>) -> Result<ValueId, ArchError> {
-        let facts = &self.hyper.layers[layer];
-        let (scale, heads) = (facts.attention_scale, facts.heads);
-        let appended = |of: &HashMap<usize, ValueId>| of.get(&layer).copied();
-        let (Some(kv), Some(entries)) = (appended(&self.caches), appended(&self.entries)) else {
-            unreachable!("layer {layer} appends before it attends")
-        };
-        let sinks = self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
-        let y = self.graph.attention_entries(q, [kv, entries], self.step.pos, (Some(sinks), chosen), scale);
-        let (y, [kv, entries]) = self.typed(y)?;
-        self.caches.insert(layer, kv);
-        self.entries.insert(layer, entries);
-        Ok(y)
-    }
-
-    /// Of every `every` positions a row: the mean of the first of the values by the second plus its row of the weight `ape`; with the state `state`.
-    pub fn compress(
-        &mut self,
-        state: &str,
-        values: [ValueId; 2],
-        ape: &str,
-        [every, width]: [u64; 2],
-        overlap: bool,
-    ) -> Result<ValueId, ArchError> {
-        let ape = self.vectors(ape, &[every, width])?;
-        let [kv, gate] = values.map(Operand::Value);
-        let operands = [kv, gate, Operand::Value(self.step.pos), Operand::Weight(ape)];
-        let attrs = vec![Attr::Int(every.cast_signed()), Attr::Bool(overlap)];
-        let (rows, d) = if overlap { (6, width / 2) } else { (3, width) };
-        self.recurrent(Recurrent::Compress, (state, &[rows, d]), &operands, attrs)
-    }
-
-    /// Ids and weights of the experts that the table `name` has for each of the step's ids.
-    pub fn route_listed(
-        &mut self,
-        logits: ValueId,
-        name: &str,
-        experts: &Experts,
-    ) -> Result<(ValueId, ValueId), ArchError> {
-        let shape = [self.hyper.vocabulary, experts.used];
-        let tensor = self.gguf.require_tensor(name)?;
-        if tensor.tensor_type().name != "I32" {
-            let (path, found) = (self.path(), tensor.tensor_type());
-            return Err(ArchError::TableType { path, tensor: name.into(), found });
-        }
-        self.check_shape(tensor, &shape)?;
-        let numbers = self.gguf.tensor_data(tensor);
-        let mut ids = numbers.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
-        if let Some(found) = ids.find(|&id| u64::try_from(id).map_or(true, |id| id >= experts.count)) {
-            return Err(ArchError::TableId { path: self.path(), tensor: name.into(), found, count: experts.count });
-        }
-        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-        // No format is of integers: these have the bytes of as many floats.
-        let table = self.graph.weight(name, Format::F32, &shape, place);
-        let table = self.typed(table)?;
-        self.used.insert(name.to_owned());
-        let how = (experts.score, experts.normalise, experts.scale);
-        let routed = self.graph.route_listed(logits, self.step.ids, table, how);
-        self.typed(routed)
-    }
-
     /// A tensor, where the file has it, that changes nothing of what is built.
     pub fn leave_out(&mut self, name: &str) {
         self.used.insert(name.to_owned());
-    }
-
-    /// The experts of a layer, which the file must have.
-    pub fn experts(&self, layer: usize) -> Result<Experts, ArchError> {
-        let key = format!("{}.expert_count", self.architecture);
-        self.hyper.layers[layer].experts.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Keys of compressed entries, which the file must have.
-    pub fn compressed(&self) -> Result<Compressed, ArchError> {
-        let key = format!("{}.attention.compress_ratios", self.architecture);
-        self.hyper.compressed.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "array of u32").into())
     }
 
     /// How many streams the residual is, and how they are mixed, which the file must say.
@@ -768,23 +570,6 @@ impl<'a> Builder<'a> {
     pub fn adjugate(&self) -> Result<Adjugate, ArchError> {
         let key = format!("{}.experts_per_group", self.architecture);
         self.hyper.adjugate.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Ids and weights of experts that have matrices, so many, and the sum of the weights of those that have none.
-    pub fn identities(
-        &mut self,
-        (ids, weights): (ValueId, ValueId),
-        experts: u64,
-    ) -> Result<((ValueId, ValueId), ValueId), ArchError> {
-        let parted = self.graph.route_identities(ids, weights, experts);
-        let (ids, weights, passed) = self.typed(parted)?;
-        Ok(((ids, weights), passed))
-    }
-
-    /// The groups of so many experts that these ids are of.
-    pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, ArchError> {
-        let groups = self.graph.expert_groups(ids, size);
-        self.typed(groups)
     }
 
     /// The streams of which layers compute with one, which the file must have.
@@ -838,130 +623,6 @@ impl<'a> Builder<'a> {
         self.gguf.metadata().bad_value(&key, found, limit).into()
     }
 
-    /// Sizes of latent attention, which the file must have.
-    pub fn mla(&self) -> Result<Mla, ArchError> {
-        let key = format!("{}.attention.kv_lora_rank", self.architecture);
-        self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Length of the row that queries of latent attention are made of, which the file must have.
-    pub fn query_rank(&self) -> Result<u64, ArchError> {
-        let key = format!("{}.attention.q_lora_rank", self.architecture);
-        self.mla()?.query_rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// The index that chooses positions, which the file must have.
-    pub fn indexer(&self) -> Result<Indexer, ArchError> {
-        let key = format!("{}.attention.indexer.head_count", self.architecture);
-        self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`, which
-    /// are of `run` positions as far as they came. Of `entries` it chooses those of so many positions themselves.
-    pub fn index_top_k(
-        &mut self,
-        state: &str,
-        [q, w, k]: [ValueId; 3],
-        key_length: u64,
-        (top_k, run, entries): (u64, u64, bool),
-    ) -> Result<ValueId, ArchError> {
-        let kv = self.index_keys(state, k, key_length, run)?;
-        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, (top_k, entries));
-        Ok(self.typed(chosen)?.0)
-    }
-
-    /// Positions that each head of an index chooses for itself, in blocks, with the state `state`; values are its queries `[T, heads, d]` and keys `[T, 1, d]`.
-    pub fn index_blocks(
-        &mut self,
-        state: &str,
-        [q, k]: [ValueId; 2],
-        key_length: u64,
-        numbers: [u64; 3],
-    ) -> Result<ValueId, ArchError> {
-        let kv = self.index_keys(state, k, key_length, 1)?;
-        let chosen = self.graph.index_blocks(q, kv, self.step.pos, numbers);
-        Ok(self.typed(chosen)?.0)
-    }
-
-    /// The token of a new state with keys of an index, `run` positions each.
-    fn index_keys(&mut self, state: &str, k: ValueId, key_length: u64, run: u64) -> Result<ValueId, ArchError> {
-        // A state of keys and values, of which nobody reads the latter.
-        let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
-        let state = self.typed(state)?;
-        let none = self.slice(k, 0, 1)?;
-        let kv = self.graph.state_begin(state);
-        let kv = self.typed(kv)?;
-        let kv = self.graph.kv_append(kv, k, none, self.step.pos);
-        self.typed(kv)
-    }
-
-    /// Sizes of the recurrent states, which the file must have.
-    pub fn ssm(&self) -> Result<Ssm, ArchError> {
-        let key = format!("{}.ssm.state_size", self.architecture);
-        self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Length of the row that steps of state spaces are made of, which the file must have.
-    pub fn step_rank(&self) -> Result<u64, ArchError> {
-        let key = format!("{}.ssm.time_step_rank", self.architecture);
-        self.ssm()?.rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Sizes of RWKV's layers, which the file must have.
-    pub fn wkv_sizes(&self) -> Result<Wkv, ArchError> {
-        let key = format!("{}.wkv.head_size", self.architecture);
-        self.hyper.wkv.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// Taps of convolutions in place of attention, which the file must have.
-    pub fn conv_taps(&self) -> Result<u64, ArchError> {
-        let key = format!("{}.shortconv.l_cache", self.architecture);
-        self.hyper.conv_taps.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
-    }
-
-    /// An op with a recurrent state `state` of these dimensions, which it takes first: its rows.
-    fn recurrent(
-        &mut self,
-        op: Recurrent,
-        (state, dims): (&str, &[u64]),
-        operands: &[Operand],
-        attrs: Vec<Attr>,
-    ) -> Result<ValueId, ArchError> {
-        let state = self.graph.state(State::recurrent(state, dims, Rollback::Snapshot));
-        let state = self.typed(state)?;
-        let token = self.graph.state_begin(state);
-        let token = Operand::Value(self.typed(token)?);
-        let operands = [&[token], operands].concat();
-        let results = self.graph.op(OpKind::Recurrent(op), operands, attrs);
-        Ok(self.typed(results)?[0])
-    }
-
-    /// A causal convolution of each channel of `x` with its taps, of the weight `name`.
-    pub fn short_conv(
-        &mut self,
-        state: &str,
-        x: ValueId,
-        name: &str,
-        [channels, taps]: [u64; 2],
-    ) -> Result<ValueId, ArchError> {
-        self.dilated_conv(state, x, name, [channels, taps], 1)
-    }
-
-    /// The same with taps of every `dilation` tokens.
-    pub fn dilated_conv(
-        &mut self,
-        state: &str,
-        x: ValueId,
-        name: &str,
-        [channels, taps]: [u64; 2],
-        dilation: u64,
-    ) -> Result<ValueId, ArchError> {
-        let w = self.weight(name, &[channels, taps])?;
-        let operands = [Operand::Value(x), Operand::Weight(w)];
-        let attrs = vec![Attr::Int(dilation.cast_signed())];
-        self.recurrent(Recurrent::ShortConv, (state, &[(taps - 1) * dilation, channels]), &operands, attrs)
-    }
-
     /// The rows of `length` elements of a part of the table `name` of so many rows, which the step's ids name together with those before them.
     pub fn ngram_rows(
         &mut self,
@@ -988,92 +649,6 @@ impl<'a> Builder<'a> {
     pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.heads_sum(x);
         self.typed(y)
-    }
-
-    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of
-    /// lengths. Decays have the model's bound, where it has one.
-    pub fn delta_net(
-        &mut self,
-        state: &str,
-        values: [ValueId; 5],
-        weights: [WeightId; 2],
-        keys: KeyHeads,
-        eps: f64,
-    ) -> Result<ValueId, ArchError> {
-        let Ssm { heads, key_length, value_length, decay_bound, rate, .. } = self.ssm()?;
-        let operands: Vec<Operand> =
-            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        let rate = if rate == 1.0 { 0.0 } else { rate };
-        let numbers = [eps, decay_bound, rate].map(Attr::rounded);
-        let attrs = [Attr::Word(keys.word().to_owned())].into_iter().chain(numbers).collect();
-        self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
-    }
-
-    /// A selective state space; values are `x`, `b`, `c` and `dt`, weights are `a`, the bias of `dt`, and `d`.
-    pub fn ssm_scan(
-        &mut self,
-        state: &str,
-        values: [ValueId; 4],
-        weights: [WeightId; 3],
-    ) -> Result<ValueId, ArchError> {
-        let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
-        let operands: Vec<Operand> =
-            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
-        self.recurrent(Recurrent::SsmScan, (state, &[heads, key_length, value_length]), &operands, Vec::new())
-    }
-
-    /// Linear attention with decays of each token (RWKV): values are queries, keys, values and decays, then what is found and what is taken away, where something is;
-    /// whether rows are of the state before them, and whether keys count times what decays take away.
-    pub fn wkv(
-        &mut self,
-        state: &str,
-        values: [ValueId; 4],
-        deltas: Option<[ValueId; 2]>,
-        [before, filled]: [bool; 2],
-    ) -> Result<ValueId, ArchError> {
-        let Wkv { heads, length, .. } = self.wkv_sizes()?;
-        let deltas = match deltas {
-            Some(deltas) => deltas.map(Operand::Value),
-            None => [Operand::Absent; 2],
-        };
-        let operands: Vec<Operand> = values.map(Operand::Value).into_iter().chain(deltas).collect();
-        let attrs = vec![Attr::Bool(before), Attr::Bool(filled)];
-        self.recurrent(Recurrent::Wkv, (state, &[heads, length, length]), &operands, attrs)
-    }
-
-    /// Ids and weights of the experts of each row of router logits.
-    ///
-    /// `exp_probs_b.bias` is added for choosing alone, where the file has it. What an expert gives is a product with `ffn_down_exps`, and the factor
-    /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
-    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
-        let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
-        // What is no expert with matrices has no factor.
-        let apart = self.has(&down("bias")) || experts.identities > 0;
-        let scales = if apart { None } else { self.optional_vector(&down("scale"), experts.count)? };
-        self.routed_scales.extend(scales.map(|_| down("scale")));
-        self.route_of(layer, logits, experts, scales)
-    }
-
-    /// As [`Builder::route`], with these factors of experts.
-    pub fn route_of(
-        &mut self,
-        layer: usize,
-        logits: ValueId,
-        experts: &Experts,
-        scales: Option<WeightId>,
-    ) -> Result<(ValueId, ValueId), ArchError> {
-        let Experts { used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
-        let count = experts.routed();
-        let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
-            // As Hy3's files have it.
-            None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
-            bias => bias,
-        };
-        let alone = score == RouteScore::Softmax && bias.is_none();
-        let group_best = u64::from(groups > 1 && best_of_group && alone);
-        let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
-        let routed = self.graph.route(logits, [bias, scales], &attrs);
-        self.typed(routed)
     }
 
     /// Each head of `x` times its own matrix of `name` (`to` rows of `from`).
@@ -1114,84 +689,6 @@ impl<'a> Builder<'a> {
         let weight = self.part(name, tensor, [heads, to, from], [before + to, before])?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
         self.typed(y)
-    }
-
-    /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.
-    pub fn expert_linear(
-        &mut self,
-        x: ValueId,
-        ids: ValueId,
-        name: &str,
-        [count, to, from]: [u64; 3],
-    ) -> Result<ValueId, ArchError> {
-        let weight = self.weight(&format!("{name}.weight"), &[count, to, from])?;
-        let y = self.expert_matmul(x, ids, weight)?;
-        let y = self.expert_scaled(y, ids, name, count)?;
-        let bias = format!("{name}.bias");
-        if !self.has(&bias) {
-            return Ok(y);
-        }
-        let bias = self.weight(&bias, &[count, to])?;
-        let y = self.graph.expert_add_bias(y, ids, bias);
-        self.typed(y)
-    }
-
-    /// Products with `NAME.weight`, each times its expert's number of `NAME.scale`, where the file has these and no router has them in its weights.
-    fn expert_scaled(&mut self, y: ValueId, ids: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
-        let name = format!("{name}.scale");
-        if self.routed_scales.contains(&name) {
-            return Ok(y);
-        }
-        let Some(factors) = self.optional_vector(&name, count)? else { return Ok(y) };
-        let y = self.graph.expert_scale(y, ids, factors);
-        self.typed(y)
-    }
-
-    fn expert_matmul(&mut self, x: ValueId, ids: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
-        let y = self.graph.dequantise(weight).and_then(|w| self.graph.expert_matmul(x, ids, w));
-        self.typed(y)
-    }
-
-    /// `x` times the gate and up matrices (`to` rows of `from`) of the experts `ids`, which files have as two tensors or as one.
-    pub fn expert_gate_up(
-        &mut self,
-        layer: usize,
-        x: ValueId,
-        ids: ValueId,
-        [count, to, from]: [u64; 3],
-    ) -> Result<[ValueId; 2], ArchError> {
-        let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps");
-        let both = format!("{}.weight", name("gate_up"));
-        let mut half = |half: &str, first: u64| {
-            if !self.has(&both) {
-                return self.expert_linear(x, ids, &name(half), [count, to, from]);
-            }
-            let half = format!("{}.weight", name(half));
-            let weight = self.part(&half, &both, [count, to, from], [2 * to, first])?;
-            let y = self.expert_matmul(x, ids, weight)?;
-            self.expert_scaled(y, ids, &name("gate_up"), count)
-        };
-        Ok([half("gate", 0)?, half("up", to)?])
-    }
-
-    /// The experts' rows `[T, used, n]` summed with their weights.
-    pub fn combine(&mut self, y: ValueId, weights: ValueId) -> Result<ValueId, ArchError> {
-        let y = self.graph.expert_combine(y, weights);
-        self.typed(y)
-    }
-}
-
-fn rope_attrs(rope: &Rope, style: RopeStyle) -> RopeAttrs {
-    RopeAttrs {
-        base: rope.base,
-        dims: rope.dims,
-        style,
-        scaling: rope.scaling,
-        factor: rope.factor,
-        original_context: rope.original_context,
-        beta_fast: rope.beta_fast,
-        beta_slow: rope.beta_slow,
-        attn_factor: rope.attn_factor,
     }
 }
 
