@@ -4,13 +4,16 @@
 mod codebook;
 #[path = "checkpoint_config/integers.rs"]
 mod integers;
+#[path = "checkpoint_config/layers.rs"]
+mod layers;
+#[path = "checkpoint_config/matrices.rs"]
+mod matrices;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, Hyper};
 use ixc_frontend::gguf::{Gguf, Value};
-use ixc_ir::derived::Change;
 use ixc_ir::graph::attrs::RopeScaling;
 use serde_json::{Value as Json, json};
 
@@ -361,186 +364,6 @@ fn firsts(model: &Gguf, tensor: &str) -> Vec<f32> {
         .collect()
 }
 
-const FUSED: [&str; 2] = ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"];
-
-/// One matrix of queries, keys and values is taken apart by the heads of its layer.
-#[test]
-fn a_fused_matrix_is_taken_apart_by_its_layer() {
-    let shapes = MIMO_ROWS.map(|rows| [rows.iter().sum::<u64>(), 32]);
-    let at = mimo_2("mimo-fused", &Json::Null, &[(FUSED[0], "BF16", &shapes[0]), (FUSED[1], "BF16", &shapes[1])]);
-    for (name, [rows, width]) in FUSED.iter().zip(shapes) {
-        // Each row is its number, and those of bf16 are exact up to 256, and in steps of 2 behind.
-        let row = |row: u64| ((row / 2 * 2) as f32).to_bits().to_le_bytes()[2..].repeat(width as usize);
-        fill(&at, name, &(0..rows).flat_map(row).collect::<Vec<u8>>());
-    }
-    let model = open(&at);
-    for (layer, rows) in MIMO_ROWS.into_iter().enumerate() {
-        let mut from = 0;
-        for (part, rows) in ["q", "k", "v"].into_iter().zip(rows) {
-            let expected: Vec<f32> = (from..from + rows).map(|row| (row / 2 * 2) as f32).collect();
-            assert_eq!(firsts(&model, &format!("blk.{layer}.attn_{part}.weight")), expected, "layer {layer}, {part}");
-            from += rows;
-        }
-    }
-    let wrong = mimo_2("mimo-wrong", &Json::Null, &[(FUSED[0], "BF16", &[225, 32])]);
-    let said = ixc_frontend::open(&wrong).unwrap_err().to_string();
-    assert!(said.contains("qkv_proj.weight") && said.contains("[225, 32]"), "{said}");
-}
-
-/// Four machines quantised their rows of it, each queries, keys and values, with scales that begin anew for each.
-#[test]
-fn a_fused_matrix_of_several_machines_is_put_together() {
-    const RANKS: u64 = 4;
-    const BLOCK: u64 = 16;
-    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]});
-    let all = MIMO_ROWS.map(|rows| rows.iter().sum::<u64>());
-    let blocks = all.map(|rows| (rows / RANKS).div_ceil(BLOCK));
-    let scales = FUSED.map(|name| format!("{name}_scale_inv"));
-    let at = mimo_2(
-        "mimo-ranks",
-        &fp8,
-        &[
-            (FUSED[0], "F8_E4M3", &[all[0], 32]),
-            (&scales[0], "F32", &[RANKS * blocks[0], 2]),
-            (FUSED[1], "F8_E4M3", &[all[1], 32]),
-            (&scales[1], "F32", &[RANKS * blocks[1], 2]),
-        ],
-    );
-    // 1, 2 and 4 in turns, and scales that count.
-    let code = |row: u64| [0x38u8, 0x40, 0x48][row as usize % 3];
-    let number = |row: u64| [1.0f32, 2.0, 4.0][row as usize % 3];
-    for layer in 0..2 {
-        fill(&at, FUSED[layer], &(0..all[layer]).flat_map(|row| [code(row); 32]).collect::<Vec<u8>>());
-        let of_blocks = (0..RANKS * blocks[layer]).flat_map(|block| [(1 + block) as f32; 2]);
-        fill(&at, &scales[layer], &of_blocks.flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
-    }
-    let model = open(&at);
-    for (layer, rows) in MIMO_ROWS.into_iter().enumerate() {
-        let of_rank = all[layer] / RANKS;
-        let mut from = 0;
-        for (part, rows) in ["q", "k", "v"].into_iter().zip(rows) {
-            let own = rows / RANKS;
-            let place = |row: u64| (row / own, from + row % own);
-            let expected: Vec<f32> = (0..rows)
-                .map(place)
-                .map(|(rank, row)| number(rank * of_rank + row) * (1 + rank * blocks[layer] + row / BLOCK) as f32)
-                .collect();
-            assert_eq!(firsts(&model, &format!("blk.{layer}.attn_{part}.weight")), expected, "layer {layer}, {part}");
-            from += own;
-        }
-    }
-}
-
-/// Ling 3 as it was published: every so many layers attend, and those behind the last whole group.
-#[test]
-fn layers_behind_the_last_group_attend() {
-    let config = json!({"model_type": "bailing_hybrid", "hidden_size": 32, "num_hidden_layers": 8, "num_attention_heads": 2, "layer_group_size": 3,
-        "score_function": "sigmoid", "expert_swiglu_limit_list": [null, 7.0]});
-    let model = open(&folder("ling-3", &config, &[("model.norm.weight", "BF16", &[32])]));
-    let key = |name: &str| numbers(model.metadata().get(&format!("bailingmoe3.{name}")).unwrap());
-    assert_eq!(key("attention.head_count_kv"), [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
-    assert_eq!(key("swiglu_clamp_exp"), [0.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-}
-
-/// Kimi K3 as it was published: scores are of a norm's weight times another's, gates have a name by their layer, and there are more decays than heads.
-#[test]
-fn vectors_are_multiplied_by_others() {
-    let config = json!({
-        "model_type": "kimi_k3",
-        "text_config": {
-            "model_type": "kimi_linear", "hidden_size": 4, "intermediate_size": 8, "moe_intermediate_size": 4, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "num_experts": 2, "num_experts_per_token": 1, "first_k_dense_replace": 1, "hidden_act": "situ",
-            "activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0, "attn_res_block_size": 12, "routed_expert_hidden_size": 2,
-            "mla_use_nope": true, "moe_router_activation_func": "sigmoid", "kv_lora_rank": 4, "qk_nope_head_dim": 2, "qk_rope_head_dim": 2,
-            "v_head_dim": 2,
-            "linear_attn_config": {
-                "kda_layers": [1], "full_attn_layers": [2], "num_heads": 2, "head_dim": 2, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0
-            },
-        },
-    });
-    let scores = ["layers.0.mlp_res", "layers.1.self_attention_res", "output_attn_res"]
-        .map(|name| ["norm", "proj"].map(|part| format!("language_model.model.{name}_{part}.weight")));
-    let gates = [0, 1].map(|layer| format!("language_model.model.layers.{layer}.self_attn.g_proj.weight"));
-    let decays = "language_model.model.layers.0.self_attn.A_log";
-    let mut tensors: Vec<(&str, &str, &[u64])> = vec![(&gates[0], "BF16", &[4, 4]), (&gates[1], "BF16", &[4, 4])];
-    tensors.extend([(decays, "F32", &[4u64][..]), ("mm_projector.pre_norm.weight", "BF16", &[4])]);
-    for [norm, score] in &scores {
-        tensors.extend([(norm.as_str(), "BF16", &[4u64][..]), (score.as_str(), "BF16", &[1, 4])]);
-    }
-    let at = folder("kimi-k3", &config, &tensors);
-    let bf16 = |numbers: [f32; 4]| numbers.map(|x| [x.to_le_bytes()[2], x.to_le_bytes()[3]]).concat();
-    for (number, [norm, score]) in (1u8..).zip(&scores) {
-        fill(&at, norm, &bf16([1.0, 2.0, 3.0, 0.5]));
-        fill(&at, score, &bf16([0.25, -1.0, 1.5, f32::from(number)]));
-    }
-    let model = open(&at);
-    let floats = |name: &str| {
-        let tensor = model.tensor(name).unwrap_or_else(|| panic!("{name}"));
-        assert_eq!(tensor.tensor_type().to_string(), "F32", "{name}");
-        let data = model.tensor_data(tensor).into_owned();
-        data.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect::<Vec<f32>>()
-    };
-    for (number, name) in (1u8..).zip(["blk.0.ffn_res_score", "blk.1.attn_res_score", "output_res_score"]) {
-        assert_eq!(floats(&format!("{name}.weight")), [0.25, -2.0, 4.5, 0.5 * f32::from(number)], "{name}");
-    }
-    assert_eq!(floats("blk.0.ssm_a"), [-1.0, -1.0]);
-    for name in ["blk.0.ssm_g.weight", "blk.1.attn_gate.weight"] {
-        assert!(model.tensor(name).is_some(), "{name}");
-    }
-    let number = |key: &str| model.metadata().read::<f32>(&format!("kimi-k3.{key}")).unwrap();
-    let keys = ["activation.situ_beta", "activation.situ_linear_beta", "kda.gate_lower_bound"];
-    assert_eq!(keys.map(number), [4.0, 25.0, -5.0]);
-    let count = |key: &str| model.metadata().read::<u32>(&format!("kimi-k3.{key}")).unwrap();
-    assert_eq!(["attn_res.block_size", "expert_latent_length"].map(count), [12, 2]);
-
-    let [norm, score] = &scores[0];
-    for (tensors, expected) in [
-        (vec![(score.as_str(), "BF16", &[1u64, 4][..])], "_res_norm.weight\" is missing"),
-        (vec![(score.as_str(), "BF16", &[1, 4]), (norm.as_str(), "BF16", &[8])], "is [8] of BF16; expected 4 numbers"),
-        (vec![(score.as_str(), "BF16", &[1, 4]), (norm.as_str(), "I64", &[4])], "is [4] of I64; expected 4 numbers"),
-        (vec![(norm.as_str(), "BF16", &[4])], "_res_norm.weight"),
-    ] {
-        let at = folder("kimi-k3-refused", &config, &tensors);
-        let said = ixc_frontend::open(&at).map(|_| ()).unwrap_err().to_string();
-        assert!(said.contains(expected), "{said}");
-    }
-}
-
-/// Mistral Large 4: which layers turn, and which have an index, is listed, or follows from numbers (transformers, `MistralLarge4TextConfig`).
-#[test]
-fn kinds_of_layers_are_listed_or_follow() {
-    let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checkpoints/mistral-large4-own.json");
-    let saved: Json = serde_json::from_slice(&fs::read(vector).unwrap()).unwrap();
-    let opened = |test: &str, changes: Json| {
-        let mut config = saved["config"].clone();
-        for key in ["no_rope_layers", "indexer_types", "kv_source_layers"] {
-            config.as_object_mut().unwrap().remove(key);
-        }
-        changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
-        config["num_hidden_layers"] = 6.into();
-        let embedding = ("model.embed_tokens.weight", "F16", &[64u64, 32][..]);
-        ixc_frontend::open(&folder(&format!("kinds-{test}"), &config, &[embedding])).map_err(|error| error.to_string())
-    };
-    let of = |test: &str, changes: Json| {
-        let model = opened(test, changes).unwrap();
-        let key =
-            |name: &str| model.metadata().get(&format!("mistral-large4.attention.{name}")).map_or(vec![], numbers);
-        [key("rope_pattern"), key("indexer.types"), key("kv_source_layers")]
-    };
-    let ones = vec![1.0; 6];
-    assert_eq!(of("usual", json!({})), [vec![1.0, 1.0, 1.0, 0.0, 1.0, 1.0], ones, vec![]]);
-    let numbers = json!({"no_rope_layer_interval": 2, "index_topk_freq": 2, "index_skip_topk_offset": 1});
-    let [turned, own, _] = of("numbers", numbers);
-    assert_eq!((turned, own), (vec![1.0, 0.0, 1.0, 0.0, 1.0, 0.0], vec![1.0, 0.0, 1.0, 0.0, 1.0, 0.0]));
-    let lists = json!({"no_rope_layers": [0, 1, 1, 1, 1, 0, 1, 1], "index_topk_pattern": "FFSFSS", "kv_source_layers": [0, 1, 1, 3, 1, 0]});
-    let expected = [[0.0, 1.0, 1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 3.0, 1.0, 0.0]];
-    assert_eq!(of("lists", lists), expected.map(|list| list.to_vec()));
-    // As transformers reads it: not the first layer's, as a later one of that kind is read, too.
-    let other = opened("other", json!({"no_rope_layers": [1, 1, 1, 1, 1, 0], "kv_source_layers": [0, 1, 0, 1, 4, 5]}))
-        .unwrap_err();
-    assert!(other.contains("is 0 for layer 2; expected 1 or 2: the last layer before it"), "{other}");
-}
-
 /// OLMo Hybrid: sizes of linear attention follow from the width, and every fourth layer attends, or the last one of fewer (transformers, `OlmoHybridConfig`).
 #[test]
 fn sizes_of_linear_attention_follow_from_the_width() {
@@ -623,99 +446,6 @@ fn what_is_added_for_pictures_is_passed_by() {
     assert_eq!(hyper(&model).rope.dims, 8);
 }
 
-/// Name, shape and bytes of a matrix.
-type Stored = (String, [u64; 2], Vec<u8>);
-
-/// Writes a folder's tensors again, by file: those of machines have a file each, and there is no index.
-fn by_machine(folder: &Path, files: &[(&str, &[Stored])]) {
-    for (file, tensors) in files {
-        let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
-        for (name, shape, data) in *tensors {
-            let end = bytes.len() + data.len();
-            header.insert(name.clone(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [bytes.len(), end]}));
-            bytes.extend(data);
-        }
-        let mut header = serde_json::to_vec(&header).unwrap();
-        header.resize(header.len().next_multiple_of(8), b' ');
-        fs::write(folder.join(file), [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat()).unwrap();
-    }
-}
-
-/// Grok 2 has a file for each of several machines, with its rows of gates and up of each expert, and its columns of the matrix behind them.
-#[test]
-fn experts_of_several_machines_are_put_together() {
-    const WIDTH: u64 = 8;
-    const WIDE: u64 = 16;
-    const EXPERTS: u64 = 2;
-    const MACHINES: u64 = 4;
-    let config = json!({
-        "model_type": "git", "architectures": ["Grok1ForCausalLM"], "hidden_size": WIDTH, "intermediate_size": 32, "moe_intermediate_size": WIDE,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "num_local_experts": EXPERTS, "vocab_size": 16,
-    });
-    // Of each element the upper half of a number that says which it is.
-    let number =
-        |expert: u64, matrix: u64, row: u64, column: u64| (expert << 12 | matrix << 10 | row << 5 | column) as u16;
-    let name =
-        |expert: u64, matrix: u64| format!("model.layers.0.block_sparse_moe.experts.{expert}.w{}.weight", matrix + 1);
-    let shape = |matrix: u64| if matrix == 1 { [WIDTH, WIDE] } else { [WIDE, WIDTH] };
-    let part = |machine: u64, expert: u64, matrix: u64| {
-        let [rows, columns] = shape(matrix);
-        let own = if matrix == 1 { [rows, columns / MACHINES] } else { [rows / MACHINES, columns] };
-        let [from, left] = if matrix == 1 { [0, machine * own[1]] } else { [machine * own[0], 0] };
-        let of_row = |row: u64| (0..own[1]).map(move |column| number(expert, matrix, from + row, left + column));
-        let bytes: Vec<u8> = (0..own[0]).flat_map(of_row).flat_map(u16::to_le_bytes).collect();
-        (name(expert, matrix), own, bytes)
-    };
-    let of_machine = |machine: u64| -> Vec<_> {
-        (0..EXPERTS)
-            .flat_map(|expert| (0..3).map(move |matrix| (expert, matrix)))
-            .map(|(e, m)| part(machine, e, m))
-            .collect()
-    };
-    let machines: Vec<_> = (0..MACHINES).map(of_machine).collect();
-    let common = [("lm_head.weight".to_owned(), [16, WIDTH], vec![0; 2 * 16 * WIDTH as usize])];
-    let names: Vec<String> =
-        (0..MACHINES).map(|machine| format!("pytorch_model-00001-TP-{machine:03}.safetensors")).collect();
-    let write = |test: &str, machines: &[Vec<Stored>]| {
-        let at = folder(test, &config, &[]);
-        fs::remove_file(at.join("model.safetensors")).unwrap();
-        let mut files: Vec<(&str, &[_])> = vec![("pytorch_model-00000-TP-common.safetensors", &common)];
-        files.extend(names.iter().zip(machines).map(|(name, tensors)| (name.as_str(), tensors.as_slice())));
-        by_machine(&at, &files);
-        at
-    };
-    let model = open(&write("grok-2-machines", &machines));
-    for (matrix, part) in [(0, "gate"), (1, "down"), (2, "up")] {
-        let tensor = model.tensor(&format!("blk.0.ffn_{part}_exps.weight")).unwrap();
-        let [rows, columns] = shape(matrix);
-        assert_eq!((tensor.dims(), tensor.tensor_type().to_string().as_str()), (&[columns, rows, EXPERTS][..], "BF16"));
-        let numbers: Vec<u16> =
-            model.tensor_data(tensor).as_chunks().0.iter().map(|x| u16::from_le_bytes(*x)).collect();
-        let expected = (0..EXPERTS * rows * columns)
-            .map(|at| number(at / (rows * columns), matrix, at / columns % rows, at % columns));
-        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{part}");
-    }
-    let refused = |test: &str, change: &dyn Fn(&mut Vec<Vec<Stored>>)| {
-        let mut machines = machines.clone();
-        change(&mut machines);
-        ixc_frontend::open(&write(test, &machines)).unwrap_err().to_string()
-    };
-    let said = refused("grok-2-lacks-a-machine", &|machines| machines[2].clear());
-    assert!(
-        said.ends_with("tensor \"model.layers.0.block_sparse_moe.experts.0.w1.weight, machine 2\" is missing"),
-        "{said}"
-    );
-    let said = refused("grok-2-lacks-an-expert", &|machines| {
-        machines.iter_mut().for_each(|of| of.retain(|(name, ..)| !name.contains("experts.1.")))
-    });
-    assert!(said.ends_with("tensor \"blk.0.ffn_down_exps.weight, expert 1\" is missing"), "{said}");
-    let said = refused("grok-2-shape", &|machines| machines[1][0].1 = [8, 4]);
-    assert!(said.contains("w1.weight\" is [8, 4] of BF16; expected [4, 8], of 16 by 8 for 4 machines"), "{said}");
-    let said =
-        refused("grok-2-norm", &|machines| machines[0].push(("model.norm.weight".to_owned(), [1, WIDTH], vec![0; 16])));
-    assert!(said.ends_with("is a machine's part; expected the matrix of an expert, or whole"), "{said}");
-}
-
 /// What KTransformers' tools make without the rest of a model, or in other ways than are read, is refused with what is read instead.
 #[test]
 fn other_things_of_ktransformers_are_refused() {
@@ -733,45 +463,6 @@ fn other_things_of_ktransformers_are_refused() {
         let said = ixc_frontend::open(&at).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
     }
-}
-
-/// Codes of four bits with a scale for 32 are blocks whatever they are called, and FP8's scales may stand beside the weight.
-#[test]
-fn blocks_and_scales_go_by_several_names() {
-    let config = json!({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "num_key_value_heads": 2, "num_local_experts": 1, "quantization_config": {"quant_method": "fp8"}});
-    let expert = |part: &str| format!("model.layers.0.block_sparse_moe.experts.0.{part}");
-    let output = "model.layers.0.self_attn.o_proj";
-    let [w1, s1, w3, s3] = ["w1.weight", "w1.scale", "w3.weight_packed", "w3.weight_scale"].map(expert);
-    let (o, so) = (format!("{output}.weight"), format!("{output}.scale"));
-    let tensors: [(&str, &str, &[u64]); 6] = [
-        (&w1, "I8", &[32, 32]),
-        (&s1, "F8_E8M0", &[32, 2]),
-        (&w3, "U8", &[32, 32]),
-        (&s3, "U8", &[32, 2]),
-        (&o, "F8_E4M3", &[64, 64]),
-        (&so, "F8_E8M0", &[1, 1]),
-    ];
-    let model = open(&folder("codes", &config, &tensors));
-    let of = |name: &str| {
-        let tensor = model.tensor(name).unwrap();
-        (tensor.dims().to_vec(), tensor.tensor_type().to_string())
-    };
-    for part in ["gate", "up"] {
-        assert_eq!(of(&format!("blk.0.ffn_{part}_exps.weight")), (vec![64, 32, 1], "MXFP4".to_owned()));
-    }
-    assert_eq!(of("blk.0.attn_output.weight"), (vec![64, 64], "BF16".to_owned()));
-    let [bad, dtype] = [("I8", &[32u64, 1][..]), ("BF16", &[32, 2])].map(|(dtype, shape)| {
-        let tensors: [(&str, &str, &[u64]); 2] = [(&w1, "I8", &[32, 32]), (&s1, dtype, shape)];
-        ixc_frontend::open(&folder(&format!("codes-{dtype}"), &config, &tensors)).unwrap_err().to_string()
-    });
-    for said in [bad, dtype] {
-        assert!(said.contains("w1.scale") && said.contains("one for each 16 bytes of"), "{said}");
-    }
-    // Integers are no weights.
-    let at = folder("integers", &config, &[(&o, "I64", &[64, 64])]);
-    let said = ixc_frontend::open(&at).unwrap_err().to_string();
-    assert!(said.contains("blk.0.attn_output.weight") && said.contains("of type I64"), "{said}");
 }
 
 /// What configurations say that no graph does, and what they do not say that it needs.
@@ -882,39 +573,6 @@ fn what_is_not_computed_is_refused() {
         let said = ixc_frontend::open(&at).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(expected), "{config}: {said}");
     }
-}
-
-/// Rows of output matrices are divided by their length where a model does so as it uses them: Baichuan 2, known by its vocabulary.
-#[test]
-fn rows_of_heads_may_be_of_length_1() {
-    let divided = |test: &str, own: Json, rows: u64| {
-        let mut config = json!({"hidden_size": 2, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": rows});
-        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
-        let model = open(&folder(test, &config, &[("lm_head.weight", "BF16", &[rows, 2])]));
-        assert_eq!(model.tensor("output.weight").unwrap().dims(), [2, rows]);
-        model.derived().flat_map(|derived| &derived.pieces).filter(|piece| piece.change == Change::Unit).count()
-    };
-    assert_eq!(divided("baichuan-1", json!({"model_type": "baichuan"}), 64_000), 0);
-    assert_eq!(divided("baichuan-2", json!({"model_type": "baichuan"}), 125_696), 1);
-}
-
-/// Layers of PLaMo 2 that attend (every second one here) have a window, but for those that are listed.
-#[test]
-fn windows_of_layers_that_are_not_listed() {
-    let windows = |test: &str, own: Json| {
-        let mut config = json!({"model_type": "plamo2", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
-            "num_attention_heads": 2, "max_position_embeddings": 8192});
-        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
-        let model = open(&folder(test, &config, &[("model.norm.weight", "BF16", &[32])]));
-        let metadata = model.metadata();
-        assert_eq!(metadata.read::<u64>("plamo2.context_length").unwrap(), 8192);
-        let [window, pattern] = ["", "_pattern"]
-            .map(|end| metadata.get(&format!("plamo2.attention.sliding_window{end}")).map_or(vec![], numbers));
-        (window, pattern)
-    };
-    assert_eq!(windows("windowed", json!({})), (vec![2048.0], vec![0.0, 1.0, 0.0, 1.0]));
-    assert_eq!(windows("half", json!({"full_attention_idx": [1]})), (vec![2048.0], vec![0.0, 0.0, 0.0, 1.0]));
-    assert_eq!(windows("full", json!({"full_attention_idx": [1, 3]})), (vec![], vec![]));
 }
 
 /// Kinds of layers as letters, and what sines are multiplied by where Phi-3.5's experts state it.
@@ -1064,65 +722,6 @@ fn what_kin_do_not_say_is_of_their_own_class() {
     }
 }
 
-/// Which layers have the window that a configuration states: those that it lists, those behind so many, or all; none where it is not used.
-#[test]
-fn windows_are_of_the_layers_that_configurations_say() {
-    let windows = |config: Json| -> (Option<u32>, Option<Vec<bool>>) {
-        let mut config = config;
-        let sizes = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
-            "num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2, "num_experts_per_tok": 1, "sliding_window": 24});
-        for (key, value) in sizes.as_object().unwrap() {
-            config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
-        }
-        let model = open(&folder("windows", &config, &[("model.norm.weight", "BF16", &[32])]));
-        let architecture: &str = model.metadata().read("general.architecture").unwrap();
-        let key = |key: &str| format!("{architecture}.attention.{key}");
-        let pattern: Option<&[bool]> = model.metadata().read_optional(&key("sliding_window_pattern")).unwrap();
-        (model.metadata().read_optional(&key("sliding_window")).unwrap(), pattern.map(<[bool]>::to_vec))
-    };
-    let kinds = json!(["sliding_attention", "full_attention", "sliding_attention"]);
-    assert_eq!(windows(json!({"model_type": "mistral"})), (Some(24), None));
-    // Its class has none.
-    assert_eq!(windows(json!({"model_type": "llama"})), (None, None));
-    assert_eq!(windows(json!({"model_type": "qwen2"})), (None, None));
-    let behind = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1});
-    assert_eq!(windows(behind), (Some(24), Some(vec![false, true, true])));
-    assert_eq!(windows(json!({"model_type": "qwen3", "use_sliding_window": true})), (None, None));
-    let listed =
-        json!({"model_type": "qwen3", "use_sliding_window": true, "max_window_layers": 1, "layer_types": kinds});
-    assert_eq!(windows(listed), (Some(24), Some(vec![true, false, true])));
-    assert_eq!(windows(json!({"model_type": "dots1"})), (None, None));
-    assert_eq!(
-        windows(json!({"model_type": "dots1", "layer_types": kinds})),
-        (Some(24), Some(vec![true, false, true]))
-    );
-}
-
-/// GPT-Neo lists layers, or runs of them, of no more layers than there are: what more would be is not made first.
-#[test]
-fn layers_of_gpt_neo_are_as_many_as_there_are() {
-    let opened = |name: &str, value: Json| {
-        let mut config =
-            json!({"model_type": "gpt_neo", "hidden_size": 32, "num_layers": 3, "num_heads": 2, "window_size": 24});
-        config[name] = value;
-        let norm = ("transformer.ln_f.weight", "F32", &[32u64][..]);
-        ixc_frontend::open(&folder("gpt-neo", &config, &[norm])).map_err(|error| error.to_string())
-    };
-    let runs = opened("attention_types", json!([[["global", "local"], 1], [["local"], 1]])).unwrap();
-    let pattern: Option<&[bool]> = runs.metadata().read_optional("gptneo.attention.sliding_window_pattern").unwrap();
-    assert_eq!(pattern, Some(&[false, true, true][..]));
-    for (name, value) in [
-        ("attention_layers", json!(["global", "sparse", "local"])),
-        ("attention_types", json!([[["global", "sparse"], 1], [["local"], 1]])),
-        ("attention_types", json!([[vec!["global"; 1000], u64::MAX / 4]])),
-        ("attention_types", json!([[["global"], 2], [["local"], 2]])),
-        ("attention_types", json!([[["global"], 2]])),
-    ] {
-        let error = opened(name, value).unwrap_err();
-        assert!(error.contains("attention_layers") || error.contains("attention_types"), "{error}");
-    }
-}
-
 /// Sizes whose products no number holds are typed errors.
 #[test]
 fn absurd_sizes_are_refused() {
@@ -1161,90 +760,4 @@ fn absurd_sizes_are_refused() {
     let at = folder("absurd-scales", &config, &[(name, "F8_E4M3", &[4, 4]), (&scale, "BF16", scales)]);
     let said = ixc_frontend::open(&at).unwrap_err().to_string();
     assert!(said.contains("_scale") && said.contains("at least one scale"), "{said}");
-}
-
-/// Layers of Qwen's without a router are dense, which configurations and tensors have to agree on.
-#[test]
-fn layers_without_routers_are_dense() {
-    for (test, dense) in [("layers", json!({"mlp_only_layers": [0]})), ("sparse", json!({"decoder_sparse_step": 2}))] {
-        let set = |json: &mut Json| json.as_object_mut().unwrap().extend(dense.as_object().unwrap().clone());
-        let said = changed(&format!("dense-{test}"), "qwen3moe", set).unwrap_err();
-        let says =
-            "blk.0.ffn_gate_inp.weight\" is there, in a layer that mlp_only_layers or decoder_sparse_step has as dense";
-        assert!(said.contains(says), "{said}");
-    }
-    let model = changed("dense-right", "kin/qwen3_moe-dense", |_| ()).unwrap();
-    let dense: Vec<bool> = hyper(&model).layers.iter().map(|layer| layer.experts.is_none()).collect();
-    assert_eq!(dense, [true, false, true, true]);
-    let said = changed("dense-less", "kin/qwen3_moe-dense", |json| json["mlp_only_layers"] = json!([])).unwrap_err();
-    assert!(said.contains("blk.3.ffn_gate.weight\" is there without a router"), "{said}");
-    let said = changed("dense-none", "qwen3moe", |json| json["decoder_sparse_step"] = 0.into()).unwrap_err();
-    assert!(said.contains("key \"decoder_sparse_step\" is 0; expected a count above 0"), "{said}");
-    let said = changed("dense-number", "qwen3moe", |json| json["mlp_only_layers"] = 3.into()).unwrap_err();
-    assert!(said.contains("key \"mlp_only_layers\" is 3; expected an array of counts"), "{said}");
-    let said = changed("dense-step", "qwen3moe", |json| json["decoder_sparse_step"] = "2".into()).unwrap_err();
-    assert!(said.contains("key \"decoder_sparse_step\" is \"2\"; expected a count"), "{said}");
-}
-
-/// An output matrix that is there is left out where the table is to be it, but of a model whose class ties none.
-#[test]
-fn a_head_of_its_own_counts_where_nothing_is_tied() {
-    let head = |test: &str, config: Json| {
-        let tensors = [("model.embeddings.weight", "BF16", &[8u64, 32][..]), ("lm_head.weight", "BF16", &[8, 32])];
-        let mut tensors = tensors;
-        if config["model_type"] == "llama" {
-            tensors[0].0 = "model.embed_tokens.weight";
-        }
-        open(&folder(&format!("head-{test}"), &config, &tensors)).tensor("output.weight").is_some()
-    };
-    let nemotron = json!({"model_type": "nemotron_h", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "hybrid_override_pattern": "M*", "mamba_num_heads": 4,
-        "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "tie_word_embeddings": true});
-    assert!(head("nemotron", nemotron));
-    let llama = json!({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "tie_word_embeddings": true});
-    assert!(!head("llama", llama));
-}
-
-/// Ling 1: columns of the output matrix are divided by their length, which the norm before it has.
-#[test]
-fn columns_of_a_head_are_of_length_1() {
-    const HEAD: &str = "lm_head.weight";
-    const NORM: &str = "model.norm.weight";
-    let config = |own: Json| {
-        let mut config = json!({"model_type": "bailing_moe", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 2, "num_shared_experts": 1,
-            "num_experts_per_tok": 1, "moe_intermediate_size": 16, "norm_topk_prob": true, "rms_norm_eps": 1e-6, "vocab_size": 70,
-            "max_position_embeddings": 64});
-        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
-        config
-    };
-    let tensors = [(NORM, "F32", &[32u64][..]), (HEAD, "F32", &[70, 32])];
-    let number =
-        |row: u64, column: u64| if column == 7 { 0.0 } else { (row * 7 % 13) as f32 - 5.5 + column as f32 / 8.0 };
-    let norm = |column: u64| 0.5 + column as f32 / 16.0;
-    let read = |test: &str, own: Json| {
-        let at = folder(&format!("unit-{test}"), &config(own), &tensors);
-        fill(&at, NORM, &(0..32).flat_map(|column| norm(column).to_le_bytes()).collect::<Vec<u8>>());
-        fill(&at, HEAD, &(0..70 * 32).flat_map(|at| number(at / 32, at % 32).to_le_bytes()).collect::<Vec<u8>>());
-        ixc_frontend::open(&at).map_err(|error| error.to_string())
-    };
-    let numbers = |model: &Gguf, tensor: &str| -> Vec<f32> {
-        let bytes = model.tensor_data(model.tensor(tensor).unwrap()).into_owned();
-        bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
-    };
-    let plain = read("plain", json!({"norm_head": false})).unwrap();
-    assert_eq!(numbers(&plain, "output_norm.weight"), (0..32).map(norm).collect::<Vec<f32>>());
-    let unit = read("unit", json!({"norm_head": true})).unwrap();
-    let right = |column: u64| {
-        let length = (0..70).map(|row| f64::from(number(row, column)).powi(2)).sum::<f64>().sqrt();
-        (f64::from(norm(column)) / (length + 1e-7)) as f32
-    };
-    assert_eq!(numbers(&unit, "output_norm.weight"), (0..32).map(right).collect::<Vec<f32>>());
-    assert_eq!(numbers(&unit, "output.weight"), numbers(&plain, "output.weight"));
-    let said = read("tied", json!({"norm_head": true, "tie_word_embeddings": true})).unwrap_err();
-    assert!(said.contains("key \"tie_word_embeddings\" is true; expected false, since norm_head"), "{said}");
-    let without = folder("unit-without", &config(json!({"norm_head": true})), &tensors[..1]);
-    let said = ixc_frontend::open(&without).unwrap_err().to_string();
-    assert!(said.contains("\"output.weight\" is missing"), "{said}");
 }
