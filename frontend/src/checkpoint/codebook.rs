@@ -34,6 +34,8 @@ const BESIDE: [&str; 4] = [".absmax", ".quant_map", ".nested_absmax", ".nested_q
 const MAX_STATE: u64 = 1 << 16;
 /// Scales that are looked at of each matrix, where they are no codes.
 const LOOKED_AT: u64 = 1 << 14;
+/// Rows and columns, and experts.
+const MAX_DIMS: usize = 3;
 /// How far a number of a file may be from that which its code stands for: they were computed in several ways.
 const TOLERANCE: f32 = 1e-4;
 
@@ -87,9 +89,15 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     let Some(format) = rounded.and_then(Element::format) else {
         return Err(wrong(format!("of dtype {dtype:?}"), "float16, bfloat16 or float32"));
     };
+    if !(2..=MAX_DIMS).contains(&shape.len()) {
+        return Err(wrong(
+            format!("of a shape with length {}", shape.len()),
+            "rows and columns, or experts before them",
+        ));
+    }
     let count = shape.iter().try_fold(1u64, |count, len| count.checked_mul(*len)).filter(|count| *count > 0);
     let bytes = |count: u64| count.div_ceil(2).checked_next_multiple_of(entry.dtype.bytes);
-    let Some(count) = count.filter(|count| bytes(*count) == Some(entry.bytes) && shape.len() > 1) else {
+    let Some(count) = count.filter(|count| bytes(*count) == Some(entry.bytes)) else {
         return Err(wrong(
             format!("of shape {shape:?}"),
             &format!("that of a matrix of {} codes, as {name} has bytes", u128::from(entry.bytes) * 2),

@@ -1,5 +1,6 @@
 //! Matrices of codes of four bits (bitsandbytes): what is said of them, and what is beside them.
 
+use ixc_ir::derived::Element;
 use serde_json::{Value as Json, json};
 
 use crate::{fill, mimo_2};
@@ -8,24 +9,6 @@ const MATRIX: &str = "model.layers.0.self_attn.q_proj.weight";
 /// Rows and columns, and blocks of 64 numbers of them.
 const SHAPE: [u64; 2] = [128, 32];
 const BLOCKS: u64 = 64;
-const NF4: [f32; 16] = [
-    -1.0,
-    -0.6961928,
-    -0.52507305,
-    -0.3949175,
-    -0.28444138,
-    -0.18477343,
-    -0.091050036,
-    0.0,
-    0.0795803,
-    0.1609302,
-    0.2461123,
-    0.33791524,
-    0.44070983,
-    0.562617,
-    0.72295684,
-    1.0,
-];
 
 /// A folder's one quantised matrix.
 #[derive(Clone)]
@@ -53,7 +36,7 @@ impl Coded {
             nested: nested.then_some(2),
             state,
             kind: "nf4",
-            numbers: NF4.to_vec(),
+            numbers: Element::Nf4.codebook().unwrap().to_vec(),
             scale: 0.5,
             without: "none",
         }
@@ -142,7 +125,13 @@ fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
         ("kind", false, |of| of.state["quant_type"] = "fp4".into(), "\"nf4\", as its name says"),
         ("dtype", false, |of| of.state["dtype"] = "int8".into(), "float16, bfloat16 or float32"),
         ("shape", false, |of| of.state["shape"] = json!([128, 33]), "that of a matrix of 4096 codes"),
-        ("vector", false, |of| of.state["shape"] = json!([4096]), "that of a matrix of 4096 codes"),
+        (
+            "vector",
+            false,
+            |of| of.state["shape"] = json!([4096]),
+            "of a shape with length 1; expected rows and columns",
+        ),
+        ("many", false, |of| of.state["shape"] = json!(vec![1; 4096]), "of a shape with length 4096; expected rows"),
         ("nothing", false, |of| of.state["shape"] = json!([0, 4096]), "that of a matrix of 4096 codes"),
         ("huge", false, |of| of.state["shape"] = json!([u64::MAX, u64::MAX]), "that of a matrix of 4096 codes"),
         ("turned", false, |of| of.state["shape"] = json!([-1, 4096]), "no such JSON"),
