@@ -116,12 +116,35 @@ impl Browser {
         }
     }
 
-    /// Opens a page.
+    /// Opens a page anew, also the one that is there. A browser now and then forgets where it was told to go (one time in twelve, from a part of a page to the whole
+    /// of it): it is told again.
     #[track_caller]
     pub fn open(&mut self, address: &str) {
-        let result = self.call("Page.navigate", json!({"url": address}));
-        assert!(result.get("errorText").is_none(), "{result}");
-        self.until(&format!("document.readyState === 'complete' && location.href === {}", json!(address)));
+        let begin = Instant::now();
+        loop {
+            let result = self.call("Page.navigate", json!({"url": address}));
+            assert!(result.get("errorText").is_none(), "{result}");
+            let told = Instant::now();
+            while told.elapsed() < PATIENCE / 12 {
+                // Where the document is another it has another loader; what only changes the part that is shown has none.
+                let frame = self.call("Page.getFrameTree", json!({}))["frameTree"]["frame"].take();
+                let there = result.get("loaderId").is_none_or(|loader| *loader == frame["loaderId"]);
+                if there
+                    && self.evaluate(&format!(
+                        "document.readyState === 'complete' && location.href === {}",
+                        json!(address)
+                    )) == true
+                {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "{address} does not come: {}",
+                self.evaluate("location.href + ' ' + document.body.innerText")
+            );
+        }
     }
 
     /// Has a window of this size, with light or dark colours.
