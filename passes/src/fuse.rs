@@ -289,6 +289,36 @@ mod tests {
         }
     }
 
+    /// What one layer makes and all others use forbids no cut among those: they are regions as they are without it, and like each other.
+    #[test]
+    fn what_all_layers_use_is_in_the_way_of_no_cut() {
+        let text = |layers: usize| {
+            let mut text =
+                "weight @w : f32[8]\nfunc @f(%x0: f32[T, 8]) -> (f32[T, 8]) {\n  %v = mul %x0, %x0\n".to_owned();
+            for i in 0..layers {
+                write!(
+                    text,
+                    "  %n{i} = rms_norm %x{i}, @w {{eps = 0.1}}\n  %m{i} = mul %n{i}, %v\n  %x{} = add %x{i}, %m{i}\n",
+                    i + 1
+                )
+                .unwrap();
+            }
+            text + &format!("  return %x{layers}\n}}")
+        };
+        let options = Options::default();
+        let regions = |layers| {
+            let module = parse(&text(layers)).unwrap();
+            let function = &module.functions[0];
+            let mut closed = rules::Closed::new();
+            let cuts = Spans::new(function).cut(function, options.region, |op| closed.op(op));
+            assert_eq!(cuts.forced, 0, "{layers} layers");
+            cuts.regions.len()
+        };
+        // Within reach it may be fused with what uses it, behind that each layer is a region.
+        assert!(regions(3 * options.region) > 2 * options.region);
+        assert!(regions(options.region / 8) < options.region / 8);
+    }
+
     /// One region that has no place for a cut is cut all the same: an e-graph has no more nodes than that.
     #[test]
     fn a_long_region_is_cut_where_it_must_be() {

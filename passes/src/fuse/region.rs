@@ -64,7 +64,8 @@ impl Spans {
         spans
     }
 
-    /// Cuts a function wherever that loses nothing, and at least every `longest` ops.
+    /// Cuts a function wherever that loses nothing, and at least every `longest` ops. A value that is used farther than half of that from where it is made (what
+    /// the first layer hands to all others: RWKV-7's values, Gemma 4's rows of its own) is in other regions there whatever is cut: those uses forbid nothing.
     pub(crate) fn cut(&self, function: &Function, longest: usize, mut closed: impl FnMut(&Op) -> bool) -> Cuts {
         let end = function.ops.len();
         // Changes, from each position to the next, of how many values cross there, and of how many forbid a cut.
@@ -75,6 +76,16 @@ impl Spans {
                 counts[positions.end] -= 1;
             }
         };
+        // The last use of each value that is near; 0 without one.
+        let (mut near, mut made) = (vec![0; function.values.len()], vec![None; function.values.len()]);
+        for (at, op) in function.ops.iter().enumerate() {
+            for (_, value) in op.values() {
+                if made[value.index()].is_some_and(|made| at - made <= longest / 2) {
+                    near[value.index()] = at;
+                }
+            }
+            op.results.iter().for_each(|result| made[result.index()] = Some(at));
+        }
         for (at, op) in function.ops.iter().enumerate() {
             if op.kind.row().effect == Effect::State {
                 continue;
@@ -83,7 +94,7 @@ impl Spans {
             for result in &op.results {
                 let (first, last) = (self.first_use[result.index()], self.last_use[result.index()]);
                 add(&mut crossing, at + 1..last + 1);
-                add(&mut forbidding, if closed { first.max(at) + 1 } else { at + 1 }..last + 1);
+                add(&mut forbidding, if closed { first.max(at) + 1 } else { at + 1 }..near[result.index()] + 1);
             }
         }
         let sum = |counts: &mut [i64]| {
