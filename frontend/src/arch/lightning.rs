@@ -7,16 +7,17 @@
 //! slope = 2^(-8 (head + 1) / heads) * (1 - layer / (layers - 1) + 1e-5)
 //! ```
 //!
-//! No file has the numbers that the scan takes as weights: they are made ([`numbers`]).
+//! No file has the numbers that the scan takes as weights: they are made ([`tensors`]).
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::hyper::Ssm;
-use crate::gguf::{Gguf, GgufError, Made, Tensor};
+use super::numbers;
+use crate::gguf::{Gguf, GgufError, Made};
 
 /// The norm that such layers have and others have not.
 const NORM: &str = "attn_norm_2.weight";
@@ -55,20 +56,14 @@ pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
     b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
 }
 
-/// Numbers of each head of such layers: of elements that some tensor has, none of which counts.
+/// Numbers of each head of such layers.
 ///
 /// # Errors
 /// When keys are of another type.
-pub(super) fn numbers(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let count = |key: &str| gguf.metadata().read_optional::<u64>(&format!("{architecture}.{key}"));
     let mut made = Vec::new();
     let (Some(heads), Some(layers)) = (count("attention.head_count")?, count("block_count")?) else { return Ok(made) };
-    let is_source = |tensor: &&Tensor| {
-        let plain = tensor.tensor_type().format().map(Element::of).is_some_and(|of| !matches!(of, Element::Block(_)));
-        plain && tensor.file() < gguf.files().len()
-    };
-    let Some(source) = gguf.tensors().find(is_source) else { return Ok(made) };
-    let element = Element::of(gguf.require_format(source)?);
     let norms = || gguf.tensors().filter(|tensor| tensor.name().ends_with(NORM));
     if heads == 0 || heads.saturating_mul(norms().count() as u64) > MOST {
         return Ok(made);
@@ -76,24 +71,14 @@ pub(super) fn numbers(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
     for norm in norms() {
         let Some(prefix) = norm.name().strip_suffix(NORM) else { continue };
         let Some(layer) = super::layer_of(norm.name()) else { continue };
-        let piece = |columns: u64, number: f64| Piece {
-            extent: Extent { file: source.file() as u32, offset: source.offset(), bytes: source.bytes() },
-            element,
-            first: 0,
-            rows: vec![Axis { len: 1, stride: 0 }],
-            columns: vec![Axis { len: columns, stride: 0 }],
-            scales: None,
-            groups: None,
-            change: Change::Number(number as f32),
-        };
         let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + LITTLE) + LITTLE;
         let slope = |head: u64| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64) * of_layer;
         // The softplus of this is 1.
         let step = (std::f64::consts::E - 1.0).ln();
         let all = [
-            (0..heads).map(|head| piece(1, -slope(head))).collect(),
-            vec![piece(heads, step)],
-            vec![piece(heads, 0.0)],
+            (0..heads).map(|head| numbers::all(-slope(head) as f32, 1, 1)).collect(),
+            vec![numbers::all(step as f32, 1, heads)],
+            vec![numbers::all(0.0, 1, heads)],
         ];
         for (name, pieces) in NUMBERS.into_iter().zip(all) {
             let beside = pieces.len() as u32;

@@ -19,7 +19,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["residual_scale"],
         adds_to_normed: true,
         states: States::Lightning,
-        made: lightning::numbers,
+        made: lightning::tensors,
         ..Defaults::USUAL
     },
     build: decoder,

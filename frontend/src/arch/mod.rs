@@ -28,6 +28,7 @@
 //! | `streams` | residuals of several streams |
 //! | `layer_inputs` | what each layer takes of a token beside the stream |
 //! | the others, each with the name of its | one architecture each |
+//! | `numbers` | tensors of one number that no file has |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
 //! To add an architecture: a file with its row, and a line in [`ARCHITECTURES`].
@@ -143,6 +144,7 @@ mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod numbers;
 mod olmo;
 mod olmo2;
 mod olmo_hybrid;

@@ -27,8 +27,8 @@ use super::builder::{Bias, Builder};
 use super::decoder::{HeadNorm, OutputGate, Style, attention_to, networks};
 use super::error::ArchError;
 use super::hyper::{Defaults, Indexer, Ngrams, index_run};
-use super::{delta_net, streams};
-use crate::gguf::{Gguf, GgufError, Made, Tensor};
+use super::{delta_net, numbers, streams};
+use crate::gguf::{Gguf, GgufError, Made};
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::Heads, output_gate: OutputGate::WithQueries, gated_shared: true, ..Style::NEOX };
@@ -45,8 +45,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 const MEAN: &str = "mean";
 /// The norm of an index's keys, which they are as long as.
 const KEY_NORM: &str = "indexer.k_norm.weight";
-/// What they are made of where that norm is not in a file as it is.
-const EMBEDDING: &str = "token_embd.weight";
 /// The table of rows that tokens name.
 const TABLE: &str = "per_layer_token_embd.weight";
 /// The taps of the convolution behind them, and these as singles where a file has halves.
@@ -195,33 +193,15 @@ fn made(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     Ok(made)
 }
 
-/// Zeros for each position of a run, of layers with an index: elements that some tensor has, times 0.
+/// Zeros for each position of a run, of layers with an index.
 fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     let Some(run) = index_run(gguf, architecture) else { return Ok(made) };
     for norm in gguf.tensors() {
         let Some(layer) = norm.name().strip_suffix(KEY_NORM) else { continue };
         let length = norm.dims().first().copied().unwrap_or(0);
-        // Of a folder the norm is made of another, and of that nothing can be made.
-        let is_source = |tensor: &&Tensor| {
-            let plain =
-                tensor.tensor_type().format().map(Element::of).is_some_and(|of| !matches!(of, Element::Block(_)));
-            plain && tensor.file() < gguf.files().len() && tensor.dims().iter().product::<u64>() >= length
-        };
-        let sources = std::iter::once(norm).chain(gguf.tensor(EMBEDDING)).chain(gguf.tensors());
-        let Some(source) = { sources }.find(is_source) else { continue };
-        let axis = |len, stride| Axis { len, stride };
-        let piece = Piece {
-            extent: Extent { file: source.file() as u32, offset: source.offset(), bytes: source.bytes() },
-            element: Element::of(gguf.require_format(source)?),
-            first: 0,
-            rows: vec![axis(run, 0)],
-            columns: vec![axis(length, 1)],
-            scales: None,
-            groups: None,
-            change: Change::Times([0.0; 2]),
-        };
-        let derived = Derived { format: Format::F32, columns: length, beside: 1, pieces: vec![piece] };
+        let derived =
+            Derived { format: Format::F32, columns: length, beside: 1, pieces: vec![numbers::all(0.0, run, length)] };
         made.push(Made { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
     }
     Ok(made)

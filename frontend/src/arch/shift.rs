@@ -14,6 +14,7 @@ use ixc_ir::graph::{Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
+use super::numbers;
 use crate::gguf::{Gguf, GgufError, Made};
 
 /// The taps, which all layers share.
@@ -88,17 +89,12 @@ pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
     if width == 0 || gguf.tensor("output_norm.weight").is_none_or(|norm| norm.dims() != [width]) {
         return Ok(made);
     }
-    let column = |number: f32| Piece {
-        extent: Extent { file: 0, offset: 0, bytes: 4 },
-        element: Element::F32,
-        first: 0,
-        rows: vec![Axis { len: width, stride: 0 }],
-        columns: vec![Axis { len: 1, stride: 0 }],
-        scales: None,
-        groups: None,
-        change: Change::Number(number),
+    let derived = Derived {
+        format: Format::F32,
+        columns: 2,
+        beside: 2,
+        pieces: vec![numbers::all(1.0, width, 1), numbers::all(-1.0, width, 1)],
     };
-    let derived = Derived { format: Format::F32, columns: 2, beside: 2, pieces: vec![column(1.0), column(-1.0)] };
     made.push(Made { name: TAPS.into(), dims: vec![2, width], derived });
     for tensor in gguf.tensors() {
         let Some(prefix) = tensor.name().strip_suffix(FUSED) else { continue };

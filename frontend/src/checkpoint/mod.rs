@@ -355,15 +355,11 @@ fn made(
     (sizes, layers): (&Sizes, &[OfLayer]),
     weights: BTreeMap<Box<str>, Array>,
 ) -> Result<BTreeMap<String, Group>, CheckpointError> {
-    let tied = config.flag(&["tie_word_embeddings"])?.unwrap_or(false);
     let mut made: BTreeMap<String, Group> = BTreeMap::new();
     let mut several: BTreeMap<String, (OneOf, BTreeMap<u64, Array>)> = BTreeMap::new();
     let passed_by = family.passed_by.map_or(Ok(None), |key| config.counts(key))?.unwrap_or_default();
     for (stored, array) in weights {
         let Some(name) = decoder_name(&stored).and_then(|name| renumbered(name, &passed_by)) else { continue };
-        if tied && !family.own_head && name == "lm_head.weight" {
-            continue;
-        }
         let rules = family.tensors.iter().copied().flatten().chain(SHARED);
         let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, sizes, &name)?)))
         else {

@@ -289,9 +289,28 @@ fn rows_of_heads_may_be_of_length_1() {
     assert_eq!(divided("baichuan-2", json!({"model_type": "baichuan"}), 125_696), 1);
 }
 
-/// An output matrix that is there is left out where the table is to be it, but of a model whose class ties none.
+/// MiniMax-01's decays are made, wherever in the file what is there lies: here all of it is made, too, as nothing begins where a tensor may.
 #[test]
-fn a_head_of_its_own_counts_where_nothing_is_tied() {
+fn numbers_are_made_where_no_tensor_lies_as_it_is() {
+    let config = json!({"model_type": "minimax", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1,
+        "layer_types": ["linear_attention", "full_attention"]});
+    let tensors = [
+        ("model.layers.0.self_attn.slope_rate", "F32", &[1u64, 1, 1][..]),
+        ("model.layers.0.self_attn.norm.weight", "BF16", &[32]),
+        ("model.norm.weight", "BF16", &[32]),
+    ];
+    let model = open(&folder("numbers-unaligned", &config, &tensors));
+    assert!(model.own_tensors().all(|tensor| tensor.file() >= model.files().len()));
+    let bytes = model.tensor_data(model.tensor("blk.0.lightning.decays").unwrap()).into_owned();
+    let decays: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let slope = |head: f64| 2f64.powf(-8.0 * (head + 1.0) / 2.0) * (1.0 + 1e-5);
+    assert_eq!(decays, [-slope(0.0) as f32, -slope(1.0) as f32]);
+}
+
+/// An output matrix that is there counts, also where a configuration says that the table is to be it: they may differ, and transformers and converters take its own.
+#[test]
+fn a_head_that_is_there_counts() {
     let head = |test: &str, config: Json| {
         let tensors = [("model.embeddings.weight", "BF16", &[8u64, 32][..]), ("lm_head.weight", "BF16", &[8, 32])];
         let mut tensors = tensors;
@@ -306,7 +325,7 @@ fn a_head_of_its_own_counts_where_nothing_is_tied() {
     assert!(head("nemotron", nemotron));
     let llama = json!({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 2, "tie_word_embeddings": true});
-    assert!(!head("llama", llama));
+    assert!(head("llama", llama));
 }
 
 /// Ling 1: columns of the output matrix are divided by their length, which the norm before it has.

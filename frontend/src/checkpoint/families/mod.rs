@@ -73,8 +73,6 @@ pub(super) struct Family {
     pub when: fn(&Config) -> Result<bool, CheckpointError>,
     /// Which layers a configuration has as dense among those with experts, where it says so of each: tensors have to agree, by which graphs know them.
     pub dense: fn(&Config) -> Result<Vec<bool>, CheckpointError>,
-    /// Whether an output matrix that is there counts where a configuration says that it is the embedding table's (`tie_word_embeddings`).
-    pub own_head: bool,
     /// Whether `norm_head` says that columns of the output matrix are divided by their length.
     pub unit_columns: bool,
     /// How a vocabulary of pieces is given.
@@ -115,7 +113,6 @@ const USUAL: Family = Family {
     defaults: "{}",
     when: |_| Ok(true),
     dense: |_| Ok(Vec::new()),
-    own_head: false,
     unit_columns: false,
     pieces: Pieces::Scored,
 };

@@ -26,8 +26,6 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "nemotron_h_moe",
         keys: nemotron_h,
         tensors: &[NEMOTRON_H],
-        // Its class knows of no other matrix that the output's could be.
-        own_head: true,
         defaults: NEMOTRON,
         when: |config| Ok(kinds(config)?.contains(&Kind::Experts)),
         ..USUAL
@@ -37,8 +35,6 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "nemotron_h",
         keys: nemotron_h,
         tensors: &[NEMOTRON_H],
-        // Its class knows of no other matrix that the output's could be.
-        own_head: true,
         defaults: NEMOTRON,
         ..USUAL
     },
