@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, Hyper};
 use ixc_frontend::gguf::{Gguf, Value};
+use ixc_ir::graph::OpKind;
 use ixc_ir::graph::attrs::RopeScaling;
 use serde_json::{Value as Json, json};
 
@@ -690,6 +691,59 @@ fn what_is_stated_is_read() {
     let both = json!({"rope_scaling": both});
     assert_eq!(ministral(both.clone(), "rope.scaling.yarn_attn_factor"), [f64::from(ratio as f32)]);
     assert_eq!(ministral(both, "rope.scaling.attn_factor"), [1.0]);
+    // Queries grow by positions that YaRN need not have named.
+    let unscaled = json!({"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64});
+    let unscaled = json!({"rope_parameters": unscaled});
+    assert_eq!(ministral(unscaled.clone(), "rope.scaling.original_context_length"), [64.0]);
+    assert_eq!(ministral(unscaled, "attention.temperature_scale"), [f64::from(0.1f32)]);
+    // Norms of latent rows are not told what the others add, but in one class.
+    const LATENT_EPS: &str = "attention.latent_norm_epsilon";
+    let flash = |eps: f64| {
+        json!({"model_type": "glm4_moe_lite", "rms_norm_eps": eps, "n_routed_experts": 2, "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "layer_types": null})
+    };
+    assert_eq!(key(flash(1e-5), LATENT_EPS), [f64::from(1e-6f32)]);
+    assert_eq!(key(flash(1e-6), LATENT_EPS), Vec::<f64>::new());
+    // By the factor that is stated, whatever the context grew by.
+    let longrope = json!({"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 32,
+        "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8]});
+    let longrope = json!({"model_type": "qwen3", "head_dim": 16, "max_position_embeddings": 256, "rope_theta": 1e4,
+        "rope_scaling": longrope, "layer_types": null});
+    let magnitude = (1.0 + 4f64.ln() / 32f64.ln()).sqrt();
+    assert_eq!(key(longrope, "rope.scaling.attn_factor"), [f64::from(magnitude as f32)]);
+    // The base by alpha is of heads as long as they are.
+    let hunyuan = json!({"model_type": "hunyuan_v1_moe", "head_dim": 32, "moe_topk": 1, "layer_types": null,
+        "rope_theta": 1e4, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}});
+    assert_eq!(key(hunyuan, "rope.freq_base"), [f64::from((1e4 * 1000f64.powf(32.0 / 30.0)) as f32)]);
+    let smol =
+        json!({"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layer_interval": 2, "layer_types": null});
+    assert_eq!(key(smol, "attention.rope_pattern"), [1.0, 0.0, 1.0, 0.0]);
+}
+
+/// Whether layers without a window have RoPE depends on whether there is a window, and not on whether a layer has it.
+#[test]
+fn layers_without_a_window_that_the_model_has_are_not_turned() {
+    let turns = |own: Json| {
+        let mut config = json!({"model_type": "exaone4", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "vocab_size": 8, "layer_types": ["full_attention"]});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let layer = |part: &str| format!("model.layers.0.{part}.weight");
+        let [q, k, v, o] = ["q", "k", "v", "o"].map(|part| layer(&format!("self_attn.{part}_proj")));
+        let [gate, up, down] = ["gate", "up", "down"].map(|part| layer(&format!("mlp.{part}_proj")));
+        let norms = ["self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm", "post_feedforward_layernorm"]
+            .map(layer);
+        let mut tensors =
+            vec![("model.embed_tokens.weight", "BF16", &[8u64, 32][..]), ("model.norm.weight", "BF16", &[32])];
+        tensors.extend([&q, &k, &v, &o].map(|name| (&**name, "BF16", &[32, 32][..])));
+        tensors.extend([(&*gate, "BF16", &[48, 32][..]), (&*up, "BF16", &[48, 32]), (&*down, "BF16", &[32, 48])]);
+        tensors
+            .extend(norms.iter().enumerate().map(|(i, name)| (&**name, "BF16", if i < 2 { &[16][..] } else { &[32] })));
+        let model =
+            arch::build(&open(&folder("unturned", &config, &tensors))).unwrap_or_else(|error| panic!("{error}"));
+        model.module.functions.iter().flat_map(|function| &function.ops).any(|op| op.kind == OpKind::Rope)
+    };
+    assert!(turns(json!({"sliding_window": null})));
+    assert!(!turns(json!({"sliding_window": 64})));
 }
 
 /// Classes of a kin have other numbers where configurations say nothing.
@@ -715,6 +769,7 @@ fn what_kin_do_not_say_is_of_their_own_class() {
         ("gemma4", "attention.sliding_window", 512.0),
         ("gemma4_unified", "attention.sliding_window", 1024.0),
         ("mistral", "attention.sliding_window", 4096.0),
+        ("olmo3", "rope.freq_base", 5e5),
         // By transformers' name for it.
         ("exaone", "attention.layer_norm_rms_epsilon", 0.5),
     ] {

@@ -460,6 +460,7 @@ fn model(name: &str, mut module: Module) -> Model {
         temperature: None,
         rope,
         roped: true,
+        windowed: false,
         local_rope: None,
         scales: arch::Scales::NONE,
         mla: None,

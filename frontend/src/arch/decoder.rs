@@ -42,9 +42,7 @@ pub(super) enum HeadNorm {
 pub(super) enum Roped {
     /// All of them.
     All,
-    /// All but every so many, the last of these.
-    But(usize),
-    /// Those with a window, or all in files without windows.
+    /// Those with a window, or all in files that state none.
     Windowed,
     /// The same, and those with a dense network in models with experts.
     WindowedOrDense,
@@ -217,12 +215,11 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
 
 /// Whether a layer rotates queries and keys.
 fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
-    let windowed = || b.hyper.layers.iter().all(|of| of.window.is_none()) || b.hyper.layers[layer].window.is_some();
+    let windowed = || !b.hyper.windowed || b.hyper.layers[layer].window.is_some();
     b.hyper.roped
         && b.hyper.layers[layer].roped
         && match style.roped {
             Roped::All => true,
-            Roped::But(period) => !(layer + 1).is_multiple_of(period),
             Roped::Windowed => windowed(),
             Roped::None => false,
             Roped::WindowedOrDense => windowed() || b.hyper.layers[layer].experts.is_none(),

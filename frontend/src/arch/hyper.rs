@@ -87,6 +87,8 @@ pub struct Hyper {
     pub rope: Rope,
     /// Whether layers have it at all: the files of some models switch it off.
     pub roped: bool,
+    /// Whether the file states a window that layers may have, though none might have it.
+    pub windowed: bool,
     /// The same of layers with a window, where theirs is another.
     pub local_rope: Option<Rope>,
     /// Whether positions are of several dimensions, for images: of text all are one number.
@@ -613,6 +615,7 @@ impl Hyper {
             rope,
             roped,
             sectioned: sectioned(&keys),
+            windowed: defaults.windows.is_some(),
             local_rope,
             scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
             streams: Streams::read(&keys)?,
@@ -844,12 +847,16 @@ fn read_layers(
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
     }
-    let leading_dense = keys.optional("leading_dense_block_count", 0, count as u64)?.unwrap_or(0) as usize;
+    // Of a model that was cut short there may be more than layers.
+    let leading_dense = keys.optional("leading_dense_block_count", 0, MAX_COUNT)?.unwrap_or(0) as usize;
     let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
     let limits = Limits::read(keys, count)?;
     const ROPED: &str = "attention.rope_pattern";
-    let roped = match keys.metadata.get(&keys.name(ROPED)) {
-        None => vec![true; count],
+    let roped: Vec<bool> = match keys.metadata.get(&keys.name(ROPED)) {
+        None => {
+            let period = keys.defaults.unroped_every;
+            (1..=count).map(|layer| period.is_none_or(|period| !layer.is_multiple_of(period))).collect()
+        }
         Some(_) => keys.first_per_layer(ROPED, count, 0, 1)?.into_iter().map(|roped| roped == 1).collect(),
     };
     let mut layers = Vec::with_capacity(count);

@@ -427,7 +427,7 @@ impl Keys<'_> {
         if !(original >= 2.0 && original <= f64::from(u32::MAX)) {
             return Err(config.wrong(ORIGINAL, original.to_string(), "a count of 2 or more, for longrope"));
         }
-        let grown = context / original;
+        let grown = self.rope_number("factor")?.unwrap_or(context / original);
         let usual = if grown <= 1.0 { 1.0 } else { (1.0 + grown.ln() / original.ln()).sqrt() };
         let stated = [self.rope_number("short_mscale")?, self.rope_number("long_mscale")?];
         let magnitude = match (self.rope_number("attention_factor")?, stated) {
@@ -531,7 +531,7 @@ pub(super) fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
 }
 
 /// Length of a head.
-fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
+pub(super) fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
     if let Some(length) = config.count(&["head_dim"])? {
         return Ok(length.into());
     }

@@ -47,6 +47,8 @@ pub struct Defaults {
     pub turns_whole: bool,
     /// Whether the base of RoPE grows by `rope.scaling.alpha`.
     pub based_by_alpha: bool,
+    /// The last of every so many layers has no RoPE, in files without `attention.rope_pattern`.
+    pub unroped_every: Option<usize>,
     /// Whether no layer has a window, though files state one.
     pub unwindowed: bool,
     /// Whether layers are two stacks, which follow each other several times.
@@ -261,6 +263,7 @@ impl Defaults {
         unscaled: false,
         turns_whole: false,
         based_by_alpha: false,
+        unroped_every: None,
         unwindowed: false,
         stacked: false,
         context_of: None,

@@ -31,6 +31,10 @@ pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<(u64, u64), Ggu
     Ok((key - turned, value))
 }
 
+/// What is added to mean squares of latent rows, where that is not what other norms add: of folders, as transformers' classes have 1e-6 whatever
+/// `rms_norm_eps` says.
+const NORM_EPS: &str = "attention.latent_norm_epsilon";
+
 impl Mla {
     pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
         let Some(rank) = keys.optional("attention.kv_lora_rank", 1, MAX_WIDTH)? else { return Ok(None) };
@@ -39,7 +43,10 @@ impl Mla {
             rank,
             key_length: length(keys, "key")?,
             value_length: length(keys, "value")?,
-            norm_eps: keys.defaults.latent_eps,
+            norm_eps: match keys.metadata.get(&keys.name(NORM_EPS)) {
+                Some(_) => Some(keys.float(NORM_EPS, 0.0, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?),
+                None => keys.defaults.latent_eps,
+            },
         }))
     }
 

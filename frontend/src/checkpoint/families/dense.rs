@@ -309,10 +309,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["hunyuan_v1_dense"],
         architecture: "hunyuan-dense",
-        keys: |keys| {
-            let dims = keys.config.count(&["head_dim"])?.map(f64::from);
-            base_by_alpha(keys, dims)
-        },
+        keys: base_by_alpha,
         tensors: &[HUNYUAN],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}"#,
         ..USUAL

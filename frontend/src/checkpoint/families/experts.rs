@@ -751,7 +751,7 @@ fn hunyuan_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.same_for_all(key, from)?;
     }
     keys.count("expert_shared_feed_forward_length", &["intermediate_size"])?;
-    base_by_alpha(keys, None)
+    base_by_alpha(keys)
 }
 
 /// Experts beside as many shared ones side by side, behind dense layers.

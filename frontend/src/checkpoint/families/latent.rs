@@ -4,7 +4,7 @@ use super::super::config::Config;
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{Rule, divisors, gate_up_of_experts, latent_keys_values, norm_of_rank, plain, rule, table};
-use super::{Family, INDEXED, SIGMOID, SOFTMAX, USUAL, leading_dense};
+use super::{Family, INDEXED, SIGMOID, SOFTMAX, USUAL, leading_dense, turned_layers};
 
 pub(super) static ROWS: &[Family] = &[
     Family {
@@ -167,9 +167,11 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "mistral4",
         keys: |keys| {
             latent(keys)?;
-            if let (Some(scale), Some(yarn)) = (keys.rope_number("llama_4_scaling_beta")?, keys.yarn()?) {
+            if let Some(scale) = keys.rope_number("llama_4_scaling_beta")? {
                 keys.put("attention.temperature_scale", scale as f32);
-                keys.put("attention.temperature_length", yarn.context);
+                if let Some(context) = keys.rope_number("original_max_position_embeddings")? {
+                    keys.put("attention.temperature_length", context as u32);
+                }
             }
             Ok(())
         },
@@ -392,6 +394,10 @@ static MISTRAL_LARGE_4: &[Rule] = &[
     rule("model.layers.{L}.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
 ];
 
+/// What norms of latent rows add to mean squares (transformers, `q_a_layernorm` and `kv_a_layernorm`), and the key that says it.
+const LATENT_EPS: f64 = 1e-6;
+pub(super) const NORM_EPS: &str = "attention.latent_norm_epsilon";
+
 pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("rope_interleave", |value| value.as_bool() != Some(true), "true")?;
     // Absorbed: one key head, which is what is kept of a position.
@@ -403,6 +409,10 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         return Err(keys.config.wrong("kv_lora_rank", rank.to_string(), "a length of a row"));
     };
     keys.put("attention.kv_lora_rank", rank);
+    // Classes do not tell these norms what `rms_norm_eps` says.
+    if keys.config.number(&["rms_norm_eps"])?.is_some_and(|eps| eps != LATENT_EPS) {
+        keys.put(NORM_EPS, LATENT_EPS as f32);
+    }
     keys.count("attention.q_lora_rank", &["q_lora_rank"])?;
     keys.put("attention.key_length", kept);
     keys.put("attention.value_length", rank);
@@ -488,14 +498,7 @@ fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])?;
-    let turned: Vec<bool> = match config.counts("no_rope_layers")? {
-        // There may be more than layers.
-        Some(turned) => turned.iter().take(layers as usize).map(|turned| *turned != 0).collect(),
-        None => {
-            let period = config.require(&["no_rope_layer_interval"])?;
-            (1..=layers).map(|layer| layer.checked_rem(period) != Some(0)).collect()
-        }
-    };
+    let turned = turned_layers(config)?;
     if let Some(sources) = config.counts("kv_source_layers")? {
         of_the_last(config, &turned, &sources)?;
         keys.put("attention.kv_source_layers", sources);

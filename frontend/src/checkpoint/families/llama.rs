@@ -6,7 +6,7 @@ use super::super::names::{
     POST_ATTENTION, Rule, TURNED, grouped, key_of_layer, plain, plus_one, rows_of_vocabulary, rule, skip, transposed,
     transposed_gate_up,
 };
-use super::{Family, USUAL};
+use super::{Family, USUAL, turned_layers};
 
 /// The key of the layers of Llama 3.2 that attend to pictures.
 const CROSS_ATTENTION: &str = "cross_attention_layers";
@@ -108,10 +108,14 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["smollm3"],
         architecture: "smollm3",
-        keys: fourth_without_rope,
+        keys: |keys| {
+            let turned = turned_layers(keys.config)?;
+            keys.flags("attention.rope_pattern", turned.into_iter());
+            Ok(())
+        },
         tensors: &[TURNED],
         defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "rope_theta": 2e6,
-            "tie_word_embeddings": true}"#,
+            "tie_word_embeddings": true, "no_rope_layer_interval": 4}"#,
         ..USUAL
     },
     Family {
@@ -297,7 +301,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "olmo2",
         keys: windowed,
         tensors: &[POST_NORMS],
-        defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4}"#,
+        defaults: r#"{"rope_theta": 5e5, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4}"#,
         ..USUAL
     },
     Family {
@@ -400,6 +404,10 @@ fn fourth_without_rope(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(scale) = keys.rope_number("llama_4_scaling_beta")? {
         keys.put("attention.temperature_scale", scale as f32);
+        // Without YaRN no key has it yet.
+        if let Some(context) = keys.rope_number("original_max_position_embeddings")? {
+            keys.default("rope.scaling.original_context_length", context as u32);
+        }
     }
     if let (Some(weight), Some(Yarn { factor, magnitude, .. })) = (keys.rope_number("mscale_all_dim")?, keys.yarn()?) {
         // What files have beside it is what is left of the magnitude, where that is not a key of its own.

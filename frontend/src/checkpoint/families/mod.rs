@@ -13,7 +13,7 @@ mod recurrent;
 
 use super::config::Config;
 use super::error::CheckpointError;
-use super::keys::Keys;
+use super::keys::{Keys, head_dim};
 use super::names::Rule;
 
 /// `expert_gating_func` of a softmax, and of sigmoids.
@@ -156,15 +156,22 @@ fn leading_dense(config: &Config) -> Result<Option<u32>, CheckpointError> {
     config.count(&["first_k_dense_replace"])
 }
 
-/// NTK by alpha: the base alone changes (llama.cpp's conversion, and the report of Hunyuan's model of 13 billion parameters). Heads are as long as the
-/// width by their number, where `dims` does not say.
-fn base_by_alpha(keys: &mut Keys<'_>, dims: Option<f64>) -> Result<(), CheckpointError> {
+/// Which layers have RoPE: those that a configuration says, which may be more than there are, or all but the last of every so many.
+fn turned_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
+    let layers = config.require(&["num_hidden_layers"])?;
+    if let Some(turned) = config.counts("no_rope_layers")? {
+        return Ok(turned.iter().take(layers as usize).map(|turned| *turned != 0).collect());
+    }
+    let period = config.require(&["no_rope_layer_interval"])?;
+    Ok((1..=layers).map(|layer| layer.checked_rem(period) != Some(0)).collect())
+}
+
+/// NTK by alpha: the base alone changes (llama.cpp's conversion, and the report of Hunyuan's model of 13 billion parameters).
+fn base_by_alpha(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let (Some("dynamic"), Some(alpha)) = (keys.rope_kind()?.as_deref(), keys.rope_number("alpha")?) else {
         return Ok(());
     };
-    let usual = f64::from(keys.config.require(&["hidden_size"])?)
-        / f64::from(keys.config.require(&["num_attention_heads"])?.max(1));
-    let dims = dims.unwrap_or(usual);
+    let dims = head_dim(keys.config)? as f64;
     let base = keys.rope_number("rope_theta")?.unwrap_or(10_000.0);
     keys.put("rope.freq_base", (base * alpha.powf(dims / (dims - 2.0))) as f32);
     keys.put("rope.scaling.type", "none");

@@ -11,7 +11,7 @@ use super::super::names::{
     out_of_network, out_of_states, plain, query, rate_of_heads, row, rule, skip, taps, whole_gates_of_layer,
 };
 use super::dense::PLAMO_BLOCKS;
-use super::latent::{INDEX, LATENT, indexed, latent};
+use super::latent::{INDEX, LATENT, NORM_EPS, indexed, latent};
 use super::{CONVOLVED, Family, SIGMOID, USUAL, WITHOUT_ROPE, qwen};
 
 const NEMOTRON: &str = r#"{"hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -799,6 +799,8 @@ fn kimi_k3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     indexed(keys)?;
+    // Its class does.
+    keys.number(NORM_EPS, &["rms_norm_eps"])?;
     let nested = config.object("linear_attn_config")?;
     delta_attention(keys, nested.as_ref())?;
     let bound = match &nested {
