@@ -81,8 +81,15 @@ const EXPERT_ROWS: u32 = 128;
 /// Most tokens of a step all the same: what is computed for each takes memory, and one sees how far a prompt is, and stops it, between steps.
 const MOST_TOKENS: u32 = 2048;
 
-/// Tokens of a step: 512, or more where a model's experts would get few rows of that: 2048 with 8 experts of 128 for a token.
+/// Most tokens of a step that has all of a text, where nobody says more: as many as models see that were made for such texts.
+const MOST_OF_TEXT: u32 = 8192;
+
+/// Tokens of a step: 512, or more where a model's experts would get few rows of that: 2048 with 8 experts of 128 for a token. Where a step has all of a text it is
+/// the model's context, up to 8192.
 pub fn step_tokens(model: &Hyper) -> u32 {
+    if !model.causal {
+        return u32::try_from(model.context_length).unwrap_or(u32::MAX).min(MOST_OF_TEXT);
+    }
     let layers = model.layers.iter().filter_map(|layer| layer.experts.as_ref());
     layers.map(|experts| step_of(experts.count, experts.used)).max().unwrap_or(DEFAULT_MAX_TOKENS)
 }
@@ -279,6 +286,9 @@ fn tell_step_tokens(model: &Model, options: &Options) {
     let decision = Decision::of("a step of a prompt", "", "tokens");
     decisions.add(match options.max_tokens.filter(|asked| *asked != tokens) {
         Some(asked) => decision.chose(asked.to_string()).over(tokens.to_string(), "another number is asked for"),
+        None if !model.arch.hyper.causal => decision
+            .chose(tokens.to_string())
+            .over(DEFAULT_MAX_TOKENS.to_string(), "attention is not causal, and a step has all of a text"),
         None if tokens > DEFAULT_MAX_TOKENS => {
             let why = format!("an expert would get less than {EXPERT_ROWS} rows of them on average");
             decision.chose(tokens.to_string()).over(DEFAULT_MAX_TOKENS.to_string(), why)

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Texts are computed together, each in a sequence of the engine's, and a step has rows of all that have something to compute: weights are read once for
-//! them. A text's vector does not depend on the others, as a sequence's bits do not.
+//! them. A text's vector does not depend on the others, as a sequence's bits do not. Long texts take several steps, but where attention is not causal
+//! (encoders): every token of those sees all others, so a step has all of a text.
 //!
 //! ```
 //! use ixc::embedding::Embedder;
@@ -21,7 +22,7 @@
 
 use std::collections::VecDeque;
 
-use ixc_ir::plan::{MAX_OUTPUTS, Output, Pooling};
+use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::engine::{Addition, EvictError, FIRST, SequenceId};
 use ixc_runtime::stream::store::Evicted;
 
@@ -73,7 +74,9 @@ impl Embedder {
         for _ in 1..session.engine.sequences() {
             slots.push((session.engine.add_sequence()?, None));
         }
-        let pooling = pooling.or(own).unwrap_or(DEFAULT_POOLING);
+        // Every token of an encoder has seen all of its text.
+        let usual = if session.engine.reads_whole() { Pooling::Mean } else { DEFAULT_POOLING };
+        let pooling = pooling.or(own).unwrap_or(usual);
         Ok(Embedder { session, pooling, slots, waiting: VecDeque::new(), count: 0, rows: 0 })
     }
 
@@ -112,9 +115,13 @@ impl Embedder {
     /// Has a text computed.
     ///
     /// # Errors
-    /// When it is empty, its tokens are none of this model's, or do not fit into the context.
+    /// When it is empty, its tokens are none of this model's, or do not fit into the context, or into a step where that has all of a text.
     pub fn submit(&mut self, tokens: Vec<u32>) -> Result<TextId, Error> {
         self.session.check(&tokens)?;
+        let most = self.session.max_tokens();
+        if self.session.engine.reads_whole() && tokens.len() > most {
+            return Err(Error::TextBeyondStep { tokens: tokens.len(), most });
+        }
         let id = TextId(self.count);
         self.count += 1;
         self.waiting.push_back((id, tokens));
@@ -161,10 +168,16 @@ impl Embedder {
             }
         }
         let every_row = self.pooling == Pooling::Mean;
-        let (mut rows, mut wanted) = (self.session.max_tokens(), MAX_OUTPUTS as usize);
+        let whole = self.session.engine.reads_whole();
+        let (mut rows, mut wanted) = (self.session.max_tokens(), self.session.engine.max_outputs() as usize);
         let (mut parts, mut outputs) = (Vec::new(), Vec::new());
-        for (number, (_, active)) in self.slots.iter().enumerate() {
-            let Some(active) = active else { continue };
+        let mut order: Vec<usize> = (0..self.slots.len()).collect();
+        if whole {
+            // A long text waits for a step with room for all of it: the oldest has that.
+            order.sort_by_key(|&number| self.slots.get(number).and_then(|(_, active)| Some(active.as_ref()?.id)));
+        }
+        for number in order {
+            let Some((_, Some(active))) = self.slots.get(number) else { continue };
             let left = active.tokens.len() - active.done;
             let room = match every_row {
                 true => rows.min(wanted),
@@ -173,7 +186,11 @@ impl Embedder {
             };
             // The first one goes on however short steps are.
             let cut = if room >= PART || !parts.is_empty() { room / PART * PART } else { room };
-            let part = if room >= left { left } else { cut };
+            let part = match room >= left {
+                true => left,
+                false if whole => 0,
+                false => cut,
+            };
             if part == 0 {
                 continue;
             }

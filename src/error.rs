@@ -421,6 +421,16 @@ pub enum Error {
         /// How many the model was made for.
         model: usize,
     },
+    /// A text of more tokens than a step has, of a model that reads texts whole.
+    #[error(
+        "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones (`ixc compile --embeddings -b {tokens}`)"
+    )]
+    TextBeyondStep {
+        /// How many there are.
+        tokens: usize,
+        /// How many fit.
+        most: usize,
+    },
     /// A prompt longer than the model can see, whatever tokens it is.
     #[error(
         "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}; {}",
@@ -601,6 +611,7 @@ impl Error {
             | Error::OtherVocabulary { .. }
             | Error::LogitsNotFinite { .. }
             | Error::Context { .. }
+            | Error::TextBeyondStep { .. }
             | Error::Prompt { .. } => Class::Data,
         }
     }

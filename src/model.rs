@@ -108,9 +108,10 @@ impl Model {
         let weights = FileWeights::new(&self.gguf, &self.arch.module);
         let mut interpreter = Interpreter::new(&self.arch.module, &weights)?.within(tokens.len() as u64);
         let mut logits = Vec::new();
-        // A few tokens at a time: every step dequantises all weights that it uses.
-        for (index, chunk) in tokens.chunks(EXACT_STEP).enumerate() {
-            let start = index * EXACT_STEP;
+        // A few tokens at a time: every step dequantises all weights that it uses. Of a model that reads texts whole it is all.
+        let step = if self.arch.hyper.causal { EXACT_STEP } else { tokens.len() };
+        for (index, chunk) in tokens.chunks(step).enumerate() {
+            let start = index * step;
             let positions: Vec<u32> = (start as u32..).take(chunk.len()).collect();
             let rows: Vec<u32> = (0..chunk.len() as u32).collect();
             logits.extend(interpreter.step(chunk, &positions, &rows)?);

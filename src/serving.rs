@@ -113,7 +113,7 @@ impl Host {
             name: options.name.clone(),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             architecture: of.architecture.clone(),
-            context: session.context(),
+            context: session.longest_text(),
             trained_context: of.context,
             vocabulary: session.vocabulary(),
             bytes: of.bytes,

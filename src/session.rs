@@ -452,6 +452,14 @@ impl Session {
         self.engine.context() as usize
     }
 
+    /// Most tokens of a text: those of the context, and no more than a step has where that has all of a text.
+    pub fn longest_text(&self) -> usize {
+        match self.engine.reads_whole() {
+            true => self.context().min(self.max_tokens()),
+            false => self.context(),
+        }
+    }
+
     /// What is known of the model.
     pub fn facts(&self) -> &Facts {
         &self.facts
@@ -749,7 +757,7 @@ impl Session {
     pub fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.begin(tokens)?;
         let mut logits = Vec::new();
-        for part in tokens.chunks(self.max_tokens().min(MAX_OUTPUTS as usize)) {
+        for part in tokens.chunks(self.engine.max_outputs() as usize) {
             let rows: Vec<u32> = (0..part.len() as u32).collect();
             logits.extend_from_slice(self.step(part, &rows)?);
         }

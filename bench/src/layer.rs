@@ -246,6 +246,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
     };
     let hyper = arch::Hyper {
         architecture: "ixc-bench-layer".to_owned(),
+        causal: true,
         context_length: rows,
         embedding_length: 0,
         vocabulary: rows,

@@ -311,6 +311,7 @@ fn attention([group, d, dv]: [u32; 3], heads: u32, rows: u32, exact: bool) -> At
         exact,
         window: None,
         chunked: false,
+        both: false,
         cache: Cache::default(),
     }
 }

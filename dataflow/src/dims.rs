@@ -22,6 +22,8 @@ pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts
         DimRule::FullBlocks => whole - start,
         DimRule::MaskedBlocks => end - whole,
         DimRule::FirstBlock => start,
+        // A row of its own is its text.
+        DimRule::TextEnd => position.into(),
         DimRule::FullRuns(n) => runs(n).full.cast_signed(),
         DimRule::MaskedRuns(n) => runs(n).masked.cast_signed(),
         DimRule::RunRest(n) => runs(n).rest.cast_signed(),

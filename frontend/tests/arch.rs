@@ -260,7 +260,7 @@ fn what_no_key_says_is_known_of_the_architecture() {
         ),
         (
             small().key("llama.attention.causal", false),
-            "key \"llama.attention.causal\" is false; must be absent or true",
+            "the model is an encoder (llama): every token sees all of its text",
         ),
         (as_architecture("gpt-oss", &[]), "key \"gpt-oss.attention.sliding_window\" is missing"),
         (

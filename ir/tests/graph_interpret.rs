@@ -1023,3 +1023,25 @@ fn listed_experts_are_weighted_by_their_scores() {
     assert_eq!(y[0], i32s(&[2, 2], &[2, 0, 0, 2]));
     near(&y[1], &[1.5, 0.5, 1.5, 0.5]);
 }
+
+/// Queries and keys of zeros weigh all that a row sees alike: values are 1, 2, 4, 8, 16.
+#[test]
+fn rows_see_all_of_their_text_or_as_far_as_they_reach() {
+    let attention = |pos: &str, attrs: &str| {
+        let text = format!(
+            "state @kv : paged f16[1, S, 1], f16[1, S, 1]
+             func @f(%q: f32[T, 1, 1], %v: f32[T, 1, 1], %pos: i32[T]) -> (f32[T, 1, 1]) {{
+               %s = state.begin @kv %s1 = kv.append %s, %q, %v, %pos
+               %e = ends %pos
+               %y, %s2 = attention %q, %s1, {pos}, _, _ {{scale = 1.0, cap = 0.0{attrs}}} return %y }}"
+        );
+        let (q, v) = (f32s(&[5, 1, 1], &[0.0; 5]), f32s(&[5, 1, 1], &[1.0, 2.0, 4.0, 8.0, 16.0]));
+        run(&text, &[], &[q, v, i32s(&[5], &[0, 1, 2, 3, 4])]).unwrap().remove(0)
+    };
+    near(&attention("%e", ""), &[6.2; 5]);
+    near(&attention("%pos", ""), &[1.0, 1.5, 7.0 / 3.0, 3.75, 6.2]);
+    near(&attention("%pos", ", reach = 1"), &[1.5, 7.0 / 3.0, 14.0 / 3.0, 28.0 / 3.0, 12.0]);
+    near(&attention("%pos", ", reach = 3"), &[3.75, 6.2, 6.2, 6.2, 7.5]);
+    let text = "func @f(%p: i32[T]) -> (i32[T]) { %e = ends %p return %e }";
+    check(text, &[], &[i32s(&[3], &[4, 5, 6])], &[i32s(&[3], &[6, 6, 6])]);
+}

@@ -108,6 +108,9 @@ spec! {
         pub window: Option<u32>,
         /// Whether it sees those from the last multiple of `window` on instead.
         pub chunked: bool,
+        /// Whether rows see as far behind them as before: positions are then half of the window ahead of rows, and a text may end before them.
+        #[serde(default)]
+        pub both: bool,
         /// Formats of keys and values.
         #[serde(default)]
         pub cache: Cache = Cache::default(),
@@ -125,6 +128,7 @@ const ROWS: &[Row] = &[
     row("attention_tiles_window", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 window=128"),
     row("attention_tiles_window_1024", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 window=1024"),
     row("attention_tiles_chunk", 64, "attention_tiles group=5 d=128 dv=128 scale=0.088388346 heads=8 rows=64 window=256 chunked"),
+    row("attention_tiles_both", 64, "attention_tiles group=1 d=64 dv=64 scale=0.125 heads=12 rows=64 window=129 both"),
     row("attention_tiles_q8_0", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 cache=q8_0/q8_0"),
     row("attention_tiles_q4_0", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 exact window=128 cache=q4_0/q4_0"),
 ];
@@ -141,7 +145,7 @@ const FIRST: u64 = 300;
 
 impl AttentionTiles {
     fn seen(&self) -> Option<Window> {
-        self.window.map(|positions| Window { positions, chunked: self.chunked })
+        self.window.map(|positions| Window { positions, chunked: self.chunked, both: self.both })
     }
 
     fn scores(&self) -> Scores {
@@ -169,7 +173,9 @@ impl AttentionTiles {
         let of_window = self.window.map(|_| [first, lead, head]);
         let count = last + 1 - rows.start;
         let of_rows = [count / unit, count % unit, u64::from(!count.is_multiple_of(unit))];
-        let dims = of_window.into_iter().flatten().chain([full, masked, rest]).chain(of_rows);
+        // Of a text that ends a little before what the last row would see.
+        let end = self.both.then_some(last.saturating_sub(3));
+        let dims = of_window.into_iter().flatten().chain([full, masked, rest]).chain(of_rows).chain(end);
         dims.map(u64::cast_signed).collect()
     }
 }
@@ -210,6 +216,7 @@ impl Definition for AttentionTiles {
             .dim("units", DimRule::RowGroups(unit))
             .dim("rest", DimRule::RowRest(unit))
             .dim("partial", DimRule::RowPartial(unit))
+            .dim_if(self.both, "end", DimRule::TextEnd)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
@@ -228,6 +235,14 @@ impl Definition for AttentionTiles {
         if let Some(window) = self.seen() {
             window.check(&name)?;
         }
+        let of_window = self.window.is_some() && !self.slopes;
+        check(
+            &name,
+            "rows that see both ways",
+            self.both.into(),
+            of_window || !self.both,
+            "those of a window, without slopes",
+        )?;
         check(&name, "chunks", chunked.into(), self.window.is_some() || !chunked, "none where there is no window")?;
         cache.check(&name, d, dv)?;
         let unit = AttentionTiles::unit(group);
@@ -254,6 +269,7 @@ impl Definition for AttentionTiles {
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let end = own as usize + 1 - begins;
             let from = self.seen().map_or(0, |window| window.first(end as u64 - 1) as usize);
+            let end = if self.both { end.min(run.dim("end") as usize + 1 - begins) } else { end };
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let slope = slopes.as_ref().map_or(0.0, |slopes| slopes[h]);
@@ -350,6 +366,7 @@ mod tests {
                 exact: false,
                 window: None,
                 chunked: false,
+                both: false,
                 cache: Cache::default(),
             };
             generate(&spec.into(), Target::AMX).unwrap_or_else(|error| panic!("{error}"));

@@ -2,7 +2,7 @@
 //! are counted in the memory that is left of a state, which may begin behind the sequence's first.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::{ATTENTION_BLOCK, DimRule};
 
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -41,6 +41,9 @@ spec! {
         pub window: u32,
         /// Whether it sees those from the last multiple of `window` on instead.
         pub chunked: bool,
+        /// Whether rows see as far behind them as before: positions are then half of the window ahead of rows, and a text may end before them.
+        #[serde(default)]
+        pub both: bool,
         /// Formats of keys and values.
         #[serde(default)]
         pub cache: Cache = Cache::default(),
@@ -51,6 +54,7 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
+    row("attention_both", 6, "attention_window group=1 d=64 dv=64 scale=0.125 heads=12 rows=16 window=129 both"),
     row("attention_window_q8_0", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128 cache=q8_0/q8_0"),
     row("attention_window_sinks", 6, "attention_window group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2 window=128"),
     row("attention_window_slopes", 6, "attention_window group=8 d=64 dv=64 scale=0.125 slopes heads=8 rows=2 window=128"),
@@ -59,7 +63,7 @@ const ROWS: &[Row] = &[
 
 impl AttentionWindow {
     fn seen(&self) -> Window {
-        Window { positions: self.window, chunked: self.chunked }
+        Window { positions: self.window, chunked: self.chunked, both: self.both }
     }
 
     fn heads(&self) -> Heads {
@@ -97,6 +101,7 @@ impl Definition for AttentionWindow {
             .dim("first", DimRule::FirstBlock)
             .dim("groups", DimRule::RowGroups(self.rows))
             .dim("rest", DimRule::RowRest(self.rows))
+            .dim_if(self.both, "end", DimRule::TextEnd)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
@@ -104,6 +109,8 @@ impl Definition for AttentionWindow {
         check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
         check(&name, "key heads", heads.into(), heads > 0, "at least 1")?;
         self.seen().check(&name)?;
+        let (both, slopes) = (self.both, self.slopes);
+        check(&name, "slopes of rows that see both ways", both.into(), !(both && slopes), "none of them")?;
         kernel(name, vectors.lanes, self.heads(), &self.scores(), [heads, rows], false, Some(self.seen()))
     }
 
@@ -117,12 +124,13 @@ impl Definition for AttentionWindow {
         let slopes = if slopes { Some(input.floats("slopes")?) } else { None };
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let own = own as usize;
+            let last = if self.both { own.min(run.dim("end") as usize) } else { own };
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let from = (self.seen().first(own as u64) as usize).max(first);
                 let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
                 let of_head = OfHead { sink, slope };
-                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (first, from, own), of_head)?;
+                let (_, sum, acc) = attended(&input, q, (dv, cache), &scores, (first, from, last), of_head)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;
@@ -135,12 +143,15 @@ impl Definition for AttentionWindow {
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         // Not from the first position on. Rows are together, or fewer, as in attention over all positions.
         let together = i64::from(rows.is_multiple_of(2));
-        vec![i64::from(rows) - 1, 1, 8, together, (1 - together) * (i64::from(self.rows) - 1)]
+        let dims = vec![i64::from(rows) - 1, 1, 8, together, (1 - together) * (i64::from(self.rows) - 1)];
+        // Of a text that ends in the last block.
+        let end = self.both.then_some(i64::from(ATTENTION_BLOCK) * (8 + i64::from(rows)) - 11);
+        dims.into_iter().chain(end).collect()
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
         let rows = match *call.dims {
-            [_, _, _, groups, rest] => i64::from(self.rows) * groups + rest,
+            [_, _, _, groups, rest, ..] => i64::from(self.rows) * groups + rest,
             _ => 1,
         };
         crate::attention::work(call, self.group, self.d + self.dv, rows)

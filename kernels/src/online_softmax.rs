@@ -126,6 +126,8 @@ struct Places {
     first: Option<DimId>,
     /// Which positions a row sees, where not all.
     window: Option<Window>,
+    /// The last position of the text, where a row's own may lie behind it.
+    end: Option<DimId>,
     /// Where of a query's stats the last place that it sees stands.
     last: i64,
 }
@@ -183,7 +185,7 @@ pub fn kernel_with_entries(
     scores: &Scores,
     window: u32,
 ) -> Result<Kernel, GenerateError> {
-    let window = Some(Window { positions: window, chunked: false });
+    let window = Some(Window { positions: window, chunked: false, both: false });
     generated(name, lanes, sizes, scores, [1, 1], false, Seen { window, entries: true })
 }
 
@@ -215,6 +217,7 @@ fn generated(
     let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
     let first = (part || window.is_some()).then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
+    let end = window.is_some_and(|window| window.both).then(|| b.dim("end", 0, MAX_POSITIONS));
     let blocks = entries.then(|| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
     // Whole rows but for what stands before and after this head in the first and last.
     let extent = |elements: i64| -> Affine {
@@ -234,13 +237,13 @@ fn generated(
     };
     let held = |field: Field| full * field.block_bytes() + masked * field.block_bytes();
     let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
-    let places = Places { keys, values, of_keys, of_values, first, window, last: OWN };
+    let places = Places { keys, values, of_keys, of_values, first, window, end, last: OWN };
     let entries = blocks.map(|blocks| {
         let whole = b.read("whole", 4);
         let [keys, values] = [("entry_keys", of_keys), ("entry_values", of_values)]
             .map(|(name, of)| b.read(name, blocks * of.block_bytes()));
-        let (first, window) = (None, None);
-        let places = Places { keys, values, of_keys, of_values, first, window, last: LAST_ENTRY };
+        let (first, window, end) = (None, None, None);
+        let places = Places { keys, values, of_keys, of_values, first, window, end, last: LAST_ENTRY };
         Entries { places, whole, blocks }
     });
     let sinks = scores.sinks.then(|| b.read("sinks", group * 4));

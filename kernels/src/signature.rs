@@ -194,6 +194,11 @@ impl Signature {
         self
     }
 
+    /// The same, where there is one.
+    pub fn dim_if(self, there: bool, name: &'static str, rule: DimRule) -> Signature {
+        if there { self.dim(name, rule) } else { self }
+    }
+
     /// And a dim whose rule the task says.
     pub fn dim_of_task(mut self, name: &'static str) -> Signature {
         self.dims.push(Dim { name, rule: None });

@@ -275,6 +275,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Attention
         | OpKind::Route
         | OpKind::Positions
+        | OpKind::Ends
         | OpKind::AttentionEntries
         | OpKind::RouteListed
         | OpKind::RouteGiven

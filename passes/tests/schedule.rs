@@ -108,7 +108,7 @@ fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
 
 fn end(plan: &Plan<KernelSpec>, buffer: usize) -> u64 {
     let buffer = &plan.buffers[buffer];
-    buffer.offset + buffer.row_bytes * buffer.rows.most(MAX_TOKENS)
+    buffer.offset + buffer.row_bytes * buffer.rows.most(MAX_TOKENS, plan.output.most(MAX_TOKENS))
 }
 
 fn check(seed: u64, plan: &Plan<KernelSpec>) {

@@ -421,6 +421,8 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         Source::Scratch,
                         Source::Input(Input::Tokens),
                         Source::Input(Input::Positions),
+                        Source::Input(Input::Ends),
+                        Source::Input(Input::Ahead(random.number(100) as u32)),
                         Source::Input(Input::PositionBlock),
                         Source::Input(Input::OutputRows),
                         Source::Input(Input::RoutedToken(BucketId(random.index(2) as u32))),
@@ -456,6 +458,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         DimRule::FullBlocks,
                         DimRule::MaskedBlocks,
                         DimRule::FirstBlock,
+                        DimRule::TextEnd,
                         DimRule::CacheBlocks,
                         DimRule::PartBlocks(random.number(3) as u32),
                         DimRule::ChosenBlocks(Choice {

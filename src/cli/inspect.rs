@@ -154,6 +154,7 @@ impl Problem {
             ArchError::UnknownArchitecture { .. }
             | ArchError::VectorType { .. }
             | ArchError::UnusedTensor { .. }
+            | ArchError::NotCausal { .. }
             | ArchError::Nextn { .. } => false,
         };
         Problem { reason, broken: broken.then(|| error.into()) }
@@ -221,7 +222,12 @@ impl Args {
         };
         let mut problems = Vec::new();
         let mut traffic = None;
-        let hyper = match arch::build(&gguf) {
+        let built = match arch::build(&gguf) {
+            // Of what gives no logits the rest is looked at.
+            Err(ArchError::NotCausal { .. }) => arch::build_parts(&gguf, Parts { head: false, ..Parts::ALL }),
+            built => built,
+        };
+        let hyper = match built {
             Ok(model) => {
                 traffic = Some(Traffic::of(&model.module));
                 Some(model.hyper)

@@ -156,11 +156,12 @@ pub fn dim(rule: DimRule, rows: u32) -> Option<i64> {
         DimRule::RowRest(groups) => (rows % n(groups)).into(),
         DimRule::RowRestGroups { m, n: inner } => (rows % n(m) / n(inner)).into(),
         DimRule::RowPartial(groups) => i64::from(!rows.is_multiple_of(n(groups))),
-        DimRule::All(count) => i64::try_from(count.most(rows)).ok()?,
+        DimRule::All(count) => i64::try_from(count.most(rows, rows)).ok()?,
         DimRule::Band => 0,
         DimRule::FullBlocks
         | DimRule::MaskedBlocks
         | DimRule::FirstBlock
+        | DimRule::TextEnd
         | DimRule::WholeBlocks(_)
         | DimRule::PartBlocks(_)
         | DimRule::ChosenBlocks(_)
@@ -349,7 +350,9 @@ impl PlanView {
         let buffers = plan.buffers.iter().zip(lives(plan, &groups)).map(|(buffer, life)| BufferView {
             name: buffer.name.clone(),
             offset: buffer.offset,
-            bytes: buffer.row_bytes.saturating_mul(buffer.rows.most(plan.max_tokens)),
+            bytes: buffer
+                .row_bytes
+                .saturating_mul(buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens))),
             life,
         });
         let states = plan.states.iter().map(|state| {

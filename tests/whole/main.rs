@@ -22,6 +22,7 @@ mod documentation;
 mod drawings;
 mod editors;
 mod embeddings;
+mod encoders;
 mod engine_trace;
 mod eval;
 mod experts;

@@ -444,6 +444,7 @@ fn model(name: &str, mut module: Module) -> Model {
     };
     let hyper = arch::Hyper {
         architecture: "made".to_owned(),
+        causal: true,
         context_length: CONTEXT,
         embedding_length: 256,
         vocabulary: VOCABULARY,

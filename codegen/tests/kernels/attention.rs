@@ -97,6 +97,7 @@ fn every_way(group: &mut Group, of: AttentionPart, blocks: u32) {
         rows: several,
         window,
         chunked,
+        both: false,
         cache,
     };
     group.rows(window, blocks);
@@ -165,6 +166,7 @@ fn attention_sinks() {
                     rows,
                     window,
                     chunked: false,
+                    both: false,
                     cache: HALVES,
                 },
                 blocks,
@@ -194,6 +196,7 @@ fn attention_window() {
                     rows,
                     window,
                     chunked: false,
+                    both: false,
                     cache: HALVES,
                 },
                 blocks,
@@ -215,6 +218,7 @@ fn attention_window() {
                     rows,
                     window,
                     chunked: true,
+                    both: false,
                     cache: HALVES,
                 },
                 blocks,

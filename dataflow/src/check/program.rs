@@ -232,7 +232,7 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
 /// Whether a dim differs from row to row.
 pub(crate) fn depends_on_position(rule: DimRule) -> bool {
     match rule {
-        DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts => true,
+        DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts | DimRule::TextEnd => true,
         DimRule::FullRuns(_) | DimRule::MaskedRuns(_) | DimRule::RunRest(_) => true,
         DimRule::RunLead(_) | DimRule::HeadRuns(_) | DimRule::WholeBlocks(_) => true,
         DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => true,

@@ -407,6 +407,8 @@ impl<'a> Making<'a> {
             Source::Input(
                 Input::Tokens
                 | Input::Phase(_)
+                | Input::Ends
+                | Input::Ahead(_)
                 | Input::Whole(_)
                 | Input::Chosen(_)
                 | Input::LastChosen(_)
@@ -507,7 +509,7 @@ impl<'a> Making<'a> {
                 DimRule::FullRuns(run) => {
                     parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK) / n(run))
                 }
-                DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::MaskedRuns(_) => 0,
+                DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::TextEnd | DimRule::MaskedRuns(_) => 0,
                 DimRule::RunLead(_) | DimRule::HeadRuns(_) | DimRule::WholeBlocks(_) => 0,
                 DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => 0,
                 DimRule::RunRest(run) => parts.map_or(0, |parts| i64::from(parts.positions / ATTENTION_BLOCK) % n(run)),

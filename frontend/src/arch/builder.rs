@@ -11,7 +11,8 @@ mod recurrent;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use ixc_ir::graph::attrs::GateAttrs;
+use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{Attr, Dim, Module, Part, Place, State, Type, Unary, ValueId, WeightId};
@@ -176,6 +177,17 @@ impl<'a> Builder<'a> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
+    /// What `hidden_activation` says that gates go through, in files that say it.
+    pub fn hidden_activation(&self, usual: Activation) -> Result<Activation, ArchError> {
+        let (metadata, key) = (self.gguf.metadata(), format!("{}.hidden_activation", self.architecture));
+        match metadata.read_optional::<&str>(&key)? {
+            None => Ok(usual),
+            Some("gelu") => Ok(Activation::GeluErf),
+            Some("silu") => Ok(Activation::Silu),
+            Some(other) => Err(metadata.bad_value(&key, other, "gelu or silu").into()),
+        }
+    }
+
     /// Whether the file has a tensor `name`.
     pub fn has(&self, name: &str) -> bool {
         self.gguf.tensor(name).is_some()
@@ -310,6 +322,24 @@ impl<'a> Builder<'a> {
         let table = self.weight(name, &[rows, self.hyper.embedding_length])?;
         let x = self.graph.embed(self.step.pos, table);
         self.typed(x)
+    }
+
+    /// Rows plus the first row of `token_types.weight`: that of texts of one part.
+    pub fn first_token_type(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        const NAME: &str = "token_types.weight";
+        let (tensor, width) = (self.gguf.require_tensor(NAME)?, self.hyper.embedding_length);
+        if tensor.tensor_type().name != "F32" {
+            let (path, found) = (self.path(), tensor.tensor_type());
+            return Err(ArchError::VectorType { path, tensor: NAME.into(), found });
+        }
+        let types = tensor.dims().get(1).copied().unwrap_or(1);
+        self.check_shape(tensor, &[types, width])?;
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        let weight = self.graph.weight(NAME, Format::F32, &[width], place);
+        let weight = self.typed(weight)?;
+        self.used.insert(NAME.to_owned());
+        let y = self.graph.add_bias(x, weight);
+        self.typed(y)
     }
 
     /// `x` times a factor.

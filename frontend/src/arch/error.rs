@@ -92,6 +92,17 @@ pub enum ArchError {
         /// The architecture.
         architecture: &'static str,
     },
+    /// Logits of a model whose attention is not causal.
+    #[error(
+        "{}: the model is an encoder ({architecture}): every token sees all of its text, so there are vectors of texts and no logits; `ixc embed` and `ixc serve --embeddings` take it",
+        path.display()
+    )]
+    NotCausal {
+        /// The file.
+        path: Box<Path>,
+        /// The architecture.
+        architecture: &'static str,
+    },
     /// The model's own layers do not guess.
     #[error("{}: {problem}", path.display())]
     Nextn {
@@ -141,6 +152,7 @@ impl ArchError {
             | ArchError::VectorType { .. }
             | ArchError::Scalar { .. }
             | ArchError::UnusedTensor { .. }
+            | ArchError::NotCausal { .. }
             | ArchError::Nextn { .. }
             | ArchError::Graph { .. } => ErrorClass::Data,
         }

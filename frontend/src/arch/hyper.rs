@@ -69,6 +69,8 @@ pub struct Hyper {
     pub vocabulary: u64,
     /// Added to the mean square in norms.
     pub norm_eps: f64,
+    /// Whether a token sees those before it alone, and not all of its text.
+    pub causal: bool,
     /// Whether norms take the mean away first (layer norms), and have biases where files have them.
     pub layer_norms: bool,
     /// Whether norms have weights.
@@ -397,6 +399,20 @@ impl Rope {
     }
 }
 
+/// Whether a file says that its attention is causal, as most do that say nothing; `only_before` is whether its layers can see nothing else.
+fn is_causal(keys: &Keys<'_>, only_before: bool) -> Result<bool, GgufError> {
+    let name = keys.name("attention.causal");
+    let causal = keys.metadata.read_or(&name, keys.defaults.causal)?;
+    if causal && !keys.defaults.causal {
+        return Err(keys.metadata.bad_value(&name, true, "absent or false: the architecture is one of encoders"));
+    }
+    if !causal && only_before {
+        let limit = "absent or true: layers have states, windows or scores that are of what is before a token";
+        return Err(keys.metadata.bad_value(&name, false, limit));
+    }
+    Ok(causal)
+}
+
 /// Of a file that says so: how often its layers follow each other.
 const ROUNDS: &str = "num_loops";
 
@@ -507,7 +523,6 @@ impl Hyper {
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {
             keys.neutral(name, neutral)?;
         }
-        keys.is_true("attention.causal")?;
         let widths = Widths { layers, embedding: embedding_length };
         let roped = match defaults.rotates {
             Rotates::Always => true,
@@ -594,9 +609,19 @@ impl Hyper {
             None | Some(0) => None,
             Some(length) => Some(LayerInputs { length, layers: layers.len() as u64 }),
         };
+        let scales = Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?;
+        // A window is half before a row and half behind it, in architectures of encoders.
+        let symmetric = |window: u64| !defaults.causal && window > 1;
+        let only_before = layers
+            .iter()
+            .any(|layer| layer.recurrent || layer.chunked || layer.window.is_some_and(|window| !symmetric(window)))
+            || scales.max_bias != 0.0
+            || [compressed.is_some(), indexer.is_some(), block_index.is_some(), ngrams.is_some()].contains(&true);
+        let causal = is_causal(&keys, only_before)?;
         let architecture = architecture.to_owned();
         Ok(Hyper {
             architecture,
+            causal,
             context_length,
             embedding_length,
             vocabulary,
@@ -617,7 +642,7 @@ impl Hyper {
             sectioned: sectioned(&keys),
             windowed: defaults.windows.is_some(),
             local_rope,
-            scales: Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?,
+            scales,
             streams: Streams::read(&keys)?,
             adjugate: Adjugate::read(&keys)?,
             alternating: Alternating::read(&keys)?,

@@ -15,6 +15,7 @@
 //! | `hyper` | keys to hyperparameters, with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | the parts that decoders share, and in what they differ |
+//! | `encoder` | the same of encoders, whose attention sees all of a text |
 //! | `mla` | latent attention |
 //! | `absorbed` | what older files of it lack |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
@@ -44,6 +45,7 @@ mod baichuan;
 mod bailingmoe;
 mod bailingmoe2;
 mod bailingmoe3;
+mod bert;
 mod bitnet;
 mod bitnet_b1_58;
 mod bloom;
@@ -67,9 +69,11 @@ mod deepseek4;
 mod delta_net;
 mod dots1;
 mod dots3note;
+mod encoder;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
+mod eurobert;
 mod exaone;
 mod exaone4;
 mod exaone_moe;
@@ -82,6 +86,7 @@ mod gemma2;
 mod gemma3;
 mod gemma3n;
 mod gemma4;
+mod gemma_embedding;
 mod glm4;
 mod glm4moe;
 mod glm5_next;
@@ -137,6 +142,7 @@ mod mistral3;
 mod mistral4;
 mod mistral_large4;
 mod mla;
+mod modern_bert;
 mod mpt;
 mod muse_glimmer;
 mod nanbeige;
@@ -144,6 +150,7 @@ mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod nomic_bert;
 mod numbers;
 mod olmo;
 mod olmo2;
@@ -364,6 +371,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
     opt::ARCHITECTURE,
     gptneo::ARCHITECTURE,
     gptj::ARCHITECTURE,
+    bert::ARCHITECTURE,
+    nomic_bert::ARCHITECTURE,
+    eurobert::ARCHITECTURE,
+    gemma_embedding::ARCHITECTURE,
+    modern_bert::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
@@ -468,6 +480,9 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
         ArchError::UnknownArchitecture { path, found, known: ARCHITECTURES.iter().map(|row| row.name).collect() }
     })?;
     let mut hyper = Hyper::read(gguf, architecture.name, architecture.defaults, nextn == Nextn::Alone)?;
+    if head && !hyper.causal {
+        return Err(ArchError::NotCausal { path: gguf.metadata().path().into(), architecture: architecture.name });
+    }
     let guessing = match nextn {
         Nextn::Absent => Guessing::None,
         Nextn::Fed => Guessing::Fed(guess_from(gguf, architecture, &hyper)?),

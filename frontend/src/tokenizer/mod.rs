@@ -13,7 +13,8 @@
 //! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
 //! | `byte_level` | GPT-2's bytes as letters |
 //! | `merge` | the merge loop that BPE and SPM share |
-//! | `bpe`, `spm`, `unigram`, `longest` | the models |
+//! | `charsmap` | characters as SentencePiece spells them |
+//! | `bpe`, `spm`, `unigram`, `sentence`, `longest`, `wordpiece` | the models |
 //! | `tokenizer` | the public face |
 //! | `stream` | ids to text, one at a time |
 //! | `error` | what can be wrong |
@@ -35,10 +36,12 @@
 
 mod bpe;
 mod byte_level;
+mod charsmap;
 mod error;
 mod longest;
 mod merge;
 mod pretokenize;
+mod sentence;
 mod spec;
 mod special;
 mod spm;
@@ -48,6 +51,7 @@ mod tokenizer;
 mod unigram;
 mod values;
 mod vocabulary;
+mod wordpiece;
 
 pub use error::TokenizerError;
 pub use pretokenize::supported_pre_tokenizers;

@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::TokenizerError;
+use super::charsmap::Charsmap;
 use super::longest;
 use super::pretokenize::{Bos, PreTokenizer};
 use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
-use crate::gguf::{Metadata, StringArray};
+use crate::gguf::{Array, Metadata, StringArray, Value};
 
 /// Most tokens: twice the largest vocabulary known (Gemma's 262,144).
 pub const MAX_TOKENS: usize = 1 << 19;
@@ -30,6 +31,10 @@ pub enum ModelKind {
     Unigram,
     /// RWKV's, `"rwkv"`: the longest token at each place; tokens are bytes.
     Longest,
+    /// BERT's, `"bert"`: of each word the longest tokens, from its beginning.
+    WordPiece,
+    /// SentencePiece's unigram model, `"t5"`, which XLM-R has, too: the highest sum of scores.
+    Sentence,
 }
 
 /// ggml's `tokenizer.ggml.token_type`.
@@ -118,6 +123,14 @@ pub struct TokenizerSpec {
     pub add_space_prefix: bool,
     /// The chat template's source.
     pub chat_template: Option<String>,
+    /// Whether text is written small first (WordPiece).
+    pub lowercase: bool,
+    /// Whether letters lose their accents first (WordPiece).
+    pub strip_accents: bool,
+    /// What characters become first, as SentencePiece writes it; empty where they stay (`Sentence`).
+    pub charsmap: Vec<u8>,
+    /// Whether runs of spaces are one, and none stand at the ends of a text (`Sentence`).
+    pub squeezes_spaces: bool,
 }
 
 /// A kind of tokenizer, and the pre-tokenizer that it has.
@@ -126,6 +139,10 @@ const GEMMA_4: &str = "gemma4";
 const PLAMO_2: &str = "plamo2";
 /// Another.
 const RWKV: &str = "rwkv";
+/// Another: BERT's.
+const BERT: &str = "bert";
+/// Another: that of T5 and XLM-R.
+const T5: &str = "t5";
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const SCORES: &str = "tokenizer.ggml.scores";
@@ -140,10 +157,14 @@ const PAD: &str = "tokenizer.ggml.padding_token_id";
 /// Keys whose token ends generation where it is stated.
 const FIM_ENDS: [&str; 3] =
     ["tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"];
-/// Keys of ids that nothing here uses, but that must be ids all the same. (`seperator` is how GGUF spells it.)
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+/// How GGUF spells it.
+const SEP: &str = "tokenizer.ggml.seperator_token_id";
+const CLS: &str = "tokenizer.ggml.cls_token_id";
+/// Keys of ids that most models do not use, but that must be ids all the same.
 const OTHER_IDS: [&str; 9] = [
-    "tokenizer.ggml.seperator_token_id",
-    "tokenizer.ggml.cls_token_id",
+    SEP,
+    CLS,
     "tokenizer.ggml.mask_token_id",
     "tokenizer.ggml.fim_pre_token_id",
     "tokenizer.ggml.fim_suf_token_id",
@@ -174,11 +195,13 @@ impl TokenizerSpec {
             "gpt2" | GEMMA_4 => ModelKind::Bpe,
             PLAMO_2 => ModelKind::Unigram,
             RWKV => ModelKind::Longest,
+            BERT => ModelKind::WordPiece,
+            T5 => ModelKind::Sentence,
             other => {
                 let found = metadata.bad_value(
                     "tokenizer.ggml.model",
                     other,
-                    "llama, gpt2, gemma4, plamo2, rwkv, no_vocab or none",
+                    "llama, gpt2, gemma4, plamo2, rwkv, bert, t5, no_vocab or none",
                 );
                 return Err(found.into());
             }
@@ -191,7 +214,12 @@ impl TokenizerSpec {
         let tokens: Vec<String> = metadata.read::<&StringArray>(TOKENS)?.iter().map(str::to_owned).collect();
         let merges = match model {
             ModelKind::Bpe => metadata.read::<&StringArray>(MERGES)?.iter().map(str::to_owned).collect(),
-            ModelKind::Spm | ModelKind::Unigram | ModelKind::Longest | ModelKind::None => Vec::new(),
+            ModelKind::Spm
+            | ModelKind::Unigram
+            | ModelKind::Longest
+            | ModelKind::WordPiece
+            | ModelKind::Sentence
+            | ModelKind::None => Vec::new(),
         };
         let scores = metadata.read_optional::<&[f32]>(SCORES)?.unwrap_or_default().to_vec();
         let types =
@@ -213,6 +241,21 @@ impl TokenizerSpec {
             pad: id(PAD, if model == ModelKind::Unigram { default(3) } else { None })?,
             fim_ends: Vec::new(),
         };
+        if model == ModelKind::WordPiece {
+            // Texts stand between a token for their class and one that ends a part.
+            let named = |name: &str| tokens.iter().position(|text| text == name).map(|id| id as u32);
+            special.bos = id(CLS, None)?.or(special.bos).or_else(|| named("[CLS]"));
+            special.eos = id(SEP, None)?.or_else(|| named("[SEP]"));
+            special.unk = special.unk.or_else(|| named("[UNK]"));
+            special.pad = special.pad.or_else(|| named("[PAD]"));
+        }
+        if model == ModelKind::Sentence {
+            let own = |number: u32| ((number as usize) < tokens.len()).then_some(number);
+            special.eos = special.eos.or(own(1));
+            let unknown = types.iter().position(|ty| *ty == TokenType::Unknown).map(|id| id as u32);
+            special.unk = special.unk.or(unknown).or(own(2));
+            special.pad = special.pad.or(own(0));
+        }
         for key in FIM_ENDS {
             special.fim_ends.extend(check_id(key, id(key, None)?, tokens.len())?);
         }
@@ -221,10 +264,12 @@ impl TokenizerSpec {
         }
         let bos = match model {
             ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.bos,
-            ModelKind::Spm | ModelKind::None => Bos::UnlessStated,
-            ModelKind::Unigram | ModelKind::Longest => Bos::IfStated,
+            ModelKind::Spm | ModelKind::WordPiece | ModelKind::None => Bos::UnlessStated,
+            ModelKind::Unigram | ModelKind::Longest | ModelKind::Sentence => Bos::IfStated,
         };
+        let lowercase = metadata.read_or("tokenizer.ggml.normalizer.lowercase", model == ModelKind::WordPiece)?;
         let stated_bos = metadata.read_optional::<bool>("tokenizer.ggml.add_bos_token")?;
+        let has_bos = special.bos.is_some();
         let spec = TokenizerSpec {
             model,
             pre_tokenizer: pre_tokenizer.to_owned(),
@@ -234,13 +279,40 @@ impl TokenizerSpec {
             merges,
             special,
             add_bos: match bos {
+                // XLM-R has one at the beginning, and T5 has none.
+                Bos::IfStated if model == ModelKind::Sentence => stated_bos.unwrap_or(has_bos),
                 Bos::IfStated => stated_bos.unwrap_or(false),
                 Bos::UnlessStated => stated_bos.unwrap_or(true),
                 Bos::Always => true,
             },
-            add_eos: metadata.read_or("tokenizer.ggml.add_eos_token", false)?,
-            add_space_prefix: metadata.read_or("tokenizer.ggml.add_space_prefix", model == ModelKind::Spm)?,
+            add_eos: match model {
+                // By either name.
+                ModelKind::WordPiece => {
+                    metadata.read_or("tokenizer.ggml.add_sep_token", true)?
+                        || metadata.read_or("tokenizer.ggml.add_eos_token", false)?
+                }
+                _ => metadata.read_or("tokenizer.ggml.add_eos_token", model == ModelKind::Sentence)?,
+            },
+            add_space_prefix: metadata
+                .read_or("tokenizer.ggml.add_space_prefix", matches!(model, ModelKind::Spm | ModelKind::Sentence))?,
             chat_template,
+            lowercase,
+            strip_accents: metadata.read_or("tokenizer.ggml.normalizer.strip_accents", lowercase)?,
+            charsmap: match (metadata.get(CHARSMAP), model) {
+                (None, _) => Vec::new(),
+                (Some(Value::Array(Array::U8(bytes))), ModelKind::Sentence) => bytes.clone(),
+                (Some(Value::Array(Array::I8(bytes))), ModelKind::Sentence) => {
+                    bytes.iter().map(|byte| byte.cast_unsigned()).collect()
+                }
+                (Some(other), ModelKind::Sentence) => {
+                    return Err(metadata.wrong_type(CHARSMAP, other, "array of u8").into());
+                }
+                (Some(_), _) => Vec::new(),
+            },
+            squeezes_spaces: match model {
+                ModelKind::Sentence => metadata.read_or("tokenizer.ggml.remove_extra_whitespaces", true)?,
+                _ => false,
+            },
         };
         spec.validate()?;
         Ok(spec)
@@ -325,6 +397,10 @@ impl TokenizerSpec {
         }
         if self.model == ModelKind::Bpe {
             PreTokenizer::named(&self.pre_tokenizer)?;
+        }
+        if Charsmap::read(&self.charsmap).is_none() {
+            let expected = "the bytes of a double array, these, and texts in UTF-8";
+            return Err(invalid(CHARSMAP, format!("has {} bytes", self.charsmap.len()), expected));
         }
         Ok(())
     }

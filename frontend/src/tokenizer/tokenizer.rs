@@ -4,6 +4,7 @@ use super::TokenizerError;
 use super::bpe::Bpe;
 use super::longest::Longest;
 use super::merge::MAX_LEN;
+use super::sentence::Sentence;
 use super::spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
 use super::special::{Fragment, SpecialTokens};
 use super::spm::Spm;
@@ -11,6 +12,7 @@ use super::stream::Stream;
 use super::unigram::Unigram;
 use super::values::{ControlNames, Values};
 use super::vocabulary::Vocabulary;
+use super::wordpiece::WordPiece;
 
 /// Text to token ids and back, for one model.
 #[derive(Clone, Debug)]
@@ -45,6 +47,8 @@ enum Model {
     Bpe(Bpe),
     Unigram(Unigram),
     Longest(Longest),
+    WordPiece(WordPiece),
+    Sentence(Sentence),
 }
 
 /// How ids become text.
@@ -77,6 +81,8 @@ impl Tokenizer {
             ModelKind::Bpe => Model::Bpe(Bpe::new(spec, &vocabulary)?),
             ModelKind::Unigram => Model::Unigram(Unigram::new(spec, &vocabulary)),
             ModelKind::Longest => Model::Longest(Longest::new(spec, &vocabulary)),
+            ModelKind::WordPiece => Model::WordPiece(WordPiece::new(spec)),
+            ModelKind::Sentence => Model::Sentence(Sentence::new(spec, &vocabulary)),
         };
         let types = &vocabulary;
         let special =
@@ -93,7 +99,11 @@ impl Tokenizer {
             special: spec.special.clone(),
             add_bos: spec.add_bos,
             add_eos: spec.add_eos,
-            add_space_prefix: spec.add_space_prefix && spec.model == ModelKind::Spm,
+            add_space_prefix: match spec.model {
+                ModelKind::Spm | ModelKind::Sentence => spec.add_space_prefix,
+                ModelKind::WordPiece => true,
+                ModelKind::Bpe | ModelKind::Unigram | ModelKind::Longest | ModelKind::None => false,
+            },
             takes_space: spec.model == ModelKind::Spm && vocabulary.id(PHI_3).is_some(),
             vocabulary,
         })
@@ -176,6 +186,10 @@ impl Tokenizer {
                 }
                 (Fragment::Text(text), Model::Unigram(unigram)) => unigram.encode(self.special.unk, text, ids)?,
                 (Fragment::Text(text), Model::Longest(longest)) => longest.encode(self.special.unk, text, ids)?,
+                (Fragment::Text(text), Model::WordPiece(pieces)) => {
+                    pieces.encode(&self.vocabulary, self.special.unk, text, ids)?;
+                }
+                (Fragment::Text(text), Model::Sentence(sentence)) => sentence.encode(self.special.unk, text, ids)?,
                 (Fragment::Text(text), Model::Spm(spm)) => {
                     let prefix = self.add_space_prefix && after_special;
                     spm.encode(&self.vocabulary, self.special.unk, text, prefix, ids)?;

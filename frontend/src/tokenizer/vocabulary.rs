@@ -90,7 +90,12 @@ impl Vocabulary {
     pub fn new(spec: &TokenizerSpec) -> Result<Vocabulary, TokenizerError> {
         let alphabet = match spec.model {
             ModelKind::Bpe => PreTokenizer::named(&spec.pre_tokenizer)?.alphabet,
-            ModelKind::Spm | ModelKind::Unigram | ModelKind::Longest | ModelKind::None => Alphabet::Characters,
+            ModelKind::Spm
+            | ModelKind::Unigram
+            | ModelKind::Longest
+            | ModelKind::WordPiece
+            | ModelKind::Sentence
+            | ModelKind::None => Alphabet::Characters,
         };
         let mut ids = HashMap::with_capacity(spec.tokens.len());
         for (text, id) in spec.tokens.iter().zip(0..) {

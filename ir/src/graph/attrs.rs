@@ -240,23 +240,26 @@ pub struct ScoreAttrs {
     pub max_bias: f64,
     /// Factor on those slopes; 0 where there is none.
     pub slope: f64,
+    /// How many positions a row sees before its own and behind it, where it sees both; 0 where it sees those up to what `pos` says.
+    pub reach: u64,
 }
 
 impl ScoreAttrs {
     /// Products times a factor.
     pub fn plain(scale: f64) -> ScoreAttrs {
-        ScoreAttrs { scale, cap: 0.0, max_bias: 0.0, slope: 0.0 }
+        ScoreAttrs { scale, cap: 0.0, max_bias: 0.0, slope: 0.0, reach: 0 }
     }
 
     /// As the op table orders them.
     pub fn attrs(&self) -> Vec<Attr> {
-        [self.scale, self.cap, self.max_bias, self.slope].map(Attr::rounded).into()
+        let scores = [self.scale, self.cap, self.max_bias, self.slope].map(Attr::rounded);
+        scores.into_iter().chain([Attr::Int(self.reach.cast_signed())]).collect()
     }
 
     /// Of an `attention`; any other op, or one that does not verify, is a bug here.
     pub fn from_op(op: &Op) -> ScoreAttrs {
         let [scale, cap, max_bias, slope] = ["scale", "cap", "max_bias", "slope"].map(|name| op.attr(name).float());
-        ScoreAttrs { scale, cap, max_bias, slope }
+        ScoreAttrs { scale, cap, max_bias, slope, reach: op.attr("reach").int().unsigned_abs() }
     }
 
     /// By how much scores of a head, of so many, fall with each position before a row's own: "Train Short, Test Long" (arXiv 2108.12409), whose rule for

@@ -434,6 +434,11 @@ impl GraphBuilder {
         self.one(OpKind::Positions, vec![V(pos)], vec![int(every), Attr::Bool(back)])
     }
 
+    /// `ends`.
+    pub fn ends(&mut self, pos: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Ends, vec![V(pos)], vec![])
+    }
+
     /// `attention.entries`, of the tokens of both states, over `chosen` entries where there are any: the result and the next tokens.
     pub fn attention_entries(
         &mut self,

@@ -464,6 +464,11 @@ impl<'a> Interpreter<'a> {
                 let data = ints(value("pos")).iter().map(|&p| if back { -whole(p) } else { whole(p) }).collect();
                 Ok(vec![Value::I32 { dims: self.dims(value("pos")), data }])
             }
+            OpKind::Ends => {
+                let pos = ints(value("pos"));
+                let last = pos.iter().copied().max().unwrap_or_default();
+                Ok(vec![Value::I32 { dims: self.dims(value("pos")), data: vec![last; pos.len()] }])
+            }
             OpKind::AttentionEntries => {
                 let q = f32s(self, "q")?;
                 let states = ["kv", "entries"].map(|token| env.state(op, token));

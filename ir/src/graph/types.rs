@@ -349,6 +349,13 @@ pub fn result_types(
                     return Err(rule.attr(name, "0 or more"));
                 }
             }
+            let reach = rule.find_attr("reach").int();
+            if !(0..=i64::from(i32::MAX / 2)).contains(&reach) {
+                return Err(rule.attr("reach", format!("in 0..={}", i32::MAX / 2)));
+            }
+            if reach > 0 && rule.state("kv", StateKind::Paged)?.window.is_some() {
+                return Err(rule.operand("kv", "the token of a state with all positions, where rows see both ways"));
+            }
             rule.choice("chosen", rows, Some(cache.heads))?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
         }
@@ -436,6 +443,10 @@ pub fn result_types(
             if i32::try_from(rule.positive("every")?).is_err() {
                 return Err(rule.attr("every", format!("in 1..={}", i32::MAX)));
             }
+            one(Type::i32([rows.clone()]))
+        }
+        OpKind::Ends => {
+            let [rows] = rule.i32("pos")?;
             one(Type::i32([rows.clone()]))
         }
         OpKind::AttentionEntries => {

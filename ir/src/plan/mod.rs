@@ -98,15 +98,15 @@ pub enum RowCount {
 }
 
 /// Most rows of a step whose logits are wanted, however many tokens it has: a row of logits is as long as the vocabulary, and mostly one is
-/// wanted.
+/// wanted. Of hidden states all may be ([`Output::most`]).
 pub const MAX_OUTPUTS: u32 = 512;
 
 impl RowCount {
-    /// Rows of a step of so many tokens at most.
-    pub fn most(self, tokens: u32) -> u64 {
+    /// Rows of a step of so many tokens and wanted outputs at most.
+    pub fn most(self, tokens: u32, outputs: u32) -> u64 {
         match self {
             RowCount::Tokens => tokens.into(),
-            RowCount::Outputs => tokens.min(MAX_OUTPUTS).into(),
+            RowCount::Outputs => tokens.min(outputs).into(),
             RowCount::Routed { top_k } => u64::from(tokens) * u64::from(top_k),
         }
     }
@@ -132,6 +132,16 @@ pub enum Output {
         /// Elements of a row.
         width: u32,
     },
+}
+
+impl Output {
+    /// Most rows that may be wanted of a step of so many tokens: [`MAX_OUTPUTS`] of logits, and all of what is no longer than the stream.
+    pub fn most(&self, tokens: u32) -> u32 {
+        match self {
+            Output::Logits { .. } => tokens.min(MAX_OUTPUTS),
+            Output::Hidden { .. } | Output::Experts { .. } => tokens,
+        }
+    }
 }
 
 /// Hidden states with a row for each token of a step: f32 `[T, width]`.
@@ -301,6 +311,10 @@ pub enum Input {
     Tokens,
     /// Position of each row, as data (i32).
     Positions,
+    /// Position of the last row that this step has of each row's sequence, as data (i32): up to there a row sees where attention is not causal.
+    Ends,
+    /// Position of each row and so many more, as data (i32), also beyond the row's text.
+    Ahead(u32),
     /// Position / [`KEY_LANES`] of each row.
     PositionBlock,
     /// Position % [`KEY_LANES`] of each row.
@@ -410,6 +424,8 @@ pub enum DimRule {
     MaskedBlocks,
     /// The first block of the item's part.
     FirstBlock,
+    /// Position of the last row that this step has of the item's sequence.
+    TextEnd,
     /// Blocks of [`ATTENTION_BLOCK`] places, each of n positions, of which all that are whole at the item's last row lie in.
     WholeBlocks(u32),
     /// Those of them that lie in the item's part.

@@ -285,6 +285,8 @@ fn source<K>(plan: &Plan<K>, of: Source) -> String {
         Source::Input(input) => match input {
             Input::Tokens => "input tokens".to_string(),
             Input::Positions => "input positions".to_string(),
+            Input::Ends => "input last positions".to_string(),
+            Input::Ahead(reach) => format!("input positions and {reach}"),
             Input::PositionBlock => "input position blocks".to_string(),
             Input::PositionLane => "input position lanes".to_string(),
             Input::Phase(every) => format!("input positions among {every}"),

@@ -88,6 +88,8 @@ struct Attend {
 #[derive(Clone, Copy)]
 struct Window {
     seen: online_softmax::Window,
+    /// The last position of the text, where a row's own may lie behind it.
+    end: Option<DimId>,
     first: DimId,
     /// Blocks before the first whole run, and runs that begin before what the last row sees.
     lead: DimId,
@@ -105,8 +107,9 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let (most_masked, most_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
     // A row of a chunk's end may be beside one of the next, which sees nothing of all that.
     let most_head = most_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
-    let window = spec.seen().map(|seen| Window {
+    let mut window = spec.seen().map(|seen| Window {
         seen,
+        end: None,
         first: b.dim("first", 0, MAX_POSITIONS / BLOCK),
         lead: b.dim("run_lead", 0, most_rest),
         head: b.dim("head_runs", 0, most_head),
@@ -116,6 +119,9 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let last = b.dim("run_rest", 0, most_rest);
     let (units, rest) = (b.dim("units", 0, rows / unit), b.dim("rest", 0, unit - 1));
     let partial = b.dim("partial", 0, 1);
+    if let Some(window) = window.as_mut().filter(|window| window.seen.both) {
+        window.end = Some(b.dim("end", 0, MAX_POSITIONS));
+    }
     // Whole rows but for what stands before and after this head in the first and last.
     let extent = |elements: i64| -> Affine {
         let row = heads * group * elements * 4;
@@ -384,9 +390,16 @@ impl Attend {
         let own = b.load_splat(Type::i32(LANES), self.scratch, query.clone() * 4 + self.at.own);
         let after = b.same(Op::CmpGt, &[positions, own]);
         let values = b.op(Op::Select, Type::f32(LANES), &[after, instead, values]);
-        if self.window.is_none() {
-            return values;
-        }
+        let Some(window) = self.window else { return values };
+        let values = match window.end {
+            Some(end) => {
+                let end = b.index(Affine::from(end));
+                let end = b.broadcast(LANES, end);
+                let behind = b.same(Op::CmpGt, &[positions, end]);
+                b.op(Op::Select, Type::f32(LANES), &[behind, instead, values])
+            }
+            None => values,
+        };
         let seen = b.load_splat(Type::i32(LANES), self.scratch, query.clone() * 4 + self.at.seen);
         let before = b.same(Op::CmpGt, &[seen, positions]);
         b.op(Op::Select, Type::f32(LANES), &[before, instead, values])

@@ -61,12 +61,19 @@ pub struct Window {
     pub positions: u32,
     /// Or those from the last multiple of as many on: then it is a power of two.
     pub chunked: bool,
+    /// Whether a text may end before a row's position, which is ahead of the row's own then: rows see both ways.
+    pub both: bool,
 }
 
 impl Window {
     /// How it is called in a kernel's name.
     pub fn name(&self) -> String {
-        format!("{}{}", if self.chunked { "chunk" } else { "window" }, self.positions)
+        let kind = match self {
+            Window { chunked: true, .. } => "chunk",
+            Window { both: true, .. } => "both",
+            Window { .. } => "window",
+        };
+        format!("{kind}{}", self.positions)
     }
 
     /// The first position that the row at one sees.
@@ -88,7 +95,8 @@ impl Window {
 
     /// Checks that it is one.
     pub fn check(&self, name: &str) -> Result<(), GenerateError> {
-        let Window { positions, chunked } = *self;
+        let Window { positions, chunked, both } = *self;
+        check(name, "chunks of rows that see both ways", both.into(), !(chunked && both), "none of them")?;
         let fits = (1..=MAX_POSITIONS).contains(&positions.into());
         check(name, "a window of positions", positions.into(), fits, format!("1 to {MAX_POSITIONS}"))?;
         let ok = !chunked || (positions.is_power_of_two() && positions >= ATTENTION_BLOCK);

@@ -111,6 +111,12 @@ impl Attend {
                     );
                     let after = b.same(Op::CmpGt, &[position, own]);
                     score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
+                    if let Some(end) = places.end {
+                        let end = b.index(Affine::from(end));
+                        let end = b.broadcast(lanes, end);
+                        let behind = b.same(Op::CmpGt, &[position, end]);
+                        score = b.op(Op::Select, Type::f32(lanes), &[behind, lowest, score]);
+                    }
                     if let Some(window) = places.window {
                         let before = match window.chunked {
                             true => {

@@ -26,7 +26,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
         OpKind::Slice | OpKind::Concat | OpKind::Temperature | OpKind::HeadsTemperature => 100,
         OpKind::Centre | OpKind::HeadsSum => 100,
-        OpKind::Positions => 0,
+        OpKind::Positions | OpKind::Ends => 0,
         OpKind::RouteListed => 100,
         OpKind::RouteGiven => 0,
         OpKind::RouteIdentities | OpKind::ExpertGroups => 100,

@@ -56,7 +56,7 @@ impl Effort {
         // Rows that are routed are several of a token.
         let rows = match task.rows {
             RowAxis::Tokens | RowAxis::Outputs => 1,
-            RowAxis::Routed(_) => arena(plan, task).map(|buffer| buffer.rows.most(1)).max().unwrap_or(1),
+            RowAxis::Routed(_) => arena(plan, task).map(|buffer| buffer.rows.most(1, 1)).max().unwrap_or(1),
         };
         let bands = variant.bands.as_ref().map_or(1, |bands| u64::from(bands.count.max(1)));
         let items = rows.saturating_mul(task.columns.into()).saturating_mul(bands);
@@ -117,7 +117,7 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
     Some(match arg.source {
         Source::Arena(id) => {
             let buffer = plan.buffers.get(id.0 as usize)?;
-            Touched::Token(buffer.row_bytes.saturating_mul(buffer.rows.most(1)))
+            Touched::Token(buffer.row_bytes.saturating_mul(buffer.rows.most(1, 1)))
         }
         Source::Weight(id) => {
             let weight = plan.weights.get(id as usize)?;

@@ -250,6 +250,8 @@ enum Binding {
     /// Rows of a table, by tokens and those before them, which only its look-up takes.
     Ngram(Ngram),
     Positions,
+    /// Of each row the position of its sequence's last row in the step, which only attention takes.
+    Ends,
     /// Positions to turn by: each as the last multiple of `every` before it, and maybe back.
     Turned {
         every: u32,
@@ -493,6 +495,12 @@ impl<'a> Lowering<'a> {
                 };
                 let every = fit("positions that turn alike", op.attr("every").int().unsigned_abs())?;
                 Binding::Turned { every, back: op.attr("back").bool() }
+            }
+            OpKind::Ends => {
+                let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
+                    return unsupported(name, "positions other than the parameter's");
+                };
+                Binding::Ends
             }
             OpKind::AttentionEntries => {
                 for &token in &op.results[1..] {

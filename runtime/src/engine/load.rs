@@ -183,7 +183,12 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         sequences: Sequences::new(run.sequences, plan.states, (capacity, plan.max_tokens), options.sharing)?,
         capacity,
         parts: Parts::new(&program, run.additions())?,
-        inputs: Inputs::new(plan.max_tokens, &top_k, (&program.shared, &program.choices), &program.ngrams)?,
+        inputs: Inputs::new(
+            plan.max_tokens,
+            &top_k,
+            (&program.shared, &program.choices, &program.ahead),
+            &program.ngrams,
+        )?,
         scratch: (0..threads)
             .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
             .collect::<Result<_, _>>()?,

@@ -84,6 +84,18 @@ pub enum StepError {
         /// Longest sequence.
         context: u32,
     },
+    /// A part of a text, of a model that reads texts whole.
+    #[error(
+        "{tokens} tokens behind {position} of their text; this model reads texts whole, at most {most} tokens in one step"
+    )]
+    Part {
+        /// Tokens so far.
+        position: u32,
+        /// Tokens that were to be added.
+        tokens: usize,
+        /// Most tokens of a step.
+        most: u32,
+    },
     /// A sequence that there is not.
     #[error("there is no sequence {id}")]
     NoSequence {
@@ -311,7 +323,10 @@ impl Engine {
             positions.extend(piece.position..piece.position + piece.rows);
             end = end.max(piece.position + piece.rows);
         }
-        self.loaded.store.inputs.fill(&tokens, &positions, &rows_wanted);
+        let last = |piece: &Piece| (piece.position + piece.rows).saturating_sub(1);
+        let ends: Vec<u32> =
+            pieces.iter().flat_map(|piece| std::iter::repeat_n(last(piece), piece.rows as usize)).collect();
+        self.loaded.store.inputs.fill(&tokens, (&positions, &ends), &rows_wanted);
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
@@ -420,9 +435,12 @@ impl Engine {
                 return Err(StepError::SequenceTwice { id: sequence });
             }
             let at = self.check_tokens(sequence, tokens, before.map(|piece| piece.position + piece.rows))?;
+            if at > 0 && self.reads_whole() {
+                return Err(StepError::Part { position: at, tokens: tokens.len(), most });
+            }
             for (index, &row) in outputs.iter().enumerate() {
                 let wanted = next.output as usize + index;
-                if row as usize >= tokens.len() || index >= tokens.len() || wanted >= MAX_OUTPUTS as usize {
+                if row as usize >= tokens.len() || index >= tokens.len() || wanted >= self.max_outputs() as usize {
                     return Err(StepError::Output { index, row, rows: tokens.len() });
                 }
             }
@@ -634,6 +652,16 @@ impl Engine {
     /// Most tokens of a step.
     pub fn max_tokens(&self) -> u32 {
         self.loaded.program.max_tokens
+    }
+
+    /// Most rows of a step whose outputs are wanted.
+    pub fn max_outputs(&self) -> u32 {
+        self.loaded.program.output.most(self.loaded.program.max_tokens)
+    }
+
+    /// Whether attention is not causal: then a step has all of a text, for every token sees all others.
+    pub fn reads_whole(&self) -> bool {
+        self.loaded.program.reads_whole()
     }
 
     /// Size of the vocabulary.

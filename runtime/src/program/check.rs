@@ -190,6 +190,7 @@ fn counted(rule: DimRule) -> Counted {
         DimRule::FullBlocks
         | DimRule::MaskedBlocks
         | DimRule::FirstBlock
+        | DimRule::TextEnd
         | DimRule::Parts
         | DimRule::FullRuns(_)
         | DimRule::MaskedRuns(_)
@@ -227,9 +228,38 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     Ok(Some(sliding))
 }
 
+/// How far a task's rows see their text, where that is both ways: it goes through whole states then.
+fn whole(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
+    let reach = |arg: &Arg| match arg.source {
+        Source::Input(Input::Ends) => Some(u32::MAX),
+        Source::Input(Input::Ahead(reach)) => Some(reach),
+        _ => None,
+    };
+    let mut reaches = task.args.iter().filter_map(reach);
+    let needs_end = task.variants.iter().any(|variant| variant.dims.contains(&DimRule::TextEnd));
+    let reach = match (reaches.next(), needs_end) {
+        (None, false) => return Ok(None),
+        (None, true) => return Err(Problem::Shape { expected: "of rows that see both ways, where their text ends" }),
+        (Some(reach), _) => reach,
+    };
+    let of_all = task.args.iter().all(|arg| match arg.source {
+        Source::State { state, .. } => {
+            plan.states.get(state as usize).is_some_and(|state| state.window.is_none() && state.every == 1)
+        }
+        Source::Chosen { .. } => false,
+        _ => true,
+    });
+    match of_all && task.rows == RowAxis::Tokens && reaches.all(|other| other == reach) {
+        true => Ok(Some(reach)),
+        false => Err(Problem::Shape {
+            expected: "for tokens, of states with all positions, where rows see all of their text",
+        }),
+    }
+}
+
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
     check_rows(buffer.rows)?;
-    let bytes = buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens));
+    let bytes = buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens)));
     inside("the arena", buffer.offset, bytes, plan.arena_bytes)
 }
 
@@ -309,18 +339,21 @@ impl Checker<'_> {
                     let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
                     let mut aparts = Vec::with_capacity(tasks.len());
                     let mut lists = Vec::with_capacity(tasks.len());
+                    let mut wholes = Vec::with_capacity(tasks.len());
                     for task in tasks {
                         let place = format!("step {i}, task {:?}", shortened(&task.label));
                         at(&place, self.task(task, &filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                         slides.push(at(&place, sliding(self.plan, task))?);
                         lists.push(at(&place, chosen::listed(task))?);
+                        wholes.push(at(&place, whole(self.plan, task))?);
                         aparts.push(self.apart(task));
                     }
                     at(&format!("step {i}"), self.chosen_of_others(tasks))?;
                     let (alone, tasks, sliding, listed, apart) = (*alone, tasks.clone(), slides, lists, aparts);
-                    let count = tasks.len();
-                    stages.push(Stage { tasks, sliding, listed, apart, first_task, parts, alone, ..Stage::default() });
+                    let (count, whole) = (tasks.len(), wholes);
+                    let places = Stage { sliding, listed, whole, apart, ..Stage::default() };
+                    stages.push(Stage { tasks, first_task, parts, alone, ..places });
                     first_task += count;
                 }
                 Step::Bucket { bucket, .. } => {
@@ -594,6 +627,8 @@ impl Checker<'_> {
                 | Input::Whole(_)
                 | Input::Tokens
                 | Input::Positions
+                | Input::Ends
+                | Input::Ahead(_)
                 | Input::PositionBlock
                 | Input::PositionLane
                 | Input::OutputRows,
@@ -618,6 +653,7 @@ impl Checker<'_> {
             DimRule::FullBlocks
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
+            | DimRule::TextEnd
             | DimRule::WholeBlocks(_)
             | DimRule::PartBlocks(_)
             | DimRule::ChosenBlocks(_)
@@ -641,6 +677,7 @@ impl Checker<'_> {
             | DimRule::FullBlocks
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
+            | DimRule::TextEnd
             | DimRule::WholeBlocks(_)
             | DimRule::PartBlocks(_)
             | DimRule::Parts
@@ -693,8 +730,9 @@ impl Checker<'_> {
     /// Where a buffer lies in the arena.
     pub(super) fn extent(&self, buffer: BufferId) -> std::ops::Range<u64> {
         let buffer = &self.plan.buffers[buffer.0 as usize];
+        let tokens = self.plan.max_tokens;
         // The product fits: the buffer was found to lie in the arena.
-        buffer.offset..buffer.offset + buffer.row_bytes * buffer.rows.most(self.plan.max_tokens)
+        buffer.offset..buffer.offset + buffer.row_bytes * buffer.rows.most(tokens, self.plan.output.most(tokens))
     }
 
     pub(super) fn logits(&self) -> Result<(), Problem> {

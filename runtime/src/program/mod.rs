@@ -231,6 +231,8 @@ pub struct Stage {
     pub sliding: Vec<Option<u32>>,
     /// For each task what an index chose of the positions that its rows see, if it did: its positions are counted among those.
     pub listed: Vec<Option<Choice>>,
+    /// For each task how far its rows see their text, where that is both before and behind them; `u32::MAX` where it is all.
+    pub whole: Vec<Option<u32>>,
     /// For each task whether its items are of one sequence, or addition, each.
     pub apart: Vec<Apart>,
     /// Tasks of all stages before.
@@ -393,6 +395,8 @@ pub struct Program {
     pub shared: Vec<u32>,
     /// What indices choose, as inputs count it.
     pub choices: Vec<Choice>,
+    /// By how many positions inputs are ahead of rows.
+    pub ahead: Vec<u32>,
     /// Rows that tokens name together with those before them, each with a state of its own.
     pub ngrams: Vec<Ngram>,
     /// Most tokens of a step.
@@ -412,6 +416,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether a step has all of a text, since every token of it sees all others.
+    pub fn reads_whole(&self) -> bool {
+        self.stages.iter().any(|stage| stage.whole.iter().any(Option::is_some))
+    }
+
     /// Windows of a group, by position.
     pub fn windows_of(&self, group: u32) -> impl Iterator<Item = usize> {
         self.windows.iter().enumerate().filter(move |(_, window)| window.group == group).map(|(i, _)| i)
@@ -495,6 +504,13 @@ impl Program {
         let chosen_bytes = stages.iter().flat_map(|stage| &stage.tasks).map(|task| checker.chosen_bytes(task)).max();
         let chosen_bytes = chosen_bytes.unwrap_or(0);
         at(&"plan", range("bytes of chosen places", chosen_bytes, 0, MAX_PARTS))?;
+        let ahead: BTreeSet<u32> = inputs()
+            .filter_map(|arg| match arg.source {
+                Source::Input(Input::Ahead(reach)) => Some(reach),
+                _ => None,
+            })
+            .collect();
+        at(&"plan", range("kinds of positions ahead of rows", ahead.len() as u64, 0, MAX_SHARED))?;
         let ngrams: BTreeSet<Ngram> = inputs()
             .filter_map(|arg| match arg.source {
                 Source::Input(Input::Ngram(ngram)) => Some(ngram),
@@ -509,6 +525,7 @@ impl Program {
         at(&"plan", if states.len() == ngrams.len() { Ok(()) } else { Err(alone) })?;
         Ok(Program {
             chosen_bytes,
+            ahead: ahead.into_iter().collect(),
             shared: shared.into_iter().collect(),
             choices: choices.into_iter().collect(),
             ngrams: ngrams.into_iter().collect(),

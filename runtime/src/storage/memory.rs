@@ -286,6 +286,10 @@ pub struct Inputs {
     pub tokens: Region,
     /// Positions.
     pub positions: Region,
+    /// Of each row the position of its sequence's last row in the step.
+    pub ends: Region,
+    /// By how many positions ahead: each row's and so many more.
+    pub ahead: Vec<(u32, Region)>,
     /// Positions / 16.
     pub position_blocks: Region,
     /// Positions % 16.
@@ -311,15 +315,16 @@ impl Inputs {
     pub fn new(
         max_tokens: u32,
         top_k: &[u32],
-        (shared, choices): (&[u32], &[Choice]),
+        (shared, choices, ahead): (&[u32], &[Choice], &[u32]),
         ngrams: &[Ngram],
     ) -> Result<Inputs, MemoryError> {
         let what = "the inputs";
         let rows = u64::from(max_tokens) * INDEX_BYTES;
         let mut layout = Layout::default();
-        let plain = [(); 5].map(|()| layout.add(rows));
+        let plain = [(); 6].map(|()| layout.add(rows));
         let shared: Vec<_> = shared.iter().map(|&every| (every, layout.add(rows), layout.add(rows))).collect();
         let chosen: Vec<_> = choices.iter().map(|&choice| (choice, layout.add(rows), layout.add(rows))).collect();
+        let ahead: Vec<_> = ahead.iter().map(|&reach| (reach, layout.add(rows))).collect();
         let ngrams: Vec<_> = ngrams.iter().map(|&ngram| (ngram, layout.add(rows))).collect();
         let routed: Vec<_> = top_k
             .iter()
@@ -330,10 +335,15 @@ impl Inputs {
             .collect();
         let memory = Memory::zeroed(what, layout.end, false)?;
         let at = |offset, bytes| part(&memory, what, offset, bytes);
-        let [tokens, positions, position_blocks, position_lanes, output_rows] = plain;
+        let [tokens, positions, ends, position_blocks, position_lanes, output_rows] = plain;
         Ok(Inputs {
             tokens: at(tokens, rows)?,
             positions: at(positions, rows)?,
+            ends: at(ends, rows)?,
+            ahead: ahead
+                .into_iter()
+                .map(|(reach, offset)| Ok((reach, at(offset, rows)?)))
+                .collect::<Result<_, MemoryError>>()?,
             position_blocks: at(position_blocks, rows)?,
             position_lanes: at(position_lanes, rows)?,
             output_rows: at(output_rows, rows)?,
@@ -357,12 +367,13 @@ impl Inputs {
         })
     }
 
-    /// Writes the inputs of a step: for each row its token and position, and which rows' logits are wanted.
-    pub fn fill(&mut self, tokens: &[u32], positions: &[u32], output_rows: &[u32]) {
+    /// Writes the inputs of a step: for each row its token, its position and that of its sequence's last row, and which rows' logits are wanted.
+    pub fn fill(&mut self, tokens: &[u32], (positions, ends): (&[u32], &[u32]), output_rows: &[u32]) {
         let positions = || positions.iter().copied();
-        let words: [(Region, &mut dyn Iterator<Item = u32>); 5] = [
+        let words: [(Region, &mut dyn Iterator<Item = u32>); 6] = [
             (self.tokens, &mut tokens.iter().copied()),
             (self.positions, &mut positions()),
+            (self.ends, &mut ends.iter().copied()),
             (self.position_blocks, &mut positions().map(|p| p / KEY_LANES)),
             (self.position_lanes, &mut positions().map(|p| p % KEY_LANES)),
             (self.output_rows, &mut output_rows.iter().copied()),
@@ -371,6 +382,9 @@ impl Inputs {
         for &(every, phase, whole) in &self.shared {
             self.write(phase, &mut positions().map(|p| p % every.max(1)));
             self.write(whole, &mut positions().map(|p| p.saturating_add(1) / every.max(1)));
+        }
+        for &(reach, ahead) in &self.ahead {
+            self.write(ahead, &mut positions().map(|p| p.saturating_add(reach)));
         }
         for &(choice, count, last) in &self.chosen {
             self.write(count, &mut positions().map(|p| choice.count(p)));

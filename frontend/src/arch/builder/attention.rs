@@ -78,7 +78,9 @@ impl Builder<'_> {
         let facts = &self.hyper.layers[layer];
         let cache = self.cache(layer);
         let state = State::paged(&format!("kv.{cache}"), facts.kv_heads, facts.key_length, facts.value_length);
-        let state = State { window: facts.window, chunked: facts.chunked, ..state };
+        // Of where rows see both ways all positions are kept.
+        let window = facts.window.filter(|_| self.hyper.causal);
+        let state = State { window, chunked: facts.chunked, ..state };
         let state = self.graph.state(state);
         let state = self.typed(state)?;
         let kv = self.graph.state_begin(state);
@@ -104,6 +106,8 @@ impl Builder<'_> {
     ) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let (scale, heads, of) = (facts.attention_scale, facts.heads, self.cache(facts.shares.unwrap_or(layer)));
+        // A window is half before a row and half behind it, where rows see both ways.
+        let reach = facts.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
         let kv =
             *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
         let sinks = match sinks {
@@ -112,8 +116,15 @@ impl Builder<'_> {
         };
         let Scales { attention_softcap: cap, max_bias, scaled_slopes, .. } = self.hyper.scales;
         let slope = if scaled_slopes && max_bias != 0.0 { scale } else { 0.0 };
-        let scores = ScoreAttrs { scale, cap, max_bias, slope };
-        let y = self.graph.attention(q, kv, self.step.pos, sinks, chosen, &scores);
+        let scores = ScoreAttrs { scale, cap, max_bias, slope, reach };
+        let seen = match self.hyper.causal || reach > 0 {
+            true => self.step.pos,
+            false => {
+                let ends = self.graph.ends(self.step.pos);
+                self.typed(ends)?
+            }
+        };
+        let y = self.graph.attention(q, kv, seen, sinks, chosen, &scores);
         let (y, kv) = self.typed(y)?;
         self.caches.insert(of, kv);
         Ok(y)

@@ -35,6 +35,8 @@ pub struct Defaults {
     pub embeds_by_output: bool,
     /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
     pub dense_by_tensor: bool,
+    /// Whether a token sees those before it alone; the layers of encoders see all of a text.
+    pub causal: bool,
     /// What norms are.
     pub norms: Norms,
     /// What queries of far positions are multiplied by.
@@ -257,6 +259,7 @@ impl Defaults {
         made: |_, _| Ok(Vec::new()),
         embeds_by_output: false,
         dense_by_tensor: false,
+        causal: true,
         norms: Norms::Rms,
         temperature: Temperature::None,
         truncated_yarn: true,

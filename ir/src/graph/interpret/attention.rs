@@ -110,8 +110,11 @@ impl Interpreter<'_> {
                 let (window, every) = (declared.window, declared.every as usize);
                 let length = all_keys.len() / (cache.heads * cache.key) as usize;
                 let position = index(op.kind.row().mnemonic, "position", position, length.saturating_mul(every))?;
-                let end = (position + 1) / every;
+                // Both ways, as far as the step has come.
+                let ahead = (position + scores.reach as usize).min(length.saturating_sub(1));
+                let end = if scores.reach > 0 { ahead + 1 } else { (position + 1) / every };
                 let first = match window.map(|window| window as usize) {
+                    None if scores.reach > 0 => position.saturating_sub(scores.reach as usize),
                     None => 0,
                     Some(chunk) if declared.chunked => position / chunk * chunk,
                     Some(window) => end.saturating_sub(window),

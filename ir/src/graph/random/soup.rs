@@ -407,6 +407,9 @@ impl Soup {
                 let (every, back) = (1 + self.rng.below(4), self.rng.once_in(2));
                 ok(self.b.positions(self.pos, every, back));
             }
+            OpKind::Ends => {
+                ok(self.b.ends(self.pos));
+            }
             OpKind::AttentionEntries => {
                 let every = 2 + self.rng.below(3);
                 let chooses = self.rng.once_in(2);

@@ -23,7 +23,7 @@ use ixc_kernels::{
 };
 
 use super::super::bind::NamedBands;
-use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, ScheduleError};
+use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, Rows, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
@@ -341,7 +341,15 @@ impl Lowering<'_> {
     pub(super) fn attention(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
-        self.positions(op, &q)?;
+        let ends = matches!(self.meaning(name, self.value_operand(op, "pos")?)?, Binding::Ends);
+        let scores = ScoreAttrs::from_op(op);
+        let reach = Some(scores.reach).filter(|&reach| reach > 0 && !ends);
+        let reach = reach.map(|reach| fit("positions before and behind a row", reach)).transpose()?;
+        if ends || reach.is_some() {
+            self.whole_texts(op, &q)?;
+        } else {
+            self.positions(op, &q)?;
+        }
         let (state, cache) = self.cache(op)?;
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
@@ -354,7 +362,12 @@ impl Lowering<'_> {
         let sinks = self.opt_weight(op, "sinks");
         let marks = self.marks(op, 1)?;
         // A row's position among those that it sees.
-        let position = marks.map_or(Input::Positions, |marks| Input::LastChosen(marks.choice));
+        let own = match reach {
+            Some(reach) => Input::Ahead(reach),
+            None if ends => Input::Ends,
+            None => Input::Positions,
+        };
+        let position = marks.map_or(own, |marks| Input::LastChosen(marks.choice));
         let mut args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
             ("position", by_row(Source::Input(position), INDEX_BYTES)),
@@ -365,7 +378,6 @@ impl Lowering<'_> {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
         }
-        let scores = ScoreAttrs::from_op(op);
         if scores.max_bias != 0.0 {
             if marks.is_some() {
                 return unsupported(
@@ -386,6 +398,9 @@ impl Lowering<'_> {
         let (group, heads, cache) = (fit("query heads of a key head", group)?, cache.heads, cache.formats);
         let State { window, chunked, .. } = self.module.states[state.index()];
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
+        // What a row sees both ways is a window to where it sees furthest.
+        let both = reach.is_some();
+        let window = reach.map(|reach: u32| reach.saturating_mul(2).saturating_add(1)).or(window);
         let mut choices = match (window, marks) {
             (Some(_), Some(_)) => return unsupported(name, "a choice of a window's positions"),
             (_, Some(_)) if cache != kernels::Cache::default() => return unsupported(name, IN_BLOCKS),
@@ -394,7 +409,21 @@ impl Lowering<'_> {
                 let rows = (QUERIES / group).max(2);
                 vec![KernelChoice::by_chunks(
                     rows,
-                    AttentionWindow { group, d, dv, scale, cap, sinks, slopes, heads, rows, window, chunked, cache },
+                    AttentionWindow {
+                        group,
+                        d,
+                        dv,
+                        scale,
+                        cap,
+                        sinks,
+                        slopes,
+                        heads,
+                        rows,
+                        window,
+                        chunked,
+                        both,
+                        cache,
+                    },
                 )]
             }
             (None, _) => {
@@ -431,7 +460,8 @@ impl Lowering<'_> {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);
-            let spec = AttentionTiles { group, d, dv, scale, cap, slopes, heads, rows, exact, window, chunked, cache };
+            let spec =
+                AttentionTiles { group, d, dv, scale, cap, slopes, heads, rows, exact, window, chunked, both, cache };
             let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
             let shorter = (short < rows).then_some((SHORT_ROWS, short));
             for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
@@ -441,6 +471,24 @@ impl Lowering<'_> {
         self.tell_by_rows(&label, &choices, &why, &never);
         self.tasks.task(label, (q.rows.axis(), kv_heads), choices, &[], args)?;
         Ok(Binding::ArenaRows(y))
+    }
+
+    /// That attention whose rows see all of their text is one that a plan has: of tokens, with neither a window nor a choice nor scores that fall with distance,
+    /// which would be those of positions before a row alone.
+    fn whole_texts(&self, op: &Op, q: &ArenaRows) -> Result<(), ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let state = &self.module.states[self.state(op, "kv")?.index()];
+        match q.rows {
+            Rows::Tokens => {}
+            _ => return unsupported(name, "rows other than tokens"),
+        }
+        if state.window.is_some() || op.operand("chosen") != Operand::Absent {
+            return unsupported(name, "rows that see all of their text, and a window or a choice of its positions");
+        }
+        if ScoreAttrs::from_op(op).max_bias != 0.0 {
+            return unsupported(name, "scores that fall with distance where rows see what is behind them");
+        }
+        Ok(())
     }
 
     /// By how much scores of so many heads fall with a position.

@@ -74,6 +74,7 @@ impl Pass<'_> {
             DimRule::ChosenBlocks(choice) => {
                 u64::from(choice.count(self.last_position(item))).div_ceil(u64::from(ATTENTION_BLOCK))
             }
+            DimRule::TextEnd => self.text_end(item),
             DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
             DimRule::All(rows) => self.counts.of(rows),
             DimRule::Band => u64::from(item.band),
@@ -87,6 +88,12 @@ impl Pass<'_> {
         self.piece(item.piece).position.saturating_add(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
+    /// The position of the last row that the step has of an item's sequence.
+    fn text_end(&self, item: &Item) -> u64 {
+        let Piece { position, rows, .. } = self.piece(item.piece);
+        u64::from(position) + u64::from(rows.saturating_sub(1))
+    }
+
     /// Where an item's rows are, which are tokens, as the program's check says.
     fn row_positions(&self, item: &Item) -> RowPositions {
         if let Some(choice) = item.listed {
@@ -94,6 +101,14 @@ impl Pass<'_> {
             let last = u64::from(choice.count(self.last_position(item)).saturating_sub(1));
             let first = last.saturating_sub(item.rows.saturating_sub(1));
             return RowPositions { first, last, ..RowPositions::default() };
+        }
+        if let Some(reach) = item.whole {
+            // Rows see as far as they reach, and none further than the last one of their text.
+            let (Piece { position, row, .. }, end, reach) = (self.piece(item.piece), self.text_end(item), reach.into());
+            let own = u64::from(position) + item.row.saturating_sub(row.into());
+            let behind = own + item.rows.saturating_sub(1);
+            let [first, last] = [own, behind].map(|own: u64| own.saturating_add(reach).min(end));
+            return RowPositions { first, last, seen: behind.saturating_sub(reach), dropped: 0 };
         }
         let (piece, sliding) = (self.piece(item.piece), self.sliding(item));
         let base = sliding.map_or(0, Sliding::base);
@@ -217,6 +232,12 @@ impl Pass<'_> {
                 let own = self.sliding(item).map(Sliding::positions);
                 (words(own.unwrap_or(store.inputs.positions), tokens), u64::from(self.capacity(item)))
             }
+            Source::Input(Input::Ahead(reach)) => {
+                let ahead = store.inputs.ahead.iter().find(|(of, _)| *of == reach).map(|(_, ahead)| *ahead);
+                let below = u64::from(store.capacity) + u64::from(reach);
+                (ahead.map_or_else(empty, |ahead| words(ahead, tokens)), below)
+            }
+            Source::Input(Input::Ends) => (words(store.inputs.ends, tokens), u64::from(store.capacity)),
             Source::Input(Input::PositionBlock) => {
                 let own = self.sliding(item).map(Sliding::blocks);
                 let blocks = own.unwrap_or(store.inputs.position_blocks);

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use ixc_ir::plan::{Arg, Bands, Choice, DimRule, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
+use ixc_ir::plan::{
+    ATTENTION_BLOCK, Arg, Bands, Choice, DimRule, KernelId, Leaves, RowAxis, Source, Split, Task, Variant,
+};
 
 use super::Pass;
 use super::buffers::{SCRATCH, blocks_of, in_range};
@@ -58,6 +60,8 @@ pub(super) struct Item {
     pub(super) sliding: Option<u32>,
     /// What an index chose of the positions that its rows see, where those are counted.
     pub(super) listed: Option<Choice>,
+    /// How far its rows see their text, where that is both ways.
+    pub(super) whole: Option<u32>,
 }
 
 /// The kernel of some items, and what it is given.
@@ -188,9 +192,13 @@ impl Pass<'_> {
                     let span = match chosen.split {
                         // Rows are tokens, as the check says, too.
                         Some(split) => {
-                            let Piece { position, row, .. } = self.piece(piece);
+                            let Piece { position, row, rows, .. } = self.piece(piece);
                             // Below the positions that there are, as the pass says.
-                            let position = position.saturating_add(first_row.saturating_sub(row.into()) as u32);
+                            let own = first_row.saturating_sub(row.into()) as u32;
+                            let whole = stage.whole.get(number).copied().flatten();
+                            let last = rows.saturating_sub(1);
+                            let seen = whole.map_or(own, |reach| last.min(own.saturating_add(reach)));
+                            let position = position.saturating_add(seen);
                             let every = chosen.dims.iter().find_map(|rule| match rule {
                                 DimRule::PartBlocks(every) => Some(*every),
                                 _ => None,
@@ -319,10 +327,13 @@ impl Pass<'_> {
             // What goes through blocks begins with the first that the item's first row needs.
             let window = sliding.filter(|_| variant.dims.contains(&DimRule::FirstBlock));
             let window = window.and_then(|state| self.states(group.piece)?.sliding(state));
-            let start = window.map_or(0, |window| {
-                let piece = self.piece(group.piece);
-                window.first_block(piece.position + row.saturating_sub(piece.row.into()) as u32)
-            });
+            let whole = stage.whole.get(group.task).copied().flatten();
+            let piece = self.piece(group.piece);
+            let own = piece.position.saturating_add(row.saturating_sub(piece.row.into()) as u32);
+            let start = match whole.filter(|_| variant.dims.contains(&DimRule::FirstBlock)) {
+                Some(reach) if variant.split.is_none() => u64::from(own.saturating_sub(reach) / ATTENTION_BLOCK),
+                _ => window.map_or(0, |window| window.first_block(own)),
+            };
             let item = Item {
                 row,
                 rows: group.chunk_rows.min(group.rows - skipped),
@@ -335,6 +346,7 @@ impl Pass<'_> {
                 span: Span { part, start, ..group.span },
                 sliding,
                 listed: stage.listed.get(group.task).copied().flatten(),
+                whole,
             };
             let failed = |kernel: &Signature, problem| {
                 let (task, kernel) = (shortened(&task.label), kernel.name.clone());
@@ -460,6 +472,7 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
         | DimRule::FullBlocks
         | DimRule::MaskedBlocks
         | DimRule::FirstBlock
+        | DimRule::TextEnd
         | DimRule::Parts
         | DimRule::CacheBlocks
         | DimRule::WholeBlocks(_)

@@ -147,6 +147,7 @@ impl Span {
             | DimRule::RowRest(_)
             | DimRule::RowRestGroups { .. }
             | DimRule::RowPartial(_)
+            | DimRule::TextEnd
             | DimRule::CacheBlocks
             | DimRule::WholeBlocks(_)
             | DimRule::PartBlocks(_)

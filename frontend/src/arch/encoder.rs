@@ -1,0 +1,37 @@
+//! Encoders: layers of attention over a whole text and of a feed-forward network, each added to what goes by it, with a layer norm behind the sum. They give hidden
+//! states, and have no output matrix.
+//!
+//! ```text
+//! x = norm(token_embd[id] + token_types[0] + position_embd[position])
+//! x = norm(x + attention(x))                                         attn_output_norm
+//! x = norm(x + network(x))                                           layer_output_norm
+//! ```
+
+use ixc_ir::graph::ValueId;
+
+use super::builder::Builder;
+use super::decoder::{self, Style};
+use super::error::ArchError;
+
+/// From the step's ids to hidden states of the wanted rows; of a style's parts attention, the network and embeddings count.
+pub(super) fn encoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    if b.has("token_types.weight") {
+        x = b.first_token_type(x)?;
+    }
+    if style.learned_positions {
+        let rows = b.position_rows("position_embd.weight")?;
+        x = b.add(rows, x)?;
+    }
+    x = b.norm(x, "token_embd_norm.weight")?;
+    for layer in b.layers() {
+        let y = decoder::attention_of(b, layer, x, style)?;
+        x = b.add(y, x)?;
+        x = b.norm(x, &format!("blk.{layer}.attn_output_norm.weight"))?;
+        let y = decoder::networks(b, layer, x, style)?;
+        x = b.add(y, x)?;
+        x = b.norm(x, &format!("blk.{layer}.layer_output_norm.weight"))?;
+    }
+    let x = b.wanted(x)?;
+    b.output(x)
+}

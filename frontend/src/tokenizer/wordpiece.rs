@@ -1,0 +1,137 @@
+//! BERT's WordPiece: text is cleaned and cut into words at white space, at punctuation and around ideographs; of a word the longest token that it begins with is taken,
+//! then the longest one of what is left, and so on. A word that comes to no end so is one unknown token.
+//!
+//! ```text
+//! tokens  "▁un", "▁believ", "believ", "able"       text "Unbelievable!"  ->  words "unbelievable" "!"  ->  "▁un" "believ" "able" "▁!"
+//! ```
+//!
+//! Files have the tokens as llama.cpp's converter writes them: those that begin words behind a `▁`, and those that go on without the `##` of BERT's own lists.
+
+use unicode_categories::UnicodeCategories;
+use unicode_normalization_alignments::UnicodeNormalization;
+
+use super::TokenizerError;
+use super::spec::{TokenType, TokenizerSpec};
+use super::vocabulary::{SPM_SPACE, Vocabulary};
+
+/// Characters of a word that is looked up; longer ones are unknown.
+const MOST_CHARACTERS: usize = 100;
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct WordPiece {
+    lowercase: bool,
+    strip_accents: bool,
+    /// Bytes of the longest token.
+    longest: usize,
+}
+
+impl WordPiece {
+    /// From a spec that is valid.
+    pub fn new(spec: &TokenizerSpec) -> WordPiece {
+        let longest = spec.tokens.iter().map(String::len).max().unwrap_or(0);
+        WordPiece { lowercase: spec.lowercase, strip_accents: spec.strip_accents, longest }
+    }
+
+    /// Appends the ids of `text`, which holds no special tokens.
+    ///
+    /// # Errors
+    /// [`TokenizerError::NoTokenForByte`] where a word is no token and there is none for unknown ones.
+    pub fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        unknown: Option<u32>,
+        text: &str,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        for word in self.words(text) {
+            let before = ids.len();
+            if word.chars().count() > MOST_CHARACTERS || self.pieces(vocabulary, &word, ids).is_none() {
+                ids.truncate(before);
+                let byte = word.as_bytes().first().copied().unwrap_or_default();
+                ids.push(unknown.ok_or(TokenizerError::NoTokenForByte { byte })?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the tokens of a word; `None` where it comes to no end.
+    fn pieces(&self, vocabulary: &Vocabulary, word: &str, ids: &mut Vec<u32>) -> Option<()> {
+        let spaced: String = [SPM_SPACE].into_iter().chain(word.chars()).collect();
+        // What begins with the space begins a word, and is looked for nowhere else.
+        let (mut left, mut begins) = (&spaced[..], true);
+        while !left.is_empty() {
+            let least = if begins { SPM_SPACE.len_utf8() + 1 } else { 1 };
+            let ends = left.char_indices().map(|(at, c)| at + c.len_utf8());
+            let ends: Vec<usize> = ends.take_while(|end| *end <= self.longest).filter(|end| *end >= least).collect();
+            let found = ends.into_iter().rev().find_map(|end| {
+                let piece = &left[..end];
+                // The space alone is a piece that goes on with one.
+                let fits = begins || !piece.starts_with(SPM_SPACE) || piece.chars().count() == 1;
+                let id = vocabulary.id(piece).filter(|&id| fits && is_text(vocabulary.token_type(id)))?;
+                Some((id, end))
+            });
+            let (id, end) = found?;
+            ids.push(id);
+            (left, begins) = (&left[end..], false);
+        }
+        Some(())
+    }
+
+    /// Words of a text as the vocabulary spells them.
+    fn words(&self, text: &str) -> Vec<String> {
+        let clean = |c: &char| !(matches!(c, '\0' | '\u{fffd}') || is_control(*c));
+        let spaced = text.chars().filter(clean).flat_map(|c| {
+            let around = is_ideograph(c).then_some(' ');
+            around.into_iter().chain([c]).chain(around)
+        });
+        let mut spaced: String = spaced.collect();
+        if self.strip_accents {
+            spaced = spaced.nfd().map(|(c, _)| c).filter(|c| !c.is_mark_nonspacing()).collect();
+        }
+        if self.lowercase {
+            spaced = spaced.chars().flat_map(char::to_lowercase).collect();
+        }
+        let (mut words, mut word) = (Vec::new(), String::new());
+        for c in spaced.chars() {
+            if c.is_whitespace() || is_punctuation(c) {
+                words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()));
+            }
+            if is_punctuation(c) {
+                words.push(c.into());
+            } else if !c.is_whitespace() {
+                word.push(c);
+            }
+        }
+        words.extend(Some(word).filter(|word| !word.is_empty()));
+        words
+    }
+}
+
+/// What a user writes must not become a token of control.
+fn is_text(ty: TokenType) -> bool {
+    matches!(ty, TokenType::Undefined | TokenType::Normal | TokenType::UserDefined)
+}
+
+fn is_control(c: char) -> bool {
+    !matches!(c, '\t' | '\n' | '\r') && c.is_other()
+}
+
+fn is_punctuation(c: char) -> bool {
+    c.is_ascii_punctuation() || c.is_punctuation()
+}
+
+/// Of the blocks of Chinese characters that BERT's authors listed, as Hugging Face's tokenizers have them (one of them begins later there).
+fn is_ideograph(c: char) -> bool {
+    matches!(
+        u32::from(c),
+        0x4E00..=0x9FFF
+            | 0x3400..=0x4DBF
+            | 0x20000..=0x2A6DF
+            | 0x2A700..=0x2B73F
+            | 0x2B740..=0x2B81F
+            | 0x2B920..=0x2CEAF
+            | 0xF900..=0xFAFF
+            | 0x2F800..=0x2FA1F
+    )
+}

@@ -1,0 +1,153 @@
+"""Makes golden models of encoders: tiny ones of random weights by Hugging Face transformers, converted by llama.cpp's converter, with their exact hidden states.
+
+    python encoders.py --llama-cpp vendor/llama.cpp [NAME ...]          # what it needs stands in make.py
+
+Hidden states of all tokens of one text, behind the last norm, in f64 from the weights as the file has them (matrices in f16).
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertModel, EuroBertConfig, EuroBertModel, Gemma3TextConfig, Gemma3TextModel, ModernBertConfig, ModernBertModel, NomicBertConfig, NomicBertModel
+
+import make
+
+ENCODERS = make.GOLDEN / "encoders"
+NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+# Of what a compiled plan rounds: keys, values and activations of matrices in f16, squared.
+ROUNDED = 5e-8
+
+
+def pooled(folder, way):
+    """What sentence-transformers keeps of how a text's rows become one."""
+    (folder / "modules.json").write_text(json.dumps([{"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]))
+    (folder / "1_Pooling").mkdir()
+    names = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken"}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({name: key == way for key, name in names.items()}))
+
+
+def as_nomic(parameters):
+    """What the hub's configuration has, and that of transformers has by other names, or for granted."""
+    del parameters["max_position_embeddings"]
+    return parameters | {
+        "n_positions": 8192, "max_trained_positions": 2048, "activation_function": "swiglu", "causal": False, "prenorm": False, "qkv_proj_bias": False,
+        "mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None,
+    }
+
+
+# Of half of which a row sees before it, and behind it as many. (transformers halves that of EmbeddingGemma itself.)
+WINDOW = 48
+
+
+def as_gemma(parameters):
+    """With the window that the hub's configuration has."""
+    return parameters | {"sliding_window": WINDOW}
+
+
+def as_modern(parameters):
+    """With what the hub's configuration says by other names."""
+    ropes = parameters["rope_parameters"]
+    return parameters | {
+        "global_attn_every_n_layers": 3, "global_rope_theta": ropes["full_attention"]["rope_theta"], "local_rope_theta": ropes["sliding_attention"]["rope_theta"],
+    }
+
+
+SMALL = {"vocab_size": 64, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80}
+
+# Name: configuration, class, how rows become one, and what the converter knows the configuration as.
+MODELS = {
+    "bert": (
+        BertConfig(**NO_TOKENS, **SMALL, max_position_embeddings=160),
+        BertModel,
+        "cls",
+        dict,
+    ),
+    "nomic-bert": (NomicBertConfig(**NO_TOKENS, **SMALL), NomicBertModel, "mean", as_nomic),
+    "eurobert": (EuroBertConfig(**NO_TOKENS, **SMALL, num_key_value_heads=2, classifier_pooling="mean"), EuroBertModel, "last", dict),
+    "gemma-embedding": (
+        Gemma3TextConfig(
+            **NO_TOKENS, **SMALL | {"num_hidden_layers": 6, "intermediate_size": 64}, num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, sliding_window=WINDOW,
+            use_bidirectional_attention=True, max_position_embeddings=512,
+        ),
+        Gemma3TextModel,
+        "mean",
+        as_gemma,
+    ),
+    "modern-bert": (
+        ModernBertConfig(
+            **SMALL | {"num_hidden_layers": 4}, local_attention=WINDOW, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, max_position_embeddings=256, classifier_pooling="mean",
+        ),
+        ModernBertModel,
+        "cls",
+        as_modern,
+    ),
+}
+# Models behind whose means sentence-transformers has two matrices, and how long rows between them are.
+DENSE = {"gemma-embedding": 64}
+
+
+def write(name, llama_cpp):
+    config, model_class, way, known = MODELS[name]
+    generator = torch.Generator().manual_seed(make.SEED)
+    torch.manual_seed(make.SEED)
+    config._attn_implementation = "eager"
+    model = model_class(config).eval()
+    make.randomise(model, generator)
+    make.round_matrices(model)
+    tokens = torch.randint(0, config.vocab_size, (make.TOKENS,), generator=generator).tolist()
+    out = ENCODERS / "models" / f"{name}.gguf"
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        pooled(Path(folder), way)
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(known(json.loads(path.read_text()))))
+        sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
+        from conversion.bert import NomicBertModel as Nomic
+
+        # There is no tokenizer to look at.
+        Nomic._is_tokenizer_xlmroberta = lambda self: False
+        make.convert(llama_cpp, Path(folder), out)
+    dense = []
+    if inner := DENSE.get(name):
+        shapes = [(inner, config.hidden_size), (config.hidden_size, inner)]
+        dense = [(torch.randn(shape, generator=generator) / shape[1] ** 0.5).half() for shape in shapes]
+        make.rewrite(out, lambda tensors, keys: tensors.update({f"dense_{i}.weight": matrix.numpy() for i, matrix in enumerate(dense, 2)}))
+    with torch.inference_mode():
+        ids = torch.tensor([tokens])
+        single = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].double().numpy()
+        exact = model.double()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].double().numpy()
+    for matrix in dense:
+        single, exact = (rows @ matrix.double().numpy().T for rows in (single, exact))
+    difference = ((single - exact) ** 2).sum() / (exact**2).sum()
+    print(f"{name}: {out.stat().st_size} bytes, f32 against f64: NMSE {difference:.1e}, of deviation {exact.std():.2f}")
+    np.save(ENCODERS / "expect" / f"{name}.npy", exact.astype(np.float32))
+    expect = {
+        "model": f"models/{name}.gguf",
+        "architecture": name.split("+")[0],
+        "pooling": way,
+        "prompt_tokens": tokens,
+        "hidden": f"expect/{name}.npy",
+        "interpreter_nmse_max": 1e-9,
+        "compiled_nmse_max": ROUNDED,
+    }
+    (ENCODERS / "expect" / f"{name}.json").write_text(json.dumps(expect) + "\n")
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--llama-cpp", type=Path, required=True)
+    arguments.add_argument("names", nargs="*")
+    arguments = arguments.parse_args()
+    for part in ("models", "expect"):
+        (ENCODERS / part).mkdir(parents=True, exist_ok=True)
+    for name in arguments.names or sorted(MODELS):
+        write(name, arguments.llama_cpp.resolve())
+
+
+if __name__ == "__main__":
+    main()

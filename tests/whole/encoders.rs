@@ -1,0 +1,219 @@
+//! Encoders: vectors of golden models beside exact ones, by the interpreter and on every target, alone and among others; texts that are too long, and commands
+//! that want logits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::{ixc, read_npy, scratch, stderr, stdout};
+use ixc::compile::Options;
+use ixc::embedding::Embedder;
+use ixc::frontend::arch::Parts;
+use ixc::ir::plan::Pooling;
+use ixc::model::Model;
+use ixc::runtime::engine;
+use ixc::session::{Session, SessionOptions};
+use ixc::targets::Target;
+use ixc_testing::bits::Table;
+use ixc_testing::nmse::nmse;
+
+const HEADLESS: Parts = Parts { head: false, ..Parts::ALL };
+
+/// A model, one text, and the exact hidden states of its tokens.
+struct Encoder {
+    path: PathBuf,
+    expect: Value,
+    tokens: Vec<u32>,
+    width: usize,
+    exact: Vec<f32>,
+}
+
+impl Encoder {
+    fn all() -> Vec<Encoder> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders");
+        let entries = fs::read_dir(folder.join("expect")).unwrap().map(|entry| entry.unwrap().path());
+        let mut paths: Vec<_> =
+            entries.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect();
+        paths.sort();
+        assert_eq!(paths.len(), fs::read_dir(folder.join("models")).unwrap().count());
+        let read = |path: PathBuf| {
+            let expect: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+            let (shape, exact) = read_npy(&folder.join(expect["hidden"].as_str().unwrap()));
+            let tokens = expect["prompt_tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32);
+            let (path, tokens) = (folder.join(expect["model"].as_str().unwrap()), tokens.collect());
+            Encoder { path, expect, tokens, width: shape[1], exact }
+        };
+        paths.into_iter().map(read).collect()
+    }
+
+    fn bert() -> Encoder {
+        Encoder::all().into_iter().find(|of| of.name() == "models/bert.gguf").unwrap()
+    }
+
+    fn name(&self) -> &str {
+        self.expect["model"].as_str().unwrap()
+    }
+
+    fn check(&self, found: &[f32], exact: &[f32], limit: &str, how: &str) {
+        let (error, limit) = (nmse(found, exact), self.expect[limit].as_f64().unwrap());
+        println!("{error:.2e} <= {limit:.0e}  {} {how}", self.name());
+        assert!(error <= limit, "{error:e} > {limit:e}  {} {how}", self.name());
+    }
+
+    fn open(&self, target: Target, sequences: u32, max_tokens: Option<u32>) -> Session {
+        let compile = Options { target: Some(target), max_tokens, ..Options::default() };
+        let run = engine::Options { threads: Some(2), sequences, ..engine::Options::default() };
+        let run = engine::Options { backend: crate::support::engines::native(target), ..run };
+        let options = SessionOptions { compile, run, embeddings: true, ..SessionOptions::default() };
+        Session::open(Some(&self.path), &options).unwrap_or_else(|error| panic!("{}: {error}", self.name()))
+    }
+
+    /// The vector of rows.
+    fn pooled(&self, rows: &[f32], pooling: Pooling) -> Vec<f32> {
+        let count = rows.len() / self.width;
+        let rows = match pooling {
+            Pooling::Mean => 0..count,
+            Pooling::First => 0..1,
+            Pooling::Last => count - 1..count,
+        }
+        .map(|row| &rows[row * self.width..][..self.width]);
+        let mut sums = vec![0.0; self.width];
+        rows.for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x)));
+        let length = sums.iter().map(|x| x * x).sum::<f64>().sqrt();
+        sums.iter().map(|x| (x / length) as f32).collect()
+    }
+}
+
+/// Hidden states of all tokens, and vectors made of them in each way.
+#[test]
+fn golden_encoders_keep_their_limits() {
+    let mut table = Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bits/encoders.txt"));
+    for of in Encoder::all() {
+        let model = Model::open_parts(&of.path, HEADLESS).unwrap();
+        assert!(!model.arch.hyper.causal);
+        let exact = model.exact_logits(&of.tokens).unwrap();
+        of.check(&exact, &of.exact, "interpreter_nmse_max", "interpreter");
+        for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+            let found = of.open(target, 1, None).logits(&of.tokens).unwrap();
+            of.check(&found, &of.exact, "compiled_nmse_max", target.name());
+            let bytes: Vec<u8> = found.iter().flat_map(|x| x.to_le_bytes()).collect();
+            table.add(&format!("{} {}", of.name(), target.name()), [&bytes[..]]);
+            for (way, pooling) in Pooling::ALL {
+                let mut embedder = Embedder::new(of.open(target, 1, None), Some(pooling)).unwrap();
+                let vector = embedder.embed(vec![of.tokens.clone()]).unwrap().remove(0);
+                let how = format!("{} {way}", target.name());
+                of.check(&vector, &of.pooled(&of.exact, pooling), "compiled_nmse_max", &how);
+            }
+        }
+        let own = Embedder::new(of.open(Target::PORTABLE, 1, None), None).unwrap().pooling();
+        assert_eq!(own.name(), of.expect["pooling"], "{}", of.name());
+    }
+    table.check();
+}
+
+/// Texts of different lengths, more than a step has room for, have the bits that each has alone.
+#[test]
+fn texts_together_are_texts_alone() {
+    for of in Encoder::all() {
+        for target in [Target::AVX2, Target::AVX512, Target::PORTABLE] {
+            if !target.missing().is_empty() {
+                continue;
+            }
+            let lengths = [1, 140, 33, 100, 2, 64, 139, 31];
+            let texts: Vec<Vec<u32>> =
+                lengths.iter().map(|&n| of.tokens.iter().rev().cycle().take(n).copied().collect()).collect();
+            for (way, pooling) in Pooling::ALL {
+                let mut alone = Embedder::new(of.open(target, 1, None), Some(pooling)).unwrap();
+                let expected: Vec<Vec<f32>> =
+                    texts.iter().map(|text| alone.embed(vec![text.clone()]).unwrap().remove(0)).collect();
+                let mut together = Embedder::new(of.open(target, 4, None), Some(pooling)).unwrap();
+                assert_eq!(together.embed(texts.clone()).unwrap(), expected, "{} {way} {}", of.name(), target.name());
+            }
+        }
+    }
+}
+
+/// Where texts begin and end, and where windows do, at every place in blocks and runs of positions: as the interpreter has it.
+#[test]
+fn texts_of_all_lengths_are_as_the_interpreter_has_them() {
+    for of in Encoder::all() {
+        let model = Model::open_parts(&of.path, HEADLESS).unwrap();
+        let most = u64::from(model.arch.hyper.context_length.min(250) as u32);
+        let lengths = [1, 2, 23, 25, 31, 32, 33, 49, 63, 65, 97, 128, 129, 160, 250];
+        let text = |n: usize| of.tokens.iter().cycle().skip(n).take(n).copied().collect::<Vec<u32>>();
+        let texts: Vec<Vec<u32>> = lengths.into_iter().filter(|&n| n as u64 <= most).map(text).collect();
+        let exact: Vec<Vec<f32>> = texts.iter().map(|text| model.exact_logits(text).unwrap()).collect();
+        for target in [Target::AVX2, Target::AVX512, Target::AMX] {
+            let mut session = of.open(target, 1, None);
+            for (text, exact) in texts.iter().zip(&exact) {
+                let error = nmse(&session.logits(text).unwrap(), exact);
+                let limit = 2.0 * of.expect["compiled_nmse_max"].as_f64().unwrap();
+                let how = format!("{} of {} {}", of.name(), text.len(), target.name());
+                assert!(error <= limit, "{error:e} > {limit:e}  {how}");
+            }
+        }
+    }
+}
+
+/// What is behind a token counts, and what is before it: the same token among others has another state.
+#[test]
+fn a_token_sees_all_of_its_text() {
+    let of = Encoder::bert();
+    let mut session = of.open(Target::PORTABLE, 1, None);
+    let mut first = |tokens: &[u32]| session.logits(tokens).unwrap()[..of.width].to_vec();
+    let whole = first(&of.tokens[..40]);
+    let mut other = of.tokens[..40].to_vec();
+    other[39] = (other[39] + 1) % 64;
+    assert_ne!(whole, first(&other));
+    assert_ne!(whole, first(&of.tokens[..39]));
+}
+
+#[test]
+fn a_text_is_never_cut() {
+    let of = Encoder::bert();
+    let mut embedder = Embedder::new(of.open(Target::PORTABLE, 2, Some(50)), None).unwrap();
+    let error = embedder.embed(vec![of.tokens[..51].to_vec()]).unwrap_err().to_string();
+    assert!(
+        error.contains("51 tokens") && error.contains("50 tokens") && error.contains("--embeddings -b 51"),
+        "{error}"
+    );
+    assert!(embedder.is_idle());
+    let long = Embedder::new(of.open(Target::PORTABLE, 1, None), None).unwrap().embed(vec![of.tokens[..50].to_vec()]);
+    assert_eq!(embedder.embed(vec![of.tokens[..50].to_vec()]).unwrap(), long.unwrap());
+    // Nor by who asks for steps himself.
+    let mut session = of.open(Target::PORTABLE, 1, Some(50));
+    let error = session.logits(&of.tokens).unwrap_err().to_string();
+    assert!(error.contains("behind 50 of their text") && error.contains("reads texts whole"), "{error}");
+}
+
+#[test]
+fn commands_that_want_logits_name_the_one_for_vectors() {
+    let of = Encoder::bert();
+    let (path, folder) = (of.path.to_str().unwrap(), scratch("encoders"));
+    let [out, text] = ["out", "text.txt"].map(|name| folder.join(name));
+    fs::write(&text, "A text.").unwrap();
+    let [out, text] = [&out, &text].map(|path| path.to_str().unwrap());
+    for command in [
+        &["run", "-p", "x", path][..],
+        &["logits", "--tokens", "1,2", "-o", out, path],
+        &["serve", path],
+        &["compile", path, "-o", out],
+        &["bench", path],
+        &["eval", "--text", text, path],
+    ] {
+        let output = ixc(command).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(65), "{command:?}: {message}");
+        assert!(message.contains("is an encoder (bert)") && message.contains("`ixc embed`"), "{command:?}: {message}");
+    }
+    let facts: Value = serde_json::from_str(&stdout(ixc(["inspect", path, "--json"]))).unwrap();
+    assert_eq!((&facts["supported"], &facts["architecture"]), (&Value::Bool(true), &Value::from("bert")), "{facts}");
+    // A plan of it is one for vectors.
+    let plan = folder.join("bert.ixp");
+    stdout(ixc(["compile".as_ref(), "--embeddings".as_ref(), of.path.as_os_str(), "-o".as_ref(), plan.as_os_str()]));
+    let file = ixc::model::open_plan(&plan, None).unwrap();
+    let options = SessionOptions { embeddings: true, ..SessionOptions::default() };
+    let mut session = Session::of_plan_file(file, plan.parent().unwrap(), &options).unwrap();
+    of.check(&session.logits(&of.tokens).unwrap(), &of.exact, "compiled_nmse_max", "a plan");
+}
