@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::serve::Server;
 use crate::support::{ixc, read_npy, scratch, stderr, stdout};
 use ixc::compile::Options;
 use ixc::embedding::Embedder;
@@ -216,4 +217,27 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
     let options = SessionOptions { embeddings: true, ..SessionOptions::default() };
     let mut session = Session::of_plan_file(file, plan.parent().unwrap(), &options).unwrap();
     of.check(&session.logits(&of.tokens).unwrap(), &of.exact, "compiled_nmse_max", "a plan");
+}
+
+/// Texts of several requests at once have the vectors that they have alone, and one that is too long is refused before it waits.
+#[test]
+fn a_server_reads_texts_of_several_requests_whole() {
+    let of = Encoder::bert();
+    let server = Server::of(of.path.to_str().unwrap(), &["--embeddings", "--parallel", "3"]);
+    let text = |n: usize| of.tokens.iter().rev().cycle().take(n).copied().collect::<Vec<u32>>();
+    let ask = |texts: &[Vec<u32>]| {
+        let (status, answer) = server.post("/v1/embeddings", &json!({"input": texts}));
+        let vector = |i: usize| serde_json::from_value::<Vec<f32>>(answer["data"][i]["embedding"].clone()).unwrap();
+        assert_eq!(status, 200, "{answer}");
+        (0..texts.len()).map(vector).collect::<Vec<_>>()
+    };
+    let lengths = [3, 140, 70, 1];
+    let alone: Vec<Vec<f32>> = lengths.iter().map(|&n| ask(&[text(n)]).remove(0)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(ask(&lengths.map(text)), alone));
+        }
+    });
+    let (status, refused) = server.post("/v1/embeddings", &json!({"input": text(161)}));
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("context_length_exceeded")), "{refused}");
 }
