@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::compile::{self, TargetName};
-use ixc::frontend::arch::{Nextn, Parts};
+use ixc::frontend::arch::{ArchError, Nextn, Parts};
 use ixc::model::Model;
 use ixc::passes::options::OptionSet;
 use ixc::runtime::engine::{self, BackendKind, ExpertStore};
@@ -43,6 +43,17 @@ impl ModelArgument {
     /// Opens it.
     pub fn open(&self) -> anyhow::Result<Model> {
         open(self.path())
+    }
+
+    /// Opens it to be looked at: an encoder without the output matrix that it does not have.
+    pub fn open_to_see(&self) -> anyhow::Result<Model> {
+        let opened = self.open();
+        let is_encoder =
+            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(ixc::Error::Arch(ArchError::NotCausal { .. })));
+        match opened {
+            Err(error) if is_encoder(&error) => self.open_parts(Parts { head: false, ..Parts::ALL }),
+            opened => opened,
+        }
     }
 
     /// Opens it, for a graph of these parts.

@@ -64,7 +64,7 @@ impl Args {
             return Err(Usage("drawings are of all of a graph: --op and --layer are for text".into()).into());
         }
         if let Some(pass) = &self.after {
-            let stop = after(&self.model.open()?, &options, pass)?;
+            let stop = after(&self.model.open_to_see()?, &options, pass)?;
             let text = match language {
                 Some(language) => drawn(&stop.ir, language)?,
                 None if selection.is_all() => stop.text(),
@@ -90,14 +90,14 @@ impl Args {
                     .into());
                 }
             };
-            let model = self.model.open()?;
+            let model = self.model.open_to_see()?;
             let ir = match pass {
                 Some(pass) => after(&model, &options, pass)?.ir,
                 None => Ir::Graph(model.arch.module),
             };
             return Ok(out.write_all(drawn(&ir, language)?.as_bytes())?);
         }
-        let model = self.model.open()?;
+        let model = self.model.open_to_see()?;
         if stage == Stage::Graph {
             let graph = Stop { ir: Ir::Graph(model.arch.module), after: None };
             let text = match selection.is_all() {

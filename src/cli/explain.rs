@@ -67,7 +67,7 @@ impl Args {
                     return Err(Usage(problem.to_owned()).into());
                 }
                 let grid = grids::find(name).map_err(ixc::Error::from)?;
-                let model = self.model.open()?;
+                let model = self.model.open_to_see()?;
                 let (_, decisions) = explain::placement(&model, &grid, &place::Options::default())?;
                 return Ok((decisions, model.arch.hyper.architecture.clone(), self.target.to_string()));
             }
@@ -78,7 +78,7 @@ impl Args {
             let problem = "--memory is all that a run may take, --expert-memory what experts may: one says the other";
             return Err(Usage(problem.to_owned()).into());
         }
-        let model = self.model.open()?;
+        let model = self.model.open_to_see()?;
         let run = engine::Options { memory, prefetch: self.prefetch.settings(), ..engine::Options::default() };
         let decisions = explain::decisions(&model, &options, &run)?;
         Ok((decisions, model.arch.hyper.architecture.clone(), target.target.name().to_owned()))

@@ -210,6 +210,10 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
     }
     let facts: Value = serde_json::from_str(&stdout(ixc(["inspect", path, "--json"]))).unwrap();
     assert_eq!((&facts["supported"], &facts["architecture"]), (&Value::Bool(true), &Value::from("bert")), "{facts}");
+    // It can be looked at as any other.
+    for (stage, part) in [("graph", "ends %pos"), ("plan", "input last positions")] {
+        assert!(stdout(ixc(["dump", "--stage", stage, path])).contains(part), "{stage}");
+    }
     // A plan of it is one for vectors.
     let plan = folder.join("bert.ixp");
     stdout(ixc(["compile".as_ref(), "--embeddings".as_ref(), of.path.as_os_str(), "-o".as_ref(), plan.as_os_str()]));
