@@ -1035,6 +1035,11 @@ fn unigrams_are_those_of_hugging_face() {
             made.encode("Ａ\u{3000}ﬁ ①①ab\u{301} e\u{301}", false).unwrap();
         }
     }
+    // What no table of SentencePiece's has in a character's place is nothing: a text of megabytes would be one of terabytes.
+    let long = charsmap(&[("b", &"c".repeat(10_000))]);
+    let of =
+        |charsmap| Tokenizer::new(&TokenizerSpec { charsmap, ..spec.clone() }).unwrap().encode("ab bc", false).unwrap();
+    assert_eq!(of(long), of(Vec::new()));
 }
 
 /// What a file of SentencePiece's unigrams says, and what it means where it says nothing.

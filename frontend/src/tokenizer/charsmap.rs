@@ -13,6 +13,8 @@ use unicode_segmentation::UnicodeSegmentation;
 
 /// Bytes of the longest cluster that is looked for.
 const CLUSTER: usize = 5;
+/// Bytes of the longest text that stands in a character's place: ten times those of Unicode's longest, so that a damaged table makes no text of gigabytes.
+const REPLACEMENT: usize = 330;
 
 /// The table.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +70,9 @@ impl Charsmap {
             at ^= offset(unit);
             if unit >> 8 & 1 == 1 {
                 let begin = (*self.units.get(at)? & !(1 << 31)) as usize;
-                return self.texts.get(begin..)?.split('\0').next();
+                let found = self.texts.get(begin..)?;
+                let end = found.bytes().take(REPLACEMENT + 1).position(|byte| byte == 0)?;
+                return found.get(..end);
             }
         }
         None
