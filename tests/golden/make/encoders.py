@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertModel, EuroBertConfig, EuroBertModel, Gemma3TextConfig, Gemma3TextModel, ModernBertConfig, ModernBertModel, NomicBertConfig, NomicBertModel
+from transformers import BertConfig, BertModel, EuroBertConfig, EuroBertModel, Gemma3TextConfig, Gemma3TextModel, ModernBertConfig, ModernBertModel, NomicBertConfig, NomicBertModel, Qwen3Config, Qwen3Model
 
 import make
 
@@ -86,7 +86,10 @@ MODELS = {
         "cls",
         as_modern,
     ),
+    "qwen3-whole": (Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=16), Qwen3Model, "mean", dict),
 }
+# Decoders whose files say that they are none: every token sees all of its text.
+WHOLE = {"qwen3-whole": "qwen3"}
 # Models behind whose means sentence-transformers has two matrices, and how long rows between them are.
 DENSE = {"gemma-embedding": 64}
 
@@ -117,10 +120,14 @@ def write(name, llama_cpp):
         shapes = [(inner, config.hidden_size), (config.hidden_size, inner)]
         dense = [(torch.randn(shape, generator=generator) / shape[1] ** 0.5).half() for shape in shapes]
         make.rewrite(out, lambda tensors, keys: tensors.update({f"dense_{i}.weight": matrix.numpy() for i, matrix in enumerate(dense, 2)}))
+    ids = torch.tensor([tokens])
+    mask = torch.ones_like(ids)
+    if architecture := WHOLE.get(name):
+        make.rewrite(out, lambda tensors, keys: keys.update({f"{architecture}.attention.causal": False, f"{architecture}.pooling_type": 1}))
+        mask = {"full_attention": torch.zeros(1, 1, len(tokens), len(tokens))}
     with torch.inference_mode():
-        ids = torch.tensor([tokens])
-        single = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].double().numpy()
-        exact = model.double()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].double().numpy()
+        single = model(input_ids=ids, attention_mask=mask).last_hidden_state[0].double().numpy()
+        exact = model.double()(input_ids=ids, attention_mask=mask).last_hidden_state[0].double().numpy()
     for matrix in dense:
         single, exact = (rows @ matrix.double().numpy().T for rows in (single, exact))
     difference = ((single - exact) ** 2).sum() / (exact**2).sum()
@@ -128,7 +135,6 @@ def write(name, llama_cpp):
     np.save(ENCODERS / "expect" / f"{name}.npy", exact.astype(np.float32))
     expect = {
         "model": f"models/{name}.gguf",
-        "architecture": name.split("+")[0],
         "pooling": way,
         "prompt_tokens": tokens,
         "hidden": f"expect/{name}.npy",
