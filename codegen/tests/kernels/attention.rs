@@ -9,6 +9,29 @@ use ixc_kernels::{
 use crate::support::Group;
 use crate::{HALVES, ODD};
 
+/// Attention to halves, with nothing besides.
+fn plain(group: u32, d: u32, dv: u32) -> AttentionPart {
+    AttentionPart { group, d, dv, scale: Bits::of(0.125), cap: None, sinks: false, slopes: false, cache: HALVES }
+}
+
+/// The same that parts compute, by so many rows.
+fn of_rows(part: AttentionPart, heads: u32, rows: u32) -> Attention {
+    let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = part;
+    Attention { group, d, dv, scale, cap, sinks, slopes, heads, rows, cache }
+}
+
+/// The same through a window, or in chunks.
+fn of_window(part: AttentionPart, rows: u32, (window, chunked): (u32, bool)) -> AttentionWindow {
+    let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = part;
+    let both = false;
+    AttentionWindow { group, d, dv, scale, cap, sinks, slopes, heads: 2, rows, window, chunked, both, cache }
+}
+
+/// As many rows as are computed together for so many heads.
+fn several(heads: u32) -> u32 {
+    (16 / heads).max(2)
+}
+
 #[test]
 fn attention() {
     let mut group = Group::new("attention");
@@ -25,49 +48,15 @@ fn attention() {
         (1, 2, 1),
         (5, 10, 33),
     ] {
-        let (scale, several) = (Bits::of(0.125), (16 / heads).max(2));
+        let part = plain(heads, d, dv);
         for blocks in [1, 2, 3] {
-            for rows in [1, several] {
-                group.rows(
-                    Attention {
-                        group: heads,
-                        d,
-                        dv,
-                        scale,
-                        cap: None,
-                        sinks: false,
-                        slopes: false,
-                        heads: 1 + blocks % 2,
-                        rows,
-                        cache: HALVES,
-                    },
-                    blocks,
-                );
+            for rows in [1, several(heads)] {
+                group.rows(of_rows(part, 1 + blocks % 2, rows), blocks);
             }
-            group.rows(
-                AttentionPart { group: heads, d, dv, scale, cap: None, sinks: false, slopes: false, cache: HALVES },
-                blocks,
-            );
-            let cap = Some(Bits::of(0.5));
-            group.rows(
-                Attention {
-                    group: heads,
-                    d,
-                    dv,
-                    scale,
-                    cap,
-                    sinks: false,
-                    slopes: false,
-                    heads: 2,
-                    rows: several,
-                    cache: HALVES,
-                },
-                blocks,
-            );
-            group.rows(
-                AttentionPart { group: heads, d, dv, scale, cap, sinks: false, slopes: false, cache: HALVES },
-                blocks,
-            );
+            group.rows(part, blocks);
+            let part = AttentionPart { cap: Some(Bits::of(0.5)), ..part };
+            group.rows(of_rows(part, 2, several(heads)), blocks);
+            group.rows(part, blocks);
         }
         for parts in [1, 2, 16] {
             group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
@@ -77,30 +66,18 @@ fn attention() {
 }
 
 /// Attention to so many blocks of a cache: by one row and several, in parts, and through a window or in a chunk.
-fn every_way(group: &mut Group, of: AttentionPart, blocks: u32) {
-    let AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes, cache } = of;
-    let several = (16 / heads).max(2);
+fn every_way(group: &mut Group, part: AttentionPart, blocks: u32, window: (u32, bool)) {
+    let several = several(part.group);
     for rows in [1, several] {
-        group.rows(Attention { group: heads, d, dv, scale, cap, sinks, slopes, heads: 2, rows, cache }, blocks);
+        group.rows(of_rows(part, 2, rows), blocks);
     }
-    group.rows(of, blocks);
-    let (window, chunked) = if blocks == 2 { (32, true) } else { (20 * blocks, false) };
-    let window = AttentionWindow {
-        group: heads,
-        d,
-        dv,
-        scale,
-        cap,
-        sinks,
-        slopes,
-        heads: 2,
-        rows: several,
-        window,
-        chunked,
-        both: false,
-        cache,
-    };
-    group.rows(window, blocks);
+    group.rows(part, blocks);
+    group.rows(of_window(part, several, window), blocks);
+}
+
+/// A window that begins inside a block, or a chunk.
+fn window_or_chunk(blocks: u32) -> (u32, bool) {
+    if blocks == 2 { (32, true) } else { (20 * blocks, false) }
 }
 
 /// Scores that fall with distance: as they are, bent, with sinks, over windows and chunks, of halves and of blocks.
@@ -117,9 +94,9 @@ fn attention_slopes() {
         (3, 64, 96, blocks_of(Format::Q4_0, Format::F16)),
     ] {
         for blocks in [1, 2, 3] {
-            let (scale, cap) = (Bits::of(0.125), (blocks == 2).then(|| Bits::of(0.5)));
-            let of = AttentionPart { group: heads, d, dv, scale, cap, sinks: blocks == 3, slopes: true, cache };
-            every_way(&mut group, of, blocks);
+            let cap = (blocks == 2).then(|| Bits::of(0.5));
+            let part = AttentionPart { cap, sinks: blocks == 3, slopes: true, cache, ..plain(heads, d, dv) };
+            every_way(&mut group, part, blocks, window_or_chunk(blocks));
         }
     }
     group.done();
@@ -129,49 +106,8 @@ fn attention_slopes() {
 fn attention_sinks() {
     let mut group = Group::new("attention_sinks");
     for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
-        let (scale, several, sinks) = (Bits::of(0.125), (16 / heads).max(2), true);
-        for blocks in [1, 2, 3] {
-            for rows in [1, several] {
-                group.rows(
-                    Attention {
-                        group: heads,
-                        d,
-                        dv,
-                        scale,
-                        cap: None,
-                        sinks,
-                        slopes: false,
-                        heads: 2,
-                        rows,
-                        cache: HALVES,
-                    },
-                    blocks,
-                );
-            }
-            group.rows(
-                AttentionPart { group: heads, d, dv, scale, cap: None, sinks, slopes: false, cache: HALVES },
-                blocks,
-            );
-            let (rows, window) = (several, 20 * blocks);
-            group.rows(
-                AttentionWindow {
-                    group: heads,
-                    d,
-                    dv,
-                    scale,
-                    cap: None,
-                    sinks,
-                    slopes: false,
-                    heads: 2,
-                    rows,
-                    window,
-                    chunked: false,
-                    both: false,
-                    cache: HALVES,
-                },
-                blocks,
-            );
-        }
+        let part = AttentionPart { sinks: true, ..plain(heads, d, dv) };
+        (1..=3).for_each(|blocks| every_way(&mut group, part, blocks, (20 * blocks, false)));
     }
     group.done();
 }
@@ -180,49 +116,15 @@ fn attention_sinks() {
 fn attention_window() {
     let mut group = Group::new("attention_window");
     for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (9, 40, 8), (2, 100, 100), (5, 10, 33)] {
-        let (scale, rows) = (Bits::of(0.125), (16 / heads).max(2));
+        let (part, rows) = (plain(heads, d, dv), several(heads));
         // They begin inside a block, at its edge, and before what there is.
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
-            group.rows(
-                AttentionWindow {
-                    group: heads,
-                    d,
-                    dv,
-                    scale,
-                    cap: None,
-                    sinks: false,
-                    slopes: false,
-                    heads: 2,
-                    rows,
-                    window,
-                    chunked: false,
-                    both: false,
-                    cache: HALVES,
-                },
-                blocks,
-            );
+            group.rows(of_window(part, rows, (window, false)), blocks);
         }
         // Rows on both sides of where a chunk begins.
+        let part = AttentionPart { cap: Some(Bits::of(0.5)), ..part };
         for (window, blocks) in [(32, 2), (64, 3)] {
-            let cap = Some(Bits::of(0.5));
-            group.rows(
-                AttentionWindow {
-                    group: heads,
-                    d,
-                    dv,
-                    scale,
-                    cap,
-                    sinks: false,
-                    slopes: false,
-                    heads: 2,
-                    rows,
-                    window,
-                    chunked: true,
-                    both: false,
-                    cache: HALVES,
-                },
-                blocks,
-            );
+            group.rows(of_window(part, rows, (window, true)), blocks);
         }
     }
     group.done();
@@ -248,9 +150,8 @@ fn cached_blocks() {
         for (heads, d, dv, sinks) in
             [(1, 32, 32, false), (3, 64, 96, true), (4, 128, 128, false), (8, 64, 64, true), (11, 96, 160, false)]
         {
-            let (scale, cap) = (Bits::of(0.125), sinks.then(|| Bits::of(0.5)));
-            let of = AttentionPart { group: heads, d, dv, scale, cap, sinks, slopes: false, cache };
-            (1..=3).for_each(|blocks| every_way(&mut group, of, blocks));
+            let part = AttentionPart { cap: sinks.then(|| Bits::of(0.5)), sinks, cache, ..plain(heads, d, dv) };
+            (1..=3).for_each(|blocks| every_way(&mut group, part, blocks, window_or_chunk(blocks)));
         }
     }
     group.done();

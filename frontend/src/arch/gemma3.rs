@@ -6,7 +6,7 @@ use super::Architecture;
 use super::decoder::{HeadNorm, Style, decoder};
 use super::hyper::{Defaults, Windows};
 
-const STYLE: Style = Style {
+pub(super) const STYLE: Style = Style {
     head_norm: HeadNorm::Heads,
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),

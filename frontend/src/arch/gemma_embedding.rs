@@ -1,20 +1,11 @@
 //! `gemma-embedding`: EmbeddingGemma: Gemma 3, but every token sees all of its text, in layers with a window so many positions before and behind it. Behind the last norm
 //! stand the two matrices that sentence-transformers has behind the mean of rows, where files have them (`dense_2`, `dense_3`): a mean of products is the product of the mean.
 
-use ixc_ir::graph::attrs::{Activation, GateAttrs};
-
 use super::Architecture;
 use super::builder::Bias;
-use super::decoder::{HeadNorm, Style, decoder};
+use super::decoder::decoder;
+use super::gemma3;
 use super::hyper::{Defaults, Windows};
-
-const STYLE: Style = Style {
-    head_norm: HeadNorm::Heads,
-    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
-    gate: GateAttrs::plain(Activation::Gelu),
-    root_embedding: true,
-    ..Style::NEOX
-};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma-embedding",
@@ -25,7 +16,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         ..Defaults::USUAL
     },
     build: |b| {
-        let x = decoder(b, &STYLE)?;
+        let x = decoder(b, &gemma3::STYLE)?;
         let (width, inner) = (b.hyper.embedding_length, b.rows("dense_2.weight"));
         let Some(inner) = inner else { return Ok(x) };
         let x = b.linear(x, "dense_2", width, inner, Bias::Optional)?;

@@ -116,7 +116,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page anew, also the one that is there. A browser now and then forgets where it was told to go (one time in twelve, from a part of a page to the whole
+    /// Opens a page anew, also the one that is there. A browser now and then forgets where it was told to go (one time in some fifty, from a part of a page to the whole
     /// of it): it is told again.
     #[track_caller]
     pub fn open(&mut self, address: &str) {
