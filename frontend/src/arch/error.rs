@@ -94,7 +94,7 @@ pub enum ArchError {
     },
     /// Logits of a model whose attention is not causal.
     #[error(
-        "{}: the model is an encoder ({architecture}): every token sees all of its text, so there are vectors of texts and no logits; `ixc embed` and `ixc serve --embeddings` take it",
+        "{}: the model is an encoder ({architecture}): every token sees all of its text, so there are vectors of texts and no logits; `ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take it",
         path.display()
     )]
     NotCausal {
