@@ -254,7 +254,6 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         rope,
         roped: true,
         layers: Vec::new(),
-        windowed: false,
         local_rope: None,
         scales: arch::Scales::NONE,
         layer_norms: false,

@@ -461,7 +461,6 @@ fn model(name: &str, mut module: Module) -> Model {
         temperature: None,
         rope,
         roped: true,
-        windowed: false,
         local_rope: None,
         scales: arch::Scales::NONE,
         mla: None,

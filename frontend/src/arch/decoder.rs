@@ -215,7 +215,7 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
 
 /// Whether a layer rotates queries and keys.
 fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
-    let windowed = || !b.hyper.windowed || b.hyper.layers[layer].window.is_some();
+    let windowed = || b.hyper.local_rope.is_none() || b.hyper.layers[layer].window.is_some();
     b.hyper.roped
         && b.hyper.layers[layer].roped
         && match style.roped {

@@ -89,9 +89,7 @@ pub struct Hyper {
     pub rope: Rope,
     /// Whether layers have it at all: the files of some models switch it off.
     pub roped: bool,
-    /// Whether the file states a window that layers may have, though none might have it.
-    pub windowed: bool,
-    /// The same of layers with a window, where theirs is another.
+    /// The same of layers with a window, where the file states one that layers may have, though none might have it.
     pub local_rope: Option<Rope>,
     /// Whether positions are of several dimensions, for images: of text all are one number.
     pub sectioned: bool,
@@ -640,7 +638,6 @@ impl Hyper {
             rope,
             roped,
             sectioned: sectioned(&keys),
-            windowed: defaults.windows.is_some(),
             local_rope,
             scales,
             streams: Streams::read(&keys)?,
