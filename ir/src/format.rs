@@ -20,6 +20,7 @@
 //! To add a weight format: a row in the table below. What is then missing, a test of the table or of the kernels says.
 
 pub mod codec;
+mod decode;
 pub mod digits;
 pub mod encode;
 pub mod grids;
@@ -572,11 +573,11 @@ impl Format {
             float.widen(blocks, out);
             return;
         }
-        let k = out.len() / row.rows;
+        let (k, offsets) = (out.len() / row.rows, &decode::Offsets::of(row));
         for (i, block) in blocks.chunks_exact(row.rows * row.block_bytes).enumerate() {
             for (r, out) in out.chunks_exact_mut(k).enumerate() {
                 let out = &mut out[i * row.block_len..][..row.block_len];
-                row.codec.dequantise(&codec::Place { row, block, tail, r }, out);
+                row.codec.dequantise(&decode::Place { row, offsets, block, tail, r }, out);
             }
         }
     }

@@ -21,9 +21,9 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::digits::{self, Digits};
+use super::Field;
+use super::digits::Digits;
 use super::grids::Grid;
-use super::{Field, FormatRow, packed};
 
 /// How a block's bytes make numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,20 +341,21 @@ impl ScaleBits {
 
     /// The parts of code `i`: the field, a byte of it, the lowest bit there and how many, which may go on in the next byte; those of the code's
     /// low bits first.
-    pub(super) fn parts(&self, i: usize) -> Vec<(&'static str, usize, usize, usize)> {
+    pub(super) fn parts(&self, i: usize) -> impl Iterator<Item = (&'static str, usize, usize, usize)> {
         let of = |plane: &Plane, i: usize| {
             let (byte, shift) = plane.place(i);
             (plane.field, byte, shift, plane.bits)
         };
-        match self {
-            ScaleBits::Plane(plane) => vec![of(plane, i)],
-            ScaleBits::Spread(plane, spread) => vec![of(plane, spread.place(i))],
-            ScaleBits::Planes(low, high) => vec![of(low, i), of(high, i)],
+        let (first, second) = match self {
+            ScaleBits::Plane(plane) => (of(plane, i), None),
+            ScaleBits::Spread(plane, spread) => (of(plane, spread.place(i)), None),
+            ScaleBits::Planes(low, high) => (of(low, i), Some(of(high, i))),
             ScaleBits::Words { field, each, width, first } => {
                 let bit = first + i % each * width;
-                vec![(field, i / each * 2 + bit / 8, bit % 8, *width)]
+                ((*field, i / each * 2 + bit / 8, bit % 8, *width), None)
             }
-        }
+        };
+        std::iter::once(first).chain(second)
     }
 }
 
@@ -630,173 +631,6 @@ impl Quants {
     }
 }
 
-/// Where in a block the parts of an element's formula are: the codec's reader of files and of strips.
-pub(super) trait Reader {
-    /// The code of an element.
-    fn code(&self, quants: &Quants, i: usize) -> u8;
-    /// A float of the block that holds for an element.
-    fn float(&self, number: Number, field: &str, i: usize) -> f32;
-    /// Scale and minimum of an element.
-    fn scale(&self, scales: Scales, i: usize) -> (f32, f32);
-}
-
-/// A block, what stands behind all blocks of its rows, and which row of it.
-pub(super) struct Place<'a> {
-    pub row: &'a FormatRow,
-    pub block: &'a [u8],
-    pub tail: &'a [u8],
-    pub r: usize,
-}
-
-impl Place<'_> {
-    /// The row's scale.
-    fn row_scale(&self) -> f32 {
-        f32_at(self.tail, offset(&self.row.tail, "d") + 4 * self.r)
-    }
-}
-
-impl Codec {
-    /// Writes a row's elements of a block. Every operation is rounded, in the order of the formula above.
-    pub(super) fn dequantise(&self, place: &Place<'_>, out: &mut [f32]) {
-        let &Place { row, block, r, .. } = place;
-        let float = |field: &str, i: usize| f32_at(block, offset(&row.fields, field) + 4 * i);
-        match self {
-            Codec::Float(float) => {
-                let bytes = &block[float.bytes() * r..];
-                out[0] = match float {
-                    Float::F32 => f32_at(bytes, 0),
-                    Float::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-                    Float::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-                };
-            }
-            Codec::Quants(quants) if row.format.has_row_scale() => {
-                let d = place.row_scale();
-                match row.rows {
-                    1 => quants.dequantise_by_rows(d, &Block { row, block }, out),
-                    _ => quants.dequantise_by_rows(d, &packed::Strip { row, block, r }, out),
-                }
-            }
-            Codec::Quants(quants) if row.rows > 1 => quants.dequantise(&packed::Strip { row, block, r }, out),
-            Codec::Quants(quants) => quants.dequantise(&Block { row, block }, out),
-            Codec::Row => {
-                let d = place.row_scale();
-                out.iter_mut().zip(block).for_each(|(y, &q)| *y = d * f32::from(q as i8));
-            }
-            Codec::Bytes { scaled } => {
-                let quants = &block[offset(&row.fields, "quants")..];
-                for (i, (y, &q)) in out.iter_mut().zip(quants).enumerate() {
-                    *y = float("d", i / scaled) * f32::from(q as i8);
-                }
-            }
-            Codec::Bf16 { parts } => {
-                let at = |i: usize| bf16::from_le_bytes([block[i], block[i + 1]]).to_f32();
-                for (part, name) in ["high", "low"].into_iter().take(*parts).enumerate() {
-                    let first = offset(&row.fields, name);
-                    for (i, y) in out.iter_mut().enumerate() {
-                        let number = at(first + 2 * i);
-                        *y = if part == 0 { number } else { *y + number };
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Quants {
-    /// Integers, with scales where there are such, times the scale of their row.
-    fn dequantise_by_rows(&self, d: f32, block: &impl Reader, out: &mut [f32]) {
-        for (i, y) in out.iter_mut().enumerate() {
-            let number = f32::from(self.byte(block.code(self, i))) - f32::from(self.zero());
-            let (scale, _) = block.scale(self.scales, i);
-            *y = d * (scale * number);
-        }
-    }
-
-    fn dequantise(&self, block: &impl Reader, out: &mut [f32]) {
-        for (i, y) in out.iter_mut().enumerate() {
-            let number = f32::from(self.byte(block.code(self, i))) - f32::from(self.zero());
-            let (scale, minimum) = block.scale(self.scales, i);
-            let float = |field: &str| block.float(self.number(field), field, i);
-            let d = match self.scales {
-                Scales::None | Scales::Row => float("d"),
-                Scales::SixBits
-                | Scales::Signed16
-                | Scales::Nibbles16
-                | Scales::Coded(_)
-                | Scales::Multiples { .. } => float("d") * scale,
-            };
-            *y = match self.minimum {
-                Minimum::None => d * number,
-                Minimum::Half => d * number + float("m"),
-                Minimum::Scaled => d * number - float("dmin") * minimum,
-            };
-        }
-    }
-}
-
-/// A block as it lies in a file.
-pub(super) struct Block<'a> {
-    pub row: &'a FormatRow,
-    pub block: &'a [u8],
-}
-
-impl Block<'_> {
-    fn field(&self, name: &str) -> &[u8] {
-        &self.block[offset(&self.row.fields, name)..]
-    }
-
-    /// Code `i` of those in a plane, or two.
-    fn planes(&self, low: &Plane, high: Option<&Plane>, i: usize) -> u8 {
-        let bits = |plane: &Plane| {
-            let (byte, shift) = plane.place(i);
-            let mask = ((1u16 << plane.bits) - 1) as u8;
-            self.field(plane.field)[byte] >> shift & mask
-        };
-        bits(low) | high.map_or(0, |high| bits(high) << low.bits)
-    }
-
-    /// The code of scale `i`.
-    pub fn scale_code(&self, codes: &ScaleCodes, i: usize) -> u8 {
-        let (mut code, mut above) = (0u16, 0);
-        for (field, byte, shift, width) in codes.bits.parts(i) {
-            let bytes = &self.field(field)[byte..];
-            let next = if shift + width > 8 { bytes[1] } else { 0 };
-            let bits = u16::from_le_bytes([bytes[0], next]) >> shift & ((1 << width) - 1);
-            code |= bits << above;
-            above += width;
-        }
-        code as u8
-    }
-}
-
-impl Reader for Block<'_> {
-    fn code(&self, quants: &Quants, i: usize) -> u8 {
-        match quants.codes {
-            Codes::Planes => self.planes(&quants.low, quants.high.as_ref(), i),
-            Codes::Grid(grid) => grid.code(|field| self.field(field), i),
-            Codes::Digits(digits) => digits::code(digits, |field| self.field(field), i),
-        }
-    }
-
-    fn float(&self, number: Number, field: &str, i: usize) -> f32 {
-        number.at(self.field(field), number.bytes() * (i / self.row.format.d_columns()))
-    }
-
-    fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
-        match scales {
-            Scales::None | Scales::Row => (1.0, 0.0),
-            Scales::SixBits => {
-                let (scale, minimum) = six_bits(self.field("scales"), i / 32);
-                (scale.into(), minimum.into())
-            }
-            Scales::Signed16 => (f32::from(self.field("scales")[i / 16] as i8), 0.0),
-            Scales::Nibbles16 => nibbles(self.field("scales")[i / 16]),
-            Scales::Coded(codes) => (f32::from(codes.number(self.scale_code(&codes, i / codes.columns))), 0.0),
-            Scales::Multiples { columns } => (f32::from(self.field("scales")[i / columns] as i8), 0.0),
-        }
-    }
-}
-
 /// The 6-bit scale and minimum of sub-block `s` (ggml `get_scale_min_k4`): four low pairs are whole, four high ones are
 /// split between a nibble and the two top bits of the low ones.
 pub(super) fn six_bits(scales: &[u8], s: usize) -> (u8, u8) {
@@ -820,6 +654,7 @@ pub(super) fn offset(fields: &[Field], name: &str) -> usize {
     }
 }
 
-fn f32_at(bytes: &[u8], at: usize) -> f32 {
+/// Reads an f32.
+pub(super) fn f32_at(bytes: &[u8], at: usize) -> f32 {
     f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

@@ -66,11 +66,19 @@ pub(super) fn put(digits: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The code of element `i`, of a block whose fields `field` gives.
-pub(super) fn code<'a>(all: &'static [Digits], field: impl Fn(&str) -> &'a [u8], i: usize) -> u8 {
-    let (digits, byte, n) = Digits::place(all, i);
-    let rest = field(digits.field)[byte].wrapping_mul(Digits::power(n));
-    ((u16::from(rest) * u16::from(BASE)) >> 8) as u8
+/// Writes the codes of consecutive elements, from `first` on, of a block whose fields `field`
+/// gives.
+pub(super) fn codes<'a>(all: &'static [Digits], field: impl Fn(&str) -> &'a [u8], first: usize, codes: &mut [u8]) {
+    let (mut at, end) = (0, codes.len());
+    while at < end {
+        let (digits, byte, n) = Digits::place(all, first + at);
+        let count = (digits.at + digits.run - byte).min(end - at);
+        for (code, byte) in codes[at..at + count].iter_mut().zip(&field(digits.field)[byte..]) {
+            let rest = byte.wrapping_mul(Digits::power(n));
+            *code = ((u16::from(rest) * u16::from(BASE)) >> 8) as u8;
+        }
+        at += count;
+    }
 }
 
 #[cfg(test)]
@@ -84,8 +92,9 @@ mod tests {
             let digits: Vec<u8> = (0..5).rev().map(|n| (value / 3u16.pow(n) % 3) as u8).collect();
             let mut byte = [0];
             put(&digits, &mut byte);
-            let found: Vec<u8> = (0..5).map(|i| code(&ONE, |_| &byte, i)).collect();
-            assert_eq!(found, digits);
+            let mut found = [0; 5];
+            codes(&ONE, |_| &byte, 0, &mut found);
+            assert_eq!(found[..], digits);
         }
     }
 }

@@ -125,6 +125,9 @@ pub enum Index {
     },
 }
 
+/// Most vectors of a packed sub-block: two of indices of four elements, and one of signs.
+const MOST_VECTORS: usize = 3;
+
 /// Bits of indices above those of a byte: in the field `high`, a byte or a 16-bit word for each sub-block, the first index's lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HighBits {
@@ -284,19 +287,23 @@ impl Grid {
         }
     }
 
-    /// The code of element `i`, of a block whose fields `field` gives.
-    pub(super) fn code<'a>(&self, field: impl Fn(&str) -> &'a [u8], i: usize) -> u8 {
-        let sub = i / SUB;
-        let dword = |vector: usize| {
+    /// Writes the codes of consecutive elements of a sub-block, from `first` on, of a block whose
+    /// fields `field` gives.
+    pub(super) fn codes<'a>(&self, field: impl Fn(&str) -> &'a [u8], first: usize, codes: &mut [u8]) {
+        let sub = first / SUB;
+        let mut dwords = [[0; 4]; MOST_VECTORS];
+        for (vector, dword) in dwords.iter_mut().enumerate().take(self.vectors()) {
             let FourBytes { field: name, stride, first, step } = self.vector(vector);
             let bytes = &field(name)[sub * stride + first..];
-            [0, 1, 2, 3].map(|byte| bytes[byte * step])
-        };
+            *dword = [0, 1, 2, 3].map(|byte| bytes[byte * step]);
+        }
         let high = self.high().map_or(0, |bits| match bits.bytes {
             1 => field("high")[sub].into(),
             _ => u16::from_le_bytes([field("high")[2 * sub], field("high")[2 * sub + 1]]),
         });
-        self.code_of(dword, high, i % SUB)
+        for (i, code) in (first % SUB..).zip(codes) {
+            *code = self.code_of(|vector| dwords[vector], high, i);
+        }
     }
 
     /// The code of element `i` of a sub-block, of which `dword` gives a row's bytes of each vector, and `high` those of the field of this name.

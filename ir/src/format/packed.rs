@@ -35,7 +35,8 @@
 //!
 //! Invariant: kernels for one row and for many read the same packed bytes.
 
-use super::codec::{self, Codec, Codes, Minimum, Number, Quants, Reader, ScaleBits, Scales};
+use super::codec::{self, Codec, Codes, Minimum, Number, Quants, ScaleBits, Scales};
+use super::decode::{Block, Offsets, Reader};
 use super::grids::{Grid, Signs};
 use super::{Fields, Format, FormatRow, K_BLOCK};
 
@@ -216,19 +217,16 @@ impl Quants {
 /// A row of a packed block.
 pub(super) struct Strip<'a> {
     pub row: &'a FormatRow,
+    pub offsets: &'a Offsets,
     pub block: &'a [u8],
     pub r: usize,
 }
 
 impl Strip<'_> {
-    fn field(&self, name: &str) -> &[u8] {
-        &self.block[codec::offset(&self.row.fields, name)..]
-    }
-
     /// What stands beside the low bytes of a sub-block's indices; 0 where nothing does.
     fn high(&self, grid: &Grid, sub: usize) -> u16 {
         grid.high().map_or(0, |high| {
-            let bytes = &self.field("high")[high.bytes * (STRIP * sub + self.r)..];
+            let bytes = &self.block[self.offsets.high + high.bytes * (STRIP * sub + self.r)..];
             if high.bytes == 1 { bytes[0].into() } else { u16::from_le_bytes([bytes[0], bytes[1]]) }
         })
     }
@@ -236,14 +234,16 @@ impl Strip<'_> {
     /// The scale of element `i` as a signed byte.
     fn coded(&self, codes: &codec::ScaleCodes, i: usize) -> u8 {
         let (at, quants) = (i / codes.columns, self.row.format.quants());
+        let scales = &self.block[self.offsets.scales..];
         let Some((quants, grid)) = quants.and_then(|quants| Some((quants, quants.grid()?))) else {
-            return self.field("scales")[STRIP * at + self.r];
+            return scales[STRIP * at + self.r];
         };
         let code = match quants.codes_of_scales() {
-            CodesOfScales::Bytes => return self.field("scales")[STRIP * at + self.r],
-            CodesOfScales::Nibbles => self.field("scales")[STRIP / 2 * at + self.r % 8] >> (self.r / 8 * 4) & 15,
+            CodesOfScales::Bytes => return scales[STRIP * at + self.r],
+            CodesOfScales::Nibbles => scales[STRIP / 2 * at + self.r % 8] >> (self.r / 8 * 4) & 15,
             CodesOfScales::AboveSigns => {
-                self.field("quants")[(at * grid.vectors() + grid.index_vectors()) * VECTOR + 4 * self.r + 3] >> 4
+                let vector = at * grid.vectors() + grid.index_vectors();
+                self.block[self.offsets.quants + vector * VECTOR + 4 * self.r + 3] >> 4
             }
             CodesOfScales::High { first, width } => (self.high(grid, at) >> first & ((1 << width) - 1)) as u8,
         };
@@ -252,46 +252,56 @@ impl Strip<'_> {
 }
 
 impl Reader for Strip<'_> {
-    fn code(&self, quants: &Quants, i: usize) -> u8 {
+    fn codes(&self, quants: &Quants, first: usize, codes: &mut [u8]) {
+        let bytes = &self.block[self.offsets.quants..];
         if let Some(grid) = quants.grid() {
-            let sub = i / SUB;
+            let sub = first / SUB;
             let dword = |vector: usize| {
-                let bytes = &self.field("quants")[(sub * grid.vectors() + vector) * VECTOR + 4 * self.r..];
+                let bytes = &bytes[(sub * grid.vectors() + vector) * VECTOR + 4 * self.r..];
                 [bytes[0], bytes[1], bytes[2], bytes[3]]
             };
-            return grid.code_of(dword, self.high(grid, sub), i % SUB);
+            let high = self.high(grid, sub);
+            for (i, code) in (first % SUB..).zip(codes) {
+                *code = grid.code_of(dword, high, i);
+            }
+            return;
         }
-        let (bytes, places) = (self.field("quants"), quants.places(self.r, i));
         let bits = |(byte, shift): (usize, usize), bits: usize| bytes[byte] >> shift & ((1u16 << bits) - 1) as u8;
-        let low = bits(places.low, quants.low.bits);
-        match quants.high {
-            // Whole bytes are stored as kernels multiply them.
-            None if quants.low.bits == 8 => low ^ quants.byte(0),
-            None => low,
-            Some(high) => low | bits(places.high, high.bits) << quants.low.bits,
+        for (i, code) in (first..).zip(codes) {
+            let places = quants.places(self.r, i);
+            let low = bits(places.low, quants.low.bits);
+            *code = match quants.high {
+                // Whole bytes are stored as kernels multiply them.
+                None if quants.low.bits == 8 => low ^ quants.byte(0),
+                None => low,
+                Some(high) => low | bits(places.high, high.bits) << quants.low.bits,
+            };
         }
     }
 
-    fn float(&self, number: Number, field: &str, i: usize) -> f32 {
+    fn float(&self, number: Number, field: usize, i: usize) -> f32 {
         let i = i / self.row.format.d_columns();
-        number.at(self.field(field), number.bytes() * (STRIP * i + self.r))
+        number.at(&self.block[field..], number.bytes() * (STRIP * i + self.r))
     }
 
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
+        let bytes = &self.block[self.offsets.scales..];
         match scales {
             Scales::None | Scales::Row => (1.0, 0.0),
             Scales::SixBits => {
-                let both = self.field("scales")[STRIP * (i / SUB) + self.r];
-                let nibbles = self.field("mins")[STRIP / 2 * (i / SUB) + self.r % 8];
+                let both = bytes[STRIP * (i / SUB) + self.r];
+                let nibbles = self.block[self.offsets.mins + STRIP / 2 * (i / SUB) + self.r % 8];
                 (f32::from(both & 63), f32::from(both >> 6 << 4 | nibbles >> (self.r / 8 * 4) & 15))
             }
-            Scales::Signed16 => (f32::from(self.field("scales")[STRIP * (i / 16) + self.r] as i8), 0.0),
-            Scales::Nibbles16 => codec::nibbles(self.field("scales")[STRIP * (i / 16) + self.r]),
+            Scales::Signed16 => (f32::from(bytes[STRIP * (i / 16) + self.r] as i8), 0.0),
+            Scales::Nibbles16 => codec::nibbles(bytes[STRIP * (i / 16) + self.r]),
             Scales::Coded(codes) => (f32::from(self.coded(&codes, i) as i8), 0.0),
-            Scales::Multiples { columns } => {
-                (f32::from(self.field("scales")[STRIP * (i / columns) + self.r] as i8), 0.0)
-            }
+            Scales::Multiples { columns } => (f32::from(bytes[STRIP * (i / columns) + self.r] as i8), 0.0),
         }
+    }
+
+    fn offsets(&self) -> &Offsets {
+        self.offsets
     }
 }
 
@@ -311,11 +321,13 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
     let row_bytes = blocks * each * from.block_bytes() + from.tail_bytes();
     assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
     out.fill(0);
+    let offsets = Offsets::of(from.row());
     for (b, out) in out.chunks_exact_mut(block_bytes).enumerate() {
         for r in 0..STRIP {
             for i in 0..each {
                 let at = r * row_bytes + (b * each + i) * from.block_bytes();
-                pack_block(to.row(), from.row(), (r, i), &rows[at..][..from.block_bytes()], out);
+                let block = Block { row: from.row(), offsets: &offsets, block: &rows[at..][..from.block_bytes()] };
+                pack_block(to.row(), (r, i), &block, out);
             }
         }
     }
@@ -325,7 +337,8 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
 }
 
 /// Packs block `number` of a row, of those that make a packed block.
-fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), block: &[u8], out: &mut [u8]) {
+fn pack_block(to: &FormatRow, (r, number): (usize, usize), reader: &Block<'_>, out: &mut [u8]) {
+    let &Block { row: from, block, .. } = reader;
     let at = |name: &str| codec::offset(&to.fields, name);
     let quants = match &to.codec {
         Codec::Float(float) => return out[r * float.bytes()..][..float.bytes()].copy_from_slice(block),
@@ -340,7 +353,7 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
             out[at(name) + bytes * (STRIP * (number * floats + i) + r)..][..bytes].copy_from_slice(&float);
         }
     }
-    let (reader, base) = (codec::Block { row: from, block }, at("quants"));
+    let base = at("quants");
     let first = number * from.block_len;
     if let Some(grid) = quants.grid() {
         let of = |name: &str| &block[codec::offset(&from.fields, name)..];
@@ -358,9 +371,11 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
             }
         }
     }
-    let coded = if quants.grid().is_some() { 0 } else { from.block_len };
-    for i in 0..coded {
-        let (code, places) = (reader.code(quants, i), quants.places(r, first + i));
+    let mut codes = [0; K_BLOCK];
+    let codes = &mut codes[..if quants.grid().is_some() { 0 } else { from.block_len }];
+    reader.codes(quants, 0, codes);
+    for (i, &code) in codes.iter().enumerate() {
+        let places = quants.places(r, first + i);
         let mut put = |(byte, shift): (usize, usize), bits: u8| out[base + byte] |= bits << shift;
         match quants.low.bits {
             8 => put(places.low, quants.byte(code)),

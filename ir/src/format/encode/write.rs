@@ -61,7 +61,7 @@ impl Layout {
         let scale_codes = |bits: &ScaleBits, columns: usize| {
             let parts = |i: usize| {
                 let part = |(name, byte, shift, width)| ScaleCode { at: field(name) + byte, shift, width };
-                bits.parts(i).into_iter().map(part).collect()
+                bits.parts(i).map(part).collect()
             };
             (0..format.block_len() / columns).map(parts).collect()
         };
