@@ -197,13 +197,21 @@ impl Args {
     fn times(&self, out: &mut dyn Write, machine: &Machine) -> anyhow::Result<Report> {
         let mut last = None;
         let mut rows = Vec::new();
+        let is_table = !self.json && self.batch.len() > 1;
+        if is_table {
+            table_head(out)?;
+        }
         for &batch in &self.batch {
             let begin = Instant::now();
             let mut simulator = Simulator::timed(machine, self.seed);
             simulator.seek(self.position);
             let wanted: Vec<u32> = (0..batch).collect();
             let step = simulator.step(&vec![0; batch as usize], &wanted).map_err(|e| ixc::Error::from(Box::new(e)))?;
-            rows.push((step.report.summary(), begin.elapsed().as_secs_f64()));
+            let (summary, seconds) = (step.report.summary(), begin.elapsed().as_secs_f64());
+            if is_table {
+                table_row(out, &summary, seconds)?;
+            }
+            rows.push((summary, seconds));
             last = Some(step.report);
         }
         if self.json {
@@ -212,10 +220,8 @@ impl Args {
                 .map(|(summary, seconds)| json!({"step": summary, "simulated_in_seconds": seconds}))
                 .collect();
             output::json(out, SCHEMA, &json!({ "steps": rows }))?;
-        } else if let [(summary, _)] = &rows[..] {
+        } else if let ([(summary, _)], false) = (&rows[..], is_table) {
             write!(out, "{summary}")?;
-        } else {
-            table(out, &rows)?;
         }
         last.ok_or_else(|| BadInput("no batch".into()).into())
     }
@@ -334,28 +340,77 @@ fn compare(found: &[f32], right: &[f32], position: u32) -> anyhow::Result<()> {
     anyhow::bail!("at position {position} logit {place} is {a:?} on the grid and {b:?} on this CPU")
 }
 
-/// Steps side by side.
-fn table(out: &mut dyn Write, rows: &[(Summary, f64)]) -> std::io::Result<()> {
+/// Writes the head of a table of steps.
+fn table_head(out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(
         out,
         "{:>6} {:>12} {:>14} {:>12} {:>12} {:>8} {:>8} {:>10} {:>11} {:>8}",
         "tokens", "cycles", "cycles/token", "tokens/s", "roofline/s", "busy", "of_peak", "messages", "links", "sim. s"
     )?;
-    for (row, seconds) in rows {
-        writeln!(
-            out,
-            "{:>6} {:>12} {:>14.1} {:>12.1} {:>12.1} {:>7.2}% {:>7.2}% {:>10} {:>11} {:>8.2}",
-            row.rows,
-            row.cycles,
-            row.cycles as f64 / row.rows as f64,
-            row.tokens_per_second,
-            row.roofline_tokens_per_second,
-            row.busy * 100.0,
-            row.arithmetic_utilisation * 100.0,
-            row.messages,
-            row.hops,
-            seconds
-        )?;
+    out.flush()
+}
+
+/// Writes a step as a row of the table. It is seen at once, since the next step may take minutes.
+fn table_row(out: &mut dyn Write, row: &Summary, seconds: f64) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{:>6} {:>12} {:>14.1} {:>12.1} {:>12.1} {:>7.2}% {:>7.2}% {:>10} {:>11} {:>8.2}",
+        row.rows,
+        row.cycles,
+        row.cycles as f64 / row.rows as f64,
+        row.tokens_per_second,
+        row.roofline_tokens_per_second,
+        row.busy * 100.0,
+        row.arithmetic_utilisation * 100.0,
+        row.messages,
+        row.hops,
+        seconds
+    )?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
     }
-    Ok(())
+
+    /// A reader that sees what was flushed.
+    #[derive(Default)]
+    struct Reader {
+        unseen: Vec<u8>,
+        seen: Vec<String>,
+    }
+
+    impl Write for Reader {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.unseen.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.seen.push(String::from_utf8_lossy(&std::mem::take(&mut self.unseen)).into_owned());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_row_of_a_table_is_seen_when_its_step_is_done() {
+        let Command { args } = Command::parse_from(["simulate", "--batch", "1,2,3"]);
+        let simulated = args.open().unwrap();
+        let mut reader = Reader::default();
+        args.times(&mut reader, &simulated.machine).unwrap();
+        let first_words: Vec<Vec<&str>> = reader
+            .seen
+            .iter()
+            .map(|text| text.lines().map(|line| line.split_whitespace().next().unwrap()).collect())
+            .collect();
+        assert_eq!(first_words, [["tokens"], ["1"], ["2"], ["3"]]);
+        assert!(reader.unseen.is_empty());
+    }
 }
