@@ -6,7 +6,8 @@
 //! ixc run model.gguf --override d/kernels         the edited ones in place of the generated
 //! ```
 //!
-//! Leaves true: a kernel that is replaced has the dims and buffers of the one before, by which the plan calls it; and it verifies.
+//! Leaves true: a replaced kernel verifies, and has the dims and buffers of the one before. Its
+//! results with random inputs were checked ([`check`]), unless the caller turned that off.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,13 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::parse;
 use ixc_ir::plan::Plan;
 use ixc_kernels::KernelSpec;
+use ixc_runtime::load::LoadError;
+use ixc_targets::Target;
 
 use crate::Error;
 use crate::error::kernels::KernelError;
 use crate::excerpt::Excerpt;
+use crate::kernels::check::check;
 
 /// Most files of a folder that are read: no model has as many kernels.
 const MOST_FILES: usize = 4096;
@@ -86,6 +90,8 @@ impl KernelFile {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replacements {
     kernels: BTreeMap<String, KernelFile>,
+    /// Whether results are taken as they are.
+    is_unchecked: bool,
 }
 
 impl Replacements {
@@ -102,7 +108,14 @@ impl Replacements {
                 return Err(KernelError::Twice { path: file, other }.into());
             }
         }
-        Ok(Replacements { kernels })
+        Ok(Replacements { kernels, is_unchecked: false })
+    }
+
+    /// Turns the check of results off: for kernels that are only shown, or that are meant to
+    /// differ.
+    #[must_use]
+    pub fn unchecked(self) -> Replacements {
+        Replacements { is_unchecked: true, ..self }
     }
 
     /// Whether there are none.
@@ -114,6 +127,7 @@ impl Replacements {
     ///
     /// # Errors
     /// When the plan has no kernel of a name, or one with other dims or buffers.
+    /// [`KernelError::Departs`] where a kernel computes something else than the one before.
     pub fn put_into(&self, plan: &mut Plan<Kernel>) -> Result<Vec<String>, Error> {
         let mut replaced = Vec::new();
         for (name, file) in &self.kernels {
@@ -123,6 +137,11 @@ impl Replacements {
             };
             file.check_signature(own)?;
             if *own != file.kernel {
+                if !self.is_unchecked {
+                    let target = Target::from_name(&plan.target);
+                    let target = target.ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
+                    check(&file.path, &file.kernel, own, file.spec.as_ref(), target)?;
+                }
                 own.clone_from(&file.kernel);
                 replaced.push(name.clone());
             }

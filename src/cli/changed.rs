@@ -15,8 +15,9 @@ pub struct ChangeChoice {
     /// that its first line names are run. Options of passes before that, and a memory budget behind `residency`, have no effect.
     #[arg(long, value_name = "FILE")]
     start_from: Option<PathBuf>,
-    /// Kernels in place of those that are generated: a file of kernel IR, or a folder of NAME.ix, such as `ixc compile --dump-dir` writes. Each takes the
-    /// place of the one with its name, and must be called like it.
+    /// Replace kernels by those of a file of kernel IR, or of a folder of NAME.ix, such as `ixc
+    /// compile --dump-dir` writes. Each replaces the kernel of the same name, and must have its
+    /// buffers and dims.
     #[arg(long = "override", value_name = "PATH")]
     kernels: Option<PathBuf>,
     /// Cut weights as a file of `ixc kernel tune` says, which must be of this machine and the target; none: as the caches say [default: what lies in the
@@ -41,9 +42,10 @@ impl ChangeChoice {
     ///
     /// # Errors
     /// Where a file cannot be read, or is not what it should be.
-    pub fn over(&self, options: Options) -> Result<Options, ixc::Error> {
+    pub fn over(&self, options: Options, check: OverrideCheck) -> Result<Options, ixc::Error> {
         let start = self.start_from.as_deref().map(read_stop).transpose()?.map(Arc::new);
         let kernels = self.kernels.as_deref().map(Replacements::read).transpose()?.unwrap_or_default();
+        let kernels = if check.no_override_check { kernels.unchecked() } else { kernels };
         let tuned = match self.tuned.as_deref() {
             None => Tuned::of_this_machine(),
             Some(none) if none == Path::new("none") => None,
@@ -51,4 +53,19 @@ impl ChangeChoice {
         };
         Ok(Options { start, kernels: Arc::new(kernels), tuned: tuned.map(Arc::new), ..options })
     }
+}
+
+/// Whether kernels of --override are checked, of a command whose kernels run.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct OverrideCheck {
+    /// Do not check kernels of --override. Without this, each runs once with random inputs. Results
+    /// must have the same bits as those of the replaced kernel, or be within the error bounds of
+    /// its spec's formula.
+    #[arg(long, requires = "kernels")]
+    no_override_check: bool,
+}
+
+impl OverrideCheck {
+    /// No check, of a command that only shows kernels.
+    pub const SHOWN: OverrideCheck = OverrideCheck { no_override_check: true };
 }

@@ -14,7 +14,7 @@ use ixc::session::SessionOptions;
 use ixc::targets::{CoreCaches, Target};
 
 use super::Usage;
-use super::changed::ChangeChoice;
+use super::changed::{ChangeChoice, OverrideCheck};
 use super::name::ModelName;
 use super::output::note;
 use super::passes::PassChoice;
@@ -259,6 +259,8 @@ pub struct StreamingChoice {
 
 impl StreamingChoice {
     /// Experts of a token that are computed one layer later.
+    #[command(flatten)]
+    override_check: OverrideCheck,
     pub fn defer(&self) -> u32 {
         self.deferral.defer
     }
@@ -290,8 +292,8 @@ impl StreamingChoice {
         let compile =
             compile::Options { defer: self.defer(), passes: self.passes.options()?, ..compile::Options::default() };
         Ok(SessionOptions {
-            compile: self.changes.over(compile)?,
-            run: engine::Options { memory, experts, prefetch, stream, ..engine::Options::default() },
+            compile: self.changes.over(compile, self.override_check)?,
+            run: engine::Options { memory, experts, prefetch, stream, lock: self.mlock, ..engine::Options::default() },
             embeddings: false,
             nextn: Nextn::Absent,
             queue_depth: self.experts.queue.depth(),

@@ -29,7 +29,7 @@ use ixc::session::SessionOptions;
 use serde_json::json;
 
 use super::Usage;
-use super::changed::ChangeChoice;
+use super::changed::{ChangeChoice, OverrideCheck};
 use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
 use super::divergence::{compare, positions, said};
 use super::force::{Force, reads};
@@ -128,6 +128,8 @@ pub struct Args {
     stop_after: Option<String>,
     #[command(flatten)]
     changes: ChangeChoice,
+    #[command(flatten)]
+    override_check: OverrideCheck,
     #[command(flatten)]
     force: Force,
     /// Print JSON about the plan.
@@ -276,7 +278,7 @@ impl Args {
             defer: self.deferral.defer,
             ..Options::default()
         };
-        Ok(self.changes.over(options)?)
+        Ok(self.changes.over(options, self.override_check)?)
     }
 
     /// Writes what passes left up to one, and nothing else.

@@ -45,6 +45,9 @@ pub fn hint(error: &Error) -> Option<String> {
         Error::Kernel(error) => match &**error {
             KernelError::NeedsDims { .. } => "give them with --dims",
             KernelError::Missing { .. } => "--emulate runs it anywhere",
+            KernelError::Departs { path: Some(_), .. } => {
+                "`ixc kernel diff FILE.ix` shows what differs; --no-override-check runs it all the same"
+            }
             KernelError::Bundle(BundleError::Missing { .. }) => "without --native it is emulated",
             _ => return None,
         },

@@ -2,7 +2,7 @@
 
 use ixc::compile::{Options, TargetName};
 
-use super::changed::ChangeChoice;
+use super::changed::{ChangeChoice, OverrideCheck};
 use super::experts::Experts;
 use super::passes::PassChoice;
 
@@ -32,7 +32,7 @@ impl StageChoice {
             defer: self.experts.deferral.defer,
             ..Options::default()
         };
-        self.changes.over(options)
+        self.changes.over(options, OverrideCheck::SHOWN)
     }
 
     /// Whether anything is said.

@@ -1,6 +1,7 @@
 //! What can go wrong with a kernel on its own, and with a folder that holds one.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use ixc_codegen::cost::memory::LevelsError;
 use ixc_codegen::thunk::ConventionError;
@@ -8,7 +9,9 @@ use ixc_emulator::Fault;
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_kernels::SpecError;
+use ixc_kernels::catalogue::compare::Difference;
 use ixc_kernels::catalogue::inputs::InputError;
+use ixc_kernels::reference::Mismatch;
 
 use super::Class;
 use crate::excerpt::Excerpt;
@@ -213,6 +216,27 @@ pub enum KernelError {
     /// A folder that cannot be replayed.
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    /// Results of an edited kernel that are not what its spec asks for.
+    #[error(
+        "{}kernel {kernel} does not compute what it was made for: with random inputs{}, {departure}",
+        of_file(path.as_deref()), of_dims(dims)
+    )]
+    Departs {
+        /// The file of a kernel that replaces another.
+        path: Option<PathBuf>,
+        /// The kernel.
+        kernel: String,
+        /// Dims with their values.
+        dims: Vec<String>,
+        /// Place and size of the difference.
+        departure: Box<Departure>,
+    },
+    /// Two kernels whose results are compared.
+    #[error("results of {} and {} differ", names[0], names[1])]
+    Unequal {
+        /// The kernels.
+        names: [String; 2],
+    },
     /// A result that is not the interpreter's.
     #[error("{kernel} on {engine} differs from the interpreter: {difference}")]
     Differs {
@@ -231,7 +255,10 @@ impl KernelError {
         match self {
             KernelError::NoRow { .. } | KernelError::InNoModel { .. } | KernelError::NoCandidate { .. } => Class::Usage,
             KernelError::Missing { .. } => Class::Unavailable,
-            KernelError::Differs { .. } | KernelError::Fault { .. } => Class::Failed,
+            KernelError::Differs { .. }
+            | KernelError::Departs { .. }
+            | KernelError::Unequal { .. }
+            | KernelError::Fault { .. } => Class::Failed,
             KernelError::Unknown { .. }
             | KernelError::Spec(_)
             | KernelError::Parse(_)
@@ -264,6 +291,33 @@ fn otherwise(names: &[String; 2], found: &[Vec<String>; 2]) -> String {
         format!("\n  {name} has {found}")
     };
     names.iter().zip(found).map(line).collect()
+}
+
+/// Results that are not what a spec asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Departure {
+    /// The first element that differs from the unedited kernel's.
+    pub difference: Difference,
+    /// The element outside the bounds of the formula; none where no spec is known.
+    pub mismatch: Option<Mismatch>,
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Departure { difference, mismatch } = self;
+        match mismatch {
+            Some(mismatch) => write!(f, "by the formula of its spec, {mismatch} ({difference})"),
+            None => write!(f, "{difference}, and no spec says how far results may be apart"),
+        }
+    }
+}
+
+fn of_file(path: Option<&Path>) -> String {
+    path.map_or(String::new(), |path| format!("{}: ", path.display()))
+}
+
+fn of_dims(dims: &[String]) -> String {
+    if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) }
 }
 
 fn nearest(near: &[&'static str]) -> String {

@@ -7,8 +7,10 @@ use ixc_emulator::Program;
 use ixc_emulator::memory::Slice;
 use ixc_kernels::catalogue::compare::{Difference, first_difference};
 use ixc_kernels::catalogue::inputs;
+use ixc_kernels::generate;
 
 use super::bundle::index::Kind;
+use super::check::{Call, Departure, Standing, judge};
 use super::choose::Chosen;
 use super::{KernelError, show};
 use crate::Error;
@@ -61,6 +63,9 @@ pub struct Outcome {
     pub found: Vec<Vec<u8>>,
     /// The first element that differs.
     pub difference: Option<Difference>,
+    /// Agreement of an edited kernel with its spec; none of a kernel that is the spec's own, or has
+    /// no spec.
+    pub standing: Option<Result<Standing, Box<Departure>>>,
     /// Seconds that the interpreter took.
     pub interpreter_seconds: f64,
     /// Seconds that the engine took, without compiling.
@@ -107,7 +112,7 @@ impl Case {
     /// Runs interpreter and engine, and compares.
     ///
     /// # Errors
-    /// Where one of them cannot run the kernel. That results differ is no error here.
+    /// When one of them cannot run the kernel. Results that differ are no error here.
     pub fn check(&self, engine: Engine) -> Result<Outcome, Error> {
         // What cannot run is told before the interpreter takes its time.
         let mut found = self.before.clone();
@@ -122,7 +127,22 @@ impl Case {
         let expected = self.expected()?;
         let interpreter_seconds = begin.elapsed().as_secs_f64();
         let difference = first_difference(&self.chosen.kernel, &expected, &found);
-        Ok(Outcome { expected, found, difference, interpreter_seconds, seconds, instructions })
+        let standing = self.standing(engine, &found)?;
+        Ok(Outcome { expected, found, difference, standing, interpreter_seconds, seconds, instructions })
+    }
+
+    /// Judges the results of an edited kernel by those of its spec's own kernel, which the same
+    /// engine runs.
+    fn standing(&self, engine: Engine, edited: &[Vec<u8>]) -> Result<Option<Result<Standing, Box<Departure>>>, Error> {
+        let Chosen { spec, target, kernel, .. } = &self.chosen;
+        let Some(spec) = spec else { return Ok(None) };
+        let own = generate(spec, *target)?;
+        if own == *kernel {
+            return Ok(None);
+        }
+        let case = Case { chosen: Chosen { kernel: own, ..self.chosen.clone() }, ..self.clone() };
+        let call = Call { dims: &self.dims, before: &self.before, edited, own: &case.run(engine)? };
+        Ok(Some(judge(&case.chosen.kernel, Some(spec), &call)))
     }
 
     /// Runs it here; gives the seconds that it took.

@@ -172,12 +172,40 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     );
     let facts: Json = serde_json::from_str(&diff(&["--json"])).unwrap();
     assert!(facts["same_ir"] == false && facts["buffers"][0]["equal"] == false, "{facts:#}");
-    let other = run(&[option, &edited]);
+    let exit = |words: &[&str], more: &[&Path]| {
+        let output = ixc(arguments(words, more)).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
+    };
+    // The interpreter agrees with the wrong kernel, the formula of the spec does not.
+    let (status, said, error) = exit(&["kernel", "run", "--target", "portable"], &[&edited]);
+    assert!(said.contains("equal to the interpreter's, bit for bit") && said.contains("by spec  wrong: "), "{said}");
+    assert!(status == Some(1) && error.contains("does not compute what it was made for"), "{error}");
+    let differs = ["kernel", "diff", "--target", "portable", "-r", "0", "--exit-code"];
+    assert_eq!(exit(&differs, &[&edited]).0, Some(1));
+    assert_eq!(exit(&[&differs[..], &["--json"]].concat(), &[&edited]).0, Some(1));
+    // It runs in the model only with --no-override-check.
+    for command in [&["run", "-p", "a", "-n", "1"][..], &["bench", "-p", "0", "-n", "1"], &["compile", "--no-weights"]]
+    {
+        let words = [command, &["--target", "portable"]].concat();
+        let (status, _, error) = exit(&words, &[option, &edited]);
+        let says = ["edited.ix: kernel ", "by the formula of its spec", "--no-override-check"];
+        assert!(status == Some(1) && says.iter().all(|says| error.contains(says)), "{command:?}: {error}");
+    }
+    let unchecked = Path::new("--no-override-check");
+    let other = run(&[option, &edited, unchecked]);
     assert!(other.status.success() && other.stdout != own.stdout, "{}", stderr(&other));
     assert!(stderr(&other).contains("replaced  1 kernel: ") && stderr(&other).contains(name), "{}", stderr(&other));
     // A plan takes it, too.
     let words = ["run", plan.to_str().unwrap(), "-p", "The borrow checker", "-n", "8", "--temp", "0", "--override"];
-    assert_eq!(ixc(arguments(&words, &[&edited])).output().unwrap().stdout, other.stdout);
+    assert_eq!(exit(&words, &[&edited]).0, Some(1));
+    assert_eq!(ixc(arguments(&words, &[&edited, unchecked])).output().unwrap().stdout, other.stdout);
+    // Another order of sums has other last bits, and is right.
+    let close = text.replacen(" 1e-6", " 1.1e-6", 1);
+    fs::write(&edited, &close).unwrap();
+    let (status, said, error) = exit(&["kernel", "run", "--target", "portable"], &[&edited]);
+    assert!(status == Some(0) && said.contains("by spec  "), "{said} {error}");
+    let (status, _, error) = exit(&words, &[&edited]);
+    assert!(status == Some(0), "{error}");
     // One that breaks a rule is shown where it does.
     let store = text.lines().find(|line| line.contains("  store ")).unwrap();
     let outside = store.replacen('[', "[1048576 + ", 1);
@@ -201,11 +229,13 @@ fn only_a_kernel_that_is_called_alike_takes_the_place_of_another() {
     // As it is, nothing is replaced.
     write("a.ix", &own);
     assert_eq!(put(&mut plan).unwrap(), [""; 0]);
-    // What is computed may be another.
+    // Other results are refused, unless the caller turned the check off.
     let edited = own.replacen(" 1e-6", " 4.0", 1);
     assert_ne!(edited, own);
     write("a.ix", &edited);
-    assert_eq!(put(&mut plan).unwrap(), [name.as_str()]);
+    let departs = put(&mut plan.clone()).unwrap_err().to_string();
+    assert!(departs.contains("a.ix: kernel ") && departs.contains("no spec says"), "{departs}");
+    assert_eq!(Replacements::read(&folder).unwrap().unchecked().put_into(&mut plan).unwrap(), [name.as_str()]);
     assert!(plan.kernels.iter().any(|kernel| kernel.to_string() == edited));
     // How it is called may not, nor its name.
     let error = |text: &str| {

@@ -3,9 +3,10 @@
 use std::io::Write;
 
 use ixc::compile::TargetName;
+use ixc::kernels::KernelError;
 use ixc::kernels::bench::Place;
 use ixc::kernels::choose::{Chosen, choose};
-use ixc::kernels::diff::{self, Cost, Pair, Speed};
+use ixc::kernels::diff::{self, BufferDiff, Cost, Pair, Speed};
 use ixc::kernels::run::Engine;
 use serde_json::json;
 
@@ -16,7 +17,8 @@ use super::choice::{InputChoice, dims_text};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "With one file, it is compared with the kernel that its line \"; spec: ...\" asks for: what it was before it was edited. That results differ \
-is no failure: sums in another order differ in their last bits.
+is no failure: sums in another order differ in their last bits. With --exit-code the exit status is 1 then. `ixc kernel run` fails \
+only where results are outside the error bounds of the spec's formula.
 
 EXAMPLES:
   ixc kernel show gemv_q4_k --stage ir > fast.ix
@@ -43,6 +45,9 @@ pub struct Args {
     /// Print all instructions of both beside each other, in place of IR that differs.
     #[arg(long)]
     asm: bool,
+    /// Exit with status 1 where results differ in a bit.
+    #[arg(long)]
+    exit_code: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -92,7 +97,8 @@ impl Args {
                 "costs": costs,
                 "speeds": speeds,
             });
-            return Ok(output::json(out, "ixc.kernel-diff.v1", &facts)?);
+            output::json(out, "ixc.kernel-diff.v1", &facts)?;
+            return self.status(&results, [first, second]);
         }
         writeln!(out, "a        {}", first.kernel.name)?;
         writeln!(out, "b        {}{}", second.kernel.name, if equal_ir { ", of the same IR" } else { "" })?;
@@ -133,7 +139,17 @@ impl Args {
         }
         let pairs =
             if self.asm { diff::instructions(first, second)? } else { diff::statements(&first.kernel, &second.kernel) };
-        beside(&pairs, self.asm, out)
+        beside(&pairs, self.asm, out)?;
+        self.status(&results, [first, second])
+    }
+
+    /// Fails where results differ and `--exit-code` is given.
+    fn status(&self, results: &[BufferDiff], [a, b]: [&Chosen; 2]) -> anyhow::Result<()> {
+        if !self.exit_code || results.iter().all(|buffer| buffer.first.is_none()) {
+            return Ok(());
+        }
+        let names = [a.kernel.name.clone(), b.kernel.name.clone()];
+        Err(ixc::Error::from(KernelError::Unequal { names }).into())
     }
 
     /// The two kernels.

@@ -1,10 +1,12 @@
-//! `ixc kernel run`: a kernel with random inputs, compared with the interpreter.
+//! `ixc kernel run`: a kernel with random inputs, compared with the interpreter and, where it was
+//! edited, with its spec.
 
 use std::io::Write;
 
 use ixc::ir::kernel::BufferKind;
 use ixc::kernels::KernelError;
-use ixc::kernels::run::Engine;
+use ixc::kernels::check::{Departure, Standing};
+use ixc::kernels::run::{Engine, Outcome};
 use serde_json::{Value as Json, json};
 
 use super::super::output::{self, Count};
@@ -12,13 +14,18 @@ use super::choice::{InputChoice, KernelChoice, dims_text};
 
 /// Runs a kernel with random inputs and compares it with the reference interpreter, bit for bit.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status 1 where they differ, with the first element that does.
+#[command(
+    after_help = "A file with the line \"; spec: ...\" is compared with the kernel of that spec as well. Other bits are right where they are within \
+the error bounds of the spec's formula.
+
+Exit status 1 where results differ from the interpreter's or are not what the spec asks for, with the first element.
 
 EXAMPLES:
   ixc kernel run gemm_q4_k --rows 33
   ixc kernel run gemm_q4_k --target sapphire-rapids --emulate
   ixc kernel run experiment.ix --dims 4,1 --seed 7
-  ixc kernel run rms_norm n=2048 eps=1e-5 out=f32 --target portable --json")]
+  ixc kernel run rms_norm n=2048 eps=1e-5 out=f32 --target portable --json"
+)]
 pub struct Args {
     #[command(flatten)]
     kernel: KernelChoice,
@@ -63,6 +70,8 @@ impl Args {
                 "buffers": buffers,
                 "equal": outcome.difference.is_none(),
                 "difference": outcome.difference.as_ref().map(ToString::to_string),
+                "standing": outcome.standing.as_ref().map(standing_name),
+                "departure": departure(&outcome).map(ToString::to_string),
                 "interpreter_seconds": outcome.interpreter_seconds,
                 "seconds": outcome.seconds,
                 "instructions": outcome.instructions,
@@ -88,14 +97,41 @@ impl Args {
                 None => writeln!(out, "result   equal to the interpreter's, bit for bit")?,
                 Some(difference) => writeln!(out, "result   {difference}")?,
             }
+            match &outcome.standing {
+                None => {}
+                Some(Ok(Standing::Same)) => writeln!(out, "by spec  the same bits as the kernel of its spec")?,
+                Some(Ok(Standing::Close)) => writeln!(out, "by spec  within the error bounds of its spec's formula")?,
+                Some(Err(departure)) => writeln!(out, "by spec  wrong: {departure}")?,
+            }
         }
         match outcome.difference {
-            None => Ok(()),
+            None => match outcome.standing {
+                Some(Err(departure)) => {
+                    let dims = kernel.dims.iter().zip(&case.dims);
+                    let dims = dims.map(|(dim, value)| format!("{} {value}", dim.name)).collect();
+                    let kernel = kernel.name.clone();
+                    Err(ixc::Error::from(KernelError::Departs { path: None, kernel, dims, departure }).into())
+                }
+                None | Some(Ok(_)) => Ok(()),
+            },
             Some(difference) => {
                 let (kernel, engine) = (kernel.name.clone(), engine.name());
                 let difference = difference.to_string();
                 Err(ixc::Error::from(KernelError::Differs { kernel, engine, difference }).into())
             }
         }
+    }
+}
+
+/// Returns what is not as the spec asks.
+fn departure(outcome: &Outcome) -> Option<&Departure> {
+    outcome.standing.as_ref()?.as_ref().err().map(|departure| &**departure)
+}
+
+fn standing_name(standing: &Result<Standing, Box<Departure>>) -> &'static str {
+    match standing {
+        Ok(Standing::Same) => "same",
+        Ok(Standing::Close) => "close",
+        Err(_) => "wrong",
     }
 }

@@ -1,0 +1,182 @@
+//! Checks of edited kernels: their results with random inputs are compared with those of their
+//! spec's own kernel, and with the spec's formula.
+//!
+//! ```text
+//! the same bits                  same          nothing else is asked
+//! other bits, within its bounds  close         sums in another order differ in their last bits
+//! other bits, outside            Departure     such as a wrong offset
+//! ```
+//!
+//! The interpreter runs the edited kernel itself, so it agrees with an edit that computes the wrong
+//! thing.
+
+use std::path::Path;
+
+use ixc_codegen::module::Module;
+use ixc_ir::kernel::{Kernel, interpret};
+use ixc_kernels::catalogue::compare::first_difference;
+use ixc_kernels::catalogue::inputs;
+use ixc_kernels::reference::Run;
+use ixc_kernels::{KernelSpec, generate};
+use ixc_targets::Target;
+
+use crate::Error;
+pub use crate::error::kernels::Departure;
+use crate::error::kernels::KernelError;
+
+/// Rows that a kernel is checked with: whole groups, and rests of every kind.
+const ROWS: [u32; 4] = [1, 3, 5, 8];
+/// Most bytes of buffers for more rows than the fewest.
+const MOST_BYTES: usize = 256 << 20;
+
+/// Agreement of an edited kernel's results with those of the kernel that it was made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// They have the same bits.
+    Same,
+    /// They have other bits, within the error bounds of the spec's formula.
+    Close,
+}
+
+/// Buffers of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'c> {
+    /// Values of the kernels' dims.
+    pub dims: &'c [i64],
+    /// Before it.
+    pub before: &'c [Vec<u8>],
+    /// After the kernel that was edited.
+    pub edited: &'c [Vec<u8>],
+    /// After the kernel that it was made from.
+    pub own: &'c [Vec<u8>],
+}
+
+/// Judges the results of an edited kernel.
+///
+/// # Errors
+/// [`Departure`].
+pub fn judge(own: &Kernel, spec: Option<&KernelSpec>, call: &Call<'_>) -> Result<Standing, Box<Departure>> {
+    let &Call { dims, before, edited, own: expected } = call;
+    let Some(difference) = first_difference(own, expected, edited) else { return Ok(Standing::Same) };
+    let run = Run { kernel: own, dims, before, after: edited };
+    match spec.map(|spec| spec.reference(&run)) {
+        Some(Ok(())) => Ok(Standing::Close),
+        Some(Err(mismatch)) => Err(Box::new(Departure { difference, mismatch: Some(mismatch) })),
+        None => Err(Box::new(Departure { difference, mismatch: None })),
+    }
+}
+
+/// Checks a kernel that replaces another: runs both with random inputs for several numbers of rows.
+/// Without a spec, results must have the same bits.
+///
+/// # Errors
+/// [`KernelError::Departs`] in the file `path`; also where there are no inputs, or no code for one
+/// of them.
+pub fn check(
+    path: &Path,
+    edited: &Kernel,
+    own: &Kernel,
+    spec: Option<&KernelSpec>,
+    target: Target,
+) -> Result<(), Error> {
+    let spec = spec.filter(|spec| generate(spec, target).is_ok_and(|kernel| kernel.name == own.name));
+    let run = Runner::of([edited, own], target)?;
+    let mut seen: Vec<Vec<i64>> = Vec::new();
+    for rows in ROWS {
+        let dims = match spec {
+            Some(spec) if rows > spec.most_rows() => continue,
+            Some(spec) => spec.dims_of_rows(rows),
+            // Any values do that are in range.
+            None => own.dims.iter().map(|dim| i64::from(rows).clamp(dim.lo, dim.hi)).collect(),
+        };
+        let bytes: usize = inputs::sizes(own, &dims).map_err(KernelError::from)?.iter().sum();
+        if seen.contains(&dims) || !seen.is_empty() && bytes > MOST_BYTES {
+            continue;
+        }
+        let before = inputs::fill(own, spec, &dims, rows.into()).map_err(KernelError::from)?;
+        let [edited_after, own_after] = [0, 1].map(|kernel| run.run(kernel, &dims, &before));
+        let call = Call { dims: &dims, before: &before, edited: &edited_after?, own: &own_after? };
+        judge(own, spec, &call).map_err(|departure| {
+            let pairs = own.dims.iter().zip(&dims).map(|(dim, value)| format!("{} {value}", dim.name));
+            let path = Some(path.to_owned());
+            KernelError::Departs { path, kernel: edited.name.clone(), dims: pairs.collect(), departure }
+        })?;
+        seen.push(dims);
+    }
+    Ok(())
+}
+
+/// Engine for both kernels: this machine, or the interpreter where the machine lacks a feature of
+/// the target.
+enum Runner<'k> {
+    Native(Module),
+    Interpreter([&'k Kernel; 2]),
+}
+
+impl<'k> Runner<'k> {
+    fn of(kernels: [&'k Kernel; 2], target: Target) -> Result<Runner<'k>, Error> {
+        Ok(match target.missing().is_empty() {
+            true => Runner::Native(Module::compile(&kernels.map(Kernel::clone), target)?),
+            false => Runner::Interpreter(kernels),
+        })
+    }
+
+    /// Returns the buffers after a call.
+    fn run(&self, kernel: usize, dims: &[i64], before: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut buffers = before.to_vec();
+        match self {
+            Runner::Native(module) => module
+                .run_checked(kernel, dims, &mut buffers)
+                .unwrap_or_else(|error| unreachable!("inputs were made for this kernel: {error}")),
+            Runner::Interpreter(kernels) => {
+                interpret::run(kernels[kernel], dims, &mut buffers).map_err(KernelError::from)?;
+            }
+        }
+        Ok(buffers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::kernel::parse::parse;
+    use ixc_kernels::catalogue::ROWS as CATALOGUE;
+
+    /// Results of every kernel are within the bounds of its own formula.
+    #[test]
+    fn every_kernel_is_close_to_its_own_formula() {
+        let target = Target::native();
+        for row in CATALOGUE.iter() {
+            let spec = row.spec().unwrap();
+            let Ok(own) = generate(&spec, target) else { continue };
+            let run = Runner::of([&own, &own], target).unwrap();
+            for rows in ROWS.into_iter().filter(|rows| *rows <= spec.most_rows()) {
+                let dims = spec.dims_of_rows(rows);
+                let before = inputs::fill(&own, Some(&spec), &dims, rows.into()).unwrap();
+                let after = run.run(0, &dims, &before).unwrap();
+                let formula = spec.reference(&Run { kernel: &own, dims: &dims, before: &before, after: &after });
+                assert_eq!(formula, Ok(()), "{} with {rows} rows", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_constant_departs_and_another_order_is_close() {
+        let (target, spec) = (Target::native(), "rms_norm n=64 eps=1e-6 out=f32".parse::<KernelSpec>().unwrap());
+        let own = generate(&spec, target).unwrap();
+        let edited = |from: &str, to: &str| {
+            let text = own.to_string();
+            assert!(text.contains(from), "{text}");
+            parse(&text.replacen(from, to, 1)).unwrap()
+        };
+        let check = |edited: &Kernel, spec| check(Path::new("k.ix"), edited, &own, spec, target);
+        check(&own, None).unwrap();
+        // Far below what a float has room for, beside a mean of squares near 1.
+        check(&edited(" 1e-6", " 1.1e-6"), Some(&spec)).unwrap();
+        let wrong = edited(" 1e-6", " 4.0");
+        let error = check(&wrong, Some(&spec)).unwrap_err().to_string();
+        assert!(error.contains("rms_norm") && error.contains("must be") && error.contains("differ"), "{error}");
+        let error = check(&wrong, None).unwrap_err().to_string();
+        assert!(error.contains("no spec says"), "{error}");
+    }
+}
