@@ -2,6 +2,7 @@
 
 pub mod compare;
 mod deferral;
+mod given;
 mod report;
 mod setting;
 
@@ -139,13 +140,14 @@ impl Args {
         }
         self.perf.enable()?;
         let path = self.model.path();
+        let streaming = self.streaming.options()?;
         let threads: Vec<Option<usize>> = match self.threads.as_slice() {
             [] => vec![None],
             threads => threads.iter().copied().map(Some).collect(),
         };
         let traffic = match path {
             Some(path) if is_plan(path) => None,
-            _ => Some(self.traffic()?),
+            _ => Some(self.traffic(&streaming.compile)?),
         };
         let mut works = Vec::new();
         for &depth in &self.depth {
@@ -156,9 +158,9 @@ impl Args {
         // A context of no position is none.
         let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
         let name = self.model.name().display().to_string();
-        let mut report = Report::new(format, &name, Setting::of(&self)?, out)?;
+        let mut report = Report::new(format, &name, Setting::of(&self, &streaming.compile)?, out);
         for threads in threads {
-            let streaming = self.streaming.options()?;
+            let streaming = streaming.clone();
             let (target, caches) = (self.target.target(), self.target.caches());
             let options = SessionOptions {
                 compile: compile::Options { target, caches, ..streaming.compile },
@@ -171,6 +173,8 @@ impl Args {
                 continue;
             }
             let mut bench = open(path, &options)?;
+            // What is refused was refused by now.
+            report.begin()?;
             for &work in &works {
                 let rounds = self.rounds(&mut bench, work, self.repetitions)?;
                 let mut row = Row::new(bench.session(), work, traffic, rounds.rates.clone());
@@ -182,8 +186,8 @@ impl Args {
     }
 
     /// What a token of the model reads, with keys and values as they are kept.
-    fn traffic(&self) -> anyhow::Result<Traffic> {
-        let context = compile::context(&self.streaming.options()?.compile, None);
+    fn traffic(&self, compile: &compile::Options) -> anyhow::Result<Traffic> {
+        let context = compile::context(compile, None);
         let module = self.model.open()?.arch.module;
         let module = manager::run_pipeline(module, &[cache::PASS.name], &context).map_err(ixc::Error::from)?;
         Ok(Traffic::of(&module))

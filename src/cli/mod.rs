@@ -143,10 +143,7 @@ const ELSEWHERE: [(&[&str], &str); 4] = [
 /// # Errors
 /// What clap makes of help, versions and wrong usage.
 pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let unknown = |problem| Cli::command().error(ErrorKind::UnknownArgument, problem);
-    let arguments = spelling::of_llama(arguments).map_err(unknown)?;
-    let arguments = name::without_hub_options(arguments).map_err(unknown)?;
-    Cli::try_parse_from(arguments).map_err(|mut error| {
+    Cli::try_parse_from(own_spelling(arguments)?).map_err(|mut error| {
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
         let word = word.clone();
         if let Some((_, advice)) = ELSEWHERE.iter().find(|(words, _)| words.contains(&&*word)) {
@@ -162,6 +159,22 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         }
         error
     })
+}
+
+/// Returns arguments as this program spells them.
+fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+    let unknown = |problem| Cli::command().error(ErrorKind::UnknownArgument, problem);
+    let arguments = spelling::of_llama(arguments).map_err(unknown)?;
+    name::without_hub_options(arguments).map_err(unknown)
+}
+
+/// Returns the definition of a command and this process's arguments for it; nothing where it runs
+/// another command.
+pub fn given_to(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
+    let command = Cli::command();
+    let arguments = own_spelling(std::env::args_os().collect()).ok()?;
+    let (found, matches) = command.clone().try_get_matches_from(arguments).ok()?.remove_subcommand()?;
+    Some((command.find_subcommand(name).filter(|_| found == name)?.clone(), matches))
 }
 
 /// Says what clap found, and ends the program.

@@ -87,6 +87,56 @@ fn what_changed_beyond_noise_is_said_and_is_the_status() {
     assert!(said.find("different") < said.find(" faster") && said.contains("only in a: threads 1"), "{said}");
 }
 
+/// All given options are compared, files by their content. Rows that differ in threads alone are
+/// paired.
+#[test]
+fn options_and_threads_that_differ_are_named() {
+    let folder = scratch("comparison-options");
+    let dump = folder.join("d");
+    let mut compile = ixc(["compile", "--target", "portable", "--no-weights", "-o"]);
+    compile.arg(folder.join("plan.ixp")).arg("--dump-dir").arg(&dump);
+    stdout(compile);
+    let kernels = dump.join("kernels");
+    let bench = |name: &str, more: &[&str]| {
+        let mut bench = ixc(["bench", "-p", "4", "-n", "2", "-r", "1", "--target", "portable", "--json"]);
+        bench.args(more);
+        let file = folder.join(name);
+        fs::write(&file, stdout(bench)).unwrap();
+        file
+    };
+    let plain = bench("plain.json", &["-t", "1"]);
+    let one = bench("one.json", &["-t", "2", "--cache", "lru", "--override", kernels.to_str().unwrap()]);
+    let (status, said, _) = compared(&plain, &one, &[]);
+    assert!(matches!(status, Some(0 | 3)), "{said}");
+    for says in [
+        "different  options.given.cache: - | lru",
+        "different  options.given.override: - | ",
+        " bytes, CRC-32 ",
+        "different  rows.threads: 1 | 2",
+    ] {
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    assert_eq!(said.lines().filter(|line| line.trim_start().starts_with("1|2 portable")).count(), 2, "{said}");
+    // Another file of the same name is another option.
+    let first = fs::read_dir(&kernels).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+    let text = fs::read_to_string(&first).unwrap() + "; edited\n";
+    fs::write(&first, text).unwrap();
+    let two = bench("two.json", &["-t", "2", "--cache", "lru", "--override", kernels.to_str().unwrap()]);
+    let (_, said, _) = compared(&one, &two, &[]);
+    let different: Vec<&str> = said.lines().filter(|line| line.starts_with("different")).collect();
+    assert!(different.len() == 1 && different[0].contains("options.given.override: "), "{said}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_is_written() {
+    for format in ["text", "csv", "md", "json"] {
+        let output = ixc(["bench", "-p", "100000", "--format", format]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{format}: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(stderr(&output).contains("100000"), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn what_is_no_measurement_is_refused() {
     let folder = scratch("comparison-refused");

@@ -35,6 +35,9 @@ pub struct Slower {
 
 /// What a row is of: what must be equal where rows are compared.
 const ROW: [&str; 5] = ["threads", "target", "test", "tokens", "depth"];
+/// Columns that may differ where all rows of a side have one value. Such a column is compared as an
+/// option.
+const SETTINGS: [&str; 2] = ["threads", "target"];
 
 /// A row of both.
 #[derive(Debug, Serialize)]
@@ -72,7 +75,12 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
     for part in ["model", "options", "cpu", "memory", "os", "ixc"] {
         differ(part, a.get(part).unwrap_or(&Json::Null), b.get(part).unwrap_or(&Json::Null), &mut differences);
     }
-    let (rows, missing) = rows(&a, &b).map_err(BadInput)?;
+    let columns = different_columns(&a, &b);
+    for column in &columns {
+        let of = |document: &Json| document["rows"][0][*column].clone();
+        differences.push(Difference { what: format!("rows.{column}"), a: of(&a), b: of(&b) });
+    }
+    let (rows, missing) = rows(&a, &b, &columns).map_err(BadInput)?;
     if rows.is_empty() {
         let text = format!("{} and {} have no row in common", paths[0].display(), paths[1].display());
         return Err(BadInput(text).into());
@@ -159,11 +167,15 @@ const UNTOLD: [&str; 2] = ["model.file", "options.arguments"];
 
 /// Adds what differs in two values, leaf by leaf.
 fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
-    if a == b || UNTOLD.contains(&what) {
+    // A field that an older version did not write equals an empty one.
+    let is_empty = |value: &Json| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
+    if a == b || UNTOLD.contains(&what) || is_empty(a) && is_empty(b) {
         return;
     }
     match (a, b) {
-        (Json::Object(left), Json::Object(right)) => {
+        (Json::Object(_) | Json::Null, Json::Object(_) | Json::Null) => {
+            let nothing = serde_json::Map::new();
+            let [left, right] = [a, b].map(|side| side.as_object().unwrap_or(&nothing));
             let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
             for key in keys {
                 let [a, b] = [left, right].map(|side| side.get(key).unwrap_or(&Json::Null));
@@ -174,9 +186,23 @@ fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
     }
 }
 
-/// What a row is of, as text; and how many experts are deferred.
-fn key(row: &Json) -> [String; 6] {
-    let [threads, target, test, tokens, depth] = ROW.map(|key| said(&row[key]));
+/// Returns the columns of [`SETTINGS`] that have one value in all rows of a side, and another in
+/// those of the other.
+fn different_columns(a: &Json, b: &Json) -> Vec<&'static str> {
+    let values = |document: &Json, column: &str| -> BTreeSet<String> {
+        document["rows"].as_array().into_iter().flatten().map(|row| said(&row[column])).collect()
+    };
+    let differs = |column: &&str| {
+        let [a, b] = [a, b].map(|document| values(document, column));
+        a.len() == 1 && b.len() == 1 && a != b
+    };
+    SETTINGS.into_iter().filter(differs).collect()
+}
+
+/// Returns the work of a row as text, without some columns, and the number of deferred experts.
+fn key(row: &Json, but: &[&str]) -> [String; 6] {
+    let [threads, target, test, tokens, depth] =
+        ROW.map(|key| if but.contains(&key) { String::new() } else { said(&row[key]) });
     [threads, target, test, tokens, depth, deferred(row).to_string()]
 }
 
@@ -184,28 +210,32 @@ fn deferred(row: &Json) -> u64 {
     row["deferral"]["experts"].as_u64().unwrap_or(0)
 }
 
-/// Rows that both have, and what the others are of.
+/// Rows that both have, apart from some columns, and what the others are of.
 ///
 /// # Errors
 /// Where a side has two of the same.
-fn rows(a: &Json, b: &Json) -> Result<(Vec<Row>, Vec<String>), String> {
+fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), String> {
     type ByKey<'d> = BTreeMap<[String; 6], &'d Json>;
     let list = |document: &Json| document["rows"].as_array().cloned().unwrap_or_default();
     let (left, right) = (list(a), list(b));
-    fn by_key<'d>(rows: &'d [Json], name: &str) -> Result<ByKey<'d>, String> {
+    fn by_key<'d>(rows: &'d [Json], name: &str, but: &[&str]) -> Result<ByKey<'d>, String> {
         let mut all = ByKey::new();
-        let twice = rows.iter().find(|row| all.insert(key(row), row).is_some());
+        let twice = rows.iter().find(|row| all.insert(key(row, but), row).is_some());
         twice.map_or(Ok(all), |row| Err(format!("{name} has two rows of {}", shown(row))))
     }
-    let (of_left, of_right) = (by_key(&left, "a")?, by_key(&right, "b")?);
+    let (of_left, of_right) = (by_key(&left, "a", but)?, by_key(&right, "b", but)?);
     let mut rows = Vec::new();
     for row in &left {
-        let Some(&other) = of_right.get(&key(row)) else { continue };
+        let Some(&other) = of_right.get(&key(row, but)) else { continue };
         let rounds =
             |row: &Json| row["all"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect::<Vec<f64>>();
         let (of_a, of_b) = (rounds(row), rounds(other));
         let ratio = Ratio::of(&of_a, &of_b);
-        let [threads, target, test, tokens, depth] = ROW.map(|key| row[key].clone());
+        let value = |key: &str| match but.contains(&key) {
+            true => format!("{}|{}", said(&row[key]), said(&other[key])).into(),
+            false => row[key].clone(),
+        };
+        let [threads, target, test, tokens, depth] = ROW.map(value);
         rows.push(Row {
             threads,
             target,
@@ -227,7 +257,7 @@ fn rows(a: &Json, b: &Json) -> Result<(Vec<Row>, Vec<String>), String> {
         });
     }
     let alone = |from: &[Json], other: &ByKey<'_>, name: &str| -> Vec<String> {
-        let alone = from.iter().filter(|row| !other.contains_key(&key(row)));
+        let alone = from.iter().filter(|row| !other.contains_key(&key(row, but)));
         alone.map(|row| format!("only in {name}: {}", shown(row))).collect()
     };
     let missing = [alone(&left, &of_right, "a"), alone(&right, &of_left, "b")].concat();
@@ -331,12 +361,47 @@ mod tests {
     fn rows_are_compared_with_those_of_the_same_work() {
         let a = measured(json!([row(8, &[10.0, 10.1, 9.9, 10.0]), row(16, &[5.0, 5.1]), row(32, &[1.0])]));
         let b = measured(json!([row(64, &[1.0]), row(16, &[9.0, 9.1]), row(8, &[8.0, 8.1, 7.9, 8.0])]));
-        let (rows, missing) = rows(&a, &b).unwrap();
+        let (rows, missing) = rows(&a, &b, &[]).unwrap();
         assert_eq!(rows.iter().map(|row| row.verdict).collect::<Vec<_>>(), [SLOWER, FEW]);
         assert!(
             missing.len() == 2 && missing[0].contains("only in a") && missing[1].contains("tokens 64"),
             "{missing:?}"
         );
+    }
+
+    #[test]
+    fn rows_of_other_threads_are_paired_where_that_is_all_that_differs() {
+        let with = |threads: &[u64]| {
+            let rows: Vec<Json> = (threads.iter())
+                .flat_map(|threads| [8, 16].map(|tokens| (threads, tokens)))
+                .map(|(threads, tokens)| {
+                    let mut row = row(tokens, &[1.0, 1.0, 1.0, 1.0]);
+                    row["threads"] = (*threads).into();
+                    row
+                })
+                .collect();
+            measured(rows.into())
+        };
+        let (one, two, both) = (with(&[1]), with(&[2]), with(&[1, 2]));
+        assert_eq!(different_columns(&one, &two), ["threads"]);
+        let (pairs, missing) = rows(&one, &two, &["threads"]).unwrap();
+        assert_eq!((pairs.len(), missing.len(), &pairs[0].threads), (2, 0, &json!("1|2")));
+        // Where a side has several, each of them is compared with its own.
+        assert!(different_columns(&one, &both).is_empty() && different_columns(&one, &one).is_empty());
+        let (pairs, missing) = rows(&one, &both, &[]).unwrap();
+        assert_eq!((pairs.len(), missing.len()), (2, 2));
+    }
+
+    #[test]
+    fn what_an_older_version_did_not_say_is_no_difference_where_nothing_was_given() {
+        let differ = |a: &Json, b: &Json| {
+            let mut differences = Vec::new();
+            super::differ("options", a, b, &mut differences);
+            differences.into_iter().map(|difference| difference.what).collect::<Vec<_>>()
+        };
+        let (old, new) = (json!({ "pin": "off" }), json!({ "pin": "off", "given": {} }));
+        assert!(differ(&old, &new).is_empty());
+        assert_eq!(differ(&old, &json!({ "pin": "off", "given": { "cache": "lru" } })), ["options.given.cache"]);
     }
 
     #[test]

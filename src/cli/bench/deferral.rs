@@ -60,6 +60,7 @@ pub fn measure(
     let positions = positions(&model);
     drop(model);
     let divergence = compare([(path, &ways[0]), (path, &ways[1])], positions, &text)?;
+    report.begin()?;
     for &work in works {
         let mut all = [Rounds::default(), Rounds::default()];
         let mut measured: [Option<Row>; 2] = [None, None];

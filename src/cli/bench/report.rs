@@ -33,20 +33,33 @@ pub enum Format {
 /// Where rows go.
 pub struct Report<'w> {
     format: Format,
+    /// The model's name.
+    name: String,
     setting: Setting,
     out: &'w mut dyn Write,
+    /// Whether what stands before the rows is written.
+    has_head: bool,
     rows: Vec<Row>,
 }
 
 impl<'w> Report<'w> {
-    /// Begins it.
+    /// Prepares a report of a model of this name.
+    pub fn new(format: Format, name: &str, setting: Setting, out: &'w mut dyn Write) -> Report<'w> {
+        Report { format, name: name.to_owned(), setting, out, has_head: false, rows: Vec::new() }
+    }
+
+    /// Writes what stands before the rows, once: when it is known that there will be rows.
     ///
     /// # Errors
-    /// When `out` refuses.
-    pub fn new(format: Format, name: &str, setting: Setting, out: &'w mut dyn Write) -> io::Result<Report<'w>> {
-        match format {
+    /// When the output refuses.
+    pub fn begin(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.has_head, true) {
+            return Ok(());
+        }
+        let (setting, out) = (&self.setting, &mut *self.out);
+        match self.format {
             Format::Text => {
-                writeln!(out, "{}", Printable(name))?;
+                writeln!(out, "{}", Printable(&self.name))?;
                 writeln!(
                     out,
                     "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12}   min .. max",
@@ -66,7 +79,7 @@ impl<'w> Report<'w> {
             }
             Format::Json | Format::Jsonl => {}
         }
-        Ok(Report { format, setting, out, rows: Vec::new() })
+        out.flush()
     }
 
     /// Adds a row.
@@ -74,6 +87,7 @@ impl<'w> Report<'w> {
     /// # Errors
     /// When the output refuses.
     pub fn row(&mut self, row: Row) -> io::Result<()> {
+        self.begin()?;
         match self.format {
             Format::Text => self.text(&row)?,
             Format::Json => {}
@@ -133,7 +147,8 @@ impl<'w> Report<'w> {
     ///
     /// # Errors
     /// When the output refuses.
-    pub fn finish(self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<()> {
+        self.begin()?;
         if self.format != Format::Json {
             return Ok(());
         }

@@ -5,13 +5,15 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use ixc::build::{BUILD, Build};
+use ixc::compile;
 use ixc::machine::features::{cpu_name, features};
 use ixc::machine::system;
 use ixc::model::is_plan;
 use ixc::runtime::processors::Pin;
 use serde::Serialize;
 
-use super::Args;
+use super::{Args, given};
+use crate::cli::given_to;
 
 /// The setting of a measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -76,6 +78,11 @@ struct Options {
     passes: String,
     /// Whether threads are bound to processors.
     pin: &'static str,
+    /// Content of the file of tuned choices, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tuned: Option<String>,
+    /// All other options that were given, by name: of a file, what tells its content from others.
+    given: BTreeMap<String, String>,
     /// All arguments, as they were given.
     arguments: Vec<String>,
 }
@@ -85,9 +92,10 @@ impl Setting {
     ///
     /// # Errors
     /// When the model cannot be read.
-    pub fn of(args: &Args) -> Result<Setting, ixc::Error> {
+    pub fn of(args: &Args, compile: &compile::Options) -> Result<Setting, ixc::Error> {
         let present = features().into_iter().filter(|feature| feature.present);
         let options = args.streaming.memory();
+        let given = given_to("bench").map(|(command, matches)| given::given(&command, &matches));
         Ok(Setting {
             ixc: BUILD,
             time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -105,6 +113,8 @@ impl Setting {
                 defer: args.streaming.defer(),
                 passes: args.streaming.pass_options()?.to_string(),
                 pin: Pin::ALL.iter().find(|(_, pin)| *pin == args.pin.pin).map_or("", |(name, _)| name),
+                tuned: compile.tuned.as_ref().and_then(|tuned| given::content(&tuned.path)),
+                given: given.unwrap_or_default(),
                 arguments: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
             },
         })
@@ -135,6 +145,11 @@ impl Setting {
             ("machine_memory", self.memory.map_or(String::new(), |bytes| bytes.to_string())),
             ("pass_options", self.options.passes.clone()),
             ("memory", self.options.memory.map_or(String::new(), |bytes| bytes.to_string())),
+            ("tuned", text(self.options.tuned.as_deref())),
+            (
+                "options",
+                self.options.given.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("; "),
+            ),
         ]
     }
 }

@@ -1,0 +1,136 @@
+//! Options of `ixc bench` as they were given, for comparisons of measurements.
+//!
+//! They are taken from the definition of the command line, without those in [`ELSEWHERE`]. So a new
+//! option is recorded without being named here. The content of a file counts, not its name:
+//!
+//! ```json
+//! {"cache": "lru", "override": "1 file of 3512 bytes, CRC-32 8a1f09c2"}
+//! ```
+
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches};
+
+/// Options that change nothing that runs, or that a measurement records elsewhere: as its rows,
+/// model, and options by name.
+pub const ELSEWHERE: [&str; 22] = [
+    "model",
+    "model_file",
+    "prefill",
+    "decode",
+    "depth",
+    "threads",
+    "repetitions",
+    "pin",
+    "memory",
+    "defer",
+    "tile",
+    "weights",
+    "kv",
+    "options",
+    "tuned",
+    "text",
+    "compare",
+    "format",
+    "json",
+    "verbose",
+    "quiet",
+    "log_file",
+];
+/// Most files of a folder that are read: no model has as many kernels.
+const MOST_FILES: usize = 4096;
+/// Longest file that is read.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Returns options and what they were given as, by their names on the command line; nothing where
+/// another command was given.
+pub fn given(command: &clap::Command, matches: &ArgMatches) -> BTreeMap<String, String> {
+    let mut given = BTreeMap::new();
+    for arg in command.get_arguments().filter(|arg| !ELSEWHERE.contains(&arg.get_id().as_str())) {
+        let id = arg.get_id().as_str();
+        // Help and version have no values.
+        let source = matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
+        if matches!(source, None | Some(ValueSource::DefaultValue)) {
+            continue;
+        }
+        let values: Vec<String> = matches.get_raw(id).into_iter().flatten().map(|value| text(arg, value)).collect();
+        given.insert(arg.get_long().unwrap_or(id).to_owned(), values.join(" "));
+    }
+    given
+}
+
+/// Returns a value, or what is in the file that it names.
+fn text(arg: &Arg, value: &OsStr) -> String {
+    let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+    let content = is_path.then(|| content(Path::new(value))).flatten();
+    content.unwrap_or_else(|| value.to_string_lossy().into_owned())
+}
+
+/// Returns a text that identifies the content of a file, or of the files of a folder; nothing where
+/// there is none.
+pub fn content(path: &Path) -> Option<String> {
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        files =
+            std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+        files.sort();
+        files.truncate(MOST_FILES);
+    }
+    let (mut crc, mut bytes) = (crc32fast::Hasher::new(), 0);
+    for file in &files {
+        let content = ixc::files::read_bytes(file, MOST_BYTES).ok()?;
+        crc.update(&content);
+        bytes += content.len();
+    }
+    let count = if files.len() == 1 { "1 file".to_owned() } else { format!("{} files", files.len()) };
+    Some(format!("{count} of {bytes} bytes, CRC-32 {:08x}", crc.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
+
+    fn of(words: &[&str]) -> BTreeMap<String, String> {
+        let command = Cli::command();
+        let words = ["ixc", "bench"].iter().chain(words);
+        let matches = command.clone().try_get_matches_from(words).unwrap();
+        given(command.find_subcommand("bench").unwrap(), matches.subcommand_matches("bench").unwrap())
+    }
+
+    #[test]
+    fn all_options_are_recorded_but_those_that_are_said_elsewhere() {
+        let command = Cli::command();
+        let bench = command.find_subcommand("bench").unwrap();
+        let mut ids: Vec<&str> = bench.get_arguments().map(|arg| arg.get_id().as_str()).collect();
+        ids.extend(command.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().as_str()));
+        for id in ELSEWHERE {
+            assert!(ids.contains(&id), "{id} is no option of bench");
+        }
+        assert_eq!(of(&["-p", "8", "--json"]), BTreeMap::new());
+        let found = of(&["--cache", "lru", "--experts", "map", "--prefetch-extra", "2", "--target", "portable"]);
+        let found: Vec<String> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(found, ["cache=lru", "experts=map", "prefetch-extra=2", "target=portable"]);
+    }
+
+    #[test]
+    fn files_are_told_by_what_is_in_them() {
+        let folder = std::env::temp_dir().join(format!("ixc-given-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("k.ix");
+        let found = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            of(&["--override", file.to_str().unwrap()])["override"].clone()
+        };
+        assert_eq!(found("one"), "1 file of 3 bytes, CRC-32 7a6c86f1");
+        assert_ne!(found("two"), found("one"));
+        assert_eq!(of(&["--override", folder.to_str().unwrap()])["override"], found("one"));
+        assert_eq!(of(&["--start-from", "nowhere.ix"])["start-from"], "nowhere.ix");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
