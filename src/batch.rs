@@ -9,12 +9,13 @@
 //! become, in the order in which they are answered,
 //!
 //! ```text
-//! {"line": 2, "request": "6a0e0a0c", "response": {"status_code": 200, "body": {…}}, "error": null}
-//! {"line": 1, "request": "5d41402a", "id": "a", "response": {"status_code": 200, "body": {…}}, "error": null}
-//! {"line": 3, "request": "9f86d081", "custom_id": "c", "response": {"status_code": 400, "body": {"error": {…}}}, "error": null}
+//! {"line": 2, "request": "6a0e0a0c", "response": {"status_code": 200, "body": {…}}, "error": null, "crc32": "1c291ca3"}
+//! {"line": 1, "request": "5d41402a", "id": "a", "response": {"status_code": 200, "body": {…}}, "error": null, "crc32": "…"}
+//! {"line": 3, "request": "9f86d081", "custom_id": "c", "response": {"status_code": 400, "body": {"error": {…}}}, "error": null, "crc32": "…"}
 //! ```
 //!
-//! `request` is the CRC-32 of the line, by which a batch that goes on sees that it is the same.
+//! `request` is the CRC-32 of the request's line: a batch that goes on compares it. `crc32` is that
+//! of the answer's own text (`checksum`).
 //!
 //! Invariant: a line of the input is answered once, whatever is wrong with it, and however often the batch was interrupted.
 //! Invariant: memory holds as many requests as are computed at once and as many more, and of answers that are there a few bytes each.
@@ -35,6 +36,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::Error;
+use crate::checksum::{sealed, unsealed};
 pub use crate::error::batch::BatchError;
 use crate::expert_use::ExpertUse;
 use crate::serving::Host;
@@ -316,7 +318,9 @@ impl Answers {
                 }
                 break;
             }
-            let head: Head = serde_json::from_slice(&line).map_err(|error| malformed(error.to_string()))?;
+            let text = std::str::from_utf8(&line).map_err(|error| malformed(error.to_string()))?;
+            let text = unsealed(&[], text).map_err(|error| malformed(format!("it {error}")))?;
+            let head: Head = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
             let crc = u32::from_str_radix(&head.request, 16).map_err(|error| malformed(error.to_string()))?;
             if there.insert(head.line, (crc, number)).is_some() {
                 return Err(malformed(format!("line {} is answered twice", head.line)).into());
@@ -337,10 +341,8 @@ impl Answers {
     }
 
     fn add(&mut self, answer: &Answer) -> Result<(), Error> {
-        let written = serde_json::to_vec(answer).map_err(io::Error::from).and_then(|mut line| {
-            line.push(b'\n');
-            self.file.write_all(&line)
-        });
+        let written = serde_json::to_string(answer).map_err(io::Error::from);
+        let written = written.and_then(|text| self.file.write_all(format!("{}\n", sealed(&[], &text)).as_bytes()));
         written.map_err(Error::io(&self.path, "write"))
     }
 }

@@ -1,6 +1,7 @@
 //! Small files in the user's cache folder, `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`: what was measured here and holds for a while.
 //!
-//! Invariant: a file is written as a whole or not at all; what is read may be anything, and is an error in words and nothing worse.
+//! Invariant: a file is written as a whole or not at all; what is read may be anything, and is an
+//! error in words and nothing worse. Its last field is the checksum of the others.
 //!
 //! ```text
 //! drive-259-3.json          what `ixc doctor --drive` found of drive 259:3
@@ -14,6 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ixc_files::{ReadError, atomic_write, own, read_text};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::checksum::{sealed, unsealed};
 
 /// Bytes that such a file has at most.
 const MAX_BYTES: u64 = 64 << 10;
@@ -35,7 +38,7 @@ pub fn is_recent(measured: u64, now: SystemTime) -> bool {
 /// # Errors
 /// What the system says.
 pub fn write(path: &Path, what: &impl Serialize) -> io::Result<()> {
-    write_bytes(path, serde_json::to_string(what)?.as_bytes())
+    write_bytes(path, sealed(&[], &serde_json::to_string(what)?).as_bytes())
 }
 
 /// As [`write()`], bytes.
@@ -56,5 +59,6 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
         Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|error| error.to_string())?,
     };
+    let text = unsealed(&[], &text).map_err(|error| error.to_string())?;
     serde_json::from_str(&text).map(Some).map_err(|error| error.to_string())
 }

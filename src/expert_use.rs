@@ -4,6 +4,9 @@
 //! {"schema":"ixc.experts.v1","tokens":2,"chosen":[[2,0,1,1],[1,1,2,0]],"weights":["blk.0.ffn_gate_exps.weight",…],"streamed":[…]}
 //! ```
 //!
+//! The last field of a file, `crc32`, is the checksum of its text. A file that is made by hand
+//! leaves it out.
+//!
 //! `chosen` has a list for each layer with experts, in their order, of how many tokens each expert was chosen for; `weights` names a weight of each layer,
 //! which tells its number in the model. Where experts are streamed, `streamed` says of each layer what became of requests. Who reads such a file looks at
 //! `chosen` alone.
@@ -14,6 +17,8 @@ use ixc_files::{Kind, Output, OutputError, ReadError, read_text};
 use ixc_runtime::engine::Engine;
 use ixc_runtime::stream::store::stats::{GroupStats, Held};
 use serde::{Deserialize, Serialize};
+
+use crate::checksum::{ChecksumError, sealed, unsealed_if_there};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "ixc.experts.v1";
@@ -70,6 +75,14 @@ pub enum ExpertUseError {
     /// It cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// A damaged or edited file.
+    #[error("{path}: {source}")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        source: ChecksumError,
+    },
     /// It is another JSON, or none.
     #[error("{path}: is no record of which experts are used: {source}")]
     Json {
@@ -121,8 +134,9 @@ impl ExpertUse {
 
     fn parse(text: &str, path: &Path) -> Result<ExpertUse, ExpertUseError> {
         let named = || path.display().to_string();
+        let text = unsealed_if_there(&[], text).map_err(|source| ExpertUseError::Damaged { path: named(), source })?;
         let found: ExpertUse =
-            serde_json::from_str(text).map_err(|source| ExpertUseError::Json { path: named(), source })?;
+            serde_json::from_str(&text).map_err(|source| ExpertUseError::Json { path: named(), source })?;
         match found.schema == SCHEMA {
             true => Ok(found),
             false => Err(ExpertUseError::Schema { path: named(), found: found.schema.chars().take(64).collect() }),
@@ -150,7 +164,8 @@ impl ExpertUse {
     /// # Errors
     /// See [`OutputError`].
     pub fn write(&self, output: Output) -> Result<(), OutputError> {
-        output.write(|out| out.write_all(self.to_json().as_bytes())).map(drop)
+        let text = sealed(&[], self.to_json().trim_end()) + "\n";
+        output.write(|out| out.write_all(text.as_bytes())).map(drop)
     }
 }
 
@@ -175,6 +190,12 @@ mod tests {
         let text = used.to_json();
         assert!((KIND.is)(text.as_bytes()) && !(KIND.is)(b"{\"schema\":\"ixc.inspect.v1\""));
         assert_eq!(parsed(&text).unwrap(), ExpertUse { streamed: None, ..used.clone() });
+        // As it is in a file, whose numbers may not change.
+        let file = sealed(&[], text.trim_end());
+        assert_eq!(parsed(&file).unwrap(), parsed(&text).unwrap());
+        assert!(
+            parsed(&file.replacen("\"tokens\":7", "\"tokens\":8", 1)).unwrap_err().contains("is damaged or was edited")
+        );
         let twice = used.clone().behind(&used);
         assert_eq!((twice.tokens, twice.chosen), (14, vec![vec![2, u64::MAX], vec![]]));
     }

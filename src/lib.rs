@@ -56,6 +56,7 @@ pub mod build;
 pub mod bytes_per_token;
 mod cache_file;
 pub mod chat;
+pub mod checksum;
 pub mod compile;
 #[cfg(feature = "serve")]
 mod constraint;

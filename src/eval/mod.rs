@@ -165,9 +165,11 @@ pub struct Compared {
 }
 
 impl Piece {
-    /// Whether it has one number for each of so many positions, with or without a comparison, and all are numbers.
+    /// Whether it has one number for each position, with or without a comparison. All must be
+    /// finite and not below 0, as negative logarithms of probabilities and divergences are.
     pub fn is_whole(&self, positions: usize, compared: bool) -> bool {
-        let numbers = |list: &[f32]| list.len() == positions && list.iter().all(|number| number.is_finite());
+        let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
+        let numbers = |list: &[f32]| list.len() == positions && list.iter().all(is_right);
         let against =
             |other: &Compared| numbers(&other.surprise) && numbers(&other.divergence) && other.same.len() == positions;
         numbers(&self.surprise) && self.against.is_some() == compared && self.against.as_ref().is_none_or(against)
@@ -323,6 +325,9 @@ mod tests {
         let mut short = whole.clone();
         short.against.as_mut().unwrap().same.pop();
         assert!(!short.is_whole(2, true));
-        assert!(!Piece { surprise: vec![f32::NAN, 1.0], against: None }.is_whole(2, false));
+        for wrong in [f32::NAN, f32::INFINITY, -0.5] {
+            assert!(!Piece { surprise: vec![wrong, 1.0], against: None }.is_whole(2, false));
+            assert!(!piece(&[1.0], &[1.0], &[wrong], &[true]).is_whole(1, true));
+        }
     }
 }

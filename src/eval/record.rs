@@ -2,28 +2,33 @@
 //! then one line for each piece of the text.
 //!
 //! ```text
-//! {"schema":"ixc.eval-record.v1","model":[{"file":"m.gguf","bytes":9834592,"modified":1764032539}],"context":512,…}
-//! {"surprise":[3.2,0.01,…],"against":{"surprise":[3.1,0.01,…],"divergence":[0.002,…],"same":[true,…]}}
+//! {"schema":"ixc.eval-record.v2","model":[{"bytes":9834592,"crc32":"1c291ca3"}],"context":512,…,"crc32":"5d41402a"}
+//! {"surprise":[3.2,0.01,…],"against":{"surprise":[3.1,0.01,…],"divergence":[0.002,…],"same":[true,…]},"crc32":"8a1f09c2"}
 //! ```
 //!
+//! A model is known by its content: a file may be moved and its times may change.
+//!
+//! Invariant: a number is believed only where the checksum of its line is right. It covers the
+//! first line and the line's number, too.
 //! Invariant: a piece is on the drive before the next is computed, and what stands behind the last whole line is written anew: an
 //! interrupted evaluation that goes on gives the same bytes as one that was not.
 
+use std::fmt::Display;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use ixc_files::open::open_append;
-use ixc_files::{Kind, Place};
+use ixc_files::{Kind, Place, open_regular};
 use serde::{Deserialize, Serialize};
 
 use super::Piece;
+use crate::checksum::{sealed, unsealed};
 pub use crate::error::record::RecordError;
 
 /// What the first line says of itself.
-const SCHEMA: &str = "ixc.eval-record.v1";
-const BEGIN: &[u8] = b"{\"schema\":\"ixc.eval-record.v1\"";
+const SCHEMA: &str = "ixc.eval-record.v2";
+const BEGIN: &[u8] = b"{\"schema\":\"ixc.eval-record.v";
 /// Such a file.
 pub const KIND: Kind =
     Kind { name: "record of an evaluation", is: |head| head.starts_with(BEGIN), streams: false, private: false };
@@ -32,27 +37,34 @@ const HEADER_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 256;
 const POSITION_BYTES: u64 = 128;
 
-/// A file that an evaluation reads.
+/// Bytes that are read at a time for a checksum.
+const READ_BYTES: usize = 1 << 20;
+
+/// A file that an evaluation reads, by its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Its name, without the folder.
-    pub file: String,
     /// Its length.
     pub bytes: u64,
-    /// When it was written, in seconds since 1970.
-    pub modified: u64,
+    /// The CRC-32 of all of it.
+    pub crc32: String,
 }
 
 impl Source {
-    /// Of a file.
+    /// Reads a file whole.
     ///
     /// # Errors
     /// What the system says.
     pub fn of(path: &Path) -> io::Result<Source> {
-        let there = std::fs::metadata(path)?;
-        let modified = there.modified()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Ok(Source { file, bytes: there.len(), modified })
+        let mut file = open_regular(path)?;
+        let (mut crc, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; READ_BYTES]);
+        loop {
+            let read = file.read(&mut buffer)?;
+            if read == 0 {
+                return Ok(Source { bytes, crc32: format!("{:08x}", crc.finalize()) });
+            }
+            crc.update(&buffer[..read]);
+            bytes += read as u64;
+        }
     }
 }
 
@@ -99,6 +111,15 @@ impl Header {
 pub struct Record {
     path: PathBuf,
     file: File,
+    /// The first line, to which the others belong.
+    header: String,
+    /// Pieces that it has.
+    pieces: usize,
+}
+
+/// Returns the place that the checksum of a piece's line covers.
+fn place_of(header: &str, piece: usize) -> Vec<u8> {
+    [header.as_bytes(), &(piece as u64).to_le_bytes()].concat()
 }
 
 impl Record {
@@ -140,25 +161,28 @@ impl Record {
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let mut found = Vec::new();
         let mut lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n');
+        let header_text = serde_json::to_string(header).map_err(io::Error::from).map_err(io("write"))?;
         match lines.next() {
             Some(line) => same(&path, line, header)?,
             None => {
                 file.set_len(0).map_err(io("write"))?;
-                write_line(&mut file, header).map_err(io("write"))?;
-                return Ok((Record { path, file }, found));
+                write_line(&mut file, &sealed(&[], &header_text)).map_err(io("write"))?;
+                return Ok((Record { path, file, header: header_text, pieces: 0 }, found));
             }
         }
         for (index, line) in lines.enumerate() {
             let malformed = |problem: String| RecordError::Malformed { path: path.clone(), line: index + 2, problem };
-            let piece: Piece =
-                serde_json::from_slice(line).map_err(|error| malformed(format!("no piece of a text: {error}")))?;
+            let none = |problem: &dyn Display| malformed(format!("no piece of a text: {problem}"));
+            let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
+            let text = unsealed(&place_of(&header_text, index), text).map_err(|error| none(&format!("it {error}")))?;
+            let piece: Piece = serde_json::from_str(&text).map_err(|error| none(&error))?;
             if index >= pieces || !piece.is_whole(positions, header.against.is_some()) {
                 return Err(malformed(format!("not one of {pieces} pieces of {positions} positions each")));
             }
             found.push(piece);
         }
         file.set_len(whole as u64).map_err(io("write"))?;
-        Ok((Record { path, file }, found))
+        Ok((Record { path, file, header: header_text, pieces: found.len() }, found))
     }
 
     /// Adds a piece.
@@ -167,21 +191,38 @@ impl Record {
     /// What the system says.
     pub fn add(&mut self, piece: &Piece) -> Result<(), RecordError> {
         let failed = |source| RecordError::Io { path: self.path.clone(), action: "write", source };
-        write_line(&mut self.file, piece).map_err(failed)
+        let place = place_of(&self.header, self.pieces);
+        let text = serde_json::to_string(piece).map_err(io::Error::from);
+        text.and_then(|text| write_line(&mut self.file, &sealed(&place, &text))).map_err(failed)?;
+        self.pieces += 1;
+        Ok(())
     }
 }
 
-fn write_line(file: &mut File, what: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(what)?;
-    line.push(b'\n');
-    file.write_all(&line)?;
+fn write_line(file: &mut File, text: &str) -> io::Result<()> {
+    file.write_all(format!("{text}\n").as_bytes())?;
     file.sync_data()
+}
+
+/// The schema of a first line of any version.
+#[derive(Deserialize)]
+struct Version {
+    schema: String,
 }
 
 /// Whether a first line says the same; what differs first otherwise.
 fn same(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
     let malformed = |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
-    let found: Header = serde_json::from_slice(line).map_err(|error| malformed(format!("no header: {error}")))?;
+    let none = |problem: &dyn Display| malformed(format!("no header: {problem}"));
+    let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
+    // Lines of older records have no checksums, so the version comes first.
+    let version = serde_json::from_str::<Version>(text).map_err(|error| none(&error))?;
+    if version.schema != SCHEMA {
+        let (key, found) = ("schema".to_owned(), version.schema.chars().take(64).collect());
+        return Err(RecordError::Other { path: path.to_owned(), key, found, wanted: SCHEMA.to_owned() });
+    }
+    let text = unsealed(&[], text).map_err(|error| none(&format!("it {error}")))?;
+    let found: Header = serde_json::from_str(&text).map_err(|error| none(&error))?;
     let values = |header: &Header| serde_json::to_value(header).map_err(|error| malformed(error.to_string()));
     let (found, wanted) = (values(&found)?, values(header)?);
     let wanted = wanted.as_object().into_iter().flatten();
@@ -196,5 +237,76 @@ fn same(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
                 wanted: wanted.to_string(),
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_files::{Guard, Output};
+
+    const PIECES: usize = 4;
+
+    fn piece(nats: f32) -> Piece {
+        Piece { surprise: vec![nats, 2.0], against: None }
+    }
+
+    fn opened(path: &Path) -> Result<(Record, Vec<Piece>), RecordError> {
+        let place =
+            Output::open(path, &Guard { kind: Some(&KIND), force: true, inputs: &[] }).unwrap().into_place().unwrap();
+        Record::open(&place, &Header::new(&[1, 2, 3], 6), PIECES, 2, false)
+    }
+
+    /// Any bit of any line, lines that are exchanged, and numbers that no model has.
+    #[test]
+    fn nothing_that_was_changed_is_believed() {
+        let folder = std::env::temp_dir().join(format!("ixc-record-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("r.jsonl");
+        let (mut record, _) = opened(&path).unwrap();
+        for nats in [1.0, 3.0] {
+            record.add(&piece(nats)).unwrap();
+        }
+        drop(record);
+        assert_eq!(opened(&path).unwrap().1, [piece(1.0), piece(3.0)]);
+        let good = std::fs::read(&path).unwrap();
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let error = opened(&path).err().map(|error| error.to_string());
+            // Nothing is written to what is refused.
+            assert_eq!(std::fs::read(&path).unwrap(), bytes);
+            error
+        };
+        let ends = good.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect::<Vec<_>>();
+        for at in (0..good.len()).filter(|at| !ends.contains(at)) {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            assert!(refused(&bytes).is_some(), "byte {at}");
+        }
+        let lines: Vec<&[u8]> = good.split_inclusive(|byte| *byte == b'\n').collect();
+        let error = refused(&[lines[0], lines[2], lines[1]].concat()).unwrap();
+        assert!(error.contains("line 2") && error.contains("damaged"), "{error}");
+        assert!(refused(&[lines[0], lines[2]].concat()).is_some());
+        for nats in [-900.5, f32::NAN] {
+            std::fs::write(&path, lines[0]).unwrap();
+            let (mut record, _) = opened(&path).unwrap();
+            record.add(&piece(nats)).unwrap();
+            drop(record);
+            assert!(opened(&path).is_err(), "{nats}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_content() {
+        let folder = std::env::temp_dir().join(format!("ixc-source-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let of = |name: &str, text: &str| {
+            std::fs::write(folder.join(name), text).unwrap();
+            Source::of(&folder.join(name)).unwrap()
+        };
+        assert_eq!(of("a", "one"), Source { bytes: 3, crc32: "7a6c86f1".into() });
+        assert!(of("a", "one") == of("b", "one") && of("a", "two") != of("b", "one"));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -6,6 +6,9 @@
 //! blk.0.ffn_down.weight.counts   f32[1, experts]         of how many rows
 //! blk.0.attn_k_b.weight.in_sum2  f32[heads * columns, 1] where each head has a matrix of its own: one count for all
 //! ```
+//!
+//! A file of this program has the checksum of its tensors' names and bytes under a key. A checksum
+//! that is there must be right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -32,6 +35,12 @@ pub const KIND: Kind = Kind {
     private: false,
 };
 const TYPE: &str = "imatrix";
+/// The key of the checksum: CRC-32 of the name and the bytes of each tensor, in their order.
+const CHECKSUM: &str = "ixc.imatrix.crc32";
+
+fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
 
 /// Sums of the squares of what a model's matrices were multiplied with, piece by piece of a text.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +76,7 @@ impl Observed {
             .key("imatrix.datasets", vec![text])
             .key("imatrix.chunk_count", self.pieces)
             .key("imatrix.chunk_size", context);
+        let (mut tensors, mut crc) = (Vec::new(), crc32fast::Hasher::new());
         for (name, (width, sums)) in &self.sums {
             let (mut squares, mut counts) = (Vec::with_capacity(sums.len()), Vec::new());
             for row in sums.chunks_exact(*width) {
@@ -75,11 +85,16 @@ impl Observed {
                 counts.extend(row.skip(width - 1));
             }
             let (columns, matrices) = (*width as u64 - 1, counts.len() as u64);
-            writer = writer.f32_tensor(&format!("{name}{SUMS}"), &[columns, matrices], &squares).f32_tensor(
-                &format!("{name}{COUNTS}"),
-                &[1, matrices],
-                &counts,
-            );
+            tensors.push((format!("{name}{SUMS}"), [columns, matrices], squares));
+            tensors.push((format!("{name}{COUNTS}"), [1, matrices], counts));
+        }
+        for (name, _, values) in &tensors {
+            crc.update(name.as_bytes());
+            crc.update(&floats_as_bytes(values));
+        }
+        writer = writer.key(CHECKSUM, crc.finalize());
+        for (name, dims, values) in &tensors {
+            writer = writer.f32_tensor(name, dims, values);
         }
         output.write(|out| out.write_all(&writer.finish()))?;
         Ok(self.sums.len())
@@ -186,6 +201,17 @@ fn checked(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
 }
 
 fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
+    if let Some(expected) = gguf.metadata().read_optional::<u32>(CHECKSUM).map_err(|error| error.to_string())? {
+        let mut crc = crc32fast::Hasher::new();
+        for tensor in gguf.tensors() {
+            crc.update(tensor.name().as_bytes());
+            crc.update(&gguf.tensor_data(tensor));
+        }
+        let found = crc.finalize();
+        if found != expected {
+            return Err(format!("it is damaged: the checksum of its tensors is {found:08x}, it says {expected:08x}"));
+        }
+    }
     let mut means = HashMap::new();
     for sums in gguf.tensors() {
         let Some(name) = sums.name().strip_suffix(SUMS) else { continue };
@@ -285,6 +311,26 @@ mod tests {
             .finish();
         let found = of_gguf(&Gguf::from_bytes(Path::new("i.gguf"), file).unwrap()).unwrap();
         assert_eq!(found["a.weight"], [2.0, 0.5, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_damaged_file_of_this_program_is_refused() {
+        let folder = std::env::temp_dir().join(format!("ixc-imatrix-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("i.gguf");
+        let sums = BTreeMap::from([("a.weight".to_owned(), (3, vec![8.0, 2.0, 4.0]))]);
+        let observed = Observed { sums, pieces: 1 };
+        let output = Output::open(&path, &ixc_files::Guard::replacing(&KIND)).unwrap();
+        observed.write(output, "text", 64).unwrap();
+        assert_eq!(Importance::read(&path).unwrap().of("a.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
+        let mut bytes = std::fs::read(&path).unwrap();
+        // A sum of squares, not as much as to be no number.
+        let at = bytes.windows(4).rposition(|four| four == 8f32.to_le_bytes()).unwrap();
+        bytes[at + 2] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let error = Importance::read(&path).unwrap_err().to_string();
+        assert!(error.contains("it is damaged"), "{error}");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

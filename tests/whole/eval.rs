@@ -146,13 +146,19 @@ fn what_cannot_be_scored_is_refused() {
     let text = fs::read_to_string(&record).unwrap();
     let (header, piece) = text.split_once('\n').unwrap();
     for (lines, words) in [
-        (format!("{header}\n{{\"surprise\":[1.0]}}\n"), ["line 2", "23 positions"]),
+        (format!("{header}\n{{\"surprise\":[1.0]}}\n"), ["line 2", "no checksum"]),
         (format!("{header}\n{piece}nonsense\n"), ["line 3", "no piece"]),
+        (format!("{header}\n{}", piece.replacen("[", "[-900.5,", 1)), ["line 2", "damaged"]),
+        (format!("{header}\n{piece}{piece}"), ["line 3", "damaged"]),
+        (format!("{}\n{piece}", header.replacen("portable", "avx2", 1)), ["line 1", "damaged"]),
         (format!("{header}\n{}", piece.repeat(10_000)), ["line 1", "more than"]),
     ] {
         fs::write(&record, lines).unwrap();
         refused(&[&same[..], &context].concat(), 65, &words);
     }
+    // The older form, and one whose model was changed without its length or time.
+    fs::write(&record, header.replacen("record.v2", "record.v1", 1) + "\n").unwrap();
+    refused(&[&same[..], &context].concat(), 2, &["another evaluation", "schema", "--force"]);
     let other = folder.join("other.txt");
     fs::write(&other, "Mine.").unwrap();
     refused(&[&same[..4], &["-o", other.to_str().unwrap()]].concat(), 2, &["--force"]);

@@ -1,0 +1,103 @@
+//! Checksums of JSON files that `ixc` writes and reads back: the last field of an object is the
+//! CRC-32 of its text.
+//!
+//! ```text
+//! {"surprise":[3.2,0.01]}   ->   {"surprise":[3.2,0.01],"crc32":"8a1f09c2"}
+//! ```
+//!
+//! The checksum of a line also covers its place in the file. So lines that are exchanged are
+//! noticed, too.
+
+/// Text before the digits of a checksum.
+const BEFORE: &str = ",\"crc32\":\"";
+/// Text after the digits.
+const BEHIND: &str = "\"}";
+/// Digits of a checksum.
+const DIGITS: usize = 8;
+
+/// Why a text is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChecksumError {
+    /// No checksum.
+    #[error("has no checksum at its end")]
+    Missing,
+    /// A checksum of another text: damaged, or edited.
+    #[error("is damaged or was edited: the checksum of its text is {found}, it says {expected}")]
+    Differs {
+        /// Checksum of the text.
+        found: String,
+        /// Checksum that the text has.
+        expected: String,
+    },
+}
+
+/// Returns the checksum of a text, with the place `of` that it belongs to.
+fn checksum(of: &[u8], body: &str) -> String {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(of);
+    crc.update(body.as_bytes());
+    // The closing brace, which the checksum's field replaced.
+    crc.update(b"}");
+    format!("{:08x}", crc.finalize())
+}
+
+/// Adds the checksum to the text of a JSON object with at least one field.
+pub fn sealed(of: &[u8], text: &str) -> String {
+    let body = text.strip_suffix('}').unwrap_or(text);
+    format!("{body}{BEFORE}{}{BEHIND}", checksum(of, body))
+}
+
+/// Checks the checksum of a text and takes it off.
+///
+/// # Errors
+/// [`ChecksumError`].
+pub fn unsealed(of: &[u8], text: &str) -> Result<String, ChecksumError> {
+    let parts =
+        text.trim_end().strip_suffix(BEHIND).and_then(|text| text.split_at_checked(text.len().checked_sub(DIGITS)?));
+    let (body, expected) = parts.ok_or(ChecksumError::Missing)?;
+    let body = body.strip_suffix(BEFORE).ok_or(ChecksumError::Missing)?;
+    let found = checksum(of, body);
+    match found == expected {
+        true => Ok(format!("{body}}}")),
+        false => Err(ChecksumError::Differs {
+            found,
+            expected: expected.chars().filter(|c| c.is_ascii_alphanumeric()).collect(),
+        }),
+    }
+}
+
+/// Takes the checksum off a text that need not have one.
+///
+/// # Errors
+/// [`ChecksumError::Differs`].
+pub fn unsealed_if_there(of: &[u8], text: &str) -> Result<String, ChecksumError> {
+    match unsealed(of, text) {
+        Err(ChecksumError::Missing) => Ok(text.to_owned()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_comes_back_and_no_byte_of_it_may_change() {
+        let (text, of) = ("{\"a\":[1,2.5],\"b\":\"ä\"}", b"line 3");
+        let line = sealed(of, text);
+        assert!(line.starts_with("{\"a\":[1,2.5],\"b\":\"ä\",\"crc32\":\"") && line.ends_with("\"}"), "{line}");
+        assert_eq!(unsealed(of, &format!("{line}\n")).as_deref(), Ok(text));
+        assert!(matches!(unsealed(b"line 4", &line), Err(ChecksumError::Differs { .. })));
+        for at in 0..line.len() {
+            let mut bytes = line.clone().into_bytes();
+            bytes[at] ^= 1;
+            let Ok(changed) = String::from_utf8(bytes) else { continue };
+            assert!(unsealed(of, &changed).is_err(), "{changed}");
+        }
+        for (text, found) in [("", ""), ("{}", "{}"), ("{\"a\":1}\n", "{\"a\":1}\n")] {
+            assert_eq!(unsealed(of, text), Err(ChecksumError::Missing));
+            assert_eq!(unsealed_if_there(of, text).as_deref(), Ok(found));
+        }
+        assert!(unsealed_if_there(of, &line.replace("2.5", "2.6")).is_err());
+    }
+}
