@@ -508,6 +508,7 @@ impl Error {
                 QuantiseError::Output(error) => output_class(error),
                 QuantiseError::Importance(ImportanceError::Read(error)) => read_class(error),
                 QuantiseError::Importance(_) => Class::Data,
+                QuantiseError::Changed(_) => Class::Failed,
                 QuantiseError::Quantised { .. } | QuantiseError::NotMade { .. } => Class::Usage,
             },
             Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) | Error::NeedsCpu { source: error } => {
@@ -521,10 +522,10 @@ impl Error {
             Error::Load(
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
             ) => Class::Failed,
-            Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => {
-                Class::Failed
-            }
-            Error::Layer(LayerError::Execute(ExecuteError::Stream(_))) | Error::NoMoe => Class::Failed,
+            Error::Load(LoadError::Stream(_)) | Error::NoMoe => Class::Failed,
+            Error::Load(LoadError::Lock(_)) => Class::Unavailable,
+            Error::Step(StepError::Execute(ExecuteError::Stream(_) | ExecuteError::Changed(_)))
+            | Error::Layer(LayerError::Execute(ExecuteError::Stream(_) | ExecuteError::Changed(_))) => Class::Failed,
             Error::Batch(BatchError::Ended { .. }) => Class::Failed,
             Error::Drive { .. } => Class::Io,
             Error::Saved { source, .. } => match &**source {

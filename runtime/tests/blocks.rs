@@ -277,7 +277,7 @@ fn a_model_that_is_written_to_while_it_is_packed_is_refused_and_begun_anew() {
         let Err(FileError::Source(error)) = error else { panic!("{error:?}") };
         let LoadError::Stream(error) = *error else { panic!("{error}") };
         let what = if replaced { "device and inode" } else { "time of change" };
-        assert!(matches!(&*error, StreamError::Changed { what: found, .. } if *found == what), "{error}");
+        assert!(matches!(&*error, StreamError::Changed(changed) if changed.what == what), "{error}");
         assert!(calls > 1 && !path.exists() && parts(&path).iter().all(|part| !part.exists()));
         if !replaced {
             file.write_all_at(&right, 0).unwrap();

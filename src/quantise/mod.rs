@@ -16,17 +16,20 @@ pub mod importance;
 pub mod mix;
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 
-use ixc_files::{Output, OutputError};
+use ixc_files::{Output, OutputError, open_regular};
 use ixc_frontend::arch;
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
 use ixc_ir::format::Format;
 use ixc_passes::options::matches;
+use ixc_runtime::stream::files::{ChangedFile, Identity};
 
 use importance::{Importance, ImportanceError};
 use mix::{Counter, Mix, Part, Place, for_rows, is_quantised, needs_importance};
@@ -80,6 +83,9 @@ pub enum QuantiseError {
         /// Its format.
         from: Format,
     },
+    /// A model file that was written to meanwhile.
+    #[error(transparent)]
+    Changed(#[from] ChangedFile),
     /// Blocks of a format that are read and not made.
     #[error("{tensor}: {to} is a format that ixc reads and does not make; it makes {}", list(Format::encoded()))]
     NotMade {
@@ -279,6 +285,7 @@ impl Plan<'_> {
             writer = writer.hole(planned.tensor.name(), planned.tensor_type(), planned.tensor.dims());
         }
         let (total, mut done) = (self.bytes(), 0);
+        let (files, mut changed) = (WatchedFiles::open(self.source)?, None);
         let written = output.write(|out| {
             thread::scope(|scope| {
                 let mut works = Works::new(self, scope, threads)?;
@@ -294,9 +301,18 @@ impl Plan<'_> {
                         None => self.copy(planned.tensor, &mut part),
                     }
                 })
+            })?;
+            // Before the file is in its place.
+            files.check().map_err(|error| {
+                let failed = io::Error::other(error.to_string());
+                changed = Some(error);
+                failed
             })
-        })?;
-        Ok(written)
+        });
+        match (written, changed) {
+            (Err(_), Some(changed)) => Err(changed.into()),
+            (written, _) => Ok(written?),
+        }
     }
 
     /// Gives a tensor's bytes to `out` as they are, part by part.
@@ -342,6 +358,38 @@ impl Plan<'_> {
             });
         }
         Ok(all)
+    }
+}
+
+/// The files of a model while they are read. A write to them would mix old and new bytes in the
+/// output.
+struct WatchedFiles(Vec<(PathBuf, File, Identity)>);
+
+impl WatchedFiles {
+    /// Opens the files again that a model was opened from.
+    fn open(source: &Gguf) -> Result<WatchedFiles, QuantiseError> {
+        let mut files = Vec::new();
+        for shard in source.files().iter().filter(|file| file.is_mapped()) {
+            let (path, mapped) = (shard.path().to_owned(), shard.identity());
+            let file = open_regular(&path).map_err(|error| ChangedFile::unreadable(&path, &error))?;
+            let metadata = file.metadata().map_err(|error| ChangedFile::unreadable(&path, &error))?;
+            let identity = Identity::of(&metadata);
+            // What was mapped, and not what took its place since.
+            let modified = mapped.modified.map(|(seconds, nanoseconds)| [seconds as i64, nanoseconds.into()]);
+            if identity.bytes() != mapped.bytes || modified.is_some_and(|modified| modified != identity.modified()) {
+                return Err(ChangedFile::replaced(&path).into());
+            }
+            files.push((path, file, identity));
+        }
+        Ok(WatchedFiles(files))
+    }
+
+    /// Checks that they were not written to since.
+    fn check(&self) -> Result<(), ChangedFile> {
+        self.0.iter().try_for_each(|(path, file, identity)| {
+            let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
+            Identity::of(&now).check_same_bytes(*identity, path)
+        })
     }
 }
 

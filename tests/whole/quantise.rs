@@ -359,3 +359,39 @@ fn what_was_made_for_a_graph_is_not_written() {
         assert_eq!(names(&ixc::model::open_files(&to).unwrap()).len(), completed.len(), "{model}");
     }
 }
+
+/// A model that is written to while it is quantised leaves no file of old and new bytes.
+#[test]
+fn a_model_that_changes_while_it_is_quantised_is_an_error() {
+    use ixc::quantise::{self, Options, QuantiseError, mix::Mix};
+    let folder = scratch("quantise_changed");
+    let (path, to) = (folder.join("model.gguf"), folder.join("to.gguf"));
+    let begin = |change_at: Option<usize>| {
+        fs::copy(crate::support::demo_model(), &path).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        // Long ago, so that the clock of the file system tells what is written now from that.
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
+        let model = Gguf::open(&path).unwrap();
+        let options = Options { requantise: true, ..Options::new(Mix::named("Q8_0").unwrap()) };
+        let plan = quantise::plan(&model, &options).unwrap();
+        let output = Output::open(&to, &Guard::replacing(&importance::KIND)).unwrap();
+        let change = || std::os::unix::fs::FileExt::write_all_at(&file, &[0x55; 4096], 1 << 20).unwrap();
+        if change_at.is_none() {
+            change();
+        }
+        let mut told = 0;
+        plan.write(output, 2, |_| {
+            told += 1;
+            if Some(told) == change_at {
+                change();
+            }
+        })
+    };
+    for change_at in [None, Some(1), Some(9)] {
+        let error = begin(change_at).unwrap_err();
+        assert!(matches!(error, QuantiseError::Changed(_)), "{change_at:?}: {error}");
+        assert!(error.to_string().contains("model.gguf: replaced or changed"), "{error}");
+        assert!(!to.exists(), "{change_at:?}");
+    }
+    assert!(begin(Some(usize::MAX)).unwrap() > 0 && to.exists());
+}

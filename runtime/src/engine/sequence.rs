@@ -167,7 +167,7 @@ pub enum StepError {
 /// What is said before an error of a pass: experts that cannot be read are no fault of the plan's.
 fn lead(error: &ExecuteError) -> &'static str {
     match error {
-        ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
+        ExecuteError::Changed(_) | ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
         ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Panic { .. } => "the plan failed: ",
     }
 }

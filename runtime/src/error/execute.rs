@@ -5,6 +5,7 @@ use ixc_ir::kernel::interpret::InterpretError;
 
 use crate::blocks::BlockError;
 use crate::bucket::BadExpert;
+use crate::identity::ChangedFile;
 use crate::pool::PoolError;
 use crate::stream::StreamError;
 
@@ -17,6 +18,9 @@ pub enum ExecuteError {
     /// A router that names an expert that is not there.
     #[error(transparent)]
     Expert(#[from] BadExpert),
+    /// A model file that was written to.
+    #[error(transparent)]
+    Changed(#[from] ChangedFile),
     /// An expert that cannot be read.
     #[error(transparent)]
     Stream(#[from] StreamError),

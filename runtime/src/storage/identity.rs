@@ -1,6 +1,19 @@
-//! Which file a file is: what tells it from one that took its place.
+//! Identity of files: tells a file from another in its place, and from itself before it was written
+//! to.
+//!
+//! Bytes of a model have no checksum, and a mapped file shows each write at once. So metadata of an
+//! open file is compared with that of the time when it was opened:
+//!
+//! | what differs | means |
+//! | --- | --- |
+//! | length, time of change (`mtime`) | it was written to |
+//! | time of status (`ctime`) alone, with other links, mode or owner, or another file at its path | it was moved, linked, removed or given away: its bytes stay |
+//! | time of status alone, without those | it was written to, and its time of change was set back |
 
+use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// What a file is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,21 +23,216 @@ pub struct Identity {
     pub(crate) bytes: u64,
     /// Seconds and nanoseconds.
     pub(crate) modified: (i64, i64),
+    status: Status,
+}
+
+/// Metadata whose change explains a new time of status without a change of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Status {
+    /// Seconds and nanoseconds.
+    changed: (i64, i64),
+    links: u64,
+    mode: u32,
+    user: u32,
+    group: u32,
+}
+
+/// A file that is not what it was when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: replaced or changed while running: its {what} is {found}, it was {expected}", path.display())]
+pub struct ChangedFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Name of the property that differs.
+    pub what: &'static str,
+    /// Its value now.
+    pub found: String,
+    /// Its value when the file was opened.
+    pub expected: String,
+}
+
+impl ChangedFile {
+    fn new(path: &Path, what: &'static str, found: String, expected: String) -> ChangedFile {
+        ChangedFile { path: path.into(), what, found, expected }
+    }
+
+    /// Describes a file in whose place is another since it was read.
+    pub fn replaced(path: &Path) -> ChangedFile {
+        ChangedFile::new(path, "file", "another".into(), "that which was read".into())
+    }
+
+    /// Describes a file whose metadata cannot be read any more.
+    pub fn unreadable(path: &Path, error: &io::Error) -> ChangedFile {
+        ChangedFile::new(path, "handle", error.to_string(), "readable".into())
+    }
 }
 
 impl Identity {
     /// From what the system says of it.
-    pub fn of(metadata: &std::fs::Metadata) -> Identity {
+    pub fn of(metadata: &Metadata) -> Identity {
         Identity {
             device: metadata.dev(),
             inode: metadata.ino(),
             bytes: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
+            status: Status {
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
+                links: metadata.nlink(),
+                mode: metadata.mode(),
+                user: metadata.uid(),
+                group: metadata.gid(),
+            },
         }
     }
 
-    /// When it was last changed: seconds and nanoseconds.
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// When it was last modified: seconds and nanoseconds.
     pub fn modified(&self) -> [i64; 2] {
         [self.modified.0, self.modified.1]
+    }
+
+    /// Reads the identity of the file at a path.
+    ///
+    /// # Errors
+    /// [`ChangedFile`] where nothing is there.
+    pub fn named(path: &Path) -> Result<Identity, ChangedFile> {
+        let gone = |error: io::Error| ChangedFile::new(path, "path", error.to_string(), "that of the file".into());
+        std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
+    }
+
+    /// Checks that the path still names this file, and that the file is what it was.
+    ///
+    /// # Errors
+    /// [`ChangedFile`] where it is not.
+    pub fn check(self, path: &Path) -> Result<(), ChangedFile> {
+        let now = Identity::named(path)?;
+        now.check_same_file(self, path)?;
+        now.check_same_bytes(self, path)
+    }
+
+    /// Checks that it is the same file as the expected one, whatever became of its bytes.
+    ///
+    /// # Errors
+    /// [`ChangedFile`] where it is another.
+    pub fn check_same_file(self, expected: Identity, path: &Path) -> Result<(), ChangedFile> {
+        match self.is_file(expected) {
+            true => Ok(()),
+            false => {
+                let text = |identity: Identity| format!("{}:{}", identity.device, identity.inode);
+                Err(ChangedFile::new(path, "device and inode", text(self), text(expected)))
+            }
+        }
+    }
+
+    /// Checks that a file was not written to since its identity was `expected`; `self` is its
+    /// identity now.
+    ///
+    /// # Errors
+    /// [`ChangedFile`] where the system shows that it was.
+    pub fn check_same_bytes(self, expected: Identity, path: &Path) -> Result<(), ChangedFile> {
+        if self.bytes != expected.bytes {
+            let (found, expected) = (self.bytes.to_string(), expected.bytes.to_string());
+            return Err(ChangedFile::new(path, "length", found, expected));
+        }
+        let text = |(seconds, nanoseconds): (i64, i64)| format!("{seconds}.{nanoseconds:09}");
+        if self.modified != expected.modified {
+            let (found, expected) = (text(self.modified), text(expected.modified));
+            return Err(ChangedFile::new(path, "time of change", found, expected));
+        }
+        let Status { changed, .. } = self.status;
+        let is_explained = self.status != Status { changed, ..expected.status };
+        if changed != expected.status.changed
+            && !is_explained
+            && Identity::named(path).is_ok_and(|named| named.is_file(expected))
+        {
+            return Err(ChangedFile::new(
+                path,
+                "time of its last change of status",
+                text(changed),
+                text(expected.status.changed),
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_file(self, other: Identity) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, FileTimes, Permissions};
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    use super::*;
+
+    /// The system's clock of files may stand for some milliseconds: what is done is done again
+    /// until its time is another.
+    fn until_noticed(file: &File, before: Identity, mut change: impl FnMut()) {
+        while Identity::of(&file.metadata().unwrap()).status.changed == before.status.changed {
+            change();
+        }
+    }
+
+    #[test]
+    fn what_was_written_to_is_noticed_and_what_was_moved_is_not() {
+        let folder = std::env::temp_dir().join(format!("ixc-identity-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (path, other) = (folder.join("model"), folder.join("other"));
+        let begin = || {
+            let _ = fs::remove_file(&other);
+            fs::write(&path, b"some bytes").unwrap();
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            let before = Identity::of(&file.metadata().unwrap());
+            (file, before)
+        };
+        let what = |file: &File, before: Identity| {
+            let now = Identity::of(&file.metadata().unwrap());
+            now.check_same_bytes(before, &path).err().map(|changed| changed.what)
+        };
+        let (file, before) = begin();
+        assert_eq!(what(&file, before), None);
+        until_noticed(&file, before, || file.write_all_at(b"S", 0).unwrap());
+        assert_eq!(what(&file, before), Some("time of change"));
+        // As `cp --preserve` and `rsync --times` do.
+        let (file, before) = begin();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        until_noticed(&file, before, || {
+            file.write_all_at(b"S", 0).unwrap();
+            file.set_times(FileTimes::new().set_modified(modified)).unwrap();
+        });
+        assert_eq!(what(&file, before), Some("time of its last change of status"));
+        let (file, before) = begin();
+        file.set_len(4).unwrap();
+        assert_eq!(what(&file, before), Some("length"));
+        // The bytes of these stay.
+        let (file, before) = begin();
+        // Modes that no new file has.
+        let mut mode = 0o700;
+        until_noticed(&file, before, || {
+            mode ^= 0o040;
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        });
+        assert_eq!(what(&file, before), None);
+        let (file, before) = begin();
+        fs::hard_link(&path, &other).unwrap();
+        assert_eq!(what(&file, before), None);
+        let (file, before) = begin();
+        fs::rename(&path, &other).unwrap();
+        assert_eq!(what(&file, before), None);
+        let (file, before) = begin();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(what(&file, before), None);
+        assert_eq!(before.check(&path).unwrap_err().what, "path");
+        fs::write(&path, b"some bytes").unwrap();
+        fs::rename(&path, &other).unwrap();
+        fs::write(&path, b"some bytes").unwrap();
+        assert_eq!(before.check(&path).unwrap_err().what, "device and inode");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

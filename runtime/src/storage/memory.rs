@@ -9,14 +9,15 @@
 //!
 //! Invariant: no Rust reference to this memory exists while kernels run.
 
+use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ixc_ir::ngram;
 use ixc_ir::plan::{Choice, KEY_LANES, Ngram, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::identity::Identity;
+use crate::identity::{ChangedFile, Identity};
 
 /// Bytes of an index, a position or a token id.
 pub const INDEX_BYTES: u64 = 4;
@@ -111,59 +112,81 @@ impl Memory {
 #[derive(Debug)]
 pub struct Mapped {
     region: Region,
-    /// What the file was when it was mapped; nothing of a part of the program.
-    identity: Option<Identity>,
-    /// What the region lies in, where it is not a part of the program.
-    _map: Option<MmapRaw>,
+    /// The file; nothing of a part of the program.
+    source: Option<MappedFile>,
+}
+
+/// The file of a mapping.
+#[derive(Debug)]
+struct MappedFile {
+    path: PathBuf,
+    /// Handle that [`Mapped::check_unchanged`] asks.
+    file: File,
+    /// Identity when it was mapped.
+    identity: Identity,
+    /// Mapping that holds the region.
+    map: MmapRaw,
 }
 
 impl Mapped {
-    /// Maps a file whole. Nothing in Rust ever reads the mapping, so that a file that changes while it is mapped changes
-    /// results and nothing else (one that is cut short raises SIGBUS on access, as it does in every program that maps
-    /// files; the command line ends with an error then).
+    /// Maps a file whole. Nothing in Rust ever reads the mapping, so that a file that changes while
+    /// it is mapped changes results and nothing else. [`Mapped::check_unchanged`] notices that. A
+    /// file that is cut short raises SIGBUS on access, as it does in every program that maps files;
+    /// the command line ends with an error then.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn open(file: &std::fs::File, path: &Path, bytes: u64) -> io::Result<Mapped> {
+    pub fn open(file: &File, path: &Path, bytes: u64) -> io::Result<Mapped> {
         let identity = Identity::of(&file.metadata()?);
         let map = MmapOptions::new().map_raw_read_only(file)?;
         if map.len() as u64 != bytes {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
         }
         // The mapping stays where it is when its owner moves.
-        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, identity: Some(identity), _map: Some(map) })
+        let source = MappedFile { path: path.to_owned(), file: file.try_clone()?, identity, map };
+        Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
 
     /// Maps a part of a file, which must not be empty.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn part_of(file: &std::fs::File, offset: u64, bytes: u64) -> io::Result<Mapped> {
+    pub fn part_of(file: &File, path: &Path, offset: u64, bytes: u64) -> io::Result<Mapped> {
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let identity = Identity::of(&file.metadata()?);
         let map = MmapOptions::new().offset(offset).len(length).map_raw_read_only(file)?;
-        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, identity: Some(identity), _map: Some(map) })
+        let source = MappedFile { path: path.to_owned(), file: file.try_clone()?, identity, map };
+        Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
 
     /// A file that is a part of the program.
     pub fn built_in(bytes: &'static [u8]) -> Mapped {
-        Mapped {
-            region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 },
-            identity: None,
-            _map: None,
-        }
+        Mapped { region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 }, source: None }
     }
 
     /// What the file was when it was mapped.
     pub fn identity(&self) -> Option<Identity> {
-        self.identity
+        self.source.as_ref().map(|source| source.identity)
+    }
+
+    /// Checks that the file was not written to since it was mapped. Another file at its path does
+    /// not matter.
+    ///
+    /// # Errors
+    /// [`ChangedFile`].
+    pub fn check_unchanged(&self) -> Result<(), ChangedFile> {
+        let Some(MappedFile { path, file, identity, .. }) = &self.source else { return Ok(()) };
+        let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
+        Identity::of(&now).check_same_bytes(*identity, path)
     }
 
     /// Gives back the pages of a part, so far as the system allows: they leave this process's memory, stay in the system's cache
     /// as long as that likes, and come back from there or from the file when they are read again.
     pub fn release(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]
-        if let (Some(map), Ok(offset), Ok(bytes)) = (&self._map, usize::try_from(offset), usize::try_from(bytes)) {
+        if let (Some(MappedFile { map, .. }), Ok(offset), Ok(bytes)) =
+            (&self.source, usize::try_from(offset), usize::try_from(bytes))
+        {
             // SAFETY: the mapping is shared and read-only, so that reading a page again gives the file's bytes. Nothing borrows it.
             let advised = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes) };
             if let Err(error) = advised {
@@ -178,7 +201,7 @@ impl Mapped {
     /// and then, in smaller parts, takes longer and more of the page cache so.
     pub fn prefer_large_pages(&self) {
         #[cfg(target_os = "linux")]
-        if let Some(map) = &self._map
+        if let Some(MappedFile { map, .. }) = &self.source
             && let Err(error) = map.advise(memmap2::Advice::HugePage)
         {
             tracing::debug!(%error, "no large pages of files");
@@ -188,7 +211,8 @@ impl Mapped {
     /// Has the system begin to read the pages of a part that are not in memory. It may do so or not.
     pub fn will_need(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]
-        if let (Some(map), Ok(offset), Ok(bytes)) = (&self._map, usize::try_from(offset), usize::try_from(bytes))
+        if let (Some(MappedFile { map, .. }), Ok(offset), Ok(bytes)) =
+            (&self.source, usize::try_from(offset), usize::try_from(bytes))
             && let Err(error) = map.advise_range(memmap2::Advice::WillNeed, offset, bytes)
         {
             tracing::debug!(offset, bytes, %error, "pages are read when they are touched");
@@ -487,7 +511,7 @@ mod tests {
         let file = std::fs::File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let whole = Mapped::open(&file, &path, bytes.len() as u64).unwrap();
-        let part = Mapped::part_of(&file, 8192, 10_000).unwrap();
+        let part = Mapped::part_of(&file, &path, 8192, 10_000).unwrap();
         let read = |mapped: &Mapped| -> Vec<u8> {
             // SAFETY: the region is mapped, and nothing writes to the file.
             (0..mapped.region().bytes() as usize).map(|i| unsafe { mapped.region().base().add(i).read() }).collect()

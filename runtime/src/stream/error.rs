@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::BlockId;
+use crate::identity::ChangedFile;
 
 /// Why a block is not there, or a store is not made. Cheap to clone: all who wait for a block get its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,17 +45,8 @@ pub enum StreamError {
         expected: u64,
     },
     /// A file is another than the one that was opened.
-    #[error("{}: replaced or changed while running: its {what} is {found}, it was {expected}", path.display())]
-    Changed {
-        /// Which file.
-        path: PathBuf,
-        /// What differs.
-        what: &'static str,
-        /// What it is now.
-        found: String,
-        /// What it was when the file was opened.
-        expected: String,
-    },
+    #[error(transparent)]
+    Changed(#[from] ChangedFile),
     /// Nobody wanted it any more before all of it was read.
     #[error("the prediction was taken back before all of the block was read")]
     TakenBack,

@@ -16,51 +16,10 @@ use std::sync::{Mutex, PoisonError};
 use ixc_files::open_regular;
 
 use super::StreamError;
-pub use crate::identity::Identity;
+pub use crate::identity::{ChangedFile, Identity};
 
 /// What reads are aligned to, in the file and in memory: a page, which is a multiple of the block size of all common drives.
 pub const PAGE: u64 = 4096;
-
-impl Identity {
-    /// Whether the path still names this file, and the file is what it was.
-    ///
-    /// # Errors
-    /// [`StreamError::Changed`] where it is not.
-    pub fn check(self, path: &Path) -> Result<(), StreamError> {
-        let now = Identity::named(path)?;
-        now.compare(now, self, path)
-    }
-
-    /// Of what a path names, which was there before.
-    fn named(path: &Path) -> Result<Identity, StreamError> {
-        let gone = |error: io::Error| StreamError::Changed {
-            path: path.into(),
-            what: "path",
-            found: error.to_string(),
-            expected: "that of the file".into(),
-        };
-        std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
-    }
-
-    /// Whether a file is unchanged. `self` is the identity of the file that the path names now, `held` that of the file that was opened.
-    fn compare(self, held: Identity, expected: Identity, path: &Path) -> Result<(), StreamError> {
-        let changed = |what, found: String, expected: String| {
-            Err(StreamError::Changed { path: path.into(), what, found, expected })
-        };
-        if (self.device, self.inode) != (expected.device, expected.inode) {
-            let text = |identity: Identity| format!("{}:{}", identity.device, identity.inode);
-            return changed("device and inode", text(self), text(expected));
-        }
-        if held.bytes != expected.bytes {
-            return changed("length", held.bytes.to_string(), expected.bytes.to_string());
-        }
-        if held.modified != expected.modified {
-            let text = |(seconds, nanoseconds): (i64, i64)| format!("{seconds}.{nanoseconds:09}");
-            return changed("time of change", text(held.modified), text(expected.modified));
-        }
-        Ok(())
-    }
-}
 
 #[derive(Debug)]
 struct Open {
@@ -109,9 +68,10 @@ impl Files {
     /// [`StreamError::Changed`] with the first that is not.
     pub fn check_same(&self, before: &[Option<Identity>]) -> Result<(), StreamError> {
         let pairs = self.list.iter().zip(before);
-        pairs
-            .filter_map(|(open, before)| Some((open, (*before)?)))
-            .try_for_each(|(open, before)| open.identity.compare(open.identity, before, &open.path))
+        pairs.filter_map(|(open, before)| Some((open, (*before)?))).try_for_each(|(open, before)| {
+            open.identity.check_same_file(before, &open.path)?;
+            Ok(open.identity.check_same_bytes(before, &open.path)?)
+        })
     }
 
     /// How many there are.
@@ -175,15 +135,9 @@ impl Files {
     pub fn check_unchanged(&self) -> Result<(), StreamError> {
         for open in &self.list {
             // By path: a file that took its place has another inode, while the open one stays what it was.
-            let named = Identity::named(&open.path)?;
-            let unreadable = |error: io::Error| StreamError::Changed {
-                path: open.path.clone(),
-                what: "handle",
-                found: error.to_string(),
-                expected: "readable".into(),
-            };
-            let held = Identity::of(&open.file.metadata().map_err(unreadable)?);
-            named.compare(held, open.identity, &open.path)?;
+            Identity::named(&open.path)?.check_same_file(open.identity, &open.path)?;
+            let held = open.file.metadata().map_err(|error| ChangedFile::unreadable(&open.path, &error))?;
+            Identity::of(&held).check_same_bytes(open.identity, &open.path)?;
         }
         Ok(())
     }

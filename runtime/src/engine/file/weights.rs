@@ -30,6 +30,7 @@ use super::{FileError, Header, payload};
 use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::error::load::LoadError;
 use crate::gauge::{Activity, Gauge};
+use crate::identity::ChangedFile;
 use crate::memory::{Mapped, Memory, Region};
 use crate::model_files::open_files;
 use crate::options::{self, Options};
@@ -38,7 +39,7 @@ use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
 use crate::stored::{Makers, Stored};
-use crate::stream::{BlockId, StreamError};
+use crate::stream::BlockId;
 
 /// Most bytes that are packed before they are written, unless a strip has more.
 pub const CHUNK: u64 = 64 << 20;
@@ -68,7 +69,7 @@ impl OwnWeights {
 
     /// Maps them.
     pub(crate) fn map(&self) -> Result<Mapped, LoadError> {
-        let mapped = Mapped::part_of(&self.file, self.offset, self.bytes);
+        let mapped = Mapped::part_of(&self.file, &self.path, self.offset, self.bytes);
         mapped.map_err(|source| LoadError::ModelFile { path: self.path.clone(), source })
     }
 
@@ -307,7 +308,7 @@ pub fn write_to(
     if let Err(changed) = unchanged(plan, folder, &files) {
         // Some of its bytes may be of before and others of after: the next run must not go on with them.
         partial.discard();
-        return Err(failed(LoadError::Stream(Box::new(changed))));
+        return Err(failed(LoadError::Stream(Box::new(changed.into()))));
     }
     partial.seal(&header.encode(), &checksums)?;
     Ok(written)
@@ -327,7 +328,7 @@ fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
 }
 
 /// Whether the plan's model files are still those that were mapped, and what they were then.
-fn unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), StreamError> {
+fn unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), ChangedFile> {
     let mapped = plan.files.iter().zip(files).filter_map(|(file, mapped)| Some((file, mapped.identity()?)));
     mapped.into_iter().try_for_each(|(file, identity)| identity.check(&folder.join(&file.path)))
 }

@@ -191,7 +191,10 @@ pub(crate) fn run(
     stats::end(clocks.iter().take(threads), pass.stages.end.saturating_sub(1));
     let failure = pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err);
     // A file that was written to while it was read may have given bytes of both: nothing else tells, blocks of a model file have no checksum.
-    let unchanged = || store.experts.as_ref().map_or(Ok(()), |experts| Ok(experts.store().check_unchanged()?));
+    let unchanged = || -> Result<(), ExecuteError> {
+        store.experts.as_ref().map_or(Ok(()), |experts| experts.store().check_unchanged())?;
+        Ok(store.files.iter().try_for_each(Mapped::check_unchanged)?)
+    };
     let result = result.and(failure).and_then(|()| unchanged());
     match (&result, &store.experts) {
         (Ok(()), Some(experts)) => experts.end_step(),

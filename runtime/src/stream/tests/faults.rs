@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::counters::Class;
 use super::super::drive::{Choice, Read};
-use super::super::files::PAGE;
+use super::super::files::{ChangedFile, PAGE};
 use super::super::queue::{Job, Wake};
 use super::super::{Extent, StreamError};
 use super::planted::{Fate, Gate, Planted};
@@ -117,7 +117,7 @@ fn a_file_that_was_cut_short_is_an_error_that_says_where() {
             }
         }
         let changed = rig.queue.files().check_unchanged();
-        assert!(matches!(changed, Err(StreamError::Changed { what: "length", .. })), "{changed:?}");
+        assert!(matches!(changed, Err(StreamError::Changed(ChangedFile { what: "length", .. }))), "{changed:?}");
     }
 }
 
@@ -236,7 +236,7 @@ fn files_that_were_replaced_changed_or_removed_are_noticed() {
         (file, files)
     };
     let what = |files: &Files| match files.check_unchanged() {
-        Err(StreamError::Changed { what, .. }) => what,
+        Err(StreamError::Changed(ChangedFile { what, .. })) => what,
         other => panic!("{other:?}"),
     };
     let (file, files) = open();
