@@ -265,7 +265,8 @@ impl Session {
     pub fn open(path: Option<&Path>, options: &SessionOptions) -> Result<Session, Error> {
         let Some(path) = path else {
             options.is_model(Path::new(crate::demo::NAME))?;
-            return Session::of_model(&Model::of_parts(crate::demo::open()?, options.parts())?, options);
+            let model = Model::of_parts(crate::demo::open()?, options.parts())?;
+            return CompiledModel::of(&model, options)?.load(options);
         };
         if is_plan(path) {
             if options.nextn != Nextn::Absent {
@@ -288,7 +289,39 @@ impl Session {
             return Ok(Session { replaced, ..session });
         }
         options.is_model(path)?;
-        Session::of_model(&Model::open_parts(path, options.parts())?, options)
+        // The model is freed before its plan is loaded, which measures the memory in use.
+        let compiled = CompiledModel::of(&Model::open_parts(path, options.parts())?, options)?;
+        compiled.load(options)
+    }
+}
+
+/// A model's plan, and what is known of how it was made.
+struct CompiledModel {
+    plan: Plan<Kernel>,
+    memory: Option<u64>,
+    replaced: Vec<String>,
+    tuned: Option<(usize, PathBuf)>,
+}
+
+impl CompiledModel {
+    /// Compiles a model as a session needs it.
+    fn of(model: &Model, options: &SessionOptions) -> Result<CompiledModel, Error> {
+        let SessionOptions { compile: wanted, run, .. } = options;
+        let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
+        let wanted = compile::Options { predict_extra, ..wanted.clone() };
+        let begin = std::time::Instant::now();
+        let (compiled, memory) = compile_for(model, &wanted, run)?;
+        run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
+        let compile::Compiled { plan, replaced, tuned, .. } = compiled;
+        Ok(CompiledModel { plan, memory, replaced, tuned })
+    }
+
+    /// Loads the plan.
+    fn load(self, options: &SessionOptions) -> Result<Session, Error> {
+        let CompiledModel { plan, memory, replaced, tuned } = self;
+        let run = engine::Options { memory, ..options.run.clone() };
+        let session = Session::of_plan(plan, Path::new(""), &SessionOptions { run, ..options.clone() })?;
+        Ok(Session { replaced, tuned, ..session })
     }
 }
 
@@ -298,15 +331,7 @@ impl Session {
     /// # Errors
     /// When it cannot be compiled, or this machine cannot run it.
     pub fn of_model(model: &Model, options: &SessionOptions) -> Result<Session, Error> {
-        let SessionOptions { compile: wanted, run, .. } = options;
-        let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
-        let wanted = compile::Options { predict_extra, ..wanted.clone() };
-        let begin = std::time::Instant::now();
-        let (compiled, memory) = compile_for(model, &wanted, run)?;
-        run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
-        let run = engine::Options { memory, ..run.clone() };
-        let session = Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { run, ..options.clone() })?;
-        Ok(Session { replaced: compiled.replaced, tuned: compiled.tuned, ..session })
+        CompiledModel::of(model, options)?.load(options)
     }
 
     /// Loads a plan; what it names by relative paths is looked for in `folder`.

@@ -61,6 +61,10 @@ pub struct Args {
     /// Positions that the KV cache has room for [default: the model's, at most 4096].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
     context: Option<usize>,
+    /// Sequences at once, each with a KV cache of its own, as of `ixc serve --parallel` and
+    /// batches.
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: u32,
     #[command(flatten)]
     queue: QueueChoice,
     #[command(flatten)]
@@ -84,7 +88,9 @@ impl Args {
         let path = &self.model.path().map_or_else(ixc::demo::file, |path| Ok(path.to_owned()))?;
         let no_experts = || ixc::Error::NoExperts { path: path.to_owned() };
         let (threads, context) = (self.threads, self.context.map(positions));
-        let engine_options = engine::Options { threads, context, memory: Some(1), ..engine::Options::default() };
+        let sequences = self.parallel;
+        let engine_options =
+            engine::Options { threads, context, sequences, memory: Some(1), ..engine::Options::default() };
         let Source { file, folder, model, target } = self.source(path, &engine_options)?;
         let tokens = file.plan.max_tokens;
         let needs =
@@ -188,7 +194,7 @@ impl Args {
         };
         writeln!(
             out,
-            "memory     {} besides experts, {} at the least, {} more with --trace; routing {routing}\n",
+            "memory     {} besides experts, {} at the least, up to {} more for --trace; routing {routing}\n",
             Bytes(needs.fixed),
             Bytes(needs.least()),
             Bytes(Recorder::bytes(threads))
@@ -241,7 +247,9 @@ impl Args {
     fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc::Error> {
         let wanted = self.target.target();
         if !is_plan(path) {
-            let options = Options { target: wanted, passes: self.passes(), ..Options::default() };
+            // A run compiles early routers by default, which take some memory.
+            let predict_extra = run.prefetch.early_routers();
+            let options = Options { target: wanted, passes: self.passes(), predict_extra, ..Options::default() };
             if self.model.file().is_some() {
                 return Err(ixc::Error::NotPlan { path: path.to_owned() });
             }

@@ -78,6 +78,68 @@ fn a_streamed_run_takes_no_more_than_its_budget() {
     }
 }
 
+/// The minimum must not grow: the example of docs/streaming.md has this budget.
+#[test]
+fn the_demo_model_takes_no_more_than_80_mib() {
+    let folder = scratch("budget_demo");
+    let plan = folder.join("demo.ixp");
+    let mut compile = ixc(["compile", "--memory", "1MiB", "--prefetch", "router"]);
+    compile.arg(demo_model()).arg("-o").arg(&plan);
+    stdout(compile);
+    let found = [(demo_model(), &[][..]), (plan.clone(), &["--prefetch", "router"])]
+        .map(|(path, more)| least(&RUN, &path, more));
+    println!("{found:?} MiB");
+    assert!(found.into_iter().all(|least| least <= 80), "{found:?} MiB");
+    let expected = stdout(ixc(RUN));
+    let mut streamed = ixc(RUN);
+    streamed.arg(&plan).args(["--memory", "80MiB", "--prefetch", "router"]);
+    assert_eq!(stdout(streamed), expected);
+}
+
+/// `ixc plan` and all commands that run a model compute the minimum by one function.
+#[test]
+fn what_plan_says_is_the_least_is_enough_for_every_run() {
+    let folder = scratch("budget_plan");
+    let trace = folder.join("trace.json");
+    let runs: [(&[&str], &[&str]); 4] = [
+        (&[], &[]),
+        (&[], &["--stats", "--trace", trace.to_str().unwrap()]),
+        (&["-c", "512"], &["--prefetch", "router", "--prefetch-extra", "2"]),
+        (&[], &["--prefetch", "off", "--spec", "ngram"]),
+    ];
+    let golden = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name);
+    for model in [demo_model(), golden("dots1.gguf"), golden("deepseek.gguf")] {
+        for (of_both, of_run) in runs {
+            let mut plan = ixc(["plan", "-t", "2", "--json"]);
+            plan.arg(&model).args(of_both);
+            let plan: serde_json::Value = serde_json::from_str(&stdout(plan)).unwrap();
+            let least = plan["least_memory"].as_u64().unwrap();
+            let run = |more: &[&str]| {
+                let mut run = ixc(["run", "-p", "The", "-n", "8", "--temp", "0", "-t", "2"]);
+                run.arg(&model).args(of_both).args(more);
+                stdout(run)
+            };
+            let text = run(&[&["--memory", &format!("{least}B")], of_run].concat());
+            assert_eq!(text, run(&[]), "{}, {of_both:?} {of_run:?}", model.display());
+        }
+    }
+    // Requests at once have a KV cache each.
+    let least = |parallel: &str| {
+        let mut plan = ixc(["plan", "-t", "2", "--json", "--parallel", parallel]);
+        plan.arg(demo_model());
+        let plan: serde_json::Value = serde_json::from_str(&stdout(plan)).unwrap();
+        plan["least_memory"].as_u64().unwrap()
+    };
+    let (one, four) = (least("1"), least("4"));
+    assert!(four > one, "{four} bytes for four, {one} for one");
+    let (requests, answers) = (folder.join("requests.jsonl"), folder.join("answers.jsonl"));
+    std::fs::write(&requests, "{\"prompt\": \"The\", \"max_tokens\": 2}\n".repeat(5)).unwrap();
+    let mut batch = ixc(["run", "-t", "2", "--parallel", "4", "--memory", &format!("{four}B"), "--batch"]);
+    batch.arg(&requests).arg("-o").arg(&answers).arg(demo_model());
+    stdout(batch);
+    assert_eq!(std::fs::read_to_string(&answers).unwrap().matches("\"status_code\":200").count(), 5);
+}
+
 /// A model with experts in a file is streamed under every budget from the least on, whatever else the run takes.
 #[test]
 fn no_budget_above_the_least_is_refused() {

@@ -47,8 +47,8 @@ pub use crate::model_files::{locate, use_files};
 pub use crate::options::{BuiltIn, DEFAULT_CONTEXT};
 pub use crate::plan_check::{check, verify};
 pub use budget::SPARE_BYTES;
-use budget::budget;
-pub(crate) use budget::{Run, fixed_bytes, resident, resident_bytes};
+pub(crate) use budget::{Run, fixed_bytes, for_experts, needed_process_bytes, resident, resident_bytes};
+use budget::{budget, for_recorder};
 
 /// A plan that was loaded: all that steps need.
 #[derive(Debug)]
@@ -113,7 +113,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let PlanFile { mut plan, weights: own } = file;
     locate(&mut plan, folder, options.built_in);
     // Before files are read: mapped pages are given back.
-    let begun = resident_bytes();
+    let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
+    let begun = if streams { needed_process_bytes() } else { resident_bytes() };
     let most = plan.context_length.min(MAX_CONTEXT);
     let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
     let program = checked(&plan)?;
@@ -140,19 +141,25 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     // Before weights are read: what is too large shall not be tried.
     let sequences = options.sequences.max(1);
     let more_additions = options.more_additions;
-    let run = Run { capacity, threads, sequences, more_additions, traced: options.trace.is_some() };
+    let run = Run { capacity, threads, sequences, more_additions };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
-    if let Some(trace) = &options.trace {
-        let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
-        let kernels = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
-        trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect(), kernels);
-    }
     let phase = |begun, what| options.trace.iter().for_each(|trace| trace.phase(begun, what));
     let layout = match &streamed {
         Some(_) => Some(layout(&program, &plan, folder, own.as_ref().map(|(own, _)| own.place()))?),
         None => None,
     };
-    let for_experts = budget(options, &plan, fixed, layout.as_ref().map(|(layout, _)| layout))?;
+    let mut for_experts = budget(options, &plan, fixed, layout.as_ref().map(|(layout, _)| layout))?;
+    if let Some(trace) = &options.trace {
+        if let (Some((layout, _)), Some(_)) = (&layout, options.memory) {
+            let least = layout.least_bytes();
+            let room = for_recorder(for_experts, least, threads);
+            trace.keep_within(room, threads);
+            for_experts = for_experts.saturating_sub(room).max(least);
+        }
+        let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
+        let kernels = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect(), kernels);
+    }
     let taken = options.memory.filter(|_| layout.is_none()).map(|budget| (budget, resident(&plan, fixed)));
     if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
         let begin = std::time::Instant::now();

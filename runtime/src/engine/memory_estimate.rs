@@ -53,7 +53,7 @@ pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Ne
         }
     }
     let path = paths.into_iter().zip(bytes).max_by_key(|(_, bytes)| *bytes).map(|(path, _)| path).unwrap_or_default();
-    Ok(Some(Needs { fixed: fixed.saturating_add(load::resident_bytes()), blocks, top_k, path }))
+    Ok(Some(Needs { fixed: fixed.saturating_add(load::needed_process_bytes()), blocks, top_k, path }))
 }
 
 /// Bytes that a process takes that runs a plan with all of its weights in memory, what it has already counted: the sum by which loading it
@@ -112,10 +112,10 @@ impl Needs {
     /// How a budget is spent.
     ///
     /// # Errors
-    /// [`LoadError::Budget`] when it is less than the least.
+    /// [`LoadError::Budget`] where a run would be refused with it.
     pub fn spending(&self, budget: u64) -> Result<Spending, LoadError> {
         let (fixed, needed) = (self.fixed, self.least());
-        let left = budget.saturating_sub(fixed);
+        let left = load::for_experts(budget, fixed, needed.saturating_sub(fixed))?;
         Spending::of(&self.blocks, self.top_k, left, None).map_err(|_| LoadError::Budget { budget, fixed, needed })
     }
 

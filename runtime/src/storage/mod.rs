@@ -7,6 +7,7 @@
 //! | [`pages`] | how much of memory is in large pages |
 //! | `page_file` | pages in an anonymous file, for several mappings |
 //! | [`shared_pages`] | prefixes that sequences share |
+//! | `program_pages` | pages of the program that are not needed any more |
 //! | `pack` | weights of a model file into packed memory |
 //! | `stored` | a weight's bytes: mapped, or made of what is mapped |
 //! | `weights` | where kernels find weights, and packing them when they are first needed |
@@ -20,4 +21,5 @@ pub(crate) mod page_file;
 pub mod pages;
 pub mod shared_pages;
 pub(crate) mod stored;
+pub(crate) mod program_pages;
 pub(crate) mod weights;

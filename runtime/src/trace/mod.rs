@@ -162,6 +162,11 @@ impl<T> Buffer<T> {
         Buffer { spans: Vec::with_capacity(most), most, dropped: 0 }
     }
 
+    /// Leaves room for fewer.
+    fn shrink(&mut self, most: usize) {
+        self.most = self.most.min(most);
+    }
+
     fn bytes(most: usize) -> u64 {
         (most * size_of::<Span<T>>()) as u64
     }
@@ -217,6 +222,8 @@ struct Slots {
 #[derive(Debug)]
 pub struct Recorder {
     begun: Instant,
+    /// Events of a thread at most, where that is not [`events_of_a_thread`].
+    thread_events: OnceLock<usize>,
     threads: OnceLock<Threads>,
     blocks: OnceLock<Blocks>,
     reads: Mutex<Buffer<Read>>,
@@ -237,6 +244,7 @@ impl Recorder {
     pub fn new() -> Recorder {
         Recorder {
             begun: Instant::now(),
+            thread_events: OnceLock::new(),
             threads: OnceLock::new(),
             blocks: OnceLock::new(),
             reads: Mutex::new(Buffer::new(READS)),
@@ -253,6 +261,17 @@ impl Recorder {
         [Buffer::<Read>::bytes(READS), Buffer::<Slot>::bytes(HELD), Buffer::<Step>::bytes(STEPS)]
             .iter()
             .fold(lanes, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Limits the recorder's memory with a number of threads: fewer events of each kind are kept.
+    /// Must come before the first event.
+    pub(crate) fn keep_within(&self, bytes: u64, threads: usize) {
+        let part = (bytes as f64 / Recorder::bytes(threads).max(1) as f64).min(1.0);
+        let of = |most: usize| ((most as f64 * part) as usize).max(1);
+        let _ = self.thread_events.set(of(events_of_a_thread(threads)));
+        lock(&self.reads).shrink(of(READS));
+        lock(&self.slots).events.shrink(of(HELD));
+        lock(&self.steps).shrink(of(STEPS));
     }
 
     /// Writes what was recorded to a file. Gives how many events there was no room for.
@@ -278,7 +297,7 @@ impl Recorder {
 
     /// Of the plan's tasks and as many threads as run it. Only the first call counts: a recorder is for one engine.
     pub(crate) fn describe_threads(&self, threads: usize, labels: Vec<String>, kernels: Vec<String>) {
-        let most = events_of_a_thread(threads);
+        let most = self.thread_events.get().copied().unwrap_or_else(|| events_of_a_thread(threads));
         self.threads.get_or_init(|| Threads {
             lanes: (0..threads).map(|_| Lane(Mutex::new(Buffer::new(most)))).collect(),
             labels,

@@ -2,8 +2,12 @@
 //!
 //! ```text
 //! what the process has + weights of every token + arena + states + rotary tables + scratch + spare = fixed
-//! budget - fixed = slots for experts
+//! budget - fixed = slots for experts, and the recorder where there is one
 //! ```
+//!
+//! Memory of the process is measured, and differs by some MiB from run to run and between commands.
+//! A budget may be short by [`TOLERANCE_BYTES`]; the difference comes out of the spare bytes. So
+//! the minimum that one command prints is enough for another.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
@@ -13,11 +17,17 @@ use crate::experts;
 use crate::memory::Rope;
 use crate::options::Options;
 use crate::program::{MAX_CONTEXT, Program};
+use crate::program_pages;
 use crate::states::States;
 use crate::trace::Recorder;
 
-/// Bytes of a budget that are left for the stacks, code and tables of a run.
-pub const SPARE_BYTES: u64 = 64 << 20;
+/// Bytes of a budget that are left for the stacks, code and tables of a run. Of the demo model a
+/// run takes some 15 MiB of them.
+pub const SPARE_BYTES: u64 = 32 << 20;
+/// Bytes that a budget may be short of.
+pub const TOLERANCE_BYTES: u64 = SPARE_BYTES / 4;
+/// Bytes of a recorder in a budget that has no room for one.
+const LEAST_RECORDER_BYTES: u64 = SPARE_BYTES / 8;
 
 /// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
 pub(crate) fn resident_bytes() -> u64 {
@@ -25,6 +35,13 @@ pub(crate) fn resident_bytes() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Returns the memory of this process after it gave back what it does not need: a budget has to
+/// hold that besides a plan.
+pub(crate) fn needed_process_bytes() -> u64 {
+    program_pages::release_unused();
+    resident_bytes()
 }
 
 /// What a run's memory depends on besides its plan.
@@ -37,8 +54,6 @@ pub(crate) struct Run {
     pub sequences: u32,
     /// Additions of a step beside one for each.
     pub more_additions: u32,
-    /// Whether what happens is recorded.
-    pub traced: bool,
 }
 
 impl Run {
@@ -53,20 +68,20 @@ impl Run {
         let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
         let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let (capacity, sequences) = (context.next_multiple_of(ATTENTION_BLOCK), options.sequences.max(1));
-        Run { capacity, threads, sequences, more_additions: options.more_additions, traced: options.trace.is_some() }
+        Run { capacity, threads, sequences, more_additions: options.more_additions }
     }
 }
 
-/// Bytes that a run takes besides what the process has already, experts' blocks and mapped files.
+/// Bytes that a run takes besides what the process has already, experts' blocks, mapped files and a
+/// recorder.
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &Run) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_add(program.chosen_bytes).saturating_mul(run.threads as u64);
     let states = States::bytes(&plan.states, run.capacity, plan.max_tokens);
     let parts = program.part_bytes.saturating_mul(run.additions().into());
     let each = states.saturating_mul(run.sequences.into()).saturating_add(parts);
-    let recorder = if run.traced { Recorder::bytes(run.threads) } else { 0 };
     let packed = kept(&plan.weights, streamed).1;
-    let rest = [packed, plan.arena_bytes, each, scratch, recorder, SPARE_BYTES];
+    let rest = [packed, plan.arena_bytes, each, scratch, SPARE_BYTES];
     ropes.chain(rest).fold(0, u64::saturating_add)
 }
 
@@ -88,9 +103,25 @@ pub(super) fn budget(
         let needed = resident(plan, fixed);
         return if needed > budget { Err(LoadError::Larger { budget, needed }) } else { Ok(0) };
     };
-    let needed = fixed.saturating_add(own.max(layout.least_bytes()));
-    if budget < needed {
+    let left = for_experts(budget, fixed, own.max(layout.least_bytes()))?;
+    Ok(if own == 0 { left } else { own })
+}
+
+/// Returns the bytes that a budget leaves for experts' blocks. Everything else takes `fixed` bytes,
+/// and blocks need `least`. All commands accept or refuse a budget by this function.
+///
+/// # Errors
+/// [`LoadError::Budget`] where it is too small.
+pub(crate) fn for_experts(budget: u64, fixed: u64, least: u64) -> Result<u64, LoadError> {
+    let needed = fixed.saturating_add(least);
+    if budget.saturating_add(TOLERANCE_BYTES) < needed {
         return Err(LoadError::Budget { budget, fixed, needed });
     }
-    Ok(if own == 0 { budget - fixed } else { own })
+    Ok(budget.saturating_sub(fixed).max(least))
+}
+
+/// Returns how many of the bytes `left` for blocks a recorder may take: all that it needs, or half
+/// of those beyond `least`. A smaller recorder is full sooner.
+pub(crate) fn for_recorder(left: u64, least: u64, threads: usize) -> u64 {
+    (left.saturating_sub(least) / 2).clamp(LEAST_RECORDER_BYTES, Recorder::bytes(threads).max(LEAST_RECORDER_BYTES))
 }

@@ -1,0 +1,75 @@
+//! Memory that this process does not need any more: pages of its own code, and free memory of the
+//! allocator.
+//!
+//! Compiling a model runs code that no step runs: passes, code generation, readers of files. Its
+//! pages, some 20 MiB, stay mapped and count as memory of the process. They are given back before a
+//! budget is divided. They stay in the system's cache, and pages that run again come back from
+//! there.
+
+/// Gives back what is not needed. Does nothing where the system does not allow it.
+pub fn release_unused() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the allocator's own function, which any thread may call at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    #[cfg(target_os = "linux")]
+    release_code();
+}
+
+/// Gives back the pages of all code that lies in files.
+#[cfg(target_os = "linux")]
+fn release_code() {
+    let read = |path: &str| ixc_files::read_system(path.as_ref()).unwrap_or_default();
+    // A debugger's breakpoints are written into pages that this process has alone.
+    let is_traced = !read("/proc/self/status").lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"]));
+    if is_traced {
+        return;
+    }
+    for (begin, end) in read("/proc/self/maps").lines().filter_map(code_of_file) {
+        // SAFETY: the pages belong to a file, and are private and not writable. So the file has the
+        // same bytes, and the pages come back from there when they run.
+        let refused = unsafe { libc::madvise(begin as *mut libc::c_void, end - begin, libc::MADV_DONTNEED) } != 0;
+        if refused {
+            tracing::debug!(error = %std::io::Error::last_os_error(), "pages of the program stay");
+        }
+    }
+}
+
+/// Returns the addresses of a line of `/proc/self/maps` that is of code in a file.
+#[cfg(target_os = "linux")]
+fn code_of_file(line: &str) -> Option<(usize, usize)> {
+    let mut words = line.split_whitespace();
+    let (begin, end) = words.next()?.split_once('-')?;
+    let access = words.next()?;
+    // Behind offset, device and inode. Files in memory alone are code that was generated.
+    let path = words.nth(3).filter(|path| path.starts_with('/') && !path.starts_with("/memfd:"))?;
+    let address = |text: &str| usize::from_str_radix(text, 16).ok();
+    (access == "r-xp" && !path.is_empty() && !line.ends_with(" (deleted)")).then_some((address(begin)?, address(end)?))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_code_of_files_is_given_back() {
+        let line = |access: &str, path: &str| format!("7f00a000-7f00c000 {access} 00001000 fd:01 1234567 {path}");
+        assert_eq!(code_of_file(&line("r-xp", "/usr/bin/ixc")), Some((0x7f00_a000, 0x7f00_c000)));
+        for (access, path) in [
+            ("r--p", "/usr/bin/ixc"),
+            ("rwxp", "/usr/bin/ixc"),
+            ("r-xs", "/usr/bin/ixc"),
+            ("r-xp", ""),
+            ("r-xp", "[vdso]"),
+            ("r-xp", "/memfd:code (deleted)"),
+            ("r-xp", "/usr/bin/ixc (deleted)"),
+        ] {
+            assert_eq!(code_of_file(&line(access, path)), None, "{access} {path}");
+        }
+        // The program goes on.
+        let before: Vec<u64> = (0..1000).map(|n| n * n).collect();
+        release_unused();
+        assert_eq!(before.iter().sum::<u64>(), 332_833_500);
+    }
+}
