@@ -62,5 +62,5 @@ pub use engine::{expert_layers, expert_use, file, load, memory_estimate, options
 pub(crate) use executor::sliding;
 pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, expert_counts, page_cache_hints, states, stats};
-pub use storage::{blocks, memory, pages, shared_pages};
+pub use storage::{blocks, lock, memory, pages, shared_pages};
 pub(crate) use storage::{identity, pack, page_file, program_pages, stored, weights};

@@ -243,6 +243,10 @@ pub struct DeferChoice {
 pub struct StreamingChoice {
     #[command(flatten)]
     memory: MemoryChoice,
+    /// Lock weights in memory: the system neither swaps them out nor drops their pages. Streamed
+    /// and mapped experts are not locked.
+    #[arg(long)]
+    mlock: bool,
     #[command(flatten)]
     experts: ExpertsChoice,
     #[command(flatten)]
@@ -255,12 +259,12 @@ pub struct StreamingChoice {
     passes: PassChoice,
     #[command(flatten)]
     changes: ChangeChoice,
+    #[command(flatten)]
+    override_check: OverrideCheck,
 }
 
 impl StreamingChoice {
     /// Experts of a token that are computed one layer later.
-    #[command(flatten)]
-    override_check: OverrideCheck,
     pub fn defer(&self) -> u32 {
         self.deferral.defer
     }

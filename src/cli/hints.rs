@@ -58,6 +58,10 @@ pub fn hint(error: &Error) -> Option<String> {
 
 fn of_load(error: &LoadError) -> Option<&'static str> {
     match error {
+        LoadError::Lock(_) => Some(
+            "raise the limit with `ulimit -l unlimited`, in a systemd unit with LimitMEMLOCK=infinity, in a container with --ulimit memlock=-1, \
+             or leave --mlock out",
+        ),
         LoadError::NoSteps => Some("`ixc compile` without --moe makes a plan that runs"),
         LoadError::NoLayers => Some("`ixc compile --moe` makes a plan of experts"),
         LoadError::NoModelFile { .. } => Some("--model FILE says where it is"),

@@ -272,6 +272,10 @@ impl Args {
             if let Some((weights, path)) = writer.session.tuned() {
                 note!("tuned     {} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
             }
+            let locked = writer.session.engine().locked_bytes();
+            if locked > 0 {
+                note!("locked    {} of weights in memory", Bytes(locked));
+            }
             let (states, bytes) = writer.session.engine().states();
             let (bytes, context) = (Bytes(bytes), writer.session.context());
             note!("states    {bytes} for {context} positions{}", cached(states));

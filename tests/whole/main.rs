@@ -41,6 +41,7 @@ mod kernel_replay;
 mod kernel_rules;
 mod kernel_tune;
 mod ktransformers;
+mod locked;
 mod made_models;
 mod malformed;
 mod models;

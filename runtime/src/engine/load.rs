@@ -24,6 +24,7 @@ use crate::expert_use::Pins;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::gauge::{Activity, Gauge};
+use crate::lock::lock;
 use crate::memory::{Inputs, Mapped, Memory, MemoryError, Region, Rope};
 use crate::model_files::open_files;
 use crate::options::{BackendKind, ExpertStore, Options, pool};
@@ -82,6 +83,8 @@ pub(crate) struct Loaded {
     pub(crate) memory_digest: Digest,
     /// The budget, and what of it is taken, where all weights are in memory.
     pub(crate) budget: Option<(u64, u64)>,
+    /// Bytes of weights that are locked in memory.
+    pub(crate) locked: u64,
     /// Tells engines apart.
     pub(crate) owner: Arc<()>,
     /// What saved states are of: the plan, where to look at its weights, and what stands there, once somebody asked.
@@ -233,6 +236,14 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
             phase(begin, "read experts that stay");
         }
     }
+    let locked = if options.lock {
+        // Of experts in mapped files the page cache keeps what it likes.
+        let experts = |number| program.groups.iter().any(|group| group.weights.iter().any(|w| *w as usize == number));
+        let is_left_out = |number| options.experts == ExpertStore::Map && experts(number);
+        lock(&store.weights.regions(is_left_out))?
+    } else {
+        0
+    };
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
     Ok(Loaded {
@@ -256,6 +267,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         tokenizer: plan.tokenizer,
         memory_digest,
         budget: taken,
+        locked,
         owner: Arc::default(),
         plan_digest,
         samples,

@@ -66,6 +66,9 @@ pub struct Options {
     /// Bytes that the process may take, all told. Where a plan says when its experts are needed, these are then read when they are, into
     /// what the rest leaves of the budget; without one, and in other plans, everything stays in memory.
     pub memory: Option<u64>,
+    /// Whether weights are locked in memory, so that the system neither swaps them out nor drops
+    /// their pages: all but experts that are not all there.
+    pub lock: bool,
     /// Where experts are.
     pub experts: ExpertStore,
     /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.

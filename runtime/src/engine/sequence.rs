@@ -624,6 +624,12 @@ impl Engine {
         (sequences.declared(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
     }
 
+    /// Bytes of weights that are locked in memory
+    /// ([`Options::lock`](crate::engine::Options::lock)).
+    pub fn locked_bytes(&self) -> u64 {
+        self.loaded.locked
+    }
+
     /// What states hold, of all sequences: shared and not.
     pub fn state_bytes(&self) -> StateBytes {
         self.loaded.store.sequences.bytes()

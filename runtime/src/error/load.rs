@@ -10,6 +10,7 @@ use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};
 
 use crate::blocks::BlockError;
+use crate::lock::LockError;
 use crate::memory::MemoryError;
 use crate::pool::{MAX_THREADS, PoolError};
 use crate::program::PlanError;
@@ -21,6 +22,9 @@ pub enum LoadError {
     /// The plan is wrong.
     #[error("the plan is malformed: {0}")]
     Plan(#[from] PlanError),
+    /// Weights that cannot be locked in memory.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// A plan of layers where a model's steps are to be run.
     #[error("the plan has layers of experts, each run on its own, and no steps of a model")]
     NoSteps,

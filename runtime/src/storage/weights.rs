@@ -188,6 +188,19 @@ impl Weights {
         }
     }
 
+    /// Returns the places of weights that kernels read, without those left out: packed memory as
+    /// one, and parts of mapped files.
+    pub(crate) fn regions(&self, leaves_out: impl Fn(usize) -> bool) -> Vec<Region> {
+        let packed = self.packed.region();
+        let is_packed = |region: Region| {
+            let first = packed.base() as usize;
+            (first..first.saturating_add(packed.bytes() as usize)).contains(&(region.base() as usize))
+        };
+        let others = self.weights.iter().enumerate().filter(|(number, _)| !leaves_out(*number));
+        let others = others.map(|(_, weight)| weight.region).filter(|region| region.bytes() > 0 && !is_packed(*region));
+        std::iter::once(packed).chain(others).collect()
+    }
+
     /// Parts that are not ready.
     pub(crate) fn unpacked_parts(&self) -> u64 {
         self.left.load(Ordering::Acquire)
