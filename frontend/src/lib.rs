@@ -6,6 +6,7 @@
 //! | [`chat`] | what models write, taken apart: reasoning, answer, tool calls |
 //! | [`checkpoint`] | folders of safetensors, presented as GGUF files are |
 //! | [`gguf`] | the GGUF reader |
+//! | [`helper`] | this program once more, in a process that may die of its work |
 //! | [`template`] | chat templates, rendered within limits |
 //! | [`tokenizer`] | vocabularies, text to ids and back |
 
@@ -15,6 +16,7 @@ pub mod arch;
 pub mod chat;
 pub mod checkpoint;
 pub mod gguf;
+pub mod helper;
 pub mod template;
 pub mod tokenizer;
 

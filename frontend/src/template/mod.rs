@@ -58,10 +58,11 @@ mod told;
 
 use std::path::Path;
 
+pub use crate::helper::own_program;
 pub use budget::{Budget, CPU_SECONDS, MAX_SOURCE_BYTES, STACK_BYTES};
 pub use conversation::{Conversation, Message};
 pub use error::{Limit, TemplateError};
-pub use isolate::{RENDER_ARGUMENT, own_program, serve_render_request};
+pub use isolate::{RENDER_ARGUMENT, serve_render_request};
 pub use json::Json;
 
 /// A chat template's source. It is parsed when it is rendered: also the parser needs its bounds.
