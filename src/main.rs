@@ -10,11 +10,14 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use ixc::frontend::template::{RENDER_ARGUMENT, serve_render_request};
+use ixc::grammar::{COMPILE_ARGUMENT, serve_compile_request};
 
 fn main() -> ExitCode {
-    // Before anything is set up: a child that renders a chat template, and nothing else.
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == RENDER_ARGUMENT) {
-        return serve_render_request();
+    // Before anything is set up: a helper does one piece of work and nothing else.
+    match std::env::args_os().nth(1) {
+        Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),
+        Some(argument) if argument == COMPILE_ARGUMENT => return serve_compile_request(),
+        _ => {}
     }
     // Help, versions and wrong usage end here.
     let cli::Cli { command, log } = cli::parse(std::env::args_os().collect()).unwrap_or_else(|error| cli::exit(&error));

@@ -1,5 +1,7 @@
 //! Why a grammar is not followed, and what one may cost.
 
+use serde::{Deserialize, Serialize};
+
 /// Longest source, in bytes: schemas of whole interfaces have 100 kB.
 pub const MAX_BYTES: usize = 256 << 10;
 /// How deep brackets and rules may nest. Compilers of grammars recurse.
@@ -10,8 +12,11 @@ pub(crate) const MAX_LARK_BYTES: usize = 4 * MAX_BYTES;
 /// has 16 KiB for each.
 pub(crate) const MAX_LARK_DEPTH: usize = 16 << 10;
 
+/// Processor time that the compiler of a grammar may take.
+pub const COMPILE_SECONDS: u64 = 10;
+
 /// Why a grammar is not followed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum GrammarError {
     /// It is too long.
     #[error("the grammar has {bytes} bytes; at most {MAX_BYTES} are taken")]
@@ -41,6 +46,38 @@ pub enum GrammarError {
     Compile {
         /// Why.
         message: String,
+    },
+    /// It takes too long to compile.
+    #[error(
+        "the grammar takes more than {COMPILE_SECONDS} seconds to compile; a shorter one, or one with fewer choices, would be taken"
+    )]
+    CompileTime,
+    /// Its compiler needs more than it may have.
+    #[error(
+        "the grammar needs more {what} to compile than a grammar may have; a shorter one, or one that nests less, would be taken"
+    )]
+    CompileLimit {
+        /// Of what: memory or stack.
+        what: String,
+    },
+    /// As many grammars are compiled as may, and none of them ends.
+    #[error("other grammars take all time for compiling; try again later")]
+    Busy,
+    /// Nobody wants it any more.
+    #[error("the grammar is not wanted any more")]
+    Unwanted,
+    /// The text that an answer goes on with is none of its texts.
+    #[error("the last message, with which the answer goes on, is no beginning of what it must be")]
+    Begun,
+    /// Finding the tokens that may come next takes too long.
+    #[error(
+        "the grammar takes too long to follow: an answer has {seconds} seconds for it and {milliseconds} ms for each token; a grammar that has fewer ways to read the same text would be followed"
+    )]
+    MaskTime {
+        /// Seconds for each answer.
+        seconds: u64,
+        /// Milliseconds for each token besides.
+        milliseconds: u64,
     },
     /// It cannot be followed further.
     #[error("the answer left the grammar: {message}")]

@@ -7,6 +7,9 @@
 //! | `gbnf` | llama.cpp's grammars: read, and written as Lark |
 //! | `gbnf/lexemes` | which parts of one can be lexemes without changing what it takes |
 //! | `vocabulary` | a model's tokens as the matcher takes them |
+//! | `compile` | grammars compiled on a thread, within a time |
+//! | `isolate` | a first compilation in a process of its own |
+//! | `clock` | time of a processor that a thread has taken |
 //! | `matcher` | a grammar that an answer is following |
 //!
 //! ```
@@ -25,14 +28,19 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod clock;
+mod compile;
 mod error;
 mod gbnf;
+mod isolate;
 mod matcher;
 mod source;
 mod vocabulary;
 
-pub use error::{GrammarError, MAX_BYTES, MAX_DEPTH};
+pub use clock::ThreadClock;
+pub use error::{COMPILE_SECONDS, GrammarError, MAX_BYTES, MAX_DEPTH};
 pub use gbnf::to_lark;
-pub use matcher::Matcher;
+pub use isolate::{COMPILE_ARGUMENT, serve_compile_request};
+pub use matcher::{Canceller, Matcher};
 pub use source::{Source, json_literal};
 pub use vocabulary::Vocabulary;

@@ -1,8 +1,20 @@
 //! A grammar that an answer is following.
 
+use llguidance::CancellationHandle;
 use llguidance::toktrie::SimpleVob;
 
 use crate::GrammarError;
+
+/// Ends the work of a matcher, now and later.
+#[derive(Clone, Debug)]
+pub struct Canceller(Option<CancellationHandle>);
+
+impl Canceller {
+    /// Has what the matcher does end soon, with an error.
+    pub fn cancel(&self) {
+        self.0.iter().for_each(CancellationHandle::cancel);
+    }
+}
 
 /// A grammar, and how far an answer has come in it.
 #[derive(Clone)]
@@ -20,7 +32,12 @@ impl std::fmt::Debug for Matcher {
 
 impl Matcher {
     pub(crate) fn new(inner: llguidance::Matcher, tokens: usize) -> Matcher {
-        Matcher { inner, tokens, mask: SimpleVob::new() }
+        Matcher { inner: inner.into_cancellable(), tokens, mask: SimpleVob::new() }
+    }
+
+    /// What ends this matcher's work from another thread; a clone has its own.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(self.inner.cancellation_handle())
     }
 
     /// The tokens that may come next, one bit each, the lowest of the first word for token 0. Tokens that end an answer are among them where it

@@ -1,5 +1,6 @@
 //! What can be asked for.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_DEPTH};
@@ -8,7 +9,7 @@ use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_
 const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
 
 /// What an answer may be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Source {
     /// JSON that a schema describes; `true` is any.
     Schema(Value),

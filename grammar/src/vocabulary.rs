@@ -1,33 +1,48 @@
 //! A model's tokens as the matcher takes them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ixc_frontend::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{ParserFactory, earley::SlicedBiasComputer};
+use serde::{Deserialize, Serialize};
 
+use crate::compile::Compiler;
+use crate::isolate::Helper;
 use crate::{GrammarError, Matcher, Source};
 
 /// Longest token that a grammar chooses, in bytes; nodes of the tree of tokens count their parents in ten bits.
 const MAX_TOKEN_BYTES: usize = 1000;
 /// Most bytes of all tokens, so that the tree has at most as many nodes as it can count.
 const MAX_TREE_BYTES: usize = (1 << 22) - 2;
-/// Stack of the thread that compiles a grammar: it recurses as rules do.
-const STACK_BYTES: usize = 256 << 20;
 /// Most Earley items for one mask, about 50 ms. The default is a twentieth of it, which grammars of single characters pass.
 const MAX_STEP_ITEMS: usize = 1_000_000;
 
 /// A model's tokens, ready for grammars. Made once for a model.
 pub struct Vocabulary {
-    factory: ParserFactory,
-    /// Tokens of the tokenizer; the matcher has one more, which ends answers where no token does.
-    tokens: usize,
+    factory: Arc<ParserFactory>,
+    /// The tokens that grammars can name. The matcher has one more token than there are, which ends answers where no token does.
+    special: SpecialTokens,
+    compiler: Compiler,
+    helper: Option<Helper>,
+}
+
+/// What a grammar can name of a vocabulary.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpecialTokens {
+    /// How many tokens there are.
+    pub tokens: usize,
+    /// Those that are no text, as the matcher knows them.
+    pub words: Vec<(u32, Vec<u8>)>,
+    /// Those that end an answer.
+    pub ends: Vec<u32>,
 }
 
 impl std::fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Vocabulary").field("tokens", &self.tokens).finish_non_exhaustive()
+        f.debug_struct("Vocabulary").field("tokens", &self.special.tokens).finish_non_exhaustive()
     }
 }
 
@@ -56,6 +71,10 @@ impl Vocabulary {
         words.push(Vec::new());
         let own = tokens as u32;
         ends.retain(|end| *end < own);
+        let is_special = |word: &Vec<u8>| word.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
+        let named = words.iter().enumerate().filter(|(_, word)| is_special(word));
+        let named = named.map(|(id, word)| (id as u32, word.clone())).collect();
+        let special = SpecialTokens { tokens, words: named, ends: ends.clone() };
         if ends.is_empty() {
             ends.push(own);
         }
@@ -64,35 +83,77 @@ impl Vocabulary {
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let slices = SlicedBiasComputer::general_slices();
         let capabilities = InferenceCapabilities::default();
-        let factory =
+        let mut factory =
             ParserFactory::new(&environment, capabilities, &slices).map_err(|error| wrong(error.to_string()))?;
-        let mut vocabulary = Vocabulary { factory, tokens };
-        vocabulary.factory.quiet();
-        let limits = vocabulary.factory.limits_mut();
+        factory.quiet();
+        let limits = factory.limits_mut();
         limits.step_max_items = MAX_STEP_ITEMS;
         // They would quote what was said so far.
         limits.verbose_errors = false;
-        Ok(vocabulary)
+        Ok(Vocabulary { factory: Arc::new(factory), special, compiler: Compiler::default(), helper: None })
     }
 
-    /// A grammar at its beginning. May take tenths of a second.
+    /// A vocabulary of single bytes, with the tokens of another that grammars can name: what a grammar costs beside the model's words is the same.
+    ///
+    /// # Errors
+    /// As for [`Vocabulary::new`].
+    pub(crate) fn of_bytes(special: SpecialTokens) -> Result<Vocabulary, GrammarError> {
+        let mut words = vec![Vec::new(); special.tokens];
+        for (id, word) in special.words {
+            words.get_mut(id as usize).into_iter().for_each(|place| place.clone_from(&word));
+        }
+        let free = words.iter_mut().filter(|word| word.is_empty());
+        // The mark of special tokens is no byte of any text.
+        let bytes = (0..=u8::MAX).filter(|byte| *byte != TokTrie::SPECIAL_TOKEN_MARKER);
+        free.zip(bytes).for_each(|(word, byte)| word.push(byte));
+        Vocabulary::of_words(words, special.ends)
+    }
+
+    /// A grammar at its beginning, compiled by the thread that calls this: see [`compiled`].
+    pub(crate) fn matcher_here(&self, source: &Source) -> Result<Matcher, GrammarError> {
+        compiled(&self.factory, self.special.tokens, source)
+    }
+
+    /// Has grammars compiled by `program` first, in a process of its own, which may die of one. It must call
+    /// [`serve_compile_request`](crate::serve_compile_request) when its first argument is [`COMPILE_ARGUMENT`](crate::COMPILE_ARGUMENT).
+    #[must_use]
+    pub fn with_helper(self, program: PathBuf) -> Vocabulary {
+        Vocabulary { helper: Some(Helper::new(program)), ..self }
+    }
+
+    /// A grammar at its beginning. May take seconds.
     ///
     /// # Errors
     /// When it cannot be compiled, or would cost more than it may.
     pub fn matcher(&self, source: &Source) -> Result<Matcher, GrammarError> {
-        let wrong = |message: String| GrammarError::Compile { message };
-        // A thread of its own has the stack that it may take, and keeps a panic to itself.
-        let parser = std::thread::scope(|scope| {
-            let compile = || {
-                let grammar = TopLevelGrammar::from_lark(source.lark()?);
-                self.factory.create_parser(grammar).map_err(|error| wrong(format!("{error:#}")))
-            };
-            let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
-            let thread = thread.spawn_scoped(scope, compile).map_err(|error| wrong(error.to_string()))?;
-            thread.join().map_err(|_| wrong("its compiler panicked".into()))?
-        })?;
-        Ok(Matcher::new(llguidance::Matcher::new(Ok(parser)), self.tokens))
+        self.matcher_after(source, &[], &|| true)
     }
+
+    /// A grammar behind the tokens that an answer goes on with. Ends soon after it is not wanted any more.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, would cost more than it may, or does not begin with these tokens.
+    pub fn matcher_after(
+        &self,
+        source: &Source,
+        begun: &[u32],
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Matcher, GrammarError> {
+        if let Some(helper) = &self.helper {
+            helper.check(source, &self.special, is_wanted)?;
+        }
+        let (factory, tokens) = (Arc::clone(&self.factory), self.special.tokens);
+        let source = source.clone();
+        self.compiler.compile(move || compiled(&factory, tokens, &source), begun, is_wanted)
+    }
+}
+
+/// A grammar at its beginning, compiled by the thread that calls this, whose stack must be [`STACK_BYTES`](crate::compile::STACK_BYTES) long.
+pub(crate) fn compiled(factory: &ParserFactory, tokens: usize, source: &Source) -> Result<Matcher, GrammarError> {
+    let wrong = |message: String| GrammarError::Compile { message };
+    let grammar = TopLevelGrammar::from_lark(source.lark()?);
+    let parser = factory.create_parser(grammar).map_err(|error| wrong(format!("{error:#}")))?;
+    Ok(Matcher::new(llguidance::Matcher::new(Ok(parser)), tokens))
 }
 
 /// What the matcher knows of a token: its text; a control token's name behind the mark of those; nothing where no grammar may choose it.

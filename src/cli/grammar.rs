@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ixc::frontend::helper::own_program;
 use ixc::grammar::{MAX_BYTES, Matcher, Source, Vocabulary};
 use ixc::session::Session;
 use ixc_files::{ReadError, read_argument};
@@ -60,7 +61,8 @@ impl GrammarChoice {
 
     /// The grammar at its beginning.
     pub fn matcher(source: &Source, session: &Session) -> Result<Matcher, ixc::Error> {
-        Ok(Vocabulary::new(session.tokenizer()?)?.matcher(source)?)
+        let helper = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
+        Ok(Vocabulary::new(session.tokenizer()?)?.with_helper(helper).matcher(source)?)
     }
 }
 

@@ -1,0 +1,119 @@
+//! Grammars compiled on a thread: it has the stack that they may take, keeps a panic to itself, and is left alone where it takes too long.
+//!
+//! The compiler cannot be interrupted. So whoever waits for it goes when the time is over or nobody wants the grammar, and the thread works on until it
+//! ends. Few may be left so: then no more grammars are compiled until one of them has ended.
+//!
+//! Invariant: at most [`MOST_LEFT`] threads compile what nobody waits for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error::COMPILE_SECONDS;
+use crate::{Canceller, GrammarError, Matcher, ThreadClock};
+
+/// Stack of the thread that compiles a grammar: it recurses as rules do.
+pub(crate) const STACK_BYTES: usize = 256 << 20;
+/// Most threads that compile what nobody waits for.
+const MOST_LEFT: usize = 4;
+/// How often one who waits looks at the time.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Compiles grammars.
+#[derive(Debug, Default)]
+pub(crate) struct Compiler {
+    /// Threads that nobody waits for.
+    left: Arc<AtomicUsize>,
+}
+
+/// What a thread and the one who waits for it know of each other.
+#[derive(Default)]
+struct Shared {
+    /// Whether nobody waits any more.
+    is_left: bool,
+    /// Whether the thread has ended.
+    is_done: bool,
+    /// What ends the grammar's work once it is compiled.
+    canceller: Option<Canceller>,
+}
+
+impl Compiler {
+    /// Compiles a grammar, and goes on by the tokens that an answer has begun with.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, takes too long, is not wanted any more, or too many others take too long.
+    pub fn compile(
+        &self,
+        compile: impl FnOnce() -> Result<Matcher, GrammarError> + Send + 'static,
+        begun: &[u32],
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Matcher, GrammarError> {
+        if self.left.load(Ordering::Relaxed) >= MOST_LEFT {
+            return Err(GrammarError::Busy);
+        }
+        let wrong = |message: String| GrammarError::Compile { message };
+        let (send, compiled) = channel();
+        let (tell_clock, clock) = channel();
+        let (shared, left) = (Arc::new(Mutex::new(Shared::default())), Arc::clone(&self.left));
+        let (own, begun) = (Ending { shared: Arc::clone(&shared), left: Arc::clone(&left) }, begun.to_vec());
+        let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
+        let thread = thread.spawn(move || {
+            let _ = tell_clock.send(ThreadClock::of_this_thread());
+            let _ = send.send(compile().and_then(|matcher| own.go_on(matcher, &begun)));
+            drop(own);
+        });
+        thread.map_err(|error| wrong(error.to_string()))?;
+        let clock = clock.recv().map_err(|_| wrong("its compiler panicked".into()))?;
+        let error = loop {
+            match compiled.recv_timeout(LOOK) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Disconnected) => return Err(wrong("its compiler panicked".into())),
+                Err(RecvTimeoutError::Timeout) if !is_wanted() => break GrammarError::Unwanted,
+                Err(RecvTimeoutError::Timeout) if clock.spent().as_secs() >= COMPILE_SECONDS => {
+                    break GrammarError::CompileTime;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        };
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shared.is_done {
+            shared.is_left = true;
+            left.fetch_add(1, Ordering::Relaxed);
+            shared.canceller.iter().for_each(Canceller::cancel);
+        }
+        Err(error)
+    }
+}
+
+/// Says that a thread has ended, however it did.
+struct Ending {
+    shared: Arc<Mutex<Shared>>,
+    left: Arc<AtomicUsize>,
+}
+
+impl Ending {
+    /// Goes on by what the answer has begun with.
+    fn go_on(&self, mut matcher: Matcher, begun: &[u32]) -> Result<Matcher, GrammarError> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.is_left {
+            return Err(GrammarError::Unwanted);
+        }
+        shared.canceller = Some(matcher.canceller());
+        drop(shared);
+        for &token in begun {
+            matcher.accept(token).map_err(|_| GrammarError::Begun)?;
+        }
+        Ok(matcher)
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.is_done = true;
+        if shared.is_left {
+            self.left.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
