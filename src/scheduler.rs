@@ -31,28 +31,36 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 //!
-//! Invariant: what a request is given does not depend on the others, on targets without tiles or with
-//! [`exact_batch`](ixc_runtime::engine::Options::exact_batch); but for a prompt that is read in other parts where others take room in a step, in models
-//! whose states round by these.
+//! Other threads make the masks of grammars ([`crate::masks`]). A request without its mask takes no part
+//! in a step.
+//!
+//! Invariant: a request's bits depend neither on other requests nor on how much of its prompt was cached.
+//! That holds on targets without tiles, or with [`exact_batch`](ixc_runtime::engine::Options::exact_batch).
+//! Kernels for few rows round otherwise than kernels for many. So no part of a prompt is shorter than
+//! [`least_rows`](ixc_runtime::engine::Engine::least_rows). docs/serving.md lists the exceptions.
 
 mod slot_choice;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ixc_files::{Output, open_regular};
+use ixc_files::Output;
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::Matcher;
 use ixc_ir::plan::MAX_OUTPUTS;
 use ixc_runtime::engine::{Addition, EvictError, FIRST, Sequence, SequenceId, StepError};
-use ixc_runtime::sample::{Likely, Sampler, Settings, likely};
-use ixc_runtime::saved::SavedError;
+use ixc_runtime::sample::{Likely, Sampler, Settings, SettingsError, likely};
 use ixc_runtime::stream::store::Evicted;
 
 use crate::Error;
+use crate::masks::{Bell, Budget, Masks, Progress as Following};
 use crate::prompt_cache::{self, PromptCache};
-use crate::session::{self, ContextShift, End, Session};
+use crate::session::{ContextShift, End, Session};
+use crate::slot_file;
 use crate::speculate::{Seen, Speculation, Tally, Text};
 
 /// Most tokens of prompts in a step that others' tokens wait for, where nobody says: the more, the longer these wait, and the sooner prompts are read, for a
@@ -60,6 +68,14 @@ use crate::speculate::{Seen, Speculation, Tally, Text};
 pub const PROMPT_ROWS: usize = 256;
 /// Parts of prompts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
 const PART: usize = 64;
+/// Multiple for shorter steps: the length of a chunk of recurrent states.
+const CHUNK: usize = 16;
+/// Divisor of a step's time: other requests wait this long for masks.
+const SHARE: u32 = 8;
+/// Least time to wait for masks. A usual mask takes less.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+/// Longest time to wait for masks when there is nothing to compute. Messages are read after it.
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -69,19 +85,47 @@ pub struct Job {
     /// Most tokens to make.
     pub limit: Option<usize>,
     /// How to choose them.
-    pub sampling: Settings,
+    pub sampling: Arc<Settings>,
+    /// Number added to the seed.
+    pub number: u32,
+    /// Whether tokens that end a text are never made.
+    pub ignore_end: bool,
     /// What they are to follow, at its beginning.
     pub grammar: Option<Matcher>,
     /// How many of the likeliest tokens are told with each, and how likely it was itself; neither where `None`.
     pub likeliest: Option<usize>,
     /// Whether that is told of what samplers left, and not of what the model says.
     pub after_sampling: bool,
+    /// Whether it reads from and writes to the prompt cache.
+    pub cache_prompt: bool,
 }
 
 impl Job {
     /// As many tokens as there is room for, without a grammar.
-    pub fn new(tokens: Vec<u32>, sampling: Settings) -> Job {
-        Job { tokens, limit: None, sampling, grammar: None, likeliest: None, after_sampling: false }
+    pub fn new(tokens: Vec<u32>, sampling: impl Into<Arc<Settings>>) -> Job {
+        Job {
+            tokens,
+            limit: None,
+            sampling: sampling.into(),
+            number: 0,
+            ignore_end: false,
+            grammar: None,
+            likeliest: None,
+            after_sampling: false,
+            cache_prompt: true,
+        }
+    }
+
+    /// Makes the sampler and shows it the prompt's tokens.
+    fn sampler(&self, ends: &[u32]) -> Result<Sampler, SettingsError> {
+        let mut settings = Settings::clone(&self.sampling);
+        settings.seed = settings.seed.wrapping_add(self.number.into());
+        if self.ignore_end {
+            settings.never.extend_from_slice(ends);
+        }
+        let mut sampler = Sampler::new(settings)?;
+        self.tokens.iter().for_each(|&token| sampler.accept(token));
+        Ok(sampler)
     }
 }
 
@@ -125,8 +169,23 @@ struct Active {
     id: RequestId,
     job: Job,
     sampler: Sampler,
+    /// The thread that follows its grammar.
+    masks: Option<Masks>,
+    /// Why it ends with its last token, unless its grammar ends there, too.
+    ending: Option<End>,
     /// What was made so far.
     made: usize,
+}
+
+/// Result of drawing tokens for a request.
+#[derive(Debug)]
+struct Drawn {
+    id: RequestId,
+    /// Tokens of the sequence that belong to its text.
+    held: usize,
+    /// Tokens of the draft that were drawn.
+    accepted: usize,
+    end: Option<Event>,
 }
 
 /// A sequence of the engine, and whose it is.
@@ -136,6 +195,10 @@ struct Slot {
     /// What its states hold.
     cached: Vec<u32>,
     active: Option<Active>,
+    /// Tokens of the last request's prompt. Later tokens were computed one by one.
+    prompt: usize,
+    /// Whether only its request may read the cached tokens.
+    is_private: bool,
     /// When it was last used: the slot that was not for the longest time is given to the next request that goes on in none.
     used: u64,
 }
@@ -163,7 +226,7 @@ impl Rows {
 pub struct Scheduler {
     session: Session,
     slots: Vec<Slot>,
-    waiting: VecDeque<(RequestId, Job, Sampler)>,
+    waiting: VecDeque<(RequestId, Job)>,
     /// What prompts began with that no sequence holds any more.
     cache: Option<PromptCache>,
     /// What goes on where a context is full.
@@ -179,6 +242,14 @@ pub struct Scheduler {
     last_rows: (usize, usize),
     /// Most tokens of prompts in a step that others' tokens wait for.
     prompt_rows: usize,
+    /// See [`least_rows`](ixc_runtime::engine::Engine::least_rows).
+    least: usize,
+    /// Time that masks of a request may take.
+    budget: Budget,
+    /// Rings when a mask is there.
+    bell: Arc<Bell>,
+    /// Duration of the last step.
+    last_step: Duration,
 }
 
 impl Scheduler {
@@ -188,14 +259,20 @@ impl Scheduler {
     /// When the system refuses memory for a sequence.
     pub fn new(mut session: Session) -> Result<Scheduler, Error> {
         session.engine.reset();
-        let slot = |sequence| Slot { sequence, cached: Vec::new(), active: None, used: 0 };
+        let slot =
+            |sequence| Slot { sequence, cached: Vec::new(), active: None, prompt: 0, is_private: false, used: 0 };
         let mut slots = vec![slot(FIRST)];
         while slots.len() < session.engine.sequences() as usize {
             slots.push(slot(session.engine.add_sequence()?));
         }
         let ends = session.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
+        let least = session.engine.least_rows() as usize;
         Ok(Scheduler {
             session,
+            least,
+            budget: Budget::USUAL,
+            bell: Arc::default(),
+            last_step: Duration::ZERO,
             slots,
             waiting: VecDeque::new(),
             cache: None,
@@ -265,7 +342,7 @@ impl Scheduler {
 
     /// Keeps what a sequence holds.
     fn keep(&mut self, number: usize) {
-        if let (Some(cache), Some(slot)) = (&mut self.cache, self.slots.get(number)) {
+        if let (Some(cache), Some(slot)) = (&mut self.cache, self.slots.get(number).filter(|slot| !slot.is_private)) {
             cache.keep(&self.session.engine, slot.sequence, &slot.cached);
         }
     }
@@ -280,27 +357,34 @@ impl Scheduler {
         Ok((slot.cached.len(), bytes))
     }
 
-    /// Makes a sequence that no request is computed in what was written by [`Scheduler::save_slot`]; gives how many tokens, and bytes.
+    /// Restores an idle sequence from a file of [`Scheduler::save_slot`]; returns its tokens and bytes.
+    /// Links are not followed.
     ///
     /// # Errors
-    /// When there is no such sequence, or the file is none of this model's; the sequence is empty then.
+    /// When there is no such sequence, or the file is not a state of this model. The sequence stays as it
+    /// was.
     pub fn restore_slot(&mut self, number: usize, path: &Path) -> Result<(usize, u64), Error> {
         let slots = self.slots.len();
-        let file = open_regular(path).map_err(Error::io(path, "open"))?;
-        let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
+        let id = self.free_slot(number).ok_or(Error::NoSlot { number, slots })?.sequence;
+        let (file, bytes) = slot_file::open(path, &self.session.engine)?;
         self.keep(number);
-        let slot = self.free_slot(number).ok_or(Error::NoSlot { number, slots })?;
-        slot.cached.clear();
-        let id = slot.sequence;
+        // Damage after the header is found only while the sequence is being overwritten.
+        let engine = &mut self.session.engine;
+        let (slot, mut before) = (&mut self.slots[number], Vec::new());
+        let kept = engine.save_state(id, &slot.cached, None, &mut before);
         let mut input = std::io::BufReader::with_capacity(1 << 20, file);
-        let loaded = self.session.engine.load_state(id, &mut input, bytes);
-        let loaded = loaded.map_err(|source: SavedError| {
-            let _ = self.session.engine.truncate_sequence(id, 0);
-            Error::Saved { path: path.to_owned(), source: Box::new(source) }
+        let loaded = engine.load_state(id, &mut input, bytes).map_err(|source| {
+            let again = kept.is_ok() && engine.load_state(id, &mut &before[..], before.len() as u64).is_ok();
+            if !again {
+                let _ = engine.truncate_sequence(id, 0);
+                slot.cached.clear();
+            }
+            slot_file::refused(path, source)
         })?;
-        let held = self.session.engine.sequence(id).map_or(0, |sequence| sequence.position()) as usize;
-        let slot = &mut self.slots[number];
+        let held = engine.sequence(id).map_or(0, |sequence| sequence.position()) as usize;
+        slot.cached.clear();
         slot.cached.extend_from_slice(&loaded.tokens[..held]);
+        slot.prompt = 0;
         // It is not the first to be given away.
         slot.used = self.steps;
         Ok((held, bytes))
@@ -340,19 +424,29 @@ impl Scheduler {
         if job.tokens.is_empty() {
             return Err(StepError::NoTokens.into());
         }
-        let mut sampler = Sampler::new(job.sampling.clone())?;
-        job.tokens.iter().for_each(|&token| sampler.accept(token));
+        job.sampling.check()?;
         let id = RequestId(self.count);
         self.count += 1;
-        self.waiting.push_back((id, job, sampler));
+        self.waiting.push_back((id, job));
         Ok(id)
     }
 
     /// Forgets a request, whether it waits or is worked on; what was computed of it stays to be reused. Does nothing where it has ended.
     pub fn cancel(&mut self, id: RequestId) {
-        self.waiting.retain(|(waiting, ..)| *waiting != id);
+        self.waiting.retain(|(waiting, _)| *waiting != id);
         for slot in &mut self.slots {
             slot.active.take_if(|active| active.id == id);
+        }
+        self.forget_private();
+    }
+
+    /// Forgets all requests and what sequences hold, after a step that was not finished.
+    pub fn abandon(&mut self) {
+        self.waiting.clear();
+        for slot in &mut self.slots {
+            (slot.active, slot.is_private) = (None, false);
+            slot.cached.clear();
+            let _ = self.session.engine.truncate_sequence(slot.sequence, 0);
         }
     }
 
@@ -387,20 +481,13 @@ impl Scheduler {
         self.waiting.is_empty() && self.active() == 0
     }
 
-    /// Runs one step, if there is something to do; gives what has happened, in the order of requests.
+    /// Runs one step, if there is something to do; returns events in the order of requests. Waits a little
+    /// if all requests wait for masks.
     pub fn step(&mut self) -> Vec<(RequestId, Event)> {
         self.steps += 1;
         let mut events = Vec::new();
-        while let Some((id, job, sampler)) = self.waiting.pop_front() {
-            let Some(number) = self.choose(&job.tokens) else {
-                self.waiting.push_front((id, job, sampler));
-                break;
-            };
-            let reused = self.slots[number].cached.len();
-            events.push((id, Event::Begun { prompt: job.tokens.len(), reused }));
-            self.slots[number].active = Some(Active { id, job, sampler, made: 0 });
-            self.speculation.iter_mut().for_each(|speculation| speculation.begin(number));
-        }
+        self.admit(&mut events);
+        self.settle(&mut events);
         let mut rows = self.rows();
         let is_prompt = |number: usize| self.slots[number].active.as_ref().is_some_and(|active| active.made == 0);
         let prompts = rows.iter().filter(|rows| is_prompt(rows.number)).map(|rows| rows.count).sum();
@@ -417,112 +504,204 @@ impl Scheduler {
         self.last_rows = (all, prompts);
         let (begin, packing) = (Instant::now(), self.session.engine.packing_time());
         let computed = self.compute(&rows);
+        self.last_step = begin.elapsed();
         if let Some(speculation) = self.speculation.as_mut().filter(|_| guesses && computed.is_ok()) {
             let packed = self.session.engine.packing_time().saturating_sub(packing);
             speculation.note_step(rows.len(), all, begin.elapsed().saturating_sub(packed));
         }
         if let Err(error) = computed {
-            for &Rows { number, .. } in &rows {
-                let slot = &mut self.slots[number];
-                let left = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position());
-                slot.cached.truncate(left as usize);
-                if let Some(active) = slot.active.take() {
-                    events.push((active.id, Event::Failed(error.clone().into())));
-                }
-            }
+            self.fail(&rows, &error, &mut events);
             return events;
         }
         self.show(&rows);
         let (mut output, mut cuts) = (0, Vec::new());
-        for Rows { number, count, draft } in &rows {
-            let slot = &mut self.slots[*number];
-            let Some(active) = &mut slot.active else { continue };
-            let begin = slot.cached.len();
-            slot.cached.extend_from_slice(&active.job.tokens[begin..begin + count]);
-            slot.used = self.steps;
-            if slot.cached.len() < active.job.tokens.len() {
-                continue;
-            }
-            // How much of it is the request's.
-            let mut held = slot.cached.len();
-            slot.cached.extend_from_slice(draft);
-            let id = active.id;
-            let mut accepted = 0;
-            // Each token is drawn as it would be without guesses; what was guessed tells only whether the next one's logits are there already.
-            let ended = loop {
-                // What an answer goes on with may be all that there was to say.
-                if active.job.grammar.as_ref().is_some_and(|grammar| grammar.is_ended()) {
-                    break Some(Event::Ended(End::Grammar));
-                }
-                let logits = self.session.engine.logits(output + accepted);
-                let sampled = session::choose(
-                    &mut active.sampler,
-                    active.job.grammar.as_mut(),
-                    logits,
-                    &self.session.engine,
-                    &self.ends,
-                );
-                let ended = match sampled {
-                    Err(error) => Some(Event::Failed(error)),
-                    Ok(token) if self.ends.contains(&token) => Some(Event::Ended(End::Token(token))),
-                    // It was to make none.
-                    Ok(_) if active.job.limit == Some(0) => Some(Event::Ended(End::Limit)),
-                    Ok(token) => {
-                        let likely = active.job.likeliest.map(|count| match active.job.after_sampling {
-                            true => active.sampler.drawn(token, count),
-                            false => likely(logits, token, count),
-                        });
-                        events.push((id, Event::Token { token, likely }));
-                        active.made += 1;
-                        active.job.tokens.push(token);
-                        let context = self.session.engine.context() as usize;
-                        let is_full = active.job.tokens.len() > context;
-                        if let Some(shift) = self.shift.filter(|_| is_full) {
-                            active.job.tokens = shift.kept(&active.job.tokens, context);
-                            let common = slot.cached.iter().zip(&active.job.tokens).take_while(|(a, b)| a == b);
-                            held = held.min(common.count());
-                        }
-                        let endless = self.shift.is_some() && active.job.limit.is_none() && active.made >= context;
-                        match &active.job {
-                            Job { grammar: Some(grammar), .. } if grammar.is_ended() => {
-                                Some(Event::Ended(End::Grammar))
-                            }
-                            Job { limit, .. } if endless || *limit == Some(active.made) => {
-                                Some(Event::Ended(End::Limit))
-                            }
-                            _ if is_full && self.shift.is_none() => Some(Event::Ended(End::Context)),
-                            // There are no guesses behind what the context has room for.
-                            _ if draft.get(accepted) == Some(&token) && !is_full => {
-                                accepted += 1;
-                                held += 1;
-                                continue;
-                            }
-                            _ => break None,
-                        }
-                    }
-                };
-                break ended;
-            };
-            output += 1 + draft.len();
-            if held < slot.cached.len() {
-                cuts.push((*number, held));
+        for rows in &rows {
+            let Some(drawn) = self.draw(rows, output, &mut events) else { continue };
+            output += 1 + rows.draft.len();
+            if drawn.held < self.slots[rows.number].cached.len() {
+                cuts.push((rows.number, drawn.held));
             }
             if guesses && let Some(speculation) = &mut self.speculation {
-                speculation.note_draft(*number, draft.len(), accepted);
+                speculation.note_draft(rows.number, rows.draft.len(), drawn.accepted);
             }
-            if !draft.is_empty() {
-                events.push((id, Event::Guessed { drafted: draft.len(), accepted }));
+            if !rows.draft.is_empty() {
+                events.push((drawn.id, Event::Guessed { drafted: rows.draft.len(), accepted: drawn.accepted }));
             }
-            if let Some(event) = ended {
-                events.push((id, event));
-                slot.active = None;
+            if let Some(event) = drawn.end {
+                events.push((drawn.id, event));
+                self.slots[rows.number].active = None;
             }
         }
         // When all logits were read. Where a text's beginning was forgotten, what is left is a prompt again, of which the beginning is there.
         for (number, held) in cuts {
             self.cut(number, held);
         }
+        self.forget_private();
         events
+    }
+
+    /// Gives free slots to waiting requests.
+    fn admit(&mut self, events: &mut Vec<(RequestId, Event)>) {
+        while let Some((id, job)) = self.waiting.pop_front() {
+            let Some(number) = self.choose(&job.tokens, job.cache_prompt) else {
+                self.waiting.push_front((id, job));
+                break;
+            };
+            let active = match self.activate(id, job) {
+                Ok(active) => active,
+                Err(error) => {
+                    events.push((id, Event::Failed(error)));
+                    continue;
+                }
+            };
+            let slot = &mut self.slots[number];
+            events.push((id, Event::Begun { prompt: active.job.tokens.len(), reused: slot.cached.len() }));
+            (slot.is_private, slot.prompt) = (!active.job.cache_prompt, active.job.tokens.len());
+            slot.active = Some(active);
+            self.speculation.iter_mut().for_each(|speculation| speculation.begin(number));
+        }
+    }
+
+    /// A request that is to be worked on.
+    fn activate(&self, id: RequestId, mut job: Job) -> Result<Active, Error> {
+        let sampler = job.sampler(&self.ends)?;
+        let follow =
+            |grammar| Masks::follow(grammar, self.budget, &self.bell).map_err(Error::io("masks".as_ref(), "start"));
+        let masks = job.grammar.take().map(follow).transpose()?;
+        Ok(Active { id, job, sampler, masks, ending: None, made: 0 })
+    }
+
+    /// Waits a little for masks, and ends the requests whose grammars have ended or failed.
+    fn settle(&mut self, events: &mut Vec<(RequestId, Event)>) {
+        let begin = Instant::now();
+        loop {
+            let (mut pending, mut others) = (false, false);
+            for number in 0..self.slots.len() {
+                let Some(active) = &mut self.slots[number].active else { continue };
+                let end = match active.masks.as_mut().map(Masks::progress) {
+                    Some(Err(error)) => Some(Event::Failed(error.into())),
+                    Some(Ok(Following::Ended)) => Some(Event::Ended(End::Grammar)),
+                    Some(Ok(Following::Making | Following::Ready)) if active.ending.is_some() => {
+                        active.ending.map(Event::Ended)
+                    }
+                    _ => None,
+                };
+                let is_pending = active.masks.as_ref().is_some_and(Masks::is_pending);
+                match end {
+                    Some(event) => {
+                        events.push((active.id, event));
+                        self.slots[number].active = None;
+                    }
+                    None if is_pending && self.needs_mask(number) => pending = true,
+                    None => others = true,
+                }
+            }
+            // What others wait is a small part of a step.
+            let most = if others { (self.last_step / SHARE).max(LEAST_WAIT) } else { LONGEST_WAIT };
+            match most.checked_sub(begin.elapsed()) {
+                Some(left) if pending && (events.is_empty() || others) => self.bell.wait(left),
+                _ => break,
+            }
+        }
+        self.forget_private();
+    }
+
+    /// Whether the next rows of a slot give logits that a mask is needed for.
+    fn needs_mask(&self, number: usize) -> bool {
+        let slot = &self.slots[number];
+        let left = |active: &Active| active.job.tokens.len() - slot.cached.len();
+        slot.active.as_ref().is_some_and(|active| left(active) <= 1 || active.ending.is_some())
+    }
+
+    /// Ends the requests of a step that failed.
+    fn fail(&mut self, rows: &[Rows], error: &StepError, events: &mut Vec<(RequestId, Event)>) {
+        for &Rows { number, .. } in rows {
+            let slot = &mut self.slots[number];
+            let left = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position());
+            slot.cached.truncate(left as usize);
+            if let Some(active) = slot.active.take() {
+                events.push((active.id, Event::Failed(error.clone().into())));
+            }
+        }
+        self.forget_private();
+    }
+
+    /// Notes the rows that a step has computed for a slot. Draws tokens if they had the request's last one;
+    /// `output` is the number of their logits.
+    fn draw(&mut self, rows: &Rows, output: usize, events: &mut Vec<(RequestId, Event)>) -> Option<Drawn> {
+        let Rows { number, count, draft } = rows;
+        let slot = &mut self.slots[*number];
+        let active = slot.active.as_mut()?;
+        let begin = slot.cached.len();
+        slot.cached.extend_from_slice(&active.job.tokens[begin..begin + count]);
+        slot.used = self.steps;
+        if slot.cached.len() < active.job.tokens.len() {
+            return None;
+        }
+        // How much of it is the request's.
+        let mut held = slot.cached.len();
+        slot.cached.extend_from_slice(draft);
+        let (id, mut accepted) = (active.id, 0);
+        let context = self.session.engine.context() as usize;
+        // Each token is drawn as without guesses. A right guess means that the next logits are there.
+        let end = loop {
+            let logits = self.session.engine.logits(output + accepted);
+            let mask = active.masks.as_ref().and_then(Masks::mask);
+            let token = match active.sampler.sample_allowed(logits, mask, &self.session.engine) {
+                Err(error) => break Some(Event::Failed(error.into())),
+                Ok(token) if self.ends.contains(&token) => break Some(Event::Ended(End::Token(token))),
+                // It was to make none.
+                Ok(_) if active.job.limit == Some(0) => break Some(Event::Ended(End::Limit)),
+                Ok(token) => token,
+            };
+            let likely = active.job.likeliest.map(|count| match active.job.after_sampling {
+                true => active.sampler.drawn(token, count),
+                false => likely(logits, token, count),
+            });
+            events.push((id, Event::Token { token, likely }));
+            active.made += 1;
+            active.job.tokens.push(token);
+            let is_full = active.job.tokens.len() > context;
+            if let Some(shift) = self.shift.filter(|_| is_full) {
+                active.job.tokens = shift.kept(&active.job.tokens, context);
+                let common = slot.cached.iter().zip(&active.job.tokens).take_while(|(a, b)| a == b);
+                held = held.min(common.count());
+            }
+            let endless = self.shift.is_some() && active.job.limit.is_none() && active.made >= context;
+            let end = match active.job.limit {
+                limit if endless || limit == Some(active.made) => Some(End::Limit),
+                _ if is_full && self.shift.is_none() => Some(End::Context),
+                _ => None,
+            };
+            // A full context has no room for guesses.
+            let is_guessed = draft.get(accepted) == Some(&token) && !is_full;
+            if let Some(masks) = &mut active.masks {
+                masks.accept(token);
+                // Whether the text is whole the grammar says first.
+                active.ending = end;
+                let comes = end.is_none() && is_guessed;
+                match if comes { masks.wait(LEAST_WAIT) } else { Ok(false) } {
+                    Err(error) => break Some(Event::Failed(error.into())),
+                    Ok(true) if masks.mask().is_some() => {}
+                    Ok(_) => break None,
+                }
+            } else if end.is_some() || !is_guessed {
+                break end.map(Event::Ended);
+            }
+            accepted += 1;
+            held += 1;
+        };
+        Some(Drawn { id, held, accepted, end })
+    }
+
+    /// Empties slots of requests that leave nothing behind and have ended.
+    fn forget_private(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_private && slot.active.is_none()) {
+            slot.is_private = false;
+            slot.cached.clear();
+            // A sequence is cut to its beginning in any case.
+            let _ = self.session.engine.truncate_sequence(slot.sequence, 0);
+        }
     }
 
     /// Cuts a sequence to so many tokens.
@@ -576,8 +755,11 @@ impl Scheduler {
         let active =
             || self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot, slot.active.as_ref()?)));
         let left = |slot: &Slot, active: &Active| active.job.tokens.len() - slot.cached.len();
-        let (mut single, mut prompts): (Vec<_>, Vec<_>) =
-            active().partition(|(_, slot, active)| left(slot, active) == 1);
+        let waits = |active: &Active| active.masks.as_ref().is_some_and(Masks::is_pending);
+        let (mut single, mut prompts): (Vec<_>, Vec<_>) = active()
+            .filter(|(_, _, active)| active.ending.is_none())
+            .partition(|(_, slot, active)| left(slot, active) == 1);
+        single.retain(|(_, _, active)| !waits(active));
         // Where a step has fewer rows than there are sequences, those that have waited longest come first, and one row is a prompt's.
         single.sort_by_key(|(_, slot, _)| slot.used);
         let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
@@ -587,20 +769,36 @@ impl Scheduler {
             room = room.min(self.prompt_rows);
         }
         // What is left of a step, or all of it, may be shorter than a part.
-        let is_short = room < PART;
+        let unit = if room < PART { CHUNK } else { PART };
         prompts.sort_by_key(|(.., active)| active.id);
         for (number, slot, active) in prompts {
-            let count = match left(slot, active) {
-                left if left <= room => left,
-                _ if is_short => room,
-                _ => room - room % PART,
-            };
-            if count > 0 {
+            let left = left(slot, active);
+            let count = self.part(left, room, unit);
+            // Its last rows give logits.
+            if count > 0 && !(count == left && waits(active)) {
                 rows.push(Rows::new(number, count));
                 room -= count;
             }
         }
         rows
+    }
+
+    /// Returns how many of a prompt's `left` tokens fit into the next step: all, or a multiple of `unit`.
+    /// Neither part is shorter than [`Scheduler::least`].
+    fn part(&self, left: usize, room: usize, unit: usize) -> usize {
+        if left <= room {
+            return left;
+        }
+        // As much as there is room for besides a token of each other slot.
+        let always = self.prompt_rows.min((self.session.max_tokens() + 1).saturating_sub(self.slots.len()));
+        if always < 2 * (self.least + CHUNK) {
+            // Steps are too short to keep that.
+            return if room < unit { room } else { room - room % unit };
+        }
+        let whole = room - room % unit;
+        let short = self.least.saturating_sub(left - whole);
+        let count = whole.saturating_sub(short.next_multiple_of(CHUNK));
+        if count < self.least { 0 } else { count }
     }
 
     /// Computes the rows of a step. What was guessed is added token by token, so that each has the bits that it has in a step of its own.

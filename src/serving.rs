@@ -69,6 +69,9 @@ pub struct Options {
     pub template: Option<ChatTemplate>,
     /// The program in which templates are rendered; see [`chat::Options::renderer`].
     pub renderer: Option<PathBuf>,
+    /// The program that compiles grammars first; see [`Vocabulary::with_helper`]. Without it a compiler
+    /// that overflows its stack ends this process.
+    pub compiler: Option<PathBuf>,
     /// The folder where sequences are saved when somebody asks for it; nobody may where there is none.
     pub slot_folder: Option<PathBuf>,
     /// Where what prompts begin with is kept; nowhere where there is neither memory nor a folder for it.
@@ -269,18 +272,30 @@ impl Model for Host {
         prompt
     }
 
-    fn constrain(&self, constraint: &Constraint, prompt: Option<&Prompt>) -> Result<Matcher, Refusal> {
+    fn constrain(
+        &self,
+        constraint: &Constraint,
+        prompt: Option<&Prompt>,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Matcher, Refusal> {
         let tokenizer = self.tokenizer()?;
-        let vocabulary = self.vocabulary.get_or_init(|| Vocabulary::new(tokenizer)).as_ref().map_err(invalid)?;
+        let vocabulary = || {
+            let own = Vocabulary::new(tokenizer);
+            own.map(|own| match &self.options.compiler {
+                Some(program) => own.with_helper(program.clone()),
+                None => own,
+            })
+        };
+        let vocabulary = self.vocabulary.get_or_init(vocabulary).as_ref().map_err(invalid)?;
         let format = self.format(Some(constraint));
         let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
-        let mut matcher = vocabulary.matcher(&answer.source).map_err(invalid)?;
         // What it goes on with is a part of it.
-        for token in tokenizer.encode(&answer.begun, false).map_err(invalid)? {
-            let wrong = "the last message, with which the answer goes on, is no beginning of what it must be";
-            matcher.accept(token).map_err(|_| invalid(wrong))?;
-        }
-        Ok(matcher)
+        let begun = tokenizer.encode(&answer.begun, false).map_err(invalid)?;
+        vocabulary.matcher_after(&answer.source, &begun, is_wanted).map_err(|error| match error {
+            GrammarError::Busy => Refusal::Failed { message: error.to_string() },
+            GrammarError::Unwanted => Refusal::Gone,
+            error => invalid(error),
+        })
     }
 
     fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {
@@ -306,7 +321,7 @@ impl Model for Host {
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let free = self.status().slots.iter().filter(|slot| !slot.active).count();
         let refused = if waiting >= self.options.queue.saturating_add(free) {
-            Some(Refusal::Busy { waiting })
+            Some(Refusal::Busy { waiting: self.options.queue })
         } else {
             let message = Message::Request(Box::new(Submission { request, events, at: Instant::now() }));
             self.submissions.send(message).is_err().then_some(Refusal::Ending)
@@ -335,6 +350,9 @@ impl Model for Host {
         }
         let EmbeddingRequest { inputs, dimensions } = request;
         let tokens = inputs.into_iter().map(|input| {
+            if done.is_closed() {
+                return Err(Refusal::Gone);
+            }
             let tokens = match input {
                 EmbeddingInput::Text(text) => self.whole_text(&text)?,
                 EmbeddingInput::Tokens(tokens) => tokens,
@@ -346,7 +364,7 @@ impl Model for Host {
         let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let refused = if waiting >= self.options.queue.saturating_add(self.facts.parallel) {
-            Some(Refusal::Busy { waiting })
+            Some(Refusal::Busy { waiting: self.options.queue })
         } else {
             let message = Message::Embed(Texts { tokens, dimensions, done });
             self.submissions.send(message).is_err().then_some(Refusal::Ending)

@@ -41,6 +41,7 @@ use ixc_targets::Target;
 use crate::Error;
 use crate::compile::{self, decode_tokenizer};
 use crate::machine::drive;
+use crate::masks::{Budget, Masks};
 use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::speculate::{Seen, Speculation, Tally, Text};
 use crate::timing::Meter;
@@ -528,9 +529,11 @@ impl Session {
         if let Some(state) = self.resumed.take() {
             sampler.resume(&state);
         }
-        let mut grammar = request.grammar.clone();
         let ends: Vec<u32> = self.tokenizer().map(Tokenizer::end_of_generation).unwrap_or_default();
         self.check(request.tokens)?;
+        let follow = |grammar| Masks::follow(grammar, Budget::USUAL, &Arc::default());
+        let masks = request.grammar.clone().map(follow).transpose();
+        let mut masks = masks.map_err(Error::io(Path::new("masks"), "start"))?;
         request.tokens.iter().for_each(|&token| sampler.accept(token));
         let mut generation = Generation {
             tokens: Vec::new(),
@@ -570,7 +573,13 @@ impl Session {
             let mut accepted = 0;
             // Each token is drawn as it would be without guesses; what was guessed tells only whether the next one's logits are there already.
             let end = loop {
-                let token = choose(&mut sampler, grammar.as_mut(), self.engine.logits(accepted), &self.engine, &ends)?;
+                // What the answer goes on with may be whole already.
+                if masks.as_mut().map(Masks::is_ended).transpose().map_err(Error::from)? == Some(true) {
+                    break Some(End::Grammar);
+                }
+                let mask = masks.as_mut().map(Masks::wait_for_mask).transpose().map_err(Error::from)?;
+                let token = sampler.sample_allowed(self.engine.logits(accepted), mask, &self.engine);
+                let token = token.map_err(Error::from)?;
                 if ends.contains(&token) {
                     break Some(End::Token(token));
                 }
@@ -579,7 +588,8 @@ impl Session {
                 if progress(Progress::Token(token))?.is_break() {
                     break Some(End::Stopped);
                 }
-                if grammar.as_ref().is_some_and(Matcher::is_ended) {
+                masks.iter_mut().for_each(|masks| masks.accept(token));
+                if masks.as_mut().map(Masks::is_ended).transpose().map_err(Error::from)? == Some(true) {
                     break Some(End::Grammar);
                 }
                 if draft.get(accepted) != Some(&token) {
@@ -850,22 +860,6 @@ impl Session {
         self.gauge.add(tokens.len() as u64);
         Ok(())
     }
-}
-
-/// The next token: of those that the grammar allows, which goes on by it unless it is one of those that end.
-pub(crate) fn choose(
-    sampler: &mut Sampler,
-    grammar: Option<&mut Matcher>,
-    logits: &[f32],
-    engine: &Engine,
-    ends: &[u32],
-) -> Result<u32, Error> {
-    let Some(grammar) = grammar else { return Ok(sampler.sample(logits, engine)?) };
-    let token = sampler.sample_allowed(logits, Some(grammar.allowed()?), engine)?;
-    if !ends.contains(&token) {
-        grammar.accept(token)?;
-    }
-    Ok(token)
 }
 
 /// Refuses a text that does not fit into the context of a model however few tokens it may be.

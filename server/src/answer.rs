@@ -45,9 +45,9 @@ pub(crate) struct Guessed {
 pub(crate) struct Wanted {
     /// Most tokens; as many as there is room for where `None`.
     pub(crate) limit: Option<usize>,
-    pub(crate) sampling: Settings,
+    pub(crate) sampling: Arc<Settings>,
     /// Texts to stop at.
-    pub(crate) stop: Vec<String>,
+    pub(crate) stop: Arc<[String]>,
     /// Whether tokens that end an answer are never made.
     pub(crate) ignore_end: bool,
     /// What the answer must be.
@@ -56,6 +56,8 @@ pub(crate) struct Wanted {
     pub(crate) likeliest: Option<usize>,
     /// How many answers; each has a seed of its own.
     pub(crate) count: u32,
+    /// Whether it goes on from what earlier requests computed.
+    pub(crate) cache_prompt: bool,
 }
 
 /// An answer that is being made.
@@ -99,15 +101,27 @@ impl Answer {
         let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
         let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
         let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
-        let Wanted { limit, sampling, stop, ignore_end, constraint, likeliest, count } = wanted;
+        let Wanted { limit, sampling, stop, ignore_end, constraint, likeliest, count, cache_prompt } = wanted;
+        check_places(&*app.model, 1, count)?;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
         let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
         // Markers are special tokens in some vocabularies.
         let show_special = parser.is_some();
         let tokens = prompt.tokens;
         let after_sampling = false;
-        let request =
-            Request { tokens, limit, sampling, stop, ignore_end, show_special, grammar, likeliest, after_sampling };
+        let request = Request {
+            tokens,
+            limit,
+            sampling,
+            number: 0,
+            stop,
+            ignore_end,
+            show_special,
+            grammar,
+            likeliest,
+            after_sampling,
+            cache_prompt,
+        };
         Answer::several(app, &[request], parser.as_ref(), count)
     }
 
@@ -118,20 +132,10 @@ impl Answer {
         parser: Option<&Parser>,
         count: u32,
     ) -> Result<Answers, HttpError> {
-        let facts = app.model.facts();
-        let (count, places) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));
-        let all = requests.len().saturating_mul(count as usize);
-        if all > places {
-            let (name, what) = match requests {
-                [_] => ("n", format!("n is {count}")),
-                _ => ("prompt", format!("there are {} prompts and n is {count}", requests.len())),
-            };
-            let wrong = format!("{what}, and {places} requests have a place here at once, each for one answer");
-            return Err(HttpError::invalid(Some(name), wrong));
-        }
+        check_places(&*app.model, requests.len(), count)?;
+        let count = count.max(1);
         let one = |request: &Request, number: u32| {
-            let mut request = request.clone();
-            request.sampling.seed = request.sampling.seed.wrapping_add(number.into());
+            let request = Request { number, ..request.clone() };
             let prompt = request.tokens.len();
             let (send, events) = unbounded_channel();
             app.model.start(request, send)?;
@@ -185,6 +189,7 @@ impl Answer {
                     self.parser.take().map(Parser::finish).unwrap_or_default()
                 }
                 Some(Event::Failed { message }) => return Err(HttpError::failed(message)),
+                Some(Event::Refused { message }) => return Err(HttpError::invalid(None, message)),
             };
             let deltas: Vec<Delta> = deltas.into_iter().filter(|delta| !is_empty(delta)).collect();
             if !deltas.is_empty() {
@@ -192,6 +197,24 @@ impl Answer {
             }
         }
     }
+}
+
+/// Refuses more answers than there are places for. Called before anything is copied for each of them.
+///
+/// # Errors
+/// Names the field that has too many.
+pub(crate) fn check_places(model: &impl Model, prompts: usize, count: u32) -> Result<(), HttpError> {
+    let facts = model.facts();
+    let (count, places) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));
+    if prompts.saturating_mul(count as usize) <= places {
+        return Ok(());
+    }
+    let (name, what) = match prompts {
+        1 => ("n", format!("n is {count}")),
+        _ => ("prompt", format!("there are {prompts} prompts and n is {count}")),
+    };
+    let wrong = format!("{what}, and {places} requests have a place here at once, each for one answer");
+    Err(HttpError::invalid(Some(name), wrong))
 }
 
 /// Answers to the prompts of a request that are being made, as many to each.

@@ -30,7 +30,7 @@ use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Model};
-use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, going_on, json_text};
+use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, cache_prompt, going_on, json_text};
 use crate::wanted::{anthropic_calls, sampling};
 
 /// What is refused.
@@ -54,12 +54,13 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let wanted = Wanted {
         limit: Some(limit),
-        sampling: sampling(&app, &fields).await?,
-        stop: fields.stop("stop_sequences")?,
+        sampling: Arc::new(sampling(&app, &fields).await?),
+        stop: fields.stop("stop_sequences")?.into(),
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         constraint,
         likeliest: None,
         count: 1,
+        cache_prompt: cache_prompt(&fields)?,
     };
     drop(fields);
     let answers = Answer::to_conversation(&app, conversation, wanted).await?;

@@ -54,7 +54,7 @@ struct Usage {
 
 /// Vectors of texts.
 pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<List>, HttpError> {
-    let fields = Fields::of(&body)?;
+    let mut fields = Fields::of(&body)?;
     drop(body);
     let app = app.of(&fields).await?;
     let facts = app.model.facts();
@@ -75,10 +75,11 @@ pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: B
             return Err(HttpError::invalid(Some("encoding_format"), wrong));
         }
     };
-    let request = EmbeddingRequest { inputs: inputs(fields.get("input"))?, dimensions };
+    let request = EmbeddingRequest { inputs: inputs(fields.take("input"))?, dimensions };
     drop(fields);
     let (send, done) = oneshot::channel();
-    app.model.embed(request, send)?;
+    // Texts are cut into tokens first, which may take long.
+    app.blocking(move |model| model.embed(request, send)).await??;
     let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
         let embedding = if is_base64 { Vector::Base64(base64(&vector)) } else { Vector::Numbers(vector) };
@@ -89,19 +90,18 @@ pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: B
 }
 
 /// The texts: one, as letters or as tokens, or a list of such.
-fn inputs(input: Option<&Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
+fn inputs(input: Option<Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
     let wrong = || {
         let expected = "input must be a text, a list of tokens, or a list of such, none of them empty";
         HttpError::invalid(Some("input"), expected)
     };
-    let text = |text: &str| (!text.is_empty()).then(|| EmbeddingInput::Text(text.to_owned()));
-    let tokens = |list: &[Value]| {
+    let tokens = |list: Vec<Value>| {
         let token = |number: &Value| u32::try_from(number.as_u64()?).ok();
         let tokens: Vec<u32> = list.iter().map(token).collect::<Option<_>>()?;
         (!tokens.is_empty()).then_some(EmbeddingInput::Tokens(tokens))
     };
-    let one = |value: &Value| match value {
-        Value::String(letters) => text(letters),
+    let one = |value: Value| match value {
+        Value::String(text) => (!text.is_empty()).then_some(EmbeddingInput::Text(text)),
         Value::Array(list) => tokens(list),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
     };
@@ -111,7 +111,7 @@ fn inputs(input: Option<&Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
                 let wrong = format!("input has {} texts, must have at most {MOST_INPUTS}", list.len());
                 return Err(HttpError::invalid(Some("input"), wrong));
             }
-            list.iter().map(one).collect()
+            list.into_iter().map(one).collect()
         }
         Some(value) => one(value).map(|input| vec![input]),
         None => None,
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn inputs_are_texts_or_tokens() {
-        let of = |value: Value| inputs(Some(&value));
+        let of = |value: Value| inputs(Some(value));
         let text = |text: &str| EmbeddingInput::Text(text.into());
         assert_eq!(of(json!("a")).unwrap(), [text("a")]);
         assert_eq!(of(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);

@@ -131,8 +131,9 @@ impl From<Refusal> for HttpError {
             },
             Refusal::NoModel { .. } => HttpError { code: Some("model_not_found"), param: Some("model"), ..error }
                 .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
+            Refusal::NoSpace { .. } => error.with_status(StatusCode::INSUFFICIENT_STORAGE, "server_error"),
             Refusal::NotLoaded { .. } => error.with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-            Refusal::Busy { .. } | Refusal::NoRoom { .. } | Refusal::Ending => {
+            Refusal::Busy { .. } | Refusal::NoRoom { .. } | Refusal::Gone | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }
         }

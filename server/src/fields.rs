@@ -53,10 +53,19 @@ const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1024;
 /// Most tokens with a bias.
 const MOST_BIASES: usize = 1024;
-/// Most values of a body, an object counted as [`VALUES_OF_AN_OBJECT`]: eight bytes of text (`{"a":0},`) take some 650 of memory.
-const MOST_VALUES: usize = 1 << 21;
-/// As many values take as much memory as an object, which has room for eleven members at once.
-const VALUES_OF_AN_OBJECT: usize = 16;
+/// Most memory that a body's values may take for each of its bytes. The body and copies of both
+/// take less than 4 more.
+const MOST_PER_BYTE: usize = 16;
+/// Memory that the values of any body may take, and most that those of a large one may.
+const MEMORY: std::ops::RangeInclusive<usize> = 16 << 20..=160 << 20;
+/// Memory of a value: itself, in a list.
+const VALUE_BYTES: usize = 80;
+/// Memory of a text or a name besides: the least that the allocator gives.
+const TEXT_BYTES: usize = 32;
+/// Memory of a list besides: there is room for four values at once.
+const LIST_BYTES: usize = 288;
+/// Memory of an object besides: there is room for eleven members at once.
+const OBJECT_BYTES: usize = 640;
 
 /// A field whose value would change an answer in a way that is not there, whether its value does not, and what of it is not there.
 pub(crate) type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
@@ -68,8 +77,15 @@ pub(crate) struct Fields(Map<String, Value>);
 impl Fields {
     /// Of a body.
     pub(crate) fn of(body: &[u8]) -> Result<Fields, HttpError> {
-        if values(body) > MOST_VALUES {
-            return Err(HttpError::invalid(None, format!("the body has more than {MOST_VALUES} values")));
+        let most = body.len().saturating_mul(MOST_PER_BYTE).clamp(*MEMORY.start(), *MEMORY.end());
+        let needed = memory_of_values(body);
+        if needed > most {
+            let (needed, most) = (needed >> 20, most >> 20);
+            let wrong = format!(
+                "the body has too many values for its {} bytes: they take {needed} MiB of memory, and may take {most}",
+                body.len()
+            );
+            return Err(HttpError::invalid(None, wrong));
         }
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
@@ -102,6 +118,11 @@ impl Fields {
     /// A field, unless it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Takes a field out, unless it is absent or null: its texts need not be copied.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
     /// Refuses what is asked for and not there.
@@ -216,20 +237,23 @@ impl Fields {
     }
 }
 
-/// How many values a text has, at most: each but the first stands behind a comma or at the beginning of a list or an object.
-fn values(body: &[u8]) -> usize {
-    let (mut count, mut in_text, mut escaped) = (1, false, false);
+/// Estimates the memory of a body's values from above, without the bytes of texts. Each value but the
+/// first follows a comma or begins a list or an object.
+fn memory_of_values(body: &[u8]) -> usize {
+    let (mut bytes, mut in_text, mut escaped) = (VALUE_BYTES, false, false);
     for byte in body {
         match (byte, in_text) {
             (_, true) if escaped => escaped = false,
             (b'\\', true) => escaped = true,
-            (b'"', _) => in_text = !in_text,
-            (b'{', false) => count += VALUES_OF_AN_OBJECT,
-            (b',' | b'[', false) => count += 1,
+            (b'"', true) => in_text = false,
+            (b'"', false) => (in_text, bytes) = (true, bytes + TEXT_BYTES),
+            (b'{', false) => bytes += VALUE_BYTES + OBJECT_BYTES,
+            (b'[', false) => bytes += VALUE_BYTES + LIST_BYTES,
+            (b',', false) => bytes += VALUE_BYTES,
             _ => {}
         }
     }
-    count
+    bytes
 }
 
 /// A token and what is added to its logit.
@@ -276,19 +300,29 @@ mod tests {
         assert_eq!(limit(r#"{"n_predict": -1, "max_tokens": 3}"#), Ok(Some(Some(3))));
     }
 
-    /// Short texts of many values are refused before they are read; what stands in a text counts as one, however long.
+    /// Short bodies of many values are refused before they are parsed; a long text is one value.
     #[test]
-    fn values_are_few() {
-        assert_eq!(values(br#"{"a": [1, "x\",,[{", 3], "b": {}}"#), 1 + 16 + 1 + 2 + 1 + 16);
+    fn values_take_memory_in_proportion() {
+        let (number, text) = (VALUE_BYTES, VALUE_BYTES + TEXT_BYTES);
+        let all = [br#"{"a": [1, "x\",,[{", 3], "b": {}}"#.as_slice(), b"1"].map(memory_of_values);
+        let object = VALUE_BYTES + OBJECT_BYTES;
+        assert_eq!(
+            all,
+            [number + object + TEXT_BYTES + number + LIST_BYTES + text + 2 * number + TEXT_BYTES + object, number]
+        );
         let of = |member: &str, count: usize| {
             let list = vec![member; count].join(",");
             Fields::of(format!(r#"{{"prompt": [{list}]}}"#).as_bytes()).map(drop)
         };
-        assert!(of("1", MOST_VALUES - 32).is_ok() && of(r#"{"a":0}"#, 1000).is_ok());
-        for (member, count) in [("1", MOST_VALUES), (r#"{"a":0}"#, MOST_VALUES / 16)] {
-            let error = of(member, count).unwrap_err();
-            assert!(error.body()["error"]["message"].as_str().unwrap().contains("values"), "{error:?}");
+        let few = MEMORY.start() / VALUE_BYTES - 32;
+        for (member, count) in [("1", few), (r#"{"a":0}"#, few / 16), ("31999", few), (r#""a b c d""#, 3 * few)] {
+            assert_eq!(of(member, count), Ok(()), "{count} of {member}");
         }
-        assert!(Fields::of(format!(r#"{{"prompt": "{}"}}"#, ",[{".repeat(MOST_VALUES)).as_bytes()).is_ok());
+        for (member, count) in [("1", 2 * few), (r#""x""#, few), ("[]", few), ("[1]", few / 4), (r#"{"a":0}"#, few / 8)]
+        {
+            let error = of(member, count).unwrap_err();
+            assert!(error.message().contains("too many values"), "{member}: {error:?}");
+        }
+        assert!(Fields::of(format!(r#"{{"prompt": "{}"}}"#, ",[{".repeat(1 << 20)).as_bytes()).is_ok());
     }
 }

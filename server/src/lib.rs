@@ -4,18 +4,21 @@
 //! | --- | --- |
 //! | [`model`] | what a server stands before |
 //! | `app` | what every request sees |
+//! | `client` | the client of a request, as long work sees it |
 //! | `connection` | connections: how many, and how long they may be silent |
 //! | `local` | no connections: requests that a process asks itself |
 //! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
 //! | `responses` | `/v1/responses` |
 //! | `anthropic` | `/v1/messages` |
 //! | `native` | llama-server's endpoints, `/health` |
+//! | `tokens` | `/tokenize`, `/detokenize` |
 //! | `metrics` | `/metrics` |
 //! | [`histogram`] | how values are distributed |
 //! | `page` | `/`: a page for browsers |
 //! | `embeddings` | `/v1/embeddings` |
 //! | `slots` | `/slots`: what sequences hold, saved and restored |
 //! | `experts` | `/experts`: which experts are used, and giving some up |
+//! | `prompts` | the prompts of completions as tokens |
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
@@ -31,6 +34,7 @@
 mod answer;
 mod anthropic;
 mod app;
+mod client;
 mod connection;
 mod embeddings;
 mod error;
@@ -44,9 +48,14 @@ mod names;
 mod native;
 mod openai;
 mod page;
+mod prompts;
 mod responses;
 mod slots;
+mod tokens;
 mod wanted;
+
+/// The error of a request at which the server's own code failed.
+const FAILED: &str = "the server failed at this request; its log says where";
 
 use std::error::Error;
 use std::future::Future;
@@ -108,8 +117,8 @@ fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch:
         .route("/v1/messages", post(anthropic::messages::<M>))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens::<M>))
         .route("/completion", post(native::completion::<M>))
-        .route("/tokenize", post(native::tokenize::<M>))
-        .route("/detokenize", post(native::detokenize::<M>))
+        .route("/tokenize", post(tokens::tokenize::<M>))
+        .route("/detokenize", post(tokens::detokenize::<M>))
         .route("/apply-template", post(native::apply_template::<M>))
         .route("/props", get(native::props::<M>))
         .route("/slots", get(slots::slots::<M>))
@@ -189,7 +198,8 @@ async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, n
         }
     };
     App::<M>::shrink(&mut room, bytes.len());
-    next.run(Request::from_parts(parts, Body::from(bytes))).await
+    let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;
+    served.unwrap_or_else(|| HttpError::failed(FAILED).into_response())
 }
 
 /// Whether a request has one of the keys, or there are none. All are compared, whole, so that time tells nothing of them.

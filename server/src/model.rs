@@ -84,11 +84,17 @@ pub trait Model: Send + Sync + 'static {
     /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
     fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal>;
 
-    /// What an answer must be, at its beginning; to a prompt, where it is to a conversation. May take tenths of a second.
+    /// Compiles what an answer must be, after a prompt if it is one of a conversation. May take seconds,
+    /// and ends soon after `is_wanted` says no.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] where there is no tokenizer, the grammar is none, or the model's format has no such answers.
-    fn constrain(&self, constraint: &Constraint, prompt: Option<&Prompt>) -> Result<Matcher, Refusal>;
+    fn constrain(
+        &self,
+        constraint: &Constraint,
+        prompt: Option<&Prompt>,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Matcher, Refusal>;
 
     /// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest. Where
     /// none are given, llama.cpp's. May take tenths of a second.
@@ -271,10 +277,12 @@ pub struct Request {
     pub tokens: Vec<u32>,
     /// Most tokens to make; as many as there is room for where `None`.
     pub limit: Option<usize>,
-    /// How to choose them.
-    pub sampling: Settings,
+    /// Settings of the sampler, shared by the answers to one body.
+    pub sampling: Arc<Settings>,
+    /// The number of this answer among those to one prompt, which is added to the seed.
+    pub number: u32,
     /// Texts that end the answer and are no part of it.
-    pub stop: Vec<String>,
+    pub stop: Arc<[String]>,
     /// Whether tokens that end an answer are never made.
     pub ignore_end: bool,
     /// Whether the names of special tokens are a part of the text.
@@ -285,25 +293,29 @@ pub struct Request {
     pub likeliest: Option<usize>,
     /// Whether that is told of what samplers left, and not of what the model says.
     pub after_sampling: bool,
+    /// Whether it reads from and writes to the prompt cache.
+    pub cache_prompt: bool,
 }
 
 impl Request {
     /// As many tokens as there is room for, until the model ends; without a grammar.
-    pub fn new(tokens: Vec<u32>, sampling: Settings) -> Request {
+    pub fn new(tokens: Vec<u32>, sampling: impl Into<Arc<Settings>>) -> Request {
         Request {
             tokens,
             limit: None,
-            sampling,
-            stop: Vec::new(),
+            sampling: sampling.into(),
+            number: 0,
+            stop: Arc::default(),
             ignore_end: false,
             show_special: false,
             grammar: None,
             likeliest: None,
             after_sampling: false,
+            cache_prompt: true,
         }
     }
 
-    /// The same to each of these prompts.
+    /// Copies the request for each of these prompts. Count the prompts before.
     pub(crate) fn to_each(&self, prompts: Vec<Vec<u32>>) -> Vec<Request> {
         prompts.into_iter().map(|tokens| Request { tokens, ..self.clone() }).collect()
     }
@@ -361,6 +373,11 @@ pub enum Event {
         /// Why, for people.
         message: String,
     },
+    /// The request's own grammar cannot be followed further.
+    Refused {
+        /// A message for people.
+        message: String,
+    },
 }
 
 /// Why there is no more.
@@ -402,7 +419,7 @@ pub enum Refusal {
         message: String,
     },
     /// As many requests wait as may.
-    #[error("{waiting} requests are waiting, as many as may; try again later")]
+    #[error("as many requests wait as may ({waiting}); try again later")]
     Busy {
         /// How many.
         waiting: usize,
@@ -431,12 +448,21 @@ pub enum Refusal {
         /// Why, for people.
         message: String,
     },
+    /// There is no space left on the drive.
+    #[error("{message}")]
+    NoSpace {
+        /// A message for people.
+        message: String,
+    },
     /// It was begun, and failed.
     #[error("{message}")]
     Failed {
         /// Why, for people.
         message: String,
     },
+    /// The client has closed the connection.
+    #[error("the client has gone")]
+    Gone,
     /// It is ending, or has failed.
     #[error("the server is shutting down")]
     Ending,

@@ -1,4 +1,4 @@
-//! llama-server's own endpoints: `/completion`, `/tokenize`, `/detokenize`, `/apply-template`, `/props`, `/health`.
+//! llama-server's own endpoints: `/completion`, `/apply-template`, `/props`, `/health`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,8 +17,9 @@ use crate::answer::{Answer, Answers, Guessed, Next, Usage};
 use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::Fields;
-use crate::model::{End, Likely, Model, Refusal, Request};
-use crate::openai::{conversation, count, likely_object, prompts};
+use crate::model::{End, Likely, Model, Request};
+use crate::openai::{cache_prompt, conversation, count, likely_object};
+use crate::prompts::prompts;
 use crate::wanted::{constraint_of_chat, constraint_of_text, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
@@ -53,40 +54,6 @@ pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) ->
     })))
 }
 
-/// A text as tokens.
-pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<Value>, HttpError> {
-    let fields = Fields::of(&body)?;
-    let app = app.of(&fields).await?;
-    let content = fields.text("content")?.ok_or_else(|| HttpError::invalid(Some("content"), "content is missing"))?;
-    let flag = |name, otherwise| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(otherwise));
-    let (content, add, parse) = (content.to_owned(), flag("add_special", false)?, flag("parse_special", true)?);
-    let with_pieces = flag("with_pieces", false)?;
-    let made = move |model: &M| -> Result<Value, Refusal> {
-        let tokens = model.encode(&content, add, parse)?;
-        if !with_pieces {
-            return Ok(json!({"tokens": tokens}));
-        }
-        let piece = |&id: &u32| Ok(json!({"id": id, "piece": model.decode(&[id])?}));
-        Ok(json!({"tokens": tokens.iter().map(piece).collect::<Result<Vec<_>, Refusal>>()?}))
-    };
-    Ok(Json(app.blocking(made).await??))
-}
-
-/// Tokens as text.
-pub(crate) async fn detokenize<M: Model>(
-    State(app): State<Arc<App<M>>>,
-    body: Bytes,
-) -> Result<Json<Value>, HttpError> {
-    let fields = Fields::of(&body)?;
-    let tokens = fields
-        .get("tokens")
-        .and_then(Value::as_array)
-        .and_then(|list| list.iter().map(|number| u32::try_from(number.as_u64()?).ok()).collect::<Option<Vec<u32>>>());
-    let app = app.of(&fields).await?;
-    let tokens = tokens.ok_or_else(|| HttpError::invalid(Some("tokens"), "tokens must be a list of tokens"))?;
-    Ok(Json(json!({"content": app.blocking(move |model| model.decode(&tokens)).await??})))
-}
-
 /// What a template makes of a conversation.
 pub(crate) async fn apply_template<M: Model>(
     State(app): State<Arc<App<M>>>,
@@ -104,35 +71,37 @@ const MOST_FIELDS: usize = 256;
 
 /// What follows texts, as llama-server says it: an object, or a list of them where there are several prompts or answers.
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
-    let fields = app.fields(&body)?;
+    let mut fields = app.fields(&body)?;
     drop(body);
     let app = app.of(&fields).await?;
-    let prompts = prompts(&app, fields.get("prompt")).await?;
+    let count = match fields.number("n_cmpl")? {
+        Some(count) => count as u32,
+        None => count(&fields)?,
+    };
+    let prompts = prompts(&app, &mut fields, count).await?;
     let likeliest = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
     let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
     let request = Request {
         tokens: Vec::new(),
         limit: fields.limit()?.flatten(),
-        sampling: sampling(&app, &fields).await?,
-        stop: fields.stop("stop")?,
+        sampling: Arc::new(sampling(&app, &fields).await?),
+        number: 0,
+        stop: fields.stop("stop")?.into(),
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
         grammar: app.constrain(constraint_of_text(&fields)?).await?,
         // Tokens are told with how likely they were.
         likeliest: likeliest.or(returns_tokens.then_some(0)),
         after_sampling,
-    };
-    let count = match fields.number("n_cmpl")? {
-        Some(count) => count as u32,
-        None => count(&fields)?,
+        cache_prompt: cache_prompt(&fields)?,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let chosen = fields.texts("response_fields", MOST_FIELDS)?;
     let mut settings = settings_object(&request.sampling);
     settings.extend([
         ("n_predict".to_owned(), request.limit.map_or_else(|| (-1).into(), Value::from)),
-        ("stop".to_owned(), request.stop.clone().into()),
+        ("stop".to_owned(), request.stop.to_vec().into()),
         ("ignore_eos".to_owned(), request.ignore_end.into()),
         ("n_probs".to_owned(), likeliest.unwrap_or(0).into()),
         ("post_sampling_probs".to_owned(), after_sampling.into()),

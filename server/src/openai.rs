@@ -29,7 +29,8 @@ use crate::answer::{Answer, Answers, Next, Usage, Wanted};
 use crate::app::{App, Asked};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
-use crate::model::{End, Likely, Listed, Model, Refusal, Request};
+use crate::model::{End, Likely, Listed, Model, Request};
+use crate::prompts::prompts;
 use crate::wanted::{COMMON_UNSUPPORTED, constraint_of_chat, constraint_of_text, likeliest_of_chat, sampling};
 
 /// Most messages of a conversation.
@@ -94,12 +95,13 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
     let how = How::of(&fields, Kind::Chat)?;
     let wanted = Wanted {
         limit: fields.limit()?.flatten(),
-        sampling: sampling(&app, &fields).await?,
-        stop: fields.stop("stop")?,
+        sampling: Arc::new(sampling(&app, &fields).await?),
+        stop: fields.stop("stop")?.into(),
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         constraint: constraint_of_chat(&fields)?,
         likeliest: likeliest_of_chat(&fields)?,
         count: count(&fields)?,
+        cache_prompt: cache_prompt(&fields)?,
     };
     // An answer takes long, and what it was asked with is memory.
     drop(fields);
@@ -108,25 +110,27 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
 
 /// What follows a text.
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
-    let fields = app.fields(&body)?;
+    let mut fields = app.fields(&body)?;
     drop(body);
     refuse(&fields, COMPLETION_UNSUPPORTED)?;
     let app = app.of(&fields).await?;
     let how = How::of(&fields, Kind::Completion)?;
     let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
-    let prompts = prompts(&app, fields.get("prompt")).await?;
+    let count = count(&fields)?;
+    let prompts = prompts(&app, &mut fields, count).await?;
     let request = Request {
         limit,
-        sampling: sampling(&app, &fields).await?,
-        stop: fields.stop("stop")?,
+        sampling: Arc::new(sampling(&app, &fields).await?),
+        number: 0,
+        stop: fields.stop("stop")?.into(),
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         show_special: false,
         grammar: app.constrain(constraint_of_text(&fields)?).await?,
         likeliest: fields.number("logprobs")?.map(|likeliest| likeliest as usize),
         after_sampling: false,
+        cache_prompt: cache_prompt(&fields)?,
         tokens: Vec::new(),
     };
-    let count = count(&fields)?;
     drop(fields);
     let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
     respond(&app, how, answers).await
@@ -137,62 +141,9 @@ pub(crate) fn count(fields: &Fields) -> Result<u32, HttpError> {
     Ok(fields.number("n")?.map_or(1, |count| count as u32))
 }
 
-/// Prompts: one as llama-server has it, or a list of such; a list with numbers in it is one.
-pub(crate) async fn prompts<M: Model>(app: &Asked<M>, value: Option<&Value>) -> Result<Vec<Vec<u32>>, HttpError> {
-    let parsed: Option<Vec<Vec<Piece>>> = match value {
-        Some(Value::Array(list)) if !list.is_empty() && !list.iter().any(Value::is_number) => {
-            list.iter().map(pieces).collect()
-        }
-        Some(one) => pieces(one).map(|one| vec![one]),
-        None => None,
-    };
-    let wrong = "prompt must be a text, a list of tokens and texts, or a list of such";
-    let parsed = parsed.ok_or_else(|| HttpError::invalid(Some("prompt"), wrong))?;
-    let encoded = move |model: &M| -> Result<Vec<Vec<u32>>, Refusal> {
-        let encoded = |pieces: Vec<Piece>| {
-            let mut tokens = Vec::new();
-            for (i, piece) in pieces.into_iter().enumerate() {
-                match piece {
-                    // What comes before a prompt comes before it once.
-                    Piece::Text(text) => tokens.extend(model.encode(&text, i == 0, true)?),
-                    Piece::Token(token) => tokens.push(token),
-                }
-            }
-            Ok(tokens)
-        };
-        parsed.into_iter().map(encoded).collect()
-    };
-    let prompts = app.blocking(encoded).await??;
-    match prompts.iter().position(Vec::is_empty) {
-        Some(_) if prompts.len() == 1 => Err(HttpError::invalid(Some("prompt"), "prompt is empty")),
-        Some(empty) => Err(HttpError::invalid(Some("prompt"), format!("prompt[{empty}] is empty"))),
-        None => Ok(prompts),
-    }
-}
-
-/// A part of a prompt.
-enum Piece {
-    Text(String),
-    Token(u32),
-}
-
-/// The parts of one prompt: a text, as llama-server has it also in an object, or a list of tokens and texts.
-fn pieces(value: &Value) -> Option<Vec<Piece>> {
-    match value {
-        Value::String(text) => Some(vec![Piece::Text(text.clone())]),
-        Value::Object(members) => match members.get("prompt_string")? {
-            Value::String(text) if members.len() == 1 => Some(vec![Piece::Text(text.clone())]),
-            _ => None,
-        },
-        Value::Array(list) => {
-            let piece = |value: &Value| match value {
-                Value::String(text) => Some(Piece::Text(text.clone())),
-                number => Some(Piece::Token(u32::try_from(number.as_u64()?).ok()?)),
-            };
-            list.iter().map(piece).collect()
-        }
-        _ => None,
-    }
+/// Whether an answer goes on from what earlier requests computed, as llama-server's clients say it.
+pub(crate) fn cache_prompt(fields: &Fields) -> Result<bool, HttpError> {
+    Ok(fields.flag("cache_prompt")?.unwrap_or(true))
 }
 
 const CHAT_UNSUPPORTED: &[Unsupported] =

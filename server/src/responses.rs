@@ -29,7 +29,7 @@ use crate::app::{App, Asked};
 use crate::error::HttpError;
 use crate::fields::{Fields, Unsupported};
 use crate::model::{End, Model};
-use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, conversation};
+use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, cache_prompt, conversation};
 use crate::wanted::{constraint_of_chat, sampling};
 
 /// What is refused.
@@ -56,12 +56,13 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
     let chat = chat_of(&fields)?;
     let wanted = Wanted {
         limit: fields.limit()?.flatten(),
-        sampling: sampling(&app, &fields).await?,
-        stop: fields.stop("stop")?,
+        sampling: Arc::new(sampling(&app, &fields).await?),
+        stop: fields.stop("stop")?.into(),
         ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
         constraint: constraint_of_chat(&chat)?,
         likeliest: None,
         count: 1,
+        cache_prompt: cache_prompt(&fields)?,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let frame = frame_of(&fields, &app, &wanted);

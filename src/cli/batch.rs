@@ -95,6 +95,7 @@ impl Files {
             name: session.facts().architecture.clone(),
             queue: usize::MAX,
             template,
+            compiler: Some(renderer.clone()),
             renderer: Some(renderer),
             shift: shift.shift(),
             ..serving::Options::default()

@@ -192,6 +192,7 @@ impl Args {
             name: sources[0].name.clone(),
             queue,
             template,
+            compiler: Some(renderer.clone()),
             renderer: Some(renderer),
             slot_folder,
             prompts,

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 
 use ixc_runtime::engine::SequenceId;
 
-use super::{Scheduler, Slot};
+use super::{CHUNK, Scheduler, Slot};
 use crate::prompt_cache::{LEAST_GAIN, Match};
 
 /// How often what was kept of a prompt is looked for, where it turns out to be damaged or gone: reading it takes time.
@@ -60,9 +60,12 @@ enum Kept {
 impl Scheduler {
     /// Makes a slot ready for a request: it holds what of its tokens is there, and nothing else. Where more of it was kept, that is put into the one that was
     /// not used for the longest time. `None` where none is free.
-    pub(super) fn choose(&mut self, tokens: &[u32]) -> Option<usize> {
-        // The last token is always computed: its logits are wanted.
-        let wanted = &tokens[..tokens.len() - 1];
+    pub(super) fn choose(&mut self, tokens: &[u32], reuses: bool) -> Option<usize> {
+        if !reuses {
+            return self.choose_empty();
+        }
+        // The last tokens are always computed, with as many rows as a new prompt's bits need.
+        let wanted = &tokens[..tokens.len().saturating_sub(self.least.max(1))];
         // What cannot be had is forgotten: then there is a next best.
         for _ in 0..MOST_TRIES {
             match self.load_kept(wanted)? {
@@ -88,12 +91,35 @@ impl Scheduler {
         Some(number)
     }
 
+    /// Empties the free slot that was not used for the longest time; `None` where none is free.
+    fn choose_empty(&mut self) -> Option<usize> {
+        let number = self.choice(&[])?.oldest;
+        self.keep(number);
+        let slot = &mut self.slots[number];
+        slot.cached.clear();
+        // A sequence is cut to its beginning in any case.
+        let _ = self.session.engine.truncate_sequence(slot.sequence, 0);
+        Some(number)
+    }
+
     /// Where a prompt goes on; `None` where no slot is free.
     fn choice(&self, wanted: &[u32]) -> Option<Choice> {
+        let in_chunks = !self.session.engine.cuts_steps();
         let common = |slot: &Slot| {
-            let equal = slot.cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
-            let reach = self.session.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.reach(equal as u32));
-            reach as usize
+            if slot.is_private {
+                return 0;
+            }
+            let mut equal = slot.cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+            let Some(sequence) = self.session.engine.sequence(slot.sequence) else { return 0 };
+            loop {
+                let reach = sequence.reach(equal as u32) as usize;
+                // Recurrent states round by where chunks begin. Tokens after the prompt had none.
+                let excess = if in_chunks && reach <= slot.prompt { reach % CHUNK } else { 0 };
+                match excess {
+                    0 => return reach,
+                    excess => equal = reach - excess,
+                }
+            }
         };
         let held: Vec<usize> = self.slots.iter().map(common).collect();
         let free = || (0..self.slots.len()).filter(|&number| self.slots[number].active.is_none());

@@ -108,7 +108,7 @@ impl Handle {
     }
 
     fn seen(&mut self, event: Event) -> Event {
-        self.is_over |= matches!(event, Event::Ended { .. } | Event::Failed { .. });
+        self.is_over |= matches!(event, Event::Ended { .. } | Event::Failed { .. } | Event::Refused { .. });
         event
     }
 }

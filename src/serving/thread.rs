@@ -8,6 +8,7 @@
 //!
 //! Invariant: a request whose client went away is forgotten before the next step.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -23,6 +24,8 @@ use tokio::sync::oneshot;
 use super::invalid;
 use crate::expert_use::ExpertUse;
 
+/// Error message of requests whose step was not finished.
+pub(super) const FAILED: &str = "the engine failed at this step; the server's log says where";
 /// How often the thread says that it is there while there is nothing to do.
 const BEAT: Duration = Duration::from_secs(1);
 
@@ -102,6 +105,9 @@ pub(super) trait Work {
     /// Computes a step of whatever there is.
     fn step(&mut self);
 
+    /// Ends all requests with an error, after a step that was not finished.
+    fn fail_all(&mut self);
+
     /// Tells how it is.
     fn publish(&mut self);
 
@@ -136,7 +142,11 @@ pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUs
             work.forget(id);
             work.status().cancelled += 1;
         }
-        work.step();
+        // A panic fails the requests of this step; later requests are computed.
+        if catch_unwind(AssertUnwindSafe(|| work.step())).is_err() {
+            tracing::error!("a step failed; all requests in it are ended");
+            work.fail_all();
+        }
     }
     work.finish();
     ExpertUse::of(work.engine())

@@ -3,7 +3,8 @@
 //! Invariant: what is sent to a client is certain: whole characters, nothing of a text to stop at, and no token behind it.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -16,8 +17,7 @@ use ixc_runtime::{sample, saved};
 use ixc_server::model::{self, Experts, Refusal, Slot, SlotAction, SlotDone, Status};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::invalid;
-use super::thread::{Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{FAILED, Shared, SlotWish, Submission, Texts, Work};
 use crate::Error;
 use crate::scheduler::{Event, Job, RequestId, Scheduler};
 use crate::session::{End, StopStrings};
@@ -120,14 +120,14 @@ impl<'t> Worker<'t> {
         let (later, now) = std::mem::take(&mut self.wishes).into_iter().partition(is_busy);
         self.wishes = later;
         for SlotWish { number, action, done } in now {
-            let result = self.act(number, &action).map_err(invalid);
+            let folder = self.folder.clone().unwrap_or_default();
+            let result = self.act(number, &action, &folder).map_err(|error| told_of_slot(&error, &folder));
             self.publish();
             let _ = done.send(result);
         }
     }
 
-    fn act(&mut self, number: usize, action: &SlotAction) -> Result<SlotDone, Error> {
-        let folder = self.folder.clone().unwrap_or_default();
+    fn act(&mut self, number: usize, action: &SlotAction, folder: &Path) -> Result<SlotDone, Error> {
         let (tokens, bytes) = match action {
             SlotAction::Save(name) => {
                 // Files of other kinds that are there stay.
@@ -152,6 +152,21 @@ impl<'t> Worker<'t> {
     }
 }
 
+/// Turns an error about a slot's file into what its client reads.
+fn told_of_slot(error: &Error, folder: &Path) -> Refusal {
+    // What writes a file says its whole path.
+    let message = error.to_string().replace(&format!("{}/", folder.display()), "");
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded)) {
+            return Refusal::NoSpace { message };
+        }
+        cause = error.source();
+    }
+    Refusal::Invalid { message }
+}
+
 impl Work for Worker<'_> {
     type Id = RequestId;
 
@@ -159,22 +174,22 @@ impl Work for Worker<'_> {
         let model::Request {
             tokens,
             limit,
-            mut sampling,
+            sampling,
+            number,
             stop,
             ignore_end,
             show_special,
             grammar,
             likeliest,
             after_sampling,
+            cache_prompt,
         } = request;
-        if ignore_end {
-            sampling.never.extend_from_slice(&self.ends);
-        }
-        match self.scheduler.submit(Job { tokens, limit, sampling, grammar, likeliest, after_sampling }) {
+        let job = Job { tokens, limit, sampling, number, ignore_end, grammar, likeliest, after_sampling, cache_prompt };
+        match self.scheduler.submit(job) {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let (stop, guessed) = (StopStrings::new(stop), (0, 0));
+                let (stop, guessed) = (StopStrings::shared(stop), (0, 0));
                 let client = Client { events, text, stop, made: 0, guessed, begun: false, at, last: None };
                 self.clients.insert(id, client);
             }
@@ -202,6 +217,17 @@ impl Work for Worker<'_> {
         self.scheduler.cancel(id);
         if self.clients.remove(&id).is_some_and(|client| !client.begun) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn fail_all(&mut self) {
+        self.scheduler.abandon();
+        for (_, client) in std::mem::take(&mut self.clients) {
+            if !client.begun {
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            self.status.failed += 1;
+            client.tell(model::Event::Failed { message: FAILED.to_owned() });
         }
     }
 
@@ -280,7 +306,15 @@ impl Work for Worker<'_> {
                     self.publish();
                     tracing::error!(%error, "a request failed");
                     if let Some(client) = self.clients.remove(&id) {
-                        client.tell(model::Event::Failed { message: error.to_string() });
+                        if !client.begun {
+                            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                        }
+                        let message = error.to_string();
+                        client.tell(match error {
+                            // A form that cannot be followed further is the client's.
+                            Error::Grammar(_) => model::Event::Refused { message },
+                            _ => model::Event::Failed { message },
+                        });
                     }
                 }
             }

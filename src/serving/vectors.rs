@@ -9,7 +9,7 @@ use ixc_runtime::stream::store::Evicted;
 use ixc_server::model::{self, Embeddings, Refusal, Slot, Status};
 
 use super::invalid;
-use super::thread::{Reply, Shared, SlotWish, Submission, Texts, Work};
+use super::thread::{FAILED, Reply, Shared, SlotWish, Submission, Texts, Work};
 use crate::Error;
 use crate::embedding::{Embedder, TextId, cut};
 
@@ -133,6 +133,12 @@ impl Work for Worker<'_> {
     fn forget(&mut self, number: u64) {
         let Some(client) = self.clients.remove(&number) else { return };
         self.release(&client);
+    }
+
+    fn fail_all(&mut self) {
+        for (_, client) in std::mem::take(&mut self.clients) {
+            self.end(client, Err(Refusal::Failed { message: FAILED.to_owned() }));
+        }
     }
 
     fn is_idle(&self) -> bool {

@@ -10,10 +10,12 @@
 //! assert_eq!(stop.finish(), "");
 //! ```
 
+use std::sync::Arc;
+
 /// Looks for strings in text that comes piece by piece, and holds back what may be the beginning of one.
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
-    strings: Vec<String>,
+    strings: Arc<[String]>,
     held: String,
     /// Which was found.
     found: Option<usize>,
@@ -24,6 +26,14 @@ impl StopStrings {
     pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> StopStrings {
         let strings = strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty());
         StopStrings { strings: strings.collect(), ..StopStrings::default() }
+    }
+
+    /// Looks for strings that several texts share.
+    pub(crate) fn shared(strings: Arc<[String]>) -> StopStrings {
+        match strings.iter().any(String::is_empty) {
+            true => StopStrings::new(strings.iter()),
+            false => StopStrings { strings, ..StopStrings::default() },
+        }
     }
 
     /// The text that is certain to come before any of the strings, after this piece.

@@ -139,6 +139,40 @@ fn a_copied_prefix_goes_on_as_the_original_did() {
     }
 }
 
+/// The last logits of a prompt do not depend on where the scheduler cuts it.
+#[test]
+fn the_end_of_a_prompt_has_the_same_bits_in_any_parts() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut random = Random::new(22);
+    for golden in [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder)) {
+        let model = Model::open(&golden.model).unwrap();
+        let tokens = golden.tokens("prompt_tokens");
+        for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+            let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+            let mut engine = load(plan, target);
+            let how = format!("{} {}", golden.name(), target.name());
+            let most = (engine.context() as usize).min(engine.max_tokens() as usize).min(600);
+            // Longer than what one part of attention has.
+            let prompt: Vec<u32> = tokens.iter().cycle().take(most).copied().collect();
+            let least = engine.least_rows() as usize;
+            let mut end = |parts: &[&[u32]]| {
+                engine.reset();
+                let last = parts.iter().map(|part| bits(engine.step(part, &[part.len() as u32 - 1]).unwrap())).last();
+                last.unwrap()
+            };
+            let whole = end(&[&prompt]);
+            for _ in 0..3 {
+                let cut = random.index((prompt.len() - least) / 16) * 16;
+                let (before, rest) = prompt.split_at(cut.max(16));
+                assert!(end(&[before, rest]) == whole, "{how}, {} and {} tokens: other bits", before.len(), rest.len());
+            }
+            // The fewest that can be left.
+            let (before, rest) = prompt.split_at((prompt.len() - least) / 16 * 16);
+            assert!(end(&[before, rest]) == whole, "{how}, {} and {} tokens: other bits", before.len(), rest.len());
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_a_step_of_several_says_so() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

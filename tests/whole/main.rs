@@ -35,6 +35,7 @@ mod golden;
 mod grammar;
 mod help;
 mod hostile_plans;
+mod hostile_requests;
 mod identities;
 mod kernel_command;
 mod kernel_replay;

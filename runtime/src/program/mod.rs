@@ -421,6 +421,22 @@ impl Program {
         self.stages.iter().any(|stage| stage.whole.iter().any(Option::is_some))
     }
 
+    /// Returns the rows of an addition from which on each task over tokens uses one kernel, if its kernels
+    /// round differently. Tiles count only with `exact`.
+    pub fn least_rows(&self, exact: bool) -> u32 {
+        let rounds = |apart: Apart| match apart {
+            Apart::Never => false,
+            Apart::Always | Apart::Sequence => true,
+            Apart::Tiles | Apart::Exact => exact,
+        };
+        let least = |task: &Task| match &task.variants[..] {
+            [.., few, _] if task.rows == ixc_ir::plan::RowAxis::Tokens => few.up_to_rows.saturating_add(1),
+            _ => 1,
+        };
+        let tasks = self.stages.iter().flat_map(|stage| stage.tasks.iter().zip(&stage.apart));
+        tasks.filter(|(_, apart)| rounds(**apart)).map(|(task, _)| least(task)).max().unwrap_or(1)
+    }
+
     /// Windows of a group, by position.
     pub fn windows_of(&self, group: u32) -> impl Iterator<Item = usize> {
         self.windows.iter().enumerate().filter(move |(_, window)| window.group == group).map(|(i, _)| i)

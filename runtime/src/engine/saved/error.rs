@@ -22,6 +22,9 @@ pub enum SavedError {
         /// What they must be.
         expected: [u8; 8],
     },
+    /// Not a saved state, and what else it is is not told.
+    #[error("is no saved state")]
+    NoState,
     /// Another version.
     #[error("is a saved state of version {found}, this build reads version {VERSION}; save it again")]
     Version {

@@ -1,0 +1,263 @@
+//! Masks of a grammar, made by a thread of their own: whoever computes goes on meanwhile.
+//!
+//! ```text
+//! engine's thread   draw a ── step of the others ── mask is there: step, draw b ── …
+//! thread "masks"           └─ accept a, next mask ─┘                          └─ accept b, next mask
+//! ```
+//!
+//! A mask of a usual grammar takes tens of microseconds, and one of an ambiguous grammar may take for ever. So time of the thread's processor is
+//! counted, and what takes more than [`Budget`] is ended: that request fails and no other.
+//!
+//! Invariant: which tokens are allowed does not depend on when masks come.
+//! Invariant: the thread ends soon after its [`Masks`] are dropped.
+
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ixc_grammar::{Canceller, GrammarError, Matcher, ThreadClock};
+
+/// Stack of a thread that makes masks: grammars nest.
+const STACK_BYTES: usize = 64 << 20;
+/// How often the time of a mask is looked at that does not come.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Time of a processor that masks may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    /// For all masks of a text.
+    pub text: Duration,
+    /// For each token besides.
+    pub token: Duration,
+}
+
+impl Budget {
+    /// A usual grammar's masks take a hundredth of it.
+    pub const USUAL: Budget = Budget { text: Duration::from_secs(10), token: Duration::from_millis(20) };
+
+    fn of(self, tokens: u32) -> Duration {
+        self.text.saturating_add(self.token.saturating_mul(tokens))
+    }
+
+    fn spent(self) -> GrammarError {
+        GrammarError::MaskTime { seconds: self.text.as_secs(), milliseconds: self.token.as_millis() as u64 }
+    }
+}
+
+/// Rings when a mask is there, for one who waits for several.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it has rung since the last time, or so long.
+    pub fn wait(&self, most: Duration) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(rung, most, |rung| !*rung);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+/// What the thread tells.
+enum Told {
+    /// The token was taken, or nothing was before the first mask; whether the text is whole.
+    Accepted {
+        is_ended: bool,
+    },
+    Mask(Vec<u32>),
+    Failed(GrammarError),
+}
+
+/// How far the next token's mask is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The last token is being taken.
+    Accepting,
+    /// It was taken, and the mask is being made.
+    Making,
+    /// The mask is there.
+    Ready,
+    /// The text is whole, and nothing can follow.
+    Ended,
+}
+
+/// A grammar that a thread follows.
+#[derive(Debug)]
+pub(crate) struct Masks {
+    tokens: Sender<u32>,
+    told: Receiver<Told>,
+    bell: Arc<Bell>,
+    canceller: Canceller,
+    clock: Arc<Mutex<Option<ThreadClock>>>,
+    budget: Budget,
+    /// Tokens that were sent.
+    sent: u32,
+    /// When the time was last looked at.
+    looked: Instant,
+    progress: Progress,
+    mask: Vec<u32>,
+}
+
+impl Drop for Masks {
+    fn drop(&mut self) {
+        self.canceller.cancel();
+    }
+}
+
+impl Masks {
+    /// Starts the thread, which makes the first mask.
+    ///
+    /// # Errors
+    /// When the system has no thread for it.
+    pub fn follow(mut matcher: Matcher, budget: Budget, bell: &Arc<Bell>) -> std::io::Result<Masks> {
+        let canceller = matcher.canceller();
+        let ((tokens, taken), (tell, told)) = (channel(), channel());
+        let clock = Arc::new(Mutex::new(None));
+        let (ring, own_clock) = (Arc::clone(bell), Arc::clone(&clock));
+        let thread = std::thread::Builder::new().name("masks".into()).stack_size(STACK_BYTES);
+        thread.spawn(move || {
+            *own_clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(ThreadClock::of_this_thread());
+            // Also where it panics: then it tells nothing, and whoever waits finds that it is gone.
+            let bell = RingOnDrop(ring);
+            make(&mut matcher, &taken, &tell, &bell.0);
+            drop(tell);
+        })?;
+        Ok(Masks {
+            tokens,
+            told,
+            bell: Arc::clone(bell),
+            canceller,
+            clock,
+            budget,
+            sent: 0,
+            looked: Instant::now(),
+            progress: Progress::Accepting,
+            mask: Vec::new(),
+        })
+    }
+
+    /// Takes what the thread has told meanwhile.
+    ///
+    /// # Errors
+    /// When the last token does not go on with the grammar, nothing can follow it, or masks took longer than they may.
+    pub fn progress(&mut self) -> Result<&Progress, GrammarError> {
+        loop {
+            match self.told.try_recv() {
+                Ok(Told::Accepted { is_ended }) => {
+                    self.progress = if is_ended { Progress::Ended } else { Progress::Making };
+                }
+                Ok(Told::Mask(mask)) => (self.mask, self.progress) = (mask, Progress::Ready),
+                Ok(Told::Failed(error)) => return Err(error),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) if self.is_pending() => {
+                    return Err(GrammarError::Step { message: "its matcher failed".into() });
+                }
+                Err(TryRecvError::Disconnected) => break,
+            }
+        }
+        if self.is_pending() && self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            let clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+            if clock.as_ref().is_some_and(|clock| clock.spent() > self.budget.of(self.sent)) {
+                self.canceller.cancel();
+                return Err(self.budget.spent());
+            }
+        }
+        Ok(&self.progress)
+    }
+
+    /// Waits until the mask is there, or the text is whole, or so long; whether it waited for nothing.
+    ///
+    /// # Errors
+    /// As for [`Masks::progress`].
+    pub fn wait(&mut self, most: Duration) -> Result<bool, GrammarError> {
+        let begin = Instant::now();
+        while matches!(self.progress()?, Progress::Accepting | Progress::Making) {
+            let Some(left) = most.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) else { return Ok(false) };
+            self.bell.wait(left.min(LOOK));
+        }
+        Ok(true)
+    }
+
+    /// Waits until the last token was taken; whether the text is whole.
+    ///
+    /// # Errors
+    /// As for [`Masks::progress`].
+    pub fn is_ended(&mut self) -> Result<bool, GrammarError> {
+        while *self.progress()? == Progress::Accepting {
+            self.bell.wait(LOOK);
+        }
+        Ok(self.progress == Progress::Ended)
+    }
+
+    /// Waits for the tokens that may come next; none where the text is whole.
+    ///
+    /// # Errors
+    /// As for [`Masks::progress`].
+    pub fn wait_for_mask(&mut self) -> Result<&[u32], GrammarError> {
+        while !self.wait(Duration::MAX)? {}
+        Ok(if self.progress == Progress::Ready { &self.mask } else { &[] })
+    }
+
+    /// The tokens that may come next, where that is known.
+    pub fn mask(&self) -> Option<&[u32]> {
+        (self.progress == Progress::Ready).then_some(&self.mask)
+    }
+
+    /// Goes on by a token of the mask.
+    pub fn accept(&mut self, token: u32) {
+        // A thread that is gone is seen when something of it is wanted.
+        let _ = self.tokens.send(token);
+        (self.sent, self.progress) = (self.sent.saturating_add(1), Progress::Accepting);
+        self.looked = Instant::now();
+    }
+
+    /// Whether something is still to come of the thread.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.progress, Progress::Accepting | Progress::Making)
+    }
+}
+
+/// Rings also where a thread ends otherwise than it should.
+struct RingOnDrop(Arc<Bell>);
+
+impl Drop for RingOnDrop {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+/// Makes the first mask, and one behind each token.
+fn make(matcher: &mut Matcher, tokens: &Receiver<u32>, told: &Sender<Told>, bell: &Bell) {
+    let mut next = None;
+    loop {
+        let accepted = next.map_or(Ok(()), |token| matcher.accept(token));
+        let is_ended = matcher.is_ended();
+        let told_all = match accepted {
+            Err(error) => told.send(Told::Failed(error)),
+            Ok(()) => told.send(Told::Accepted { is_ended }).and_then(|()| {
+                if is_ended {
+                    return Ok(());
+                }
+                // Whether it is whole may be all that is waited for.
+                bell.ring();
+                match matcher.allowed() {
+                    Ok(mask) => told.send(Told::Mask(mask.to_vec())),
+                    Err(error) => told.send(Told::Failed(error)),
+                }
+            }),
+        };
+        bell.ring();
+        match tokens.recv() {
+            Ok(token) if told_all.is_ok() => next = Some(token),
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Files that clients name in the folder of saved sequences.
+//!
+//! Invariant: an error tells a client the name of a file, and nothing of where it is or what it holds; a link leads nowhere.
+
+use std::fs::File;
+use std::io::Seek;
+use std::path::{Path, PathBuf};
+
+use ixc_files::open_unlinked;
+use ixc_runtime::engine::Engine;
+use ixc_runtime::saved::SavedError;
+
+use crate::Error;
+
+/// Opens a file that says that it is a state of this engine's; gives its bytes, too.
+///
+/// # Errors
+/// When there is no such file, or it says something else.
+pub(crate) fn open(path: &Path, engine: &Engine) -> Result<(File, u64), Error> {
+    let name = name_of(path);
+    let mut file = open_unlinked(path).map_err(Error::io(&name, "open"))?;
+    let bytes = file.metadata().map_err(Error::io(&name, "read"))?.len();
+    engine.saved_facts(&mut file, bytes).map_err(|source| refused(path, source))?;
+    file.rewind().map_err(Error::io(&name, "read"))?;
+    Ok((file, bytes))
+}
+
+/// A state that cannot be restored.
+pub(crate) fn refused(path: &Path, source: SavedError) -> Error {
+    let source = match source {
+        // Its first bytes are for those who may read it.
+        SavedError::Magic { .. } => SavedError::NoState,
+        source => source,
+    };
+    Error::Saved { path: name_of(path), source: Box::new(source) }
+}
+
+/// The name of a file without its folder.
+fn name_of(path: &Path) -> PathBuf {
+    path.file_name().map(PathBuf::from).unwrap_or_default()
+}
