@@ -122,6 +122,10 @@ impl<R: BufRead> Lines<R> {
             }
             self.number += 1;
             let is_whole = bytes.pop_if(|last| *last == b'\n').is_some();
+            if self.number == 1 {
+                let mark = bytes.len() - ixc_files::without_mark(&bytes).map_or(bytes.len(), <[u8]>::len);
+                bytes.drain(..mark);
+            }
             crc.update(&bytes);
             if bytes.len() as u64 <= most {
                 if bytes.iter().all(u8::is_ascii_whitespace) {

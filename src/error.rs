@@ -629,7 +629,7 @@ fn codegen_class(error: &CodegenError) -> Class {
 fn read_class(error: &ReadError) -> Class {
     match error {
         ReadError::Io { source, .. } => io_class(source),
-        ReadError::TooLong { .. } | ReadError::NotText { .. } => Class::Data,
+        ReadError::TooLong { .. } | ReadError::NotText { .. } | ReadError::Encoding { .. } => Class::Data,
     }
 }
 

@@ -42,8 +42,8 @@ pub enum ReadError {
 /// # Errors
 /// See [`ReadError`].
 pub fn open(path: &Path) -> Result<Descriptor, ReadError> {
-    let bytes = ixc_files::read_bytes(path, MAX_BYTES)?;
-    serde_json::from_slice(&bytes).map_err(|source| ReadError::Json { path: path.to_owned(), source })
+    let text = ixc_files::read_text(path, MAX_BYTES)?;
+    serde_json::from_str(&text).map_err(|source| ReadError::Json { path: path.to_owned(), source })
 }
 
 /// Writes a descriptor.

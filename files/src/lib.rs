@@ -48,4 +48,4 @@ pub use open::open_direct;
 pub use open::{FileKind, NotRegular, is_not_regular, open_append, open_regular, open_unlinked};
 pub use output::{Guard, Kind, Output, OutputError, Place, atomic_write};
 pub use own::Secret;
-pub use text::{ReadError, STANDARD, read_argument, read_bytes, read_system, read_text};
+pub use text::{NotUtf8, ReadError, STANDARD, read_argument, read_bytes, read_system, read_text, without_mark};

@@ -3,6 +3,10 @@
 //! What a user names as a text on the command line may be a pipe or a terminal ([`read_argument`]): `ixc run -f <(command)`. Then its
 //! writer is waited for, as every program does that reads one; Ctrl-C ends that. `/dev/zero` is read up to the bound, and refused.
 //! Files that are named by other files, or that are no texts, are regular ([`read_bytes`], [`read_text`]).
+//!
+//! Some editors and shells write a byte order mark before a text (Notepad, PowerShell 5). It is no
+//! part of the text: [`without_mark`] passes over that of UTF-8, and refuses those of UTF-16 by
+//! name.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -38,6 +42,14 @@ pub enum ReadError {
         /// The bound.
         max: u64,
     },
+    /// The text has another encoding.
+    #[error("{}: {source}", path.display())]
+    Encoding {
+        /// The file.
+        path: PathBuf,
+        /// The encoding.
+        source: NotUtf8,
+    },
     /// It is no text.
     #[error("{}: byte {at:#x} is no UTF-8 text", path.display())]
     NotText {
@@ -46,6 +58,32 @@ pub enum ReadError {
         /// Its first byte that is none.
         at: usize,
     },
+}
+
+/// The byte order mark of UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+/// The byte order marks of other encodings, the longer ones first.
+const OTHER_MARKS: [(&[u8], &str); 4] =
+    [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
+
+/// A text begins with the byte order mark of an encoding that is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the text begins with the byte order mark of {encoding}; expected UTF-8 (save it as UTF-8)")]
+pub struct NotUtf8 {
+    /// The encoding.
+    pub encoding: &'static str,
+}
+
+/// The bytes of a text behind its byte order mark, where it has one. Every text that a user gives
+/// passes through here.
+///
+/// # Errors
+/// When the mark is that of another encoding than UTF-8.
+pub fn without_mark(text: &[u8]) -> Result<&[u8], NotUtf8> {
+    match OTHER_MARKS.into_iter().find(|(mark, _)| text.starts_with(mark)) {
+        Some((_, encoding)) => Err(NotUtf8 { encoding }),
+        None => Ok(text.strip_prefix(MARK).unwrap_or(text)),
+    }
 }
 
 /// Reads a regular file of at most `max` bytes.
@@ -103,9 +141,12 @@ fn bounded(path: &Path, file: io::Result<impl Read>, max: u64) -> Result<Vec<u8>
     }
 }
 
-fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ReadError> {
+fn text(path: &Path, mut bytes: Vec<u8>) -> Result<String, ReadError> {
+    let rest = without_mark(&bytes).map_err(|source| ReadError::Encoding { path: path.into(), source })?.len();
+    let mark = bytes.len() - rest;
+    bytes.drain(..mark);
     String::from_utf8(bytes)
-        .map_err(|error| ReadError::NotText { path: path.into(), at: error.utf8_error().valid_up_to() })
+        .map_err(|error| ReadError::NotText { path: path.into(), at: error.utf8_error().valid_up_to() + mark })
 }
 
 #[cfg(test)]
@@ -132,6 +173,36 @@ mod tests {
             let error = read(Path::new(path), 9).unwrap_err();
             assert!(matches!(&error, ReadError::Io { source, .. } if crate::is_not_regular(source)), "{error}");
         }
+    }
+
+    #[test]
+    fn byte_order_marks_are_passed_over_or_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        for read in [read_text, read_argument] {
+            for (bytes, expected) in [
+                (&b"\xef\xbb\xbfHi"[..], "Hi"),
+                (b"\xef\xbb\xbf", ""),
+                (b"\xef\xbb\xbf\xef\xbb\xbfHi", "\u{feff}Hi"),
+                (b"Hi\xef\xbb\xbf", "Hi\u{feff}"),
+            ] {
+                fs::write(&path, bytes).unwrap();
+                assert_eq!(read(&path, 99).unwrap(), expected);
+            }
+            for (bytes, encoding) in [
+                (&b"\xff\xfeH\0i\0"[..], "UTF-16"),
+                (b"\xfe\xff\0H\0i", "UTF-16"),
+                (b"\xff\xfe\0\0H\0\0\0", "UTF-32"),
+                (b"\0\0\xfe\xff\0\0\0H", "UTF-32"),
+            ] {
+                fs::write(&path, bytes).unwrap();
+                let error = read(&path, 99).unwrap_err().to_string();
+                assert!(error.contains(&path.display().to_string()) && error.contains(encoding), "{error}");
+            }
+            fs::write(&path, b"\xef\xbb\xbfa\xff").unwrap();
+            assert!(matches!(read(&path, 99), Err(ReadError::NotText { at: 4, .. })));
+        }
+        assert_eq!(read_bytes(&path, 99).unwrap().len(), 5);
     }
 
     #[test]

@@ -75,8 +75,9 @@ pub(crate) type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
 pub(crate) struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// Of a body.
+    /// Reads a body, which may have a byte order mark.
     pub(crate) fn of(body: &[u8]) -> Result<Fields, HttpError> {
+        let body = ixc_files::without_mark(body).map_err(|error| HttpError::invalid(None, error.to_string()))?;
         let most = body.len().saturating_mul(MOST_PER_BYTE).clamp(*MEMORY.start(), *MEMORY.end());
         let needed = memory_of_values(body);
         if needed > most {

@@ -14,6 +14,7 @@ use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, Editor};
 
+use super::BadInput;
 use super::output::note;
 
 /// What stands before the first line of a message, and before the others.
@@ -112,7 +113,8 @@ impl Lines {
                 note!("");
                 return Ok(Line::End);
             }
-            return Ok(Line::Text(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned()));
+            let line = ixc::files::without_mark(&line).map_err(|error| BadInput(error.to_string()))?;
+            return Ok(Line::Text(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned()));
         };
         match editor.readline(prompt) {
             Ok(line) => Ok(Line::Text(line)),

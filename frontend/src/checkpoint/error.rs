@@ -249,7 +249,9 @@ impl CheckpointError {
                 _ => ErrorClass::Io,
             },
             CheckpointError::NoWeights { .. } | CheckpointError::MissingShard { .. } => ErrorClass::NoInput,
-            CheckpointError::Read(ReadError::TooLong { .. } | ReadError::NotText { .. })
+            CheckpointError::Read(
+                ReadError::TooLong { .. } | ReadError::NotText { .. } | ReadError::Encoding { .. },
+            )
             | CheckpointError::Json { .. }
             | CheckpointError::Key { .. }
             | CheckpointError::UnknownModel { .. }
