@@ -133,6 +133,37 @@ fn it_talks() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
+/// A conversation that is too long for the context goes on without its oldest turns. A note is
+/// there, also when the page is opened again.
+#[test]
+fn it_drops_old_turns() {
+    let Some(mut browser) = browser("it_drops_old_turns") else { return };
+    let server = Server::start(&["--chat-template", "chatml", "--parallel", "1", "-c", "96"]);
+    browser.open(&format!("http://{}/", server.address()));
+    browser.until("document.getElementById('model').value === 'demo'");
+    with_fields(&mut browser, &json!({"temperature": 0, "max_tokens": 24, "ignore_eos": true}));
+    let note = "Array.from(document.querySelectorAll('.dropped'), node => node.innerText)";
+    for turn in 1..=6 {
+        say(&mut browser, &format!("Question {turn}: what is a trait, and who implements it?"));
+        browser.until(&format!("{IDLE} && {ANSWERS}.length === {turn}"));
+        assert_eq!(browser.evaluate("document.querySelectorAll('.failure:not([hidden])').length"), 0, "{turn}");
+    }
+    let notes = browser.evaluate(note);
+    assert_eq!(notes.as_array().unwrap().len(), 1);
+    assert!(notes[0].as_str().unwrap().contains("room for 96 tokens"), "{notes}");
+    browser.picture(&picture("dropped"));
+    browser.open(&format!("http://{}/", server.address()));
+    browser.until("document.getElementById('model').value === 'demo'");
+    assert_eq!(browser.evaluate(note), notes);
+    // One message that has no room by itself has an error with the way out.
+    browser.evaluate("document.getElementById('new').click(); 0");
+    say(&mut browser, &"word ".repeat(200));
+    browser.until(&format!("{IDLE} && document.querySelector('article .failure')"));
+    let error = browser.evaluate("document.querySelector('article .failure').innerText");
+    assert!(error.as_str().unwrap().contains("--ctx"), "{error}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 /// Stop stops the engine, not only the page.
 #[test]
 fn it_stops() {
