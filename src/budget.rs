@@ -15,11 +15,14 @@
 
 use std::path::Path;
 
+use ixc_frontend::arch::Parts;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight};
 use ixc_ir::units::Bytes;
 use ixc_passes::decision::Decision;
-use ixc_runtime::load::SPARE_BYTES;
+use ixc_runtime::engine::ExpertStore;
+use ixc_runtime::load::{DEFAULT_CONTEXT, SPARE_BYTES};
+use ixc_runtime::program::MAX_CONTEXT;
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
@@ -39,19 +42,66 @@ fn default_memory(needed: u64) -> Option<u64> {
     left().filter(|left| needed > *left)
 }
 
-/// Bytes that a model or a plan takes with all of it in memory, beside what this process has; of the demo model where there is no path.
+/// Compiles the plan of a model, or of parts of it, with all of it in memory; of the demo model
+/// where there is no path.
 ///
 /// # Errors
-/// When it is missing, malformed or cannot be compiled.
-pub fn needed(path: Option<&Path>, options: &Options, run: &engine::Options) -> Result<u64, Error> {
-    let plan = match path {
+/// When the model is missing, malformed or cannot be compiled.
+pub fn resident_plan(path: Option<&Path>, options: &Options, parts: Parts) -> Result<Plan<Kernel>, Error> {
+    Ok(match path {
         Some(path) if is_plan(path) => open_plan(path, None)?.plan,
-        Some(path) => compile(&Model::open(path)?, options)?.plan,
-        None => compile(&Model::new(crate::demo::open()?)?, options)?.plan,
-    };
+        Some(path) => compile(&Model::open_parts(path, parts)?, options)?.plan,
+        None => compile(&Model::of_parts(crate::demo::open()?, parts)?, options)?.plan,
+    })
+}
+
+/// Returns the bytes that a plan takes with all of its weights in memory, besides the memory of
+/// this process.
+///
+/// # Errors
+/// When the plan is malformed.
+pub fn needed(plan: &Plan<Kernel>, run: &engine::Options) -> Result<u64, Error> {
     // What the process has is in the sum.
     let before = memory_estimate::process_bytes();
-    Ok(memory_estimate::resident(&plan, run)?.saturating_sub(before))
+    Ok(memory_estimate::resident(plan, run)?.saturating_sub(before))
+}
+
+/// The part of a budget that longer contexts may take where experts are streamed: the rest holds
+/// experts.
+const STREAMED_CONTEXT_PART: u64 = 8;
+
+/// Returns the longest context that memory allows: the model's own, or half of it, or a quarter and
+/// so on. So a little more or less memory does not change it. The least is the usual default.
+/// `reserved` bytes are left free.
+///
+/// # Errors
+/// When the plan is malformed.
+pub fn longest_context(plan: &Plan<Kernel>, run: &engine::Options, reserved: u64) -> Result<u32, Error> {
+    let most = plan.context_length.min(MAX_CONTEXT);
+    let least = most.min(DEFAULT_CONTEXT);
+    let needed = |context| memory_estimate::resident(plan, &engine::Options { context: Some(context), ..run.clone() });
+    let process = memory_estimate::process_bytes();
+    let total = run.memory.or_else(|| Some(left()?.saturating_add(process)));
+    let Some(total) = total.map(|total| total.saturating_sub(reserved)) else { return Ok(least) };
+    let is_streamed = !plan.expert_groups.is_empty() && (run.memory.is_some() || run.experts == ExpertStore::Map);
+    let bound = match is_streamed {
+        true => needed(least)?.saturating_add(total / STREAMED_CONTEXT_PART),
+        false => total,
+    };
+    let mut context = most;
+    while context > least {
+        let bytes = needed(context)?;
+        if with_margin(bytes) <= bound {
+            return Ok(context);
+        }
+        context /= 2;
+    }
+    Ok(least)
+}
+
+/// Adds a margin: the process may grow until a plan is loaded.
+fn with_margin(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 64 + SPARE_BYTES)
 }
 
 /// A plan's weights with a matrix for each expert.
@@ -88,7 +138,7 @@ pub fn compile_within(
     let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
     // Where it is close, too: what the process has grows a little until the plan is loaded, and a plan that says when experts are needed
     // runs with all of them in memory as well.
-    let is_over = |memory: u64| needed.saturating_add(needed / 64 + SPARE_BYTES) > memory;
+    let is_over = |memory: u64| with_margin(needed) > memory;
     // What is left for experts when everything else is there.
     let others = needed.saturating_sub(experts);
     let of_experts = |memory: u64| memory.saturating_sub(others).min(experts / 2);

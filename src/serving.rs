@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ixc_frontend::chat::{Format, Parser, Part, TextParameters, format_of};
-use ixc_frontend::template::{ChatTemplate, Conversation, Json};
+use ixc_frontend::template::{ChatTemplate, Conversation, Json, TemplateError};
 use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
@@ -39,16 +39,18 @@ use crate::{Error, build, chat};
 use thread::{Message, Reply, Shared, SlotWish, Submission, Texts};
 
 mod handle;
+mod kind;
 mod registry;
 mod thread;
 mod tokens;
 mod vectors;
 
 pub use handle::{Handle, Polled};
+pub use kind::gives_embeddings;
 pub use registry::{Registry, Source};
 
-/// What is refused where a session gives hidden states.
-const NO_TOKENS: &str = "this server makes embeddings and no text; start it without --embeddings";
+/// The error of a request for text that reaches an engine of embeddings.
+const NO_TOKENS: &str = "this model gives embeddings and no text";
 
 /// Turns are left out where less than this part of the context is left for an answer.
 const ROOM: usize = 4;
@@ -163,6 +165,11 @@ impl Host {
         Ok(Host { facts, tokenizer, template, options, vocabulary, breakers, submissions, shared, thread })
     }
 
+    /// Refuses requests for text where the model gives embeddings.
+    fn gives_text(&self) -> Result<(), Refusal> {
+        if self.facts.dimensions.is_some() { Err(Refusal::no_text(&self.facts.name)) } else { Ok(()) }
+    }
+
     fn tokenizer(&self) -> Result<&Tokenizer, Refusal> {
         self.tokenizer.as_deref().ok_or_else(|| invalid("the model has no tokenizer that is supported"))
     }
@@ -190,7 +197,7 @@ impl Host {
             true => conversation.clone(),
             false => conversation.with_tools_told(format),
         };
-        let (text, mut values) = chat::render(tokenizer, template, renderer, rendered).map_err(invalid)?;
+        let (text, mut values) = chat::render(tokenizer, template, renderer, rendered).map_err(unread)?;
         let Facts { context, trained_context, .. } = self.facts;
         session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
@@ -227,6 +234,8 @@ fn unread(error: Error) -> Refusal {
         Error::Prompt { bytes, context, longest, .. } => {
             Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
         }
+        // The server's fault, and none of the request.
+        Error::Template(TemplateError::Start { .. } | TemplateError::Failed { .. }) => Refusal::Failed { message },
         _ => Refusal::Invalid { message },
     }
 }
@@ -249,6 +258,7 @@ impl Model for Host {
     }
 
     fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+        self.gives_text()?;
         if !self.options.drops_turns {
             return self.rendered(conversation, constraint);
         }
@@ -310,9 +320,7 @@ impl Model for Host {
     }
 
     fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
-        if self.facts.dimensions.is_some() {
-            return Err(Refusal::Unsupported { message: NO_TOKENS.to_owned() });
-        }
+        self.gives_text()?;
         let (tokens, context) = (request.tokens.len(), self.facts.context);
         if tokens > context {
             return Err(Refusal::too_long(tokens, context));
@@ -345,8 +353,7 @@ impl Model for Host {
 
     fn embed(&self, request: EmbeddingRequest, done: Reply<Embeddings>) -> Result<(), Refusal> {
         if self.facts.dimensions.is_none() {
-            let message = "this server makes text and no embeddings; start it with --embeddings".to_owned();
-            return Err(Refusal::Unsupported { message });
+            return Err(Refusal::no_embeddings(&self.facts.name));
         }
         let EmbeddingRequest { inputs, dimensions } = request;
         let tokens = inputs.into_iter().map(|input| {

@@ -39,6 +39,7 @@ use ixc_runtime::stream::store::Evicted;
 use ixc_targets::Target;
 
 use crate::Error;
+use crate::budget;
 use crate::compile::{self, decode_tokenizer};
 use crate::machine::drive;
 use crate::masks::{Budget, Masks};
@@ -85,8 +86,18 @@ pub struct SessionOptions {
     pub nextn: Nextn,
     /// Reads of streamed experts that are outstanding at once; what is known of the drive says so where nothing is said.
     pub queue_depth: Option<usize>,
+    /// Makes the context as long as memory allows, up to the model's, where
+    /// [`engine::Options::context`] is `None`.
+    pub longest_context: Option<LongestContext>,
     /// The model file of a plan, for [`Session::open`], where it is neither where the plan says nor beside the plan.
     pub model_file: Option<PathBuf>,
+}
+
+/// A context that is as long as memory allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LongestContext {
+    /// Bytes of memory that are left for others.
+    pub reserved: u64,
 }
 
 impl SessionOptions {
@@ -96,7 +107,7 @@ impl SessionOptions {
     }
 
     /// What is compiled of a model.
-    fn parts(&self) -> Parts {
+    pub(crate) fn parts(&self) -> Parts {
         // Of embeddings nothing is guessed.
         let nextn = if self.embeddings { Nextn::Absent } else { self.nextn };
         Parts { head: !self.embeddings, nextn, ..Parts::ALL }
@@ -370,7 +381,10 @@ impl Session {
         let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
         let facts = Facts::of(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
-        let (engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
+        let (mut engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
+        if let (None, Some(LongestContext { reserved })) = (run.context, options.longest_context) {
+            engine_options.context = Some(budget::longest_context(plan, &engine_options, reserved)?);
+        }
         let gauge = engine_options.gauge.clone().unwrap_or_default();
         let engine = Engine::load_file(file, folder, &engine_options).map_err(not_loaded)?;
         let tokenizer = Tokenizer::new(&spec).map(Arc::new);

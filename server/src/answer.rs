@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::app::Asked;
 use crate::error::HttpError;
 use crate::model::{Constraint, End, Event, Likely, Model, Request};
+use crate::request_log::{self, Record, Tokens};
 
 /// What comes next of an answer.
 #[derive(Debug)]
@@ -149,6 +150,7 @@ impl Answer {
             ended: vec![false; list.len()],
             count: count as usize,
             list,
+            record: request_log::current(),
             _model: Arc::clone(&app.model) as Arc<dyn Any + Send + Sync>,
         })
     }
@@ -223,6 +225,8 @@ pub(crate) struct Answers {
     /// How many to each prompt.
     count: usize,
     ended: Vec<bool>,
+    /// The record of the request for the log.
+    record: Option<Arc<Record>>,
     /// It stays loaded as long as they are made.
     _model: Arc<dyn Any + Send + Sync>,
 }
@@ -239,6 +243,9 @@ impl Answers {
         let (next, of, _) = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next()))).await;
         let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));
         self.ended[open[of]] = !matches!(next, Ok(Next::Deltas(_)));
+        if let (Err(error), Some(record)) = (&next, &self.record) {
+            record.fail(error.message());
+        }
         Some((open[of], next))
     }
 
@@ -283,6 +290,16 @@ impl Answers {
             reused: sum.reused + usage.reused,
             ..sum
         })
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        let Some(record) = &self.record else { return };
+        let Usage { prompt, reused, made } = self.usage();
+        let times = (0..self.list.len()).map(|number| self.times(number).1);
+        let generating = times.max().unwrap_or_default();
+        record.set_tokens(Tokens { prompt, cached: reused, generated: made, generating });
     }
 }
 

@@ -10,15 +10,16 @@ use ixc_frontend::template::Conversation;
 use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
 use serde_json::{Map, Value};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
+use crate::bodies::Bodies;
 use crate::client::Client;
 use crate::error::HttpError;
 use crate::fields::Fields;
-use crate::model::{Constraint, Model, Models, Prompt, Refusal};
+use crate::model::{Constraint, Model, ModelQuery, Models, Prompt, Refusal};
+use crate::origins::AllowedOrigin;
+use crate::request_log::{self, RequestLog};
 
-/// Bodies up to so many bytes wait for no others: of as many as there are connections all fit.
-pub(crate) const SMALL_BODY: u64 = 64 << 10;
 /// Conversations that become prompts at once: each takes a process, and the memory of one.
 const PROMPTS_AT_ONCE: usize = 4;
 
@@ -31,8 +32,17 @@ const COMPILED_AT_ONCE: usize = 4;
 pub struct Options {
     /// Keys, one of which every request must have; none where anybody may ask.
     pub keys: Vec<String>,
-    /// Names besides `localhost` and addresses that requests may call it by, and pages may be from that ask; any where `None`.
-    pub hosts: Option<Vec<String>>,
+    /// Names besides `localhost` and addresses that the server is called by. Pages of these names
+    /// may ask.
+    pub hosts: Vec<String>,
+    /// Whether requests are refused that call the server by another name.
+    pub checks_host: bool,
+    /// Origins of other pages that may ask.
+    pub origins: Vec<AllowedOrigin>,
+    /// The log of requests.
+    pub log: Option<Arc<RequestLog>>,
+    /// The advice after the error of a prompt that is too long.
+    pub long_prompts: Option<String>,
     /// Fields that requests for text have where they say nothing.
     pub defaults: Map<String, Value>,
     /// Connections at once; more wait to be accepted.
@@ -43,7 +53,8 @@ pub struct Options {
     pub body: Duration,
     /// Most bytes of a body.
     pub body_bytes: usize,
-    /// Most bytes of all bodies at once that are larger than [`SMALL_BODY`], each until its answer begins.
+    /// Most bytes of all larger bodies at once, each until its answer begins; those up to 64 KiB
+    /// are not counted.
     pub bodies_bytes: usize,
     /// How long an answer may wait for its client to read on.
     pub write_stall: Duration,
@@ -56,7 +67,11 @@ impl Default for Options {
         let seconds = Duration::from_secs;
         Options {
             keys: Vec::new(),
-            hosts: None,
+            hosts: Vec::new(),
+            checks_host: false,
+            origins: Vec::new(),
+            log: None,
+            long_prompts: None,
             defaults: Map::new(),
             connections: 512,
             head: seconds(10),
@@ -74,8 +89,8 @@ pub(crate) struct App<M> {
     pub(crate) models: Arc<dyn Models<M>>,
     pub(crate) options: Options,
     ending: watch::Receiver<bool>,
-    /// Bytes that large bodies may still have.
-    bodies: Arc<Semaphore>,
+    /// The bounds of bodies.
+    pub(crate) bodies: Bodies,
     /// Prompts that may still be made at once, and grammars that may be compiled.
     prompts: Arc<Semaphore>,
     compiled: Arc<Semaphore>,
@@ -89,7 +104,7 @@ pub(crate) struct App<M> {
 impl<M> App<M> {
     pub(crate) fn new(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> App<M> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-        let bodies = Arc::new(Semaphore::new(options.bodies_bytes));
+        let bodies = Bodies::new(options.body_bytes, options.bodies_bytes, options.body);
         let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
         let loading = Arc::new(Mutex::new(()));
         App { models, options, ending, bodies, prompts, compiled, loading, count: AtomicU64::new(0), started }
@@ -105,21 +120,6 @@ impl<M> App<M> {
         format!("{:x}-{}", self.started, self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Room for a body of at most so many bytes, or of as many as a body may have; `None` where it does not come in time.
-    pub(crate) async fn room(&self, bytes: Option<u64>) -> Option<OwnedSemaphorePermit> {
-        let Options { body, body_bytes, bodies_bytes, .. } = self.options;
-        let most = body_bytes.min(bodies_bytes) as u64;
-        let bytes = bytes.map_or(most, |bytes| counted(bytes).min(most));
-        let room = Arc::clone(&self.bodies).acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
-        tokio::time::timeout(body, room).await.ok()?.ok()
-    }
-
-    /// Gives back what a body does not take of its room, which is much where it did not say how long it is.
-    pub(crate) fn shrink(room: &mut OwnedSemaphorePermit, bytes: usize) {
-        let excess = room.num_permits().saturating_sub(counted(bytes as u64) as usize);
-        drop(room.split(excess));
-    }
-
     /// The fields of a request for text.
     pub(crate) fn fields(&self, body: &[u8]) -> Result<Fields, HttpError> {
         Fields::of(body).map(|fields| fields.or(&self.options.defaults))
@@ -132,25 +132,35 @@ impl<M> App<M> {
 }
 
 impl<M: Model> App<M> {
-    /// With the model that a request names.
+    /// With the model that a request for text names.
     pub(crate) async fn of(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
         self.of_name(fields.text("model")?.map(str::to_owned)).await
     }
 
-    /// With the model of this name, which is loaded where it is not.
+    /// With the model that a request for embeddings names.
+    pub(crate) async fn of_embeddings(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
+        self.of_query(fields.text("model")?.map(str::to_owned), true).await
+    }
+
+    /// With the model of this name, or the first that gives text; it is loaded where it is not.
     pub(crate) async fn of_name(self: &Arc<Self>, name: Option<String>) -> Result<Asked<M>, HttpError> {
-        let model = match self.models.loaded(name.as_deref())? {
+        self.of_query(name, false).await
+    }
+
+    async fn of_query(self: &Arc<Self>, name: Option<String>, embeddings: bool) -> Result<Asked<M>, HttpError> {
+        let model = match self.models.loaded(ModelQuery { name: name.as_deref(), embeddings })? {
             Some(model) => model,
             None => {
                 let (turn, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
                 let loaded = tokio::task::spawn_blocking(move || {
                     // Also where nobody waits for it any more.
                     let _turn = turn;
-                    models.load(name.as_deref())
+                    models.load(ModelQuery { name: name.as_deref(), embeddings })
                 });
                 loaded.await.map_err(|error| HttpError::failed(error.to_string()))??
             }
         };
+        request_log::current().iter().for_each(|record| record.set_model(&model.facts().name));
         Ok(Asked { app: Arc::clone(self), model })
     }
 }
@@ -268,11 +278,6 @@ fn unescaped(text: &str) -> String {
         rest = after;
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// The bytes of a body for which there must be room.
-fn counted(bytes: u64) -> u64 {
-    if bytes > SMALL_BODY { bytes } else { 0 }
 }
 
 /// The time, in seconds since 1970.
@@ -453,23 +458,5 @@ mod tests {
         assert_eq!(of("/slots?action=save&model=a%20b+c%2fd%"), Some("a b c/d%".to_owned()));
         assert_eq!(of("/slots?model=%ff%C3%A4%4"), Some("\u{fffd}\u{e4}%4".to_owned()));
         assert_eq!((of("/slots"), of("/slots?models=x"), of("/slots?model=")), (None, None, Some(String::new())));
-    }
-
-    #[tokio::test]
-    async fn large_bodies_share_a_room() {
-        let body = Duration::from_millis(1);
-        let (app, ..) = slow(Options { body_bytes: 1 << 20, bodies_bytes: 2 << 20, body, ..Options::default() });
-        let (one, two) = (app.room(Some(1 << 20)).await, app.room(None).await);
-        assert!(one.is_some() && two.is_some() && app.room(Some(SMALL_BODY + 1)).await.is_none());
-        assert!(app.room(Some(SMALL_BODY)).await.is_some() && app.room(Some(0)).await.is_some());
-        // Of what was taken as long as could be, the rest is free.
-        let mut two = two.unwrap();
-        App::<Slow>::shrink(&mut two, 1 << 19);
-        let three = app.room(Some(1 << 19)).await;
-        assert!(three.is_some() && app.room(Some(SMALL_BODY + 1)).await.is_none());
-        App::<Slow>::shrink(&mut two, 100);
-        assert!(app.room(Some(1 << 19)).await.is_some());
-        drop((two, three));
-        assert!(app.room(Some(u64::MAX)).await.is_some());
     }
 }

@@ -3,23 +3,27 @@
 //! Invariant: a connection whose client neither sends nor reads is closed, and there are never more than [`Options::connections`].
 //! Invariant: what is computed for a client ends soon after it has gone, whatever it had sent besides.
 
-use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
 use futures_util::FutureExt;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
+use tower::ServiceExt;
 
+use crate::admission::Connection;
 use crate::app::Options;
+use crate::places::{Places, Seat};
 
 /// Most bytes of the head of a request.
 const MOST_HEAD_BYTES: usize = 64 << 10;
@@ -27,61 +31,108 @@ const MOST_HEAD_BYTES: usize = 64 << 10;
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 /// How often a connection is asked whether its client has closed it, and how long an answer may go on then.
 const LOOK: Duration = Duration::from_millis(500);
+/// The reason why a connection has no place.
+const CROWDED: &str = "all connections that one client may have are in use; try again later";
 
 /// Serves connections until `ending` says so, then lets those that are there end, but no longer than [`Options::drain`].
 pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(options.connections));
+    let places = Arc::new(Places::new(options.connections));
     loop {
-        // The end may come while all places are taken, too.
-        let place = tokio::select! {
-            place = places.clone().acquire_owned() => place,
-            () = ended(&mut ending) => break,
-        };
-        let Ok(place) = place else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = ended(&mut ending) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, client) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "no connection");
                 sleep(AFTER_REFUSAL).await;
                 continue;
             }
         };
-        // Parts of an answer are small, and are to be seen when they are made.
-        let _ = stream.set_nodelay(true);
-        let (router, options, mut ending) = (router.clone(), options.clone(), ending.clone());
-        tokio::spawn(async move {
-            let stream = Shared(Arc::new(Mutex::new(stream)));
-            let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall));
-            let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MOST_HEAD_BYTES);
-            let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(router)));
-            let served = async {
-                tokio::select! {
-                    result = connection.as_mut() => result,
-                    () = ended(&mut ending) => {
-                        connection.as_mut().graceful_shutdown();
-                        connection.await
-                    }
-                }
-            };
-            tokio::select! {
-                result = served => if let Err(error) = result {
-                    tracing::debug!(%error, "connection");
-                },
-                () = stream.closed() => tracing::debug!("the client has gone"),
+        // The end may come while all places are taken, too.
+        let seat = tokio::select! {
+            seat = places.take(client.ip()) => seat,
+            () = ended(&mut ending) => break,
+        };
+        match seat {
+            Ok(seat) => {
+                let (router, options, ending) = (router.clone(), options.clone(), ending.clone());
+                tokio::spawn(async move { answer(stream, client, &seat, router, &options, ending).await });
             }
-            drop(place);
-        });
+            Err(_) => refuse(&stream, client, options),
+        }
     }
     drop(listener);
-    let all = u32::try_from(options.connections).unwrap_or(u32::MAX);
-    if tokio::time::timeout(options.drain, places.acquire_many(all)).await.is_err() {
+    if tokio::time::timeout(options.drain, places.empty()).await.is_err() {
         tracing::warn!("connections were cut that did not end in time");
     }
+}
+
+/// Answers the requests of a connection.
+async fn answer(
+    stream: TcpStream,
+    client: SocketAddr,
+    seat: &Seat,
+    router: Router,
+    options: &Options,
+    mut ending: watch::Receiver<bool>,
+) {
+    // Parts of an answer are small, and are to be seen when they are made.
+    let _ = stream.set_nodelay(true);
+    let stream = Shared(Arc::new(Mutex::new(stream)));
+    let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall));
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MOST_HEAD_BYTES);
+    let of = Connection { client, place: Arc::clone(seat.place()) };
+    let service = router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(of.clone());
+        request
+    });
+    let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(service)));
+    let served = async {
+        tokio::select! {
+            result = connection.as_mut() => result,
+            () = ended(&mut ending) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    };
+    tokio::select! {
+        result = served => if let Err(error) = result {
+            tracing::debug!(%error, "connection");
+            log_head(client, &error, options);
+        },
+        () = stream.closed() => tracing::debug!("the client has gone"),
+        () = seat.taken_back() => tracing::debug!("another connection has the place"),
+    }
+}
+
+/// Logs a head that is no request, which hyper has refused by itself.
+fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
+    let status = match error.is_parse_too_large() {
+        true => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        false => StatusCode::BAD_REQUEST,
+    };
+    if error.is_parse() {
+        options.log.iter().for_each(|log| log.refused(client, status, &error.to_string()));
+    }
+}
+
+/// Refuses a connection that has no place.
+fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
+    let body =
+        serde_json::json!({"error": {"message": CROWDED, "type": "unavailable_error", "param": null, "code": null}});
+    let body = body.to_string();
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 2\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // A new connection takes that much at once; a client that does not is not waited for.
+    let _ = stream.try_write(answer.as_bytes());
+    options.log.iter().for_each(|log| log.refused(client, StatusCode::SERVICE_UNAVAILABLE, CROWDED));
 }
 
 /// The end comes.

@@ -18,6 +18,7 @@ use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Model, Refusal};
+use crate::request_log::{self, Tokens};
 
 /// Most texts of a request, as OpenAI has it.
 const MOST_INPUTS: usize = 2048;
@@ -56,11 +57,10 @@ struct Usage {
 pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<List>, HttpError> {
     let mut fields = Fields::of(&body)?;
     drop(body);
-    let app = app.of(&fields).await?;
+    let app = app.of_embeddings(&fields).await?;
     let facts = app.model.facts();
     let Some(most) = facts.dimensions else {
-        let message = "embeddings are not made here; start the server with --embeddings".to_owned();
-        return Err(Refusal::Unsupported { message }.into());
+        return Err(Refusal::no_embeddings(&facts.name).into());
     };
     let dimensions = fields.number("dimensions")?.map(|dimensions| dimensions as usize);
     if let Some(dimensions) = dimensions.filter(|dimensions| *dimensions > most) {
@@ -81,6 +81,7 @@ pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: B
     // Texts are cut into tokens first, which may take long.
     app.blocking(move |model| model.embed(request, send)).await??;
     let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
+    request_log::current().iter().for_each(|record| record.set_tokens(Tokens { prompt: tokens, ..Tokens::default() }));
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
         let embedding = if is_base64 { Vector::Base64(base64(&vector)) } else { Vector::Numbers(vector) };
         Embedding { object: "embedding", index, embedding }

@@ -60,9 +60,20 @@ impl HttpError {
         HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
-    /// The model failed.
+    /// A page asks that may not.
+    pub(crate) fn origin(origin: &str) -> HttpError {
+        let message = format!("pages of {origin:?} may not ask this server; --allowed-origin names others that may");
+        HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
+    }
+
+    /// The server failed. The log has all of the message, the client no folders of this machine.
     pub(crate) fn failed(message: impl Into<String>) -> HttpError {
-        HttpError::invalid(None, message).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
+        let message = message.into();
+        let shown = without_folders(&message);
+        if shown != message {
+            tracing::error!("{message}");
+        }
+        HttpError::invalid(None, shown).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
     }
 
     /// What is wrong, for people.
@@ -106,12 +117,18 @@ impl HttpError {
         response
     }
 
-    /// A response; one that is an error in the form that Anthropic's interface has.
-    pub(crate) fn as_anthropic(response: Response) -> Response {
-        match response.extensions().get::<HttpError>() {
-            Some(error) => error.response(error.anthropic_body()),
-            None => response,
+    /// Returns a response. An error gets the form of its interface, and a prompt that is too long the
+    /// advice.
+    pub(crate) fn finished(mut response: Response, is_anthropic: bool, long_prompts: Option<&str>) -> Response {
+        let Some(mut error) = response.extensions_mut().remove::<HttpError>() else { return response };
+        if let (Some(_), Some(advice)) = (error.too_long, long_prompts) {
+            error.message += advice;
         }
+        let body = if is_anthropic { error.anthropic_body() } else { error.body() };
+        let mut response = error.response(body);
+        // For the log.
+        response.extensions_mut().insert(error);
+        response
     }
 }
 
@@ -120,6 +137,7 @@ impl From<Refusal> for HttpError {
         let error = HttpError::invalid(None, refusal.to_string());
         match refusal {
             Refusal::Invalid { .. } => error,
+            Refusal::OtherKind { .. } => HttpError { param: Some("model"), ..error },
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
             Refusal::Failed { message } => HttpError::failed(message),
             // The type is llama-server's, the code OpenAI's.
@@ -132,12 +150,29 @@ impl From<Refusal> for HttpError {
             Refusal::NoModel { .. } => HttpError { code: Some("model_not_found"), param: Some("model"), ..error }
                 .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
             Refusal::NoSpace { .. } => error.with_status(StatusCode::INSUFFICIENT_STORAGE, "server_error"),
-            Refusal::NotLoaded { .. } => error.with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+            Refusal::NotLoaded { .. } => HttpError::failed(error.message),
             Refusal::Busy { .. } | Refusal::NoRoom { .. } | Refusal::Gone | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }
         }
     }
+}
+
+/// A message without the folders of absolute paths: the names of files alone are left.
+fn without_folders(message: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ',' | ';' | ':' | '(' | ')');
+    let mut shown = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(at) = rest.find('/') {
+        let (before, path) = rest.split_at(at);
+        let path = &path[..path.find(is_end).unwrap_or(path.len())];
+        rest = &rest[at + path.len()..];
+        shown.push_str(before);
+        let begins = shown.chars().next_back().is_none_or(is_end);
+        let name = path.rsplit('/').find(|name| !name.is_empty());
+        shown.push_str(name.filter(|_| begins).unwrap_or(path));
+    }
+    shown + rest
 }
 
 impl IntoResponse for HttpError {
@@ -146,5 +181,24 @@ impl IntoResponse for HttpError {
         // Whoever knows the path may say it otherwise.
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_this_machine_are_no_part_of_answers() {
+        for (message, expected) in [
+            ("/srv/models/a.gguf: cannot read it", "a.gguf: cannot read it"),
+            ("cannot open \"/home/u/x y.gguf\" (/proc/self/exe)", "cannot open \"x y.gguf\" (exe)"),
+            ("/", "/"),
+            ("/a: /b/", "a: b"),
+            ("7 tokens/s and and/or, 1 / 2", "7 tokens/s and and/or, 1 / 2"),
+            ("nothing", "nothing"),
+        ] {
+            assert_eq!(without_folders(message), expected);
+        }
     }
 }

@@ -5,7 +5,12 @@
 //! | [`model`] | what a server stands before |
 //! | `app` | what every request sees |
 //! | `client` | the client of a request, as long work sees it |
-//! | `connection` | connections: how many, and how long they may be silent |
+//! | `connection` | connections, and how long they may be silent |
+//! | `places` | how many connections there are, and which gives its place up |
+//! | `admission` | the checks around every request |
+//! | `names`, [`origins`] | by which names the server may be called, and which pages may ask |
+//! | `bodies` | bodies of requests |
+//! | [`request_log`] | a line for each request |
 //! | `local` | no connections: requests that a process asks itself |
 //! | `openai` | `/v1/chat/completions`, `/v1/completions`, `/v1/models` |
 //! | `responses` | `/v1/responses` |
@@ -22,7 +27,6 @@
 //! | `answer` | an answer as it is made |
 //! | `wanted` | what requests want of answers |
 //! | `fields` | the fields of requests, and their ranges |
-//! | `names` | by which names it may be called |
 //! | `error` | how requests fail |
 //!
 //! Invariant: every path but `/health` and the page at `/` wants a key, where there are keys.
@@ -31,9 +35,11 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod admission;
 mod answer;
 mod anthropic;
 mod app;
+mod bodies;
 mod client;
 mod connection;
 mod embeddings;
@@ -47,8 +53,11 @@ pub mod model;
 mod names;
 mod native;
 mod openai;
+pub mod origins;
 mod page;
+mod places;
 mod prompts;
+pub mod request_log;
 mod responses;
 mod slots;
 mod tokens;
@@ -57,19 +66,14 @@ mod wanted;
 /// The error of a request at which the server's own code failed.
 const FAILED: &str = "the server failed at this request; its log says where";
 
-use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, HttpBody};
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use http_body_util::LengthLimitError;
-use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -78,6 +82,8 @@ pub use app::Options;
 use error::HttpError;
 pub use local::{Local, fields_of};
 pub use model::{Model, Models};
+pub use origins::AllowedOrigin;
+pub use request_log::{LogFormat, RequestLog};
 pub use wanted::check_defaults;
 
 /// Serves models on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
@@ -100,7 +106,6 @@ pub async fn serve<M: Model>(
 }
 
 fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch::Receiver<bool>) -> Router {
-    let body_bytes = options.body_bytes;
     let app = Arc::new(App::new(models, options, ending));
     Router::new()
         .route("/", get(page::page))
@@ -130,7 +135,8 @@ fn router<M: Model>(models: Arc<dyn Models<M>>, options: Options, ending: watch:
         .method_not_allowed_fallback(other_method)
         // Bodies are read in `guarded`, which bounds them.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state((app.clone(), body_bytes), guarded::<M>))
+        .layer(from_fn_with_state(app.clone(), admission::guarded::<M>))
+        .layer(from_fn_with_state(app.clone(), admission::attended::<M>))
         .with_state(app)
 }
 
@@ -142,74 +148,4 @@ async fn missing(request: Request) -> HttpError {
 async fn other_method(request: Request) -> HttpError {
     let wrong = format!("{} does not take {}", request.uri().path(), request.method());
     HttpError::invalid(None, wrong).with_status(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error")
-}
-
-/// What stands around every request. How an error is said depends on the interface.
-async fn guarded<M: Model>(
-    State((app, body_bytes)): State<(Arc<App<M>>, usize)>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let is_anthropic = request.uri().path().starts_with("/v1/messages");
-    let response = admitted(&app, body_bytes, request, next).await;
-    if is_anthropic { HttpError::as_anthropic(response) } else { response }
-}
-
-/// What stands before every request: names that it may be called by, keys, and a body that comes in time and is not too large.
-async fn admitted<M: Model>(app: &App<M>, body_bytes: usize, request: Request, next: Next) -> Response {
-    if let Some(hosts) = &app.options.hosts
-        && let Err(name) = names::are_allowed(hosts, &request)
-    {
-        return HttpError::host(&name).into_response();
-    }
-    let is_open = ["/", "/health", "/v1/health"].contains(&request.uri().path());
-    if !is_open && !has_key(&app.options.keys, &request) {
-        return HttpError::key().into_response();
-    }
-    let (parts, body) = request.into_parts();
-    if is_open {
-        // What nobody needs a key for has no body, and none is read.
-        return next.run(Request::from_parts(parts, Body::empty())).await;
-    }
-    let too_large = || {
-        HttpError::invalid(None, format!("the body is larger than {body_bytes} bytes"))
-            .with_status(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error")
-            .into_response()
-    };
-    let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > body_bytes as u64) {
-        return too_large();
-    }
-    let Some(mut room) = app.room(body.size_hint().upper()).await else {
-        return HttpError::invalid(None, "other bodies take all room; try again later")
-            .with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
-            .into_response();
-    };
-    let bytes = match tokio::time::timeout(app.options.body, axum::body::to_bytes(body, body_bytes)).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => return too_large(),
-        Ok(Err(error)) => {
-            return HttpError::invalid(None, format!("the body cannot be read: {error}")).into_response();
-        }
-        Err(_) => {
-            return HttpError::invalid(None, "the body did not come in time")
-                .with_status(StatusCode::REQUEST_TIMEOUT, "invalid_request_error")
-                .into_response();
-        }
-    };
-    App::<M>::shrink(&mut room, bytes.len());
-    let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;
-    served.unwrap_or_else(|| HttpError::failed(FAILED).into_response())
-}
-
-/// Whether a request has one of the keys, or there are none. All are compared, whole, so that time tells nothing of them.
-fn has_key(keys: &[String], request: &Request) -> bool {
-    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    // Names of schemes have no case (RFC 9110, 11.1).
-    let bearer = bearer.and_then(|value| value.split_once(' '));
-    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, key)| key);
-    let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
-    let found = found.unwrap_or_default().trim().as_bytes();
-    let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));
-    keys.is_empty() || bool::from(equal)
 }

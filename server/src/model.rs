@@ -17,18 +17,27 @@ pub trait Models<M>: Send + Sync + 'static {
     /// All of them, loaded or not.
     fn list(&self) -> Vec<Listed<M>>;
 
-    /// The model of a name, or the first where none is said, if it is loaded.
+    /// The model that a query means, if it is known to be loaded.
     ///
     /// # Errors
     /// [`Refusal::NoModel`] where there is none of the name.
-    fn loaded(&self, name: Option<&str>) -> Result<Option<Arc<M>>, Refusal>;
+    fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<M>>, Refusal>;
 
     /// The same, loaded now where it is not. May take minutes, and others wait for their turn: not for threads that anybody waits for. It stays loaded as
     /// long as somebody has it.
     ///
     /// # Errors
     /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] where others answer that would have to be unloaded; [`Refusal::NotLoaded`] where it cannot be loaded.
-    fn load(&self, name: Option<&str>) -> Result<Arc<M>, Refusal>;
+    fn load(&self, query: ModelQuery<'_>) -> Result<Arc<M>, Refusal>;
+}
+
+/// The model that a request means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelQuery<'q> {
+    /// The name; without one, the first model of the right kind is meant.
+    pub name: Option<&'q str>,
+    /// Whether the request is for embeddings, not for text.
+    pub embeddings: bool,
 }
 
 /// A model among others.
@@ -51,11 +60,11 @@ impl<M: Model> Models<M> for One<M> {
         vec![Listed { name: self.0.facts().name.clone(), model: Some(Arc::clone(&self.0)), memory: None }]
     }
 
-    fn loaded(&self, _: Option<&str>) -> Result<Option<Arc<M>>, Refusal> {
+    fn loaded(&self, _: ModelQuery<'_>) -> Result<Option<Arc<M>>, Refusal> {
         Ok(Some(Arc::clone(&self.0)))
     }
 
-    fn load(&self, _: Option<&str>) -> Result<Arc<M>, Refusal> {
+    fn load(&self, _: ModelQuery<'_>) -> Result<Arc<M>, Refusal> {
         Ok(Arc::clone(&self.0))
     }
 }
@@ -408,6 +417,12 @@ pub enum Refusal {
         /// What would allow it, for people.
         message: String,
     },
+    /// The model gives embeddings and no text, or text and no embeddings.
+    #[error("{message}")]
+    OtherKind {
+        /// The message for people.
+        message: String,
+    },
     /// The prompt is longer than the context.
     #[error("{message}")]
     TooLong {
@@ -469,9 +484,22 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Refuses text from a model that gives embeddings.
+    pub fn no_text(model: &str) -> Refusal {
+        let message = format!("{model} gives embeddings (/v1/embeddings) and no text; name another model");
+        Refusal::OtherKind { message }
+    }
+
+    /// Refuses embeddings from a model that gives text.
+    pub fn no_embeddings(model: &str) -> Refusal {
+        let message =
+            format!("{model} gives text and no embeddings; name an encoder, or start the server with --embeddings");
+        Refusal::OtherKind { message }
+    }
+
     /// Of a prompt with more tokens than a sequence has positions.
     pub fn too_long(tokens: usize, context: usize) -> Refusal {
-        let message = format!("the prompt has {tokens} tokens, and the context {context}");
+        let message = format!("the prompt has {tokens} tokens; the context holds {context}");
         Refusal::TooLong { tokens, context, message }
     }
 }

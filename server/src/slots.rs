@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::Fields;
-use crate::model::{Model, SlotAction};
+use crate::model::{Model, ModelQuery, SlotAction};
 
 /// Longest name of a file: what file systems take (`NAME_MAX`).
 const MAX_NAME: usize = 255;
@@ -29,7 +29,9 @@ const MAX_NAME: usize = 255;
 /// What each sequence holds.
 pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     // A model that is not loaded has none.
-    let Some(model) = app.models.loaded(query(&uri, "model").as_deref())? else { return Ok(Json(json!([]))) };
+    let name = query(&uri, "model");
+    let asked = ModelQuery { name: name.as_deref(), embeddings: false };
+    let Some(model) = app.models.loaded(asked)? else { return Ok(Json(json!([]))) };
     let context = model.facts().context;
     let slots = model.status().slots;
     let slot = |(id, slot): (usize, crate::model::Slot)| {

@@ -301,6 +301,7 @@ impl StreamingChoice {
             embeddings: false,
             nextn: Nextn::Absent,
             queue_depth: self.experts.queue.depth(),
+            longest_context: None,
             model_file: None,
         })
     }
@@ -314,7 +315,8 @@ pub struct RunChoice {
     threads: Option<usize>,
     #[command(flatten)]
     pin: PinChoice,
-    /// Positions that a KV cache has room for: each request's has as many [default: the model's, at most 4096].
+    /// Positions that a KV cache has room for: each request's has as many [default: the model's, at
+    /// most 4096; of `ixc serve`: the model's, or as many of them as memory allows].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
     context: Option<usize>,
     #[command(flatten)]
@@ -332,6 +334,11 @@ pub struct RunChoice {
 }
 
 impl RunChoice {
+    /// Whether the length of the context is given.
+    pub fn has_context(&self) -> bool {
+        self.context.is_some()
+    }
+
     /// As a session takes it; all else is the default.
     ///
     /// # Errors

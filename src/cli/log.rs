@@ -6,9 +6,9 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -18,6 +18,9 @@ use super::{Usage, output};
 
 /// The variable with a filter.
 const VARIABLE: &str = "IXC_LOG";
+
+/// The file of `--log-file`.
+static LOG_FILE: OnceLock<PathBuf> = OnceLock::new();
 
 /// What is said besides.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,7 +49,11 @@ impl Log {
         let dated = self.log_file.is_some() || filter.max_level_hint().is_none_or(|level| level > LevelFilter::WARN);
         let colours = self.log_file.is_none() && io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let writer = match &self.log_file {
-            Some(path) => BoxMakeWriter::new(Mutex::new(open(path)?)),
+            Some(path) => {
+                let file = open(path)?;
+                LOG_FILE.get_or_init(|| path.clone());
+                BoxMakeWriter::new(Mutex::new(file))
+            }
             None => BoxMakeWriter::new(io::stderr),
         };
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
@@ -81,6 +88,21 @@ impl Log {
     }
 }
 
+/// Opens the destination of other logs: the file of `--log-file`, or standard error; `None` with
+/// `--quiet`.
+///
+/// # Errors
+/// When the file cannot be written or is no log.
+pub fn writer() -> anyhow::Result<Option<Box<dyn Write + Send>>> {
+    if output::is_quiet() {
+        return Ok(None);
+    }
+    Ok(Some(match LOG_FILE.get() {
+        Some(path) => Box::new(open(path)?),
+        None => Box::new(io::stderr()),
+    }))
+}
+
 /// Opens a log to append to it. What is there must be a log, or empty: any other file is somebody's.
 fn open(path: &Path) -> anyhow::Result<File> {
     if path.as_os_str() == ixc::files::STANDARD {
@@ -91,11 +113,12 @@ fn open(path: &Path) -> anyhow::Result<File> {
     let failed = |source| ixc::Error::io(path, "write the log to")(source);
     let mut file = ixc::files::open_append(path).map_err(failed)?;
     let mut start = Vec::new();
-    // Lines begin with a time.
-    let time = "2026-11-22T13:14:15.";
-    (&mut file).take(time.len() as u64).read_to_end(&mut start).map_err(failed)?;
+    // Lines begin with a time; in objects the time has a name.
+    let (time, name) = ("2026-11-22T13:14:15.", "{\"time\":\"");
+    (&mut file).take((name.len() + time.len()) as u64).read_to_end(&mut start).map_err(failed)?;
     let shape = |byte: u8| if byte.is_ascii_digit() { b'0' } else { byte };
-    let is_log = start.iter().copied().map(shape).eq(time.bytes().map(shape));
+    let begins = start.strip_prefix(name.as_bytes()).unwrap_or(&start).iter().copied().map(shape);
+    let is_log = begins.take(time.len()).eq(time.bytes().map(shape));
     if !start.is_empty() && !is_log {
         return Err(
             failed(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no log, and would be spoilt")).into()

@@ -3,6 +3,7 @@
 //! Facts go to standard output, everything else to standard error; on a terminal neither steers it ([`terminal`]). A reader that closes standard output early (`| head`) ends
 //! the command in silence.
 
+mod access;
 mod answer;
 mod batch;
 mod bench;

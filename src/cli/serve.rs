@@ -9,12 +9,13 @@ use ixc::frontend::template::own_program;
 use ixc::prompt_cache;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::serving::{self, Host, Registry, Source, serve};
-use ixc::session::{Session, SessionOptions};
+use ixc::serving::{self, Host, Registry, Source, gives_embeddings, serve};
+use ixc::session::{LongestContext, Session, SessionOptions};
 use ixc_files::own::private_folder;
-use ixc_files::{ReadError, read_argument};
+use ixc_server::{LogFormat, RequestLog};
 use serde_json::{Map, Value};
 
+use super::access::AccessChoice;
 use super::choose::{ModelChoice, RunChoice};
 use super::embed::PoolingChoice;
 use super::expert_files::ExpertFiles;
@@ -26,10 +27,8 @@ use super::shift::ShiftChoice;
 use super::size::Size;
 use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
-use super::{BadInput, Usage, interrupt};
+use super::{BadInput, Usage, interrupt, log};
 
-/// Most bytes of a file of keys.
-const MOST_KEY_BYTES: u64 = 1 << 20;
 /// Bytes of the folder for prompts, and of memory where there is a folder, where nothing is said.
 const FOLDER_BYTES: u64 = 16 << 30;
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -48,7 +47,9 @@ const QUEUE: usize = 16;
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
   ixc serve model.gguf --spec ngram        repetitions are guessed
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
+  ixc serve model.gguf bge-small.gguf      a chat model and an encoder: /v1/embeddings
   ixc serve qwen3-embedding.gguf --embeddings    /v1/embeddings
+  ixc serve model.gguf --allowed-origin https://chat.example
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
 Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
@@ -57,7 +58,9 @@ is 503. What a prompt has in common with an earlier one is not computed again. A
 Of several models a request names one (\"model\"), which is its file's name without the ending; one that names none means the first. What is loaded shares --memory, or what the machine has left: \
 where another is asked for that has no room, those that answer nobody are unloaded, the longest unused first.
 
-Without keys it listens on this machine alone, and answers where it is called localhost or by its address (--allowed-host says other names). Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
+Each request is a line on standard error, or in --log-file: time, client, path, status, seconds, tokens and their rate; -q leaves the lines out.
+
+Without keys it listens on this machine alone, and answers where it is called localhost or by its address (--allowed-host names others). Pages of this machine may ask it; --allowed-origin names others. Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -73,20 +76,11 @@ pub struct Args {
     /// The port to listen on; 0 takes a free one, and says which.
     #[arg(long, default_value_t = 8080, env = "IXC_PORT", hide_env_values = true)]
     port: u16,
-    /// A key that requests must have (Authorization: Bearer KEY); better in a file, since others see command lines.
-    #[arg(long, value_name = "KEY", env = "IXC_API_KEY", hide_env_values = true,
-          value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    api_key: Vec<String>,
-    /// A file with such keys, one a line.
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
-    /// Listen on an address that others reach, without keys.
-    #[arg(long)]
-    no_api_key: bool,
-    /// Answer also where the server is called by this name; may be given several times. Without keys it answers to localhost and addresses alone, so that no page in a
-    /// browser reaches it by a name of its own.
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    allowed_host: Vec<String>,
+    #[command(flatten)]
+    access: AccessChoice,
+    /// The form of the lines that requests have in the log.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogForm::Text)]
+    log_format: LogForm,
     /// The model's name in answers [default: its file's].
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
@@ -144,17 +138,40 @@ pub struct Args {
     speculation: SpeculationChoice,
 }
 
+/// The form of the lines of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogForm {
+    /// Words.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+impl LogForm {
+    /// Opens the request log; `None` with `--quiet`.
+    fn open(self) -> anyhow::Result<Option<Arc<RequestLog>>> {
+        let format = match self {
+            LogForm::Text => LogFormat::Text,
+            LogForm::Json => LogFormat::Json,
+        };
+        let failed = ixc::Error::io(Path::new("the request log"), "start");
+        log::writer()?.map(|writer| Ok(Arc::new(RequestLog::new(format, writer).map_err(failed)?))).transpose()
+    }
+}
+
 impl Args {
     /// Runs the command.
     pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
         self.sampling.check()?;
         ixc_server::check_defaults(&self.defaults()).map_err(Usage)?;
-        let keys = self.keys()?;
+        let keys = self.access.keys()?;
         let addresses = self.addresses()?;
         let is_here = addresses.iter().all(|address| address.ip().is_loopback());
-        if keys.is_empty() && !is_here && !self.no_api_key {
-            let wrong =
-                format!("others reach {}: --api-key-file says who may ask, --no-api-key that anybody may", self.host);
+        if keys.is_empty() && !is_here && !self.access.no_api_key {
+            let wrong = format!(
+                "{} is reachable from the network: give --api-key-file, or --no-api-key to allow everybody",
+                self.host
+            );
             return Err(Usage(wrong).into());
         }
         let template = self.template.template()?;
@@ -178,6 +195,7 @@ impl Args {
             }),
             embeddings: self.embeddings,
             nextn: self.speculation.nextn(),
+            longest_context: Some(LongestContext { reserved: self.prompts().map_or(0, |prompts| prompts.memory) }),
             ..options
         };
         let sources = self.sources()?;
@@ -205,16 +223,20 @@ impl Args {
         let parallel = counted(self.parallel.into(), "request");
         let models = match &*sources {
             [Source { name, path }] => {
+                let embeddings = options.embeddings || gives_embeddings(path.as_deref())?;
+                let options = SessionOptions { embeddings, ..options };
                 let watch = Watch::new(&gauge);
                 let guesser = self.speculation.open(path.as_deref(), &options)?;
                 let session = Session::open(path.as_deref(), &options)?;
                 drop(watch);
                 record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
                 let speculation = self.speculation.of(guesser, &session)?;
-                let (threads, context) = (session.threads() as u64, session.context());
+                let (threads, context) = (counted(session.threads() as u64, "thread"), self.context_words(&session));
                 let models = Registry::one(Host::new(session, speculation, of)?);
-                let threads = counted(threads, "thread");
-                note!("ixc: {name} on http://{local}, {parallel} at once in contexts of {context}, {threads}");
+                note!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}");
+                if !embeddings {
+                    self.point_browsers(local);
+                }
                 models
             }
             several => {
@@ -226,13 +248,20 @@ impl Args {
                 let models = Registry::several(sources, options, of);
                 let memory = models.total().map_or_else(String::new, |total| format!(", {} for all", Bytes(total)));
                 note!("ixc: {names} on http://{local}, {parallel} at once of each{memory}");
+                self.point_browsers(local);
                 models
             }
         };
-        let is_guarded = !self.allowed_host.is_empty() || keys.is_empty() && is_here;
-        let hosts = is_guarded.then(|| [&self.allowed_host[..], std::slice::from_ref(&self.host)].concat());
-        let defaults = self.defaults();
-        let options = ixc_server::Options { keys, hosts, defaults, ..ixc_server::Options::default() };
+        let options = ixc_server::Options {
+            hosts: self.access.hosts(&self.host),
+            checks_host: self.access.checks_host(&keys),
+            origins: self.access.origins(),
+            keys,
+            defaults: self.defaults(),
+            log: self.log_format.open()?,
+            long_prompts: Some(self.long_prompts().to_owned()),
+            ..ixc_server::Options::default()
+        };
         let (end, ended) = tokio::sync::oneshot::channel();
         interrupt::once(move || {
             note!("ixc: ending; Ctrl-C again ends at once");
@@ -241,6 +270,34 @@ impl Args {
         let used = serve(models, listener, options, ended).map_err(ixc::Error::io(Path::new("the server"), "run"))?;
         used.map_or(Ok(()), |used| record.write(|| used))?;
         Ok(())
+    }
+
+    /// Describes the context of a model and the reason for its length.
+    fn context_words(&self, session: &Session) -> String {
+        let (context, most) = (session.context(), session.facts().context);
+        match context {
+            asked if self.how.has_context() => format!("contexts of {asked} (--ctx)"),
+            all if all == most => format!("contexts of {all}, the model's"),
+            part => format!("contexts of {part}, as memory allows (the model's is {most}; --ctx sets another)"),
+        }
+    }
+
+    /// Prints the address of the page.
+    fn point_browsers(&self, local: SocketAddr) {
+        match local.ip().is_unspecified() {
+            true => note!("ixc: open http://localhost:{} in a browser to chat", local.port()),
+            false => note!("ixc: open http://{local} in a browser to chat"),
+        }
+    }
+
+    /// Returns the advice for a prompt that is too long.
+    fn long_prompts(&self) -> &'static str {
+        match self.embeddings || self.drop_turns {
+            true => "; start the server with a larger context (-c, --ctx)",
+            false => {
+                "; start the server with a larger context (-c, --ctx), or with --drop-turns to leave old turns of conversations out"
+            }
+        }
     }
 
     /// What requests have that do not say otherwise.
@@ -319,22 +376,6 @@ impl Args {
         let memory = memory.unwrap_or(if folder.is_some() { MEMORY_BYTES } else { 0 });
         let folder_bytes = self.prompt_cache_size.map_or(FOLDER_BYTES, |Size(bytes)| bytes);
         (folder.is_some() || memory > 0).then_some(prompt_cache::Options { folder, folder_bytes, memory })
-    }
-
-    /// All keys.
-    fn keys(&self) -> anyhow::Result<Vec<String>> {
-        let mut keys = self.api_key.clone();
-        if let Some(path) = &self.api_key_file {
-            let text = match read_argument(path, MOST_KEY_BYTES) {
-                Err(ReadError::Io { source, .. }) => return Err(ixc::Error::io(path, "read")(source).into()),
-                other => other.map_err(|error| BadInput(error.to_string()))?,
-            };
-            keys.extend(text.lines().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned));
-            if keys.is_empty() {
-                return Err(BadInput(format!("{} has no key", path.display())).into());
-            }
-        }
-        Ok(keys)
     }
 }
 

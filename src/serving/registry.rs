@@ -13,16 +13,16 @@
 //! Invariant: a model is unloaded only where nobody has it: no request that is read, computed or answered.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ixc_runtime::memory_estimate;
-use ixc_server::model::{Listed, Models, Refusal};
+use ixc_runtime::{engine, memory_estimate};
+use ixc_server::model::{Listed, ModelQuery, Models, Refusal};
 
-use super::{Host, Options};
+use super::{Host, Options, gives_embeddings};
 use crate::expert_use::ExpertUse;
-use crate::session::{Session, SessionOptions};
+use crate::session::{LongestContext, Session, SessionOptions};
 use crate::{Error, budget};
 
 /// How long a model that finds no room waits for others to have answered, and how often it looks.
@@ -69,6 +69,8 @@ struct State {
 #[derive(Debug)]
 pub struct Registry {
     sources: Vec<Source>,
+    /// Whether each gives embeddings, once that is known.
+    kinds: Vec<OnceLock<bool>>,
     /// Nothing is loaded, or unloaded, where there is one model, which is there.
     loading: Option<Loading>,
     state: Mutex<State>,
@@ -82,7 +84,7 @@ impl Registry {
         let sources = vec![Source { name: host.facts.name.clone(), path: None }];
         let loaded = vec![Some(Loaded { host: Arc::new(host), bytes: None, used: 0 })];
         let state = Mutex::new(State { loaded, clock: 0 });
-        Registry { sources, loading: None, state, turn: Mutex::new(()) }
+        Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
     }
 
     /// Models that are loaded when they are asked for, each as `session` and `host` say, but for its name; the first is the one that requests without a name
@@ -95,8 +97,9 @@ impl Registry {
             None => budget::left().unwrap_or(u64::MAX),
         };
         let loaded = sources.iter().map(|_| None).collect();
+        let kinds = sources.iter().map(|_| OnceLock::new()).collect();
         let state = Mutex::new(State { loaded, clock: 0 });
-        Registry { sources, loading: Some(Loading { session, host, total }), state, turn: Mutex::new(()) }
+        Registry { sources, kinds, loading: Some(Loading { session, host, total }), state, turn: Mutex::new(()) }
     }
 
     /// Bytes that all models may take together, where that is bounded.
@@ -115,13 +118,36 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which model is meant.
-    fn number(&self, name: Option<&str>) -> Result<usize, Refusal> {
-        let Some(name) = name.filter(|_| self.sources.len() > 1) else { return Ok(0) };
-        self.sources.iter().position(|source| source.name == name).ok_or_else(|| {
+    /// Returns the number of the model that a query means; `None` where only opening files would
+    /// tell, and they may not be opened.
+    fn number(&self, query: ModelQuery<'_>, may_open: bool) -> Result<Option<usize>, Refusal> {
+        if self.sources.len() == 1 {
+            return Ok(Some(0));
+        }
+        let Some(name) = query.name else {
+            for number in 0..self.sources.len() {
+                let kind =
+                    if may_open { Some(self.gives_embeddings(number)) } else { self.kinds[number].get().copied() };
+                match kind {
+                    None => return Ok(None),
+                    Some(embeddings) if embeddings == query.embeddings => return Ok(Some(number)),
+                    Some(_) => {}
+                }
+            }
+            return Ok(Some(0));
+        };
+        let number = self.sources.iter().position(|source| source.name == name);
+        number.map(Some).ok_or_else(|| {
             let known: Vec<&str> = self.sources.iter().map(|source| &*source.name).collect();
             Refusal::NoModel { name: name.to_owned(), known: known.join(", ") }
         })
+    }
+
+    /// Whether a model gives embeddings. A file that cannot be opened fails when it is loaded.
+    fn gives_embeddings(&self, number: usize) -> bool {
+        let is_asked = self.loading.as_ref().is_some_and(|loading| loading.session.embeddings);
+        let of = |path| is_asked || gives_embeddings(path).unwrap_or(false);
+        *self.kinds[number].get_or_init(|| of(self.sources[number].path.as_deref()))
     }
 
     /// A model, if it is loaded.
@@ -142,7 +168,16 @@ impl Registry {
         };
         let path = self.sources[number].path.as_deref();
         let kept = host.prompts.as_ref().map_or(0, |prompts| prompts.memory);
-        let own = budget::needed(path, &session.compile, &session.run).map_err(failed)?.saturating_add(kept);
+        let mut options = SessionOptions { embeddings: self.gives_embeddings(number), ..session.clone() };
+        let plan = budget::resident_plan(path, &options.compile, options.parts()).map_err(failed)?;
+        if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
+            // Each has its share, so that all may be loaded at once.
+            let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
+            let run = engine::Options { memory: Some(share), ..options.run.clone() };
+            options.run.context = Some(budget::longest_context(&plan, &run, kept).map_err(failed)?);
+        }
+        let own = budget::needed(&plan, &options.run).map_err(failed)?.saturating_add(kept);
+        drop(plan);
         let wanted = own.min(*total);
         let begin = Instant::now();
         let free = loop {
@@ -158,7 +193,6 @@ impl Registry {
             }
             sleep(LOOK);
         };
-        let mut options = session.clone();
         // Where all of it fits the machine may be asked as ever; otherwise it has the rest of the budget, which is counted for the whole process.
         options.run.memory =
             (own > free).then(|| memory_estimate::process_bytes().saturating_add(free).saturating_sub(kept));
@@ -174,7 +208,7 @@ impl Registry {
         state.clock += 1;
         let (bytes, used) = (Some(wanted), state.clock);
         state.loaded[number] = Some(Loaded { host: Arc::clone(&opened), bytes, used });
-        tracing::info!(name, bytes = wanted, "loaded");
+        tracing::info!(name, bytes = wanted, context = opened.facts.context, "loaded");
         Ok(opened)
     }
 
@@ -218,12 +252,12 @@ impl Models<Host> for Registry {
         self.sources.iter().zip(loaded).map(listed).collect()
     }
 
-    fn loaded(&self, name: Option<&str>) -> Result<Option<Arc<Host>>, Refusal> {
-        Ok(self.take(self.number(name)?))
+    fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<Host>>, Refusal> {
+        Ok(self.number(query, false)?.and_then(|number| self.take(number)))
     }
 
-    fn load(&self, name: Option<&str>) -> Result<Arc<Host>, Refusal> {
-        let number = self.number(name)?;
+    fn load(&self, query: ModelQuery<'_>) -> Result<Arc<Host>, Refusal> {
+        let number = self.number(query, true)?.unwrap_or(0);
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // Another request may have loaded it meanwhile.
         match self.take(number) {

@@ -1,0 +1,163 @@
+//! The checks around every request: clients, bodies, the form of errors, and the line of the
+//! request log.
+//!
+//! ```text
+//! attended: log line, place in use ─▶ guarded: Host, Origin, preflights, form of errors
+//!          ─▶ admitted: key, type, body ─▶ handler
+//! ```
+//!
+//! Invariant: the name and the origin of a request are looked at before anything else of it, and
+//! its key before its body.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, SizeHint};
+use subtle::ConstantTimeEq;
+
+use crate::app::{App, Options};
+use crate::error::HttpError;
+use crate::model::Model;
+use crate::places::{InRequest, Phase, Place};
+use crate::request_log::Line;
+use crate::{client, names, origins};
+
+/// Paths that want no key, and take no body.
+const OPEN: [&str; 3] = ["/", "/health", "/v1/health"];
+
+/// The connection that a request came on; requests of this process have none.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    /// The address of the client.
+    pub(crate) client: SocketAddr,
+    pub(crate) place: Arc<Place>,
+}
+
+/// An answer's body, which keeps its line of the log and its place in use to the end.
+struct AttendedBody {
+    // Dropped in this order: the line has the tokens of the dropped body.
+    body: Body,
+    line: Option<Line>,
+    _in_request: Option<InRequest>,
+}
+
+impl HttpBody for AttendedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.line.iter_mut().for_each(Line::end);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for AttendedBody {
+    fn drop(&mut self) {
+        // A body of a known length is not asked again behind its last byte.
+        if self.body.is_end_stream() {
+            self.line.iter_mut().for_each(Line::end);
+        }
+    }
+}
+
+/// Answers a request with a line of the log, and with the place of its connection in use.
+pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
+    let connection = request.extensions().get::<Connection>().cloned();
+    let client = connection.as_ref().map(|connection| connection.client);
+    let in_request = connection.map(|connection| InRequest::new(connection.place));
+    let mut line = app.options.log.as_ref().map(|log| Line::of(log, &request, client));
+    let response = match &line {
+        Some(line) => line.scope(next.run(request)).await,
+        None => next.run(request).await,
+    };
+    if let Some(line) = &mut line {
+        line.begin(response.status(), response.extensions().get().map(HttpError::message));
+    }
+    response.map(|body| Body::new(AttendedBody { body, line, _in_request: in_request }))
+}
+
+/// Refuses requests by the name of the server and the origin of the page, answers preflights, and
+/// gives errors the form of the interface.
+pub(crate) async fn guarded<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
+    let Options { hosts, checks_host, origins, long_prompts, .. } = &app.options;
+    let is_anthropic = request.uri().path().starts_with("/v1/messages");
+    let name = checks_host.then(|| names::refused(hosts, &request)).flatten();
+    let origin = origins::refused(origins, hosts, &request);
+    let is_refused = name.is_some() || origin.is_some();
+    let reader = request.headers().get(header::ORIGIN).filter(|_| !is_refused).cloned();
+    let response = match (name, origin) {
+        (Some(name), _) => HttpError::host(&name).into_response(),
+        (None, Some(origin)) => HttpError::origin(&origin).into_response(),
+        (None, None) => match origins::preflight(&request) {
+            Some(answer) => answer,
+            None => admitted(&app, request, next).await,
+        },
+    };
+    let mut response = HttpError::finished(response, is_anthropic, long_prompts.as_deref());
+    origins::name_reader(response.headers_mut(), reader);
+    response
+}
+
+/// Refuses requests without a key, and reads their bodies.
+async fn admitted<M: Model>(app: &App<M>, request: Request, next: Next) -> Response {
+    let is_open = OPEN.contains(&request.uri().path());
+    if !is_open && !has_key(&app.options.keys, &request) {
+        return HttpError::key().into_response();
+    }
+    let (parts, body) = request.into_parts();
+    if is_open {
+        // Requests that need no key have no body, and none is read.
+        return next.run(Request::from_parts(parts, Body::empty())).await;
+    }
+    let only_reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method);
+    if !only_reads && origins::is_of_page(&parts.headers) && !origins::says_json(&parts.headers) {
+        let wrong = "content-type must be application/json where a page in a browser asks";
+        let refused = HttpError::invalid(None, wrong);
+        return refused.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error").into_response();
+    }
+    let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let read = match app.bodies.read(body, announced).await {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
+    let connection = parts.extensions.get::<Connection>();
+    connection.into_iter().for_each(|connection| connection.place.enter(Phase::Answering));
+    // The room is taken until the answer begins and no thread works on the body.
+    let (bytes, room) = read.into_parts();
+    let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;
+    served.unwrap_or_else(|| HttpError::failed(crate::FAILED).into_response())
+}
+
+/// Whether a request has one of the keys, or there are none. All are compared, whole, so that time
+/// tells nothing of them.
+fn has_key(keys: &[String], request: &Request) -> bool {
+    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    // Names of schemes have no case (RFC 9110, 11.1).
+    let bearer = bearer.and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, key)| key);
+    let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
+    let found = found.unwrap_or_default().trim().as_bytes();
+    let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));
+    keys.is_empty() || bool::from(equal)
+}

@@ -1,0 +1,314 @@
+//! The request log: one line for each request, written when its answer has ended.
+//!
+//! ```text
+//! 2026-11-28T13:34:12.123Z 127.0.0.1:51432 POST /v1/chat/completions 200 1.520s, 117 tokens in …
+//! 2026-11-28T13:34:13.001Z 127.0.0.1:51440 GET /nothing 404 0.000s: there is no /nothing
+//! 2026-11-28T13:34:15.730Z 127.0.0.1:51444 POST /completion 499 0.810s, client left
+//! ```
+//!
+//! Each request has one [`Record`]. The task that answers it finds the record by [`current`] and
+//! adds facts. [`Line`] writes the record where the answer ends, whatever ended it.
+//!
+//! Invariant: no byte of a request steers a terminal or begins a line.
+//! Invariant: a reader of the log that stops reading delays no answer; lines are lost instead and
+//! counted.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+/// Lines that wait for the writer. A terminal that is stopped (Ctrl-S) loses what comes after them.
+const QUEUED_LINES: usize = 4096;
+/// Time that the writer has for the last lines when the server ends.
+const LAST: Duration = Duration::from_secs(1);
+/// Most characters of a path, and of an error, in a line.
+const MOST_CHARACTERS: usize = 200;
+/// The status of a request whose client left before its answer began; nginx's.
+const CLIENT_LEFT: u16 = 499;
+
+/// The header of the page's requests for figures, every second or so. Such a request has a line
+/// only if it fails.
+const WATCH: &str = "x-ixc-watch";
+
+/// The form of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Words for people.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+/// The request log: lines go to a writer on a thread of its own.
+#[derive(Debug)]
+pub struct RequestLog {
+    format: LogFormat,
+    /// `None` while it is dropped.
+    lines: Option<SyncSender<String>>,
+    /// Lines that found no place.
+    lost: AtomicU64,
+    /// Closed when the writer has ended.
+    ended: Mutex<Receiver<()>>,
+}
+
+impl RequestLog {
+    /// Starts the writer.
+    ///
+    /// # Errors
+    /// When the system refuses the thread.
+    pub fn new(format: LogFormat, mut out: impl Write + Send + 'static) -> io::Result<RequestLog> {
+        let (lines, incoming) = sync_channel::<String>(QUEUED_LINES);
+        let (end, ended) = sync_channel::<()>(0);
+        let write = move || {
+            // It closes with this thread.
+            let _end = end;
+            // A log that cannot be written is no reason to end.
+            incoming.iter().for_each(|line| drop(out.write_all(line.as_bytes()).and_then(|()| out.flush())));
+        };
+        std::thread::Builder::new().name("request log".into()).spawn(write)?;
+        Ok(RequestLog { format, lines: Some(lines), lost: AtomicU64::new(0), ended: Mutex::new(ended) })
+    }
+
+    /// Writes the line of a malformed head, or of a connection that found no place.
+    pub(crate) fn refused(&self, client: SocketAddr, status: StatusCode, why: &str) {
+        let record = Record { client: Some(client), ..Record::new("-", "-") };
+        record.fail(why);
+        self.write(&record, status.as_u16(), false);
+    }
+
+    fn write(&self, record: &Record, status: u16, client_left: bool) {
+        let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let mut line = match self.format {
+            LogFormat::Text => record.text(&now, status, client_left),
+            LogFormat::Json => record.object(&now, status, client_left).to_string(),
+        };
+        line.push('\n');
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            line.insert_str(0, &self.lost_line(&now, lost));
+        }
+        match self.lines.as_ref().map(|lines| lines.try_send(line)) {
+            None | Some(Ok(())) => {}
+            Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) => {
+                self.lost.fetch_add(lost + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn lost_line(&self, now: &str, lost: u64) -> String {
+        match self.format {
+            LogFormat::Text => format!("{now} {lost} lines of this log were lost: nobody read it\n"),
+            LogFormat::Json => format!("{}\n", json!({"time": now, "lost_lines": lost})),
+        }
+    }
+}
+
+impl Drop for RequestLog {
+    fn drop(&mut self) {
+        self.lines = None;
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the last lines of the request log were not written");
+        }
+    }
+}
+
+/// Tokens of a request and the time of its answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Tokens {
+    /// Tokens of the prompts.
+    pub(crate) prompt: usize,
+    /// Prompt tokens that were in a cache.
+    pub(crate) cached: usize,
+    /// Generated tokens.
+    pub(crate) generated: usize,
+    /// The time from the first generated token to the last.
+    pub(crate) generating: Duration,
+}
+
+impl Tokens {
+    /// Returns generated tokens a second, where there is an interval to measure.
+    fn rate(&self) -> Option<f64> {
+        let seconds = self.generating.as_secs_f64();
+        (self.generated > 1 && seconds > 0.0).then(|| (self.generated - 1) as f64 / seconds)
+    }
+}
+
+/// The facts that handlers add.
+#[derive(Debug, Default)]
+struct Facts {
+    model: Option<String>,
+    tokens: Option<Tokens>,
+    error: Option<String>,
+}
+
+/// The facts of a request for the log.
+#[derive(Debug)]
+pub(crate) struct Record {
+    begun: Instant,
+    client: Option<SocketAddr>,
+    method: String,
+    path: String,
+    facts: Mutex<Facts>,
+}
+
+tokio::task_local! {
+    static CURRENT: Arc<Record>;
+}
+
+/// Returns the record of the request that this task answers, if there is a log.
+pub(crate) fn current() -> Option<Arc<Record>> {
+    CURRENT.try_with(Arc::clone).ok()
+}
+
+impl Record {
+    fn new(method: &str, path: &str) -> Record {
+        let (client, facts) = (None, Mutex::default());
+        Record { begun: Instant::now(), client, method: printable(method), path: printable(path), facts }
+    }
+
+    /// Adds the name of the model that answers.
+    pub(crate) fn set_model(&self, name: &str) {
+        self.facts().model = Some(name.to_owned());
+    }
+
+    /// Adds the tokens of the request.
+    pub(crate) fn set_tokens(&self, tokens: Tokens) {
+        self.facts().tokens = Some(tokens);
+    }
+
+    /// Adds the reason why there is no answer, or only a part of it; the first stays.
+    pub(crate) fn fail(&self, why: &str) {
+        self.facts().error.get_or_insert_with(|| why.to_owned());
+    }
+
+    fn facts(&self) -> std::sync::MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(&self) -> String {
+        self.client.map_or_else(|| "-".to_owned(), |client| client.to_string())
+    }
+
+    fn text(&self, now: &str, status: u16, client_left: bool) -> String {
+        let (Record { method, path, begun, .. }, facts) = (self, self.facts());
+        let seconds = begun.elapsed().as_secs_f64();
+        let mut line = format!("{now} {} {method} {path} {status} {seconds:.3}s", self.client());
+        if let Some(tokens) = facts.tokens {
+            let Tokens { prompt, cached, generated, .. } = tokens;
+            line += &format!(", {prompt} tokens in ({cached} cached), {generated} out");
+            if let Some(rate) = tokens.rate() {
+                line += &format!(", {rate:.1} tokens/s");
+            }
+        }
+        if client_left {
+            line += ", client left";
+        }
+        if let Some(error) = &facts.error {
+            line += &format!(": {}", printable(error));
+        }
+        line
+    }
+
+    fn object(&self, now: &str, status: u16, client_left: bool) -> Value {
+        let (Record { method, path, begun, .. }, facts) = (self, self.facts());
+        let rounded = |number: f64, digits: f64| Value::from((number * digits).round() / digits);
+        let mut object = Map::new();
+        let mut put = |name: &str, value: Value| drop(object.insert(name.to_owned(), value));
+        put("time", now.into());
+        put("client", self.client().into());
+        put("method", method.as_str().into());
+        put("path", path.as_str().into());
+        put("status", status.into());
+        put("seconds", rounded(begun.elapsed().as_secs_f64(), 1e6));
+        if let Some(model) = &facts.model {
+            put("model", printable(model).into());
+        }
+        if let Some(tokens) = facts.tokens {
+            put("prompt_tokens", tokens.prompt.into());
+            put("cached_tokens", tokens.cached.into());
+            put("completion_tokens", tokens.generated.into());
+            if let Some(rate) = tokens.rate() {
+                put("tokens_per_second", rounded(rate, 1e3));
+            }
+        }
+        if client_left {
+            put("client_left", true.into());
+        }
+        if let Some(error) = &facts.error {
+            put("error", printable(error).into());
+        }
+        object.into()
+    }
+}
+
+/// A line of the log that is written when this is dropped, with what is known then.
+#[derive(Debug)]
+pub(crate) struct Line {
+    log: Arc<RequestLog>,
+    record: Arc<Record>,
+    /// The status, once there is an answer.
+    status: Option<StatusCode>,
+    /// Whether all of the answer was taken.
+    is_whole: bool,
+    /// Whether a successful answer has no line.
+    is_silent: bool,
+}
+
+impl Line {
+    /// Begins the line of a request.
+    pub(crate) fn of(log: &Arc<RequestLog>, request: &Request, client: Option<SocketAddr>) -> Line {
+        let record = Record { client, ..Record::new(request.method().as_str(), request.uri().path()) };
+        let (is_head, is_silent) = (request.method() == Method::HEAD, request.headers().contains_key(WATCH));
+        Line { log: Arc::clone(log), record: Arc::new(record), status: None, is_whole: is_head, is_silent }
+    }
+
+    /// Runs what answers the request, which finds the record by [`current`].
+    pub(crate) async fn scope<T>(&self, answer: impl Future<Output = T>) -> T {
+        CURRENT.scope(Arc::clone(&self.record), answer).await
+    }
+
+    /// Notes that an answer begins, and the error that it is, if it is one.
+    pub(crate) fn begin(&mut self, status: StatusCode, error: Option<&str>) {
+        self.status = Some(status);
+        error.into_iter().for_each(|error| self.record.fail(error));
+    }
+
+    /// Notes that all of the answer was taken.
+    pub(crate) fn end(&mut self) {
+        self.is_whole = true;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let client_left = self.status.is_none() || !self.is_whole;
+        if self.is_silent && self.status.is_some_and(|status| status.is_success()) {
+            return;
+        }
+        self.log.write(&self.record, self.status.map_or(CLIENT_LEFT, |status| status.as_u16()), client_left);
+    }
+}
+
+/// Escapes a text of a request for a line, and cuts it.
+fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for (count, c) in text.chars().enumerate() {
+        if count == MOST_CHARACTERS {
+            shown.push_str("...");
+            break;
+        }
+        match c {
+            ' '..='~' => shown.push(c),
+            c => shown.extend(c.escape_default()),
+        }
+    }
+    shown
+}

@@ -1,0 +1,26 @@
+//! The kind of a model: text, or vectors of texts.
+
+use std::path::Path;
+
+use ixc_frontend::arch::{self, ArchError, Parts};
+use ixc_ir::plan::Output;
+
+use crate::Error;
+use crate::model::{is_plan, open_files};
+
+/// Whether a model gives embeddings by itself, as encoders and plans for embeddings do. Without a
+/// path it is the demo model, which does not.
+///
+/// # Errors
+/// When the model is missing, malformed or not supported.
+pub fn gives_embeddings(path: Option<&Path>) -> Result<bool, Error> {
+    let Some(path) = path else { return Ok(false) };
+    if is_plan(path) {
+        return Ok(matches!(ixc_runtime::file::open(path)?.plan.output, Output::Hidden { .. }));
+    }
+    match arch::build_parts(&open_files(path)?, Parts::ALL) {
+        Ok(_) => Ok(false),
+        Err(ArchError::NotCausal { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
