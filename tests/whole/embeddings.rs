@@ -221,13 +221,16 @@ fn a_server_makes_embeddings_and_no_text() {
     assert_eq!(embed(json!({"input": [9_999_999]})).0, 400);
     let (status, long) = embed(json!({"input": vec![1; 5000]}));
     assert_eq!((status, &long["error"]["code"]), (400, &json!("context_length_exceeded")));
-    for (path, body) in [
-        ("/v1/completions", json!({"prompt": "x"})),
-        ("/completion", json!({"prompt": "x"})),
-        ("/slots/0?action=erase", json!({})),
+    for (path, body, expected) in [
+        ("/v1/completions", json!({"prompt": "x"}), 400),
+        ("/completion", json!({"prompt": "x"}), 400),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "x"}]}), 400),
+        ("/slots/0?action=erase", json!({}), 501),
     ] {
         let (status, answer) = post(path, &body);
-        assert_eq!(status, 501, "{path}: {answer}");
+        assert_eq!(status, expected, "{path}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(expected == 501 || message.contains("vectors gives embeddings"), "{path}: {answer}");
     }
     let (_, models) = server.ask("GET", "/v1/models", "x-api-key: one\r\n", "");
     assert!(models.contains(&format!("\"n_embd\":{}", expected[0].len())), "{models}");
@@ -235,7 +238,7 @@ fn a_server_makes_embeddings_and_no_text() {
     // And one that makes text makes no vectors.
     let other = Server::start(&[]);
     let (status, refused) = other.post("/v1/embeddings", &json!({"input": "x"}));
-    assert!(status == 501 && refused["error"]["message"].as_str().unwrap().contains("--embeddings"), "{refused}");
+    assert!(status == 400 && refused["error"]["message"].as_str().unwrap().contains("--embeddings"), "{refused}");
 }
 
 /// A file says how a text's rows become one, by a number that llama.cpp knows; of text that says nothing.

@@ -136,7 +136,9 @@ fn what_cannot_be_loaded_is_said() {
     assert_eq!(listed(&server).len(), 2);
     let (status, answer) = ask(&server, "b");
     assert_eq!((status, answer["error"]["type"].as_str()), (500, Some("server_error")), "{answer}");
-    assert!(answer["error"]["message"].as_str().unwrap().starts_with("b cannot be loaded: "), "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("b cannot be loaded: b.gguf: "), "{answer}");
+    assert!(!message.contains(folder.to_str().unwrap()) && !message.contains('/'), "{answer}");
     assert_eq!(ask(&server, "a").0, 200);
     let a = folder.join("a.gguf");
     let (a, none) = (a.to_str().unwrap(), folder.join("none.gguf"));
@@ -153,4 +155,76 @@ fn what_cannot_be_loaded_is_said() {
         assert!(output.status.code() == Some(status) && said.contains(says), "{arguments:?}: {said}");
     }
     assert!(Path::new(a).exists());
+}
+
+/// A chat model and an encoder: each answers requests of its kind, named or not, in either order.
+#[test]
+fn an_encoder_embeds_beside_a_model_that_talks() {
+    let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders/models/bert.gguf");
+    let encoder = encoder.to_str().unwrap();
+    let alone = Server::of(encoder, &[]);
+    let texts = json!({"input": ["The borrow checker", "A trait"]});
+    let (status, expected) = alone.post("/v1/embeddings", &texts);
+    assert_eq!((status, &expected["model"]), (200, &json!("bert")), "{expected}");
+    drop(alone);
+    for models in [["demo", encoder], [encoder, "demo"]] {
+        let server = Server::start_with(&[&models[..], &["--chat-template", "chatml", "-c", "256"]].concat());
+        let (status, found) = server.post("/v1/embeddings", &texts);
+        assert_eq!((status, &found["data"]), (200, &expected["data"]), "{found}");
+        let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2});
+        let (status, answer) = server.post("/v1/chat/completions", &chat);
+        assert_eq!((status, &answer["model"]), (200, &json!("demo")), "{answer}");
+        assert_eq!(loaded(&server).len(), 2);
+        for (path, body, says) in [
+            ("/v1/embeddings", json!({"model": "demo", "input": "x"}), "demo gives text and no embeddings"),
+            (
+                "/v1/completions",
+                json!({"model": "bert", "prompt": "x"}),
+                "bert gives embeddings (/v1/embeddings) and no text",
+            ),
+            ("/completion", json!({"model": "bert", "prompt": "x"}), "bert gives embeddings"),
+            (
+                "/v1/messages",
+                json!({"model": "bert", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}),
+                "bert gives embeddings",
+            ),
+        ] {
+            let (status, answer) = server.post(path, &body);
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert!(status == 400 && message.contains(says), "{path}: {answer}");
+        }
+    }
+}
+
+/// Returns the first line of a server.
+fn start_line(arguments: &[&str]) -> String {
+    let mut child =
+        ixc(["serve", "--port", "0", "-t", "2"]).args(arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let line = lines.find_map(|line| line.ok().filter(|line| line.contains("http://"))).unwrap();
+    let next = lines.next().unwrap().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(next.starts_with("ixc: open http://127.0.0.1:") && next.ends_with(" in a browser to chat"), "{next}");
+    line
+}
+
+/// The context is the model's where memory allows it, and otherwise a half of it, or a quarter. The
+/// first line has both.
+#[test]
+fn the_context_is_as_long_as_memory_allows() {
+    use crate::support::made::{BASE, Made};
+    let long = scratch("models_context").join("long.gguf");
+    let context = 65_536;
+    fs::write(&long, Made { context, ..BASE }.file()).unwrap();
+    let long = long.to_str().unwrap();
+    let all = start_line(&[long, "--parallel", "1"]);
+    assert!(all.contains("in contexts of 65536, the model's, "), "{all}");
+    let asked = start_line(&[long, "-c", "512"]);
+    assert!(asked.contains("in contexts of 512 (--ctx), "), "{asked}");
+    // Memory for one such context, and for less than four.
+    let part = start_line(&[long, "--parallel", "256", "--memory", "1500MiB"]);
+    let found = part.split("in contexts of ").nth(1).unwrap().split(',').next().unwrap().parse::<u64>().unwrap();
+    assert!([4096, 8192, 16_384, 32_768].contains(&found), "{part}");
+    assert!(part.contains(", as memory allows (the model's is 65536; --ctx sets another), "), "{part}");
 }
