@@ -12,6 +12,8 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::bless;
+
 const BECOMES: &str = "// becomes\n";
 const CASE: &str = "\n;; ";
 
@@ -61,7 +63,7 @@ pub fn check(folder: &Path, run: impl Fn(&str) -> Result<String, Box<dyn Error>>
             }
             blessed.push(format!("{input}{BECOMES}{made}"));
         }
-        if wrong.len() > before && std::env::var_os("IXC_BLESS").is_some() {
+        if wrong.len() > before && bless::is_asked_for() {
             fs::write(&path, head + &blessed.join("\n"))?;
             wrong.truncate(before);
         }

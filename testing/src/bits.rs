@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use crate::bless;
+
 /// The checksums of a test's results, and the file with those that they have to have: a line for each, `CRC32 NAME`, in the order
 /// of the names.
 pub struct Table {
@@ -68,7 +70,7 @@ impl Table {
 
     #[track_caller]
     fn check_in(self, whole: bool) {
-        if whole && std::env::var_os("IXC_BLESS").is_some() {
+        if whole && bless::is_asked_for() {
             std::fs::write(&self.path, self.text()).unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
             return;
         }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`becomes`] | text tests: files of what goes in and what becomes of it |
 //! | [`bits`] | tables of checksums, which say whether a change changed a result |
+//! | [`bless`] | whether tests write their expectations anew |
 //! | [`modules`] | which modules of a crate use which |
 //! | [`mod@nmse`] | how far numbers are from exact ones |
 //! | [`pages`] | what no page of ours has |
@@ -12,6 +13,7 @@
 
 pub mod becomes;
 pub mod bits;
+pub mod bless;
 pub mod modules;
 pub mod nmse;
 pub mod pages;

@@ -102,7 +102,7 @@ fn the_layers_of_each_crate_are_as_drawn() {
         text += "```\n";
     }
     let path = workspace().join("docs/modules.md");
-    if std::env::var_os("IXC_BLESS").is_some() {
+    if ixc_testing::bless::is_asked_for() {
         std::fs::write(&path, &text).unwrap();
     }
     let drawn = std::fs::read_to_string(&path).unwrap_or_default();

@@ -77,7 +77,7 @@ fn any(mut names: Vec<&str>) -> String {
 /// Compares a file with what it has to be, or writes it.
 #[track_caller]
 fn check(path: &Path, text: &str) {
-    if std::env::var_os("IXC_BLESS").is_some() {
+    if ixc_testing::bless::is_asked_for() {
         fs::write(path, text).unwrap();
     }
     let found = fs::read_to_string(path).unwrap_or_default();

@@ -220,7 +220,7 @@ fn references_are_what_the_tables_say() {
         ("dataflow-descriptor.schema.json", descriptor_schema()),
     ] {
         let path = docs.join(name);
-        if std::env::var_os("IXC_BLESS").is_some() {
+        if ixc_testing::bless::is_asked_for() {
             std::fs::write(&path, &text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();

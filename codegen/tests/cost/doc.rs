@@ -136,7 +136,7 @@ fn the_tables_in_the_docs_are_those_of_the_code() {
     {
         now = replace(&now, name, &table);
     }
-    if std::env::var_os("IXC_BLESS").is_some() {
+    if ixc_testing::bless::is_asked_for() {
         std::fs::write(path, &now).expect("to be written");
     }
     let found = std::fs::read_to_string(path).expect("docs/cost-model.md");

@@ -1,0 +1,27 @@
+//! The switch by which tests write what they expect anew: `IXC_BLESS`, set to anything but nothing.
+
+use std::ffi::OsStr;
+
+/// The variable.
+const VARIABLE: &str = "IXC_BLESS";
+
+/// Whether tests write their expectations anew.
+pub fn is_asked_for() -> bool {
+    is_set(std::env::var_os(VARIABLE).as_deref())
+}
+
+/// Whether a variable has a value; an empty one is none, as in `IXC_BLESS= cargo test`.
+fn is_set(value: Option<&OsStr>) -> bool {
+    value.is_some_and(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_asks_for_nothing() {
+        assert!(!is_set(None) && !is_set(Some(OsStr::new(""))));
+        assert!(is_set(Some(OsStr::new("1"))));
+    }
+}
