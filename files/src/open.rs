@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::Errno;
 
 /// What something in the file system is, where it is no regular file.
@@ -25,6 +25,9 @@ pub enum FileKind {
     CharacterDevice,
     /// A drive.
     BlockDevice,
+    /// A file of `/proc`, `/sys` or another file system that the kernel makes up: it has no size,
+    /// and reading it may wait for ever.
+    System,
     /// Something else.
     Other,
 }
@@ -53,6 +56,7 @@ impl fmt::Display for FileKind {
             FileKind::Socket => "a socket",
             FileKind::CharacterDevice => "a device",
             FileKind::BlockDevice => "a drive",
+            FileKind::System => "a file of the system without a size",
             FileKind::Other => "something else",
         })
     }
@@ -77,12 +81,28 @@ pub fn is_not_regular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
 }
 
+/// File systems of the kernel whose files have no size: proc, sysfs, debugfs, tracefs, cgroup and
+/// cgroup2 (`linux/magic.h`).
+const SYSTEM: [u64; 6] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x27_e0eb, 0x6367_7270];
+
 /// Opens a regular file for reading; links are followed.
 ///
 /// # Errors
-/// What the system says; [`NotRegular`] inside of it where there is something else.
+/// The system's error. [`NotRegular`] is inside it for anything else, and for a file of the kernel
+/// such as `/proc/kmsg`.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    regular(path, File::options().read(true), OFlags::empty())
+    stored(regular(path, File::options().read(true), OFlags::empty())?)
+}
+
+/// Refuses a file that the kernel makes up. Its size is 0, and its end may never come.
+fn stored(file: File) -> io::Result<File> {
+    if file.metadata()?.len() == 0 {
+        let system = fstatfs(&file).is_ok_and(|found| SYSTEM.contains(&(found.f_type as u64)));
+        if system {
+            return Err(not_regular(FileKind::System));
+        }
+    }
+    Ok(file)
 }
 
 /// Opens a regular file for reading, where the path itself is its name: a link, which could lead elsewhere, is refused.
@@ -90,7 +110,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`].
 pub fn open_unlinked(path: &Path) -> io::Result<File> {
-    regular(path, File::options().read(true), OFlags::NOFOLLOW)
+    stored(regular(path, File::options().read(true), OFlags::NOFOLLOW)?)
 }
 
 /// Opens a regular file for reads past the page cache (`O_DIRECT`).
@@ -150,6 +170,9 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).unwrap();
         symlink(at("pipe"), at("link to pipe")).unwrap();
         symlink(at("file"), at("link to file")).unwrap();
+        symlink("/proc/self/cmdline", at("link to the system")).unwrap();
+        fs::write(at("empty"), "").unwrap();
+        assert!(open_regular(&at("empty")).is_ok());
         let _socket = UnixListener::bind(at("socket")).unwrap();
         for name in ["file", "link to file"] {
             let file = open_regular(&at(name)).unwrap();
@@ -161,6 +184,9 @@ mod tests {
             (at("link to pipe"), FileKind::Pipe),
             (at("socket"), FileKind::Socket),
             ("/dev/zero".into(), FileKind::CharacterDevice),
+            // As /proc/kmsg, whose reader waits, and which root alone may open.
+            (at("link to the system"), FileKind::System),
+            ("/proc/self/status".into(), FileKind::System),
         ];
         for (path, found) in refused {
             let error = open_regular(&path).unwrap_err();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use crate::open::{FileKind, NotRegular, open_regular};
+use crate::open::{FileKind, NotRegular, open_regular, regular};
 
 /// What stands for standard input, or standard output, where a path is expected.
 pub const STANDARD: &str = "-";
@@ -117,7 +117,8 @@ pub fn read_argument(path: &Path, max: u64) -> Result<String, ReadError> {
 
 /// Reads what the system says in a small file (`/proc`, `/sys`), where it does.
 pub fn read_system(path: &Path) -> Option<String> {
-    read_text(path, SYSTEM_BYTES).ok()
+    let file = regular(path, File::options().read(true), OFlags::empty());
+    text(path, bounded(path, file, SYSTEM_BYTES).ok()?).ok()
 }
 
 /// Opens what gives bytes: not a folder, nor a drive.
