@@ -184,6 +184,40 @@ fn errors_say_what_where_and_what_would_be_right() {
     assert!(text.contains("65537 keys"), "{text}");
 }
 
+/// The error of a cut download has both sizes; that of a damaged header has the place.
+#[test]
+fn a_file_that_is_cut_says_how_much_is_missing() {
+    let whole = good().finish();
+    let data = read(whole.clone()).unwrap().tensors().map(|tensor| tensor.offset()).min().unwrap() as usize;
+    let needed = read(whole.clone()).unwrap().tensors().map(|tensor| tensor.offset() + tensor.bytes()).max().unwrap();
+    for bytes in [data, data + 1, needed as usize - 1] {
+        let text = read(whole[..bytes].to_vec()).unwrap_err().to_string();
+        assert_eq!(text, format!("m.gguf: is cut short: {bytes} B of {needed} B; download or copy it again"));
+    }
+    let text = read(whole[..40].to_vec()).unwrap_err().to_string();
+    assert!(text.contains("cut short or damaged"), "{text}");
+    // Tensors that do not lie one after the other are a damaged table, whatever they would need.
+    let mut damaged = whole;
+    let name = damaged.windows(5).position(|word| word == b"three").unwrap();
+    // Behind the name: four dimensions with their number, the type, and the offset.
+    damaged[name + 5 + 4 + 4 * 8 + 4..][..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    let text = read(damaged).unwrap_err().to_string();
+    assert!(text.contains("ends after the file's data section"), "{text}");
+}
+
+#[test]
+fn a_file_that_is_no_model_says_how_it_begins() {
+    for (bytes, begins) in [
+        (&b"root:x:0:0:root:/root:/bin/bash\n"[..], "it starts with \"root:x:0\""),
+        (b"hi", "it starts with \"hi\""),
+        (b"\x1b[2J", "it starts with \"\\x1b[2J\""),
+        (b"", "it is empty"),
+    ] {
+        let text = read(bytes.to_vec()).unwrap_err().to_string();
+        assert_eq!(text, format!("m.gguf: is no GGUF file, plan or folder of a model ({begins})"));
+    }
+}
+
 #[test]
 fn types_without_a_format_can_be_inspected_but_not_used() {
     let gguf =
@@ -261,6 +295,13 @@ fn any_shard_opens_all() {
     dir.write("m-00002-of-00003.gguf", &GgufWriter::new().key("split.no", 1u32).key("split.count", 3u32));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("number of tensors in all shards is 2; this file of a split model must have 3"), "{text}");
+    // Another number in the last file alone.
+    dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1"));
+    let writer = GgufWriter::new().key("split.no", 2u32).key("split.count", 3u32).key("split.tensors.count", 7i32);
+    dir.write("m-00003-of-00003.gguf", &writer.f32_tensor("t2", &[2], &[2.0, 1.0]));
+    let text = Gguf::open(&paths[0]).unwrap_err().to_string();
+    assert!(text.contains("m-00003-of-00003.gguf") && text.contains("must have 7"), "{text}");
+    dir.write("m-00003-of-00003.gguf", &shard(2, 3, "t2"));
     // A shard in the wrong place.
     dir.write("m-00002-of-00003.gguf", &shard(2, 3, "t1"));
     assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("split.no is 2"));

@@ -178,9 +178,13 @@ impl Problem {
 /// Whether a file with this error holds what cannot be, rather than lacking something.
 fn is_contradiction(error: &GgufError) -> bool {
     match error {
-        GgufError::Malformed { .. } | GgufError::KeyType { .. } | GgufError::KeyValue { .. } => true,
+        GgufError::Malformed { .. }
+        | GgufError::CutShort { .. }
+        | GgufError::KeyType { .. }
+        | GgufError::KeyValue { .. } => true,
         GgufError::Io { .. }
         | GgufError::NotAFile { .. }
+        | GgufError::NotModel { .. }
         | GgufError::Foreign { .. }
         | GgufError::MissingShard { .. }
         | GgufError::KeyMissing { .. }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use ixc_ir::units::Bytes;
+
 use super::tensor_type::TensorType;
 
 /// Longest name that a message repeats in full, in bytes before escaping.
@@ -51,6 +53,25 @@ pub enum GgufError {
         advice: Box<str>,
         /// What kind of failure it is: a folder is no file, and other files are malformed ones.
         class: ErrorClass,
+    },
+    /// The file begins as no model does that `ixc` reads.
+    #[error("{}: is no GGUF file, plan or folder of a model ({})", path.display(), beginning(found))]
+    NotModel {
+        /// The file.
+        path: Box<Path>,
+        /// The first bytes, at most eight; none where the file is empty.
+        found: Box<[u8]>,
+    },
+    /// Tensors lie one after the other, and the file ends before the last one does: a download or a
+    /// copy that was cut.
+    #[error("{}: is cut short: {} of {}; download or copy it again", path.display(), Bytes(*bytes), Bytes(*expected))]
+    CutShort {
+        /// The file.
+        path: Box<Path>,
+        /// Bytes that it has.
+        bytes: u64,
+        /// Bytes that its tensors need.
+        expected: u64,
     },
     /// The bytes are no valid GGUF.
     #[error("{}: byte {offset:#x}: {place}{fault}", path.display())]
@@ -143,13 +164,23 @@ impl GgufError {
             },
             GgufError::NotAFile { .. } | GgufError::MissingShard { .. } => ErrorClass::NoInput,
             GgufError::Foreign { class, .. } => *class,
-            GgufError::Malformed { .. }
+            GgufError::NotModel { .. }
+            | GgufError::CutShort { .. }
+            | GgufError::Malformed { .. }
             | GgufError::KeyMissing { .. }
             | GgufError::KeyType { .. }
             | GgufError::KeyValue { .. }
             | GgufError::TensorMissing { .. }
             | GgufError::UnsupportedType { .. } => ErrorClass::Data,
         }
+    }
+}
+
+/// The beginning of a file, as a part of a message.
+fn beginning(bytes: &[u8]) -> String {
+    match bytes {
+        [] => "it is empty".to_owned(),
+        bytes => format!("it starts with \"{}\"", bytes.escape_ascii()),
     }
 }
 
@@ -184,18 +215,12 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The file ends too early.
-    #[error("needs {needed} more bytes, the file has {left}")]
+    #[error("needs {needed} more bytes, the file has {left}: it is cut short or damaged; download or copy it again")]
     Truncated {
         /// Bytes needed from here.
         needed: u64,
         /// Bytes left from here.
         left: u64,
-    },
-    /// No GGUF file.
-    #[error("starts with \"{}\", not with \"GGUF\"", found.escape_ascii())]
-    Magic {
-        /// The first four bytes.
-        found: [u8; 4],
     },
     /// A big-endian file.
     #[error("is a big-endian file; ixc reads little-endian ones: llama.cpp's `gguf_convert_endian.py` swaps the bytes")]

@@ -421,6 +421,7 @@ fn split_of(path: &Path, metadata: &Metadata) -> Result<Option<Split>, GgufError
 fn open_shards(opened: &Arc<Path>, split: &Split) -> Result<Gguf, GgufError> {
     let (mut files, mut parsed) = (Vec::new(), Vec::new());
     let mut tensors = 0u64;
+    let mut claims: Vec<(PathBuf, u64)> = Vec::new();
     for number in 0..split.count {
         let path = split.path(number);
         let (file, shard) = ShardFile::open(&path, files.len()).map_err(|error| match error {
@@ -438,15 +439,15 @@ fn open_shards(opened: &Arc<Path>, split: &Split) -> Result<Gguf, GgufError> {
                 return Err(split_fault(&path, key, &found, expected));
             }
         }
+        if let Some(claim) = shard.metadata.read_optional::<u64>("split.tensors.count")? {
+            claims.push((path, claim));
+        }
         tensors += shard.tensors.len() as u64;
         files.push(file);
         parsed.push(shard);
     }
-    if let Some(first) = parsed.first()
-        && let Some(expected) = first.metadata.read_optional::<u64>("split.tensors.count")?
-        && expected != tensors
-    {
-        return Err(split_fault(opened, "number of tensors in all shards", &tensors, expected));
+    if let Some((path, claim)) = claims.iter().find(|(_, claim)| *claim != tensors) {
+        return Err(split_fault(path, "number of tensors in all shards", &tensors, claim));
     }
     Gguf::new(files, parsed)
 }

@@ -121,14 +121,16 @@ pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<Parse
     Ok(Parsed { version, alignment, metadata, tensors, header_bytes: cursor.at as u64 })
 }
 
+/// Most bytes of a file's beginning that an error shows.
+const SHOWN_BYTES: usize = 8;
+
 fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
-    let magic = cursor.array::<4>()?;
-    if &magic != b"GGUF" {
-        if let Some(known) = foreign::file(cursor.path, cursor.bytes) {
-            return Err(known);
-        }
-        return Err(cursor.fault_at(0, Fault::Magic { found: magic }));
+    if !cursor.bytes.starts_with(b"GGUF") {
+        let found = cursor.bytes[..cursor.bytes.len().min(SHOWN_BYTES)].into();
+        let unknown = || GgufError::NotModel { path: (&**cursor.path).into(), found };
+        return Err(foreign::file(cursor.path, cursor.bytes).unwrap_or_else(unknown));
     }
+    cursor.array::<4>()?;
     let version = cursor.u32()?;
     match version {
         2 | 3 => Ok(version),
@@ -248,6 +250,24 @@ fn tensor(cursor: &mut Cursor<'_>, alignment: u32, file: usize) -> Result<Tensor
     Ok(Tensor { name, tensor_type: ty, dims, dimensions, file, offset, bytes })
 }
 
+/// Returns where the last tensor ends in the data section, where tensors lie one after the other
+/// without holes, as writers of GGUF lay them out. Offsets that a damaged header makes up seldom
+/// do.
+fn sequential_end(tensors: &[Tensor], alignment: u32) -> Option<u64> {
+    let mut ranges: Vec<(u64, u64)> = tensors.iter().map(|tensor| (tensor.offset, tensor.bytes)).collect();
+    ranges.sort_unstable();
+    let mut next = 0;
+    let mut end = 0;
+    for (offset, bytes) in ranges {
+        if offset != next {
+            return None;
+        }
+        end = offset.checked_add(bytes)?;
+        next = end.checked_next_multiple_of(u64::from(alignment))?;
+    }
+    Some(end)
+}
+
 /// Makes offsets absolute, and checks that every range is in the file and none overlaps another.
 fn place_tensors(
     cursor: &mut Cursor<'_>,
@@ -259,6 +279,10 @@ fn place_tensors(
     // The header ends inside the file and the alignment is at most 64 KiB, so this cannot wrap.
     let data_start = (cursor.at as u64).next_multiple_of(u64::from(alignment));
     let limit = file_bytes.saturating_sub(data_start);
+    if let Some(expected) = sequential_end(tensors, alignment).filter(|end| *end > limit) {
+        let path = (&**cursor.path).into();
+        return Err(GgufError::CutShort { path, bytes: file_bytes, expected: data_start.saturating_add(expected) });
+    }
     for (tensor, &start) in tensors.iter_mut().zip(starts) {
         if tensor.offset.checked_add(tensor.bytes).is_none_or(|end| end > limit) {
             cursor.place = Place::Tensor(tensor.name.clone());

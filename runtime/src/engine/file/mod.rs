@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use ixc_files::{Guard, Kind, Output, OutputError, open_regular};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
+use ixc_ir::units::Bytes;
 
 use crate::error::load::LoadError;
 use crate::pack::ALIGNMENT;
@@ -124,7 +125,7 @@ pub enum FormatError {
         found: u32,
     },
     /// Ends too early.
-    #[error("ends after {found} bytes, its header says {expected}")]
+    #[error("is cut short: {} of {}; copy it again, or compile the model again", Bytes(*found), Bytes(*expected))]
     Truncated {
         /// Bytes found.
         found: u64,
