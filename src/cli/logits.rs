@@ -11,11 +11,11 @@ use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
 
-use super::Usage;
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
 use super::output::Watch;
 use super::tokens::TokenList;
+use super::{BadInput, Usage};
 
 /// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
 #[derive(Debug, clap::Args)]
@@ -101,6 +101,15 @@ impl Args {
             }
         };
         let columns = logits.len() / tokens.len();
+        if let Some(at) = logits.iter().position(|logit| !logit.is_finite()) {
+            let (row, token) = (at / columns.max(1), at % columns.max(1));
+            let problem = format!(
+                "the logit of token {token} at position {row} is {}; expected finite numbers, so nothing is written: the model file is damaged, \
+                 or its tensors have other types than it says",
+                logits[at]
+            );
+            return Err(BadInput(problem).into());
+        }
         Ok(npy::write_to(output, [tokens.len(), columns], &logits).map_err(ixc::Error::from)?)
     }
 }

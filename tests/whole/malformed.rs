@@ -200,3 +200,62 @@ fn token_ids_are_checked() {
     }
     assert!(!out.exists());
 }
+
+/// Logits that are not finite are an error of each command that computes some.
+#[test]
+fn logits_that_are_no_numbers_are_refused() {
+    let folder = scratch("not-finite");
+    let (path, out) = (folder.join("model.gguf"), folder.join("out.npy"));
+    let mut bytes = fs::read(crate::support::demo_model()).unwrap();
+    let model = ixc::frontend::gguf::Gguf::from_bytes(&path, bytes.clone()).unwrap();
+    let norm = model.tensor("output_norm.weight").unwrap().offset() as usize;
+    bytes[norm..norm + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    for engine in ["compiled", "interpreter"] {
+        let mut command = ixc(["logits", "--tokens", "1,2", "--engine", engine, "-o"]);
+        let output = command.arg(&out).arg(&path).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(65), "{engine}: {said}");
+        assert!(said.contains("the logit of token ") && said.contains("NaN") && !out.exists(), "{engine}: {said}");
+    }
+}
+
+/// A file that is no model, and a model that was cut, say so: no word of bytes and tables.
+#[test]
+fn files_that_are_no_models_and_cut_ones_are_told() {
+    let folder = scratch("no-models");
+    let whole = fs::read(crate::support::demo_model()).unwrap();
+    let half = whole[..whole.len() / 2].to_vec();
+    for (name, bytes, says) in [
+        (
+            "passwd",
+            b"root:x:0:0:root:/root:/bin/bash\n".to_vec(),
+            "is no GGUF file, plan or folder of a model (it starts with \"root:x:0\")",
+        ),
+        ("empty", Vec::new(), "is no GGUF file, plan or folder of a model (it is empty)"),
+        ("half.gguf", half, " of 9.3 MiB; download or copy it again"),
+    ] {
+        let path = folder.join(name);
+        fs::write(&path, bytes).unwrap();
+        for command in [&["run", "-p", "x"][..], &["inspect"], &["tokenize", "-p", "x"]] {
+            let output = ixc(command).arg(&path).output().unwrap();
+            let said = stderr(&output);
+            assert!(output.status.code() == Some(65) && said.contains(says), "{name}: {said}");
+            assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+        }
+    }
+}
+
+/// A file of the kernel in place of a tokenizer is refused: reading one may wait for ever.
+#[test]
+fn a_folder_with_a_link_to_the_system_is_refused() {
+    let folder = scratch("system-link");
+    fs::write(folder.join("config.json"), "{}").unwrap();
+    for name in ["tokenizer.json", "config.json"] {
+        let path = folder.join(name);
+        let _ = fs::remove_file(&path);
+        std::os::unix::fs::symlink("/proc/self/status", &path).unwrap();
+    }
+    let output = ixc(["inspect"]).arg(&folder).output().unwrap();
+    assert!(output.status.code().is_some_and(|code| code != 0), "{}", stderr(&output));
+}
