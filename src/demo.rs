@@ -29,20 +29,28 @@ pub fn built_in() -> BuiltIn {
     BuiltIn { path: NAME, bytes: bytes() }
 }
 
-/// A file with the model, for what needs one: in the user's cache folder, written there once.
+/// A file with the model, for commands that need one. It is written once to the user's cache
+/// folder. Where that cannot be written, it goes to a folder of this user's among temporary files.
 ///
 /// # Errors
-/// When there is no such folder, or it cannot be written.
+/// When neither can be written.
 pub fn file() -> Result<PathBuf, Error> {
-    let folder = own::folder().ok_or_else(|| {
-        let source = io::Error::new(io::ErrorKind::NotFound, "neither XDG_CACHE_HOME nor HOME is an absolute path");
-        Error::Io { path: NAME.into(), action: "write", source }
-    })?;
+    if let Some(folder) = own::folder() {
+        match file_in(&folder) {
+            Ok(path) => return Ok(path),
+            Err(error) => tracing::info!(%error, folder = %folder.display(), "the demo model becomes a temporary file"),
+        }
+    }
+    let folder = own::temporary_folder().map_err(Error::io(&std::env::temp_dir(), "write"))?;
+    file_in(&folder).map_err(Error::io(&folder, "write"))
+}
+
+fn file_in(folder: &Path) -> io::Result<PathBuf> {
     let path = folder.join(format!("demo-{:08x}.gguf", crc32fast::hash(bytes())));
     // What is there may be anything.
     let same = read_bytes(&path, bytes().len() as u64).is_ok_and(|there| there == bytes());
     if !same {
-        cache_file::write_bytes(&path, bytes()).map_err(Error::io(&path, "write"))?;
+        cache_file::write_bytes(&path, bytes())?;
     }
     Ok(path)
 }

@@ -33,6 +33,20 @@ fn folder_from(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBu
     Some(base.join("ixc"))
 }
 
+/// Returns a folder of this user's among temporary files, which it makes, for what has no place in
+/// the user's cache folder.
+///
+/// # Errors
+/// The errors of [`private_folder`], and [`NotOurs::Link`] where a link has its name.
+pub fn temporary_folder() -> io::Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("ixc-{}", geteuid().as_raw()));
+    if fs::symlink_metadata(&folder).is_ok_and(|there| there.is_symlink()) {
+        return Err(not_ours(NotOurs::Link));
+    }
+    private_folder(&folder)?;
+    Ok(folder)
+}
+
 /// Makes a folder that only this user looks into, and those above it; nothing where it is there.
 ///
 /// # Errors

@@ -92,3 +92,20 @@ fn text_is_told_from_models() {
     let (status, said) = refused(&["detokenize"]);
     assert!(status == Some(2) && said.contains("IDS"), "{said}");
 }
+
+/// A command that needs the demo model as a file has it where the user's own folder cannot be
+/// written.
+#[test]
+fn the_demo_model_becomes_a_temporary_file_where_there_is_no_home() {
+    let temporary = scratch("demo_no_home");
+    let file = temporary.join("file");
+    std::fs::write(&file, "").unwrap();
+    // A file is in the folder's place: not even root can write there.
+    let homes = [file.join("home"), "relative".into()];
+    for home in homes {
+        let mut command = ixc(["plan", "--hit-rate", "0.5", "--memory", "200MiB"]);
+        command.env("HOME", &home).env_remove("XDG_CACHE_HOME").env("TMPDIR", &temporary);
+        let text = stdout(command);
+        assert!(text.starts_with(temporary.to_str().unwrap()), "{text}");
+    }
+}
