@@ -4,13 +4,20 @@
 
 mod cli;
 #[cfg(unix)]
+mod out_of_memory;
+#[cfg(unix)]
 mod sigbus;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use ixc::frontend::template::{RENDER_ARGUMENT, serve_render_request};
 use ixc::grammar::{COMPILE_ARGUMENT, serve_compile_request};
+
+/// The allocator of the program. The library sets none: programs that embed it choose their own.
+#[cfg(unix)]
+#[global_allocator]
+static ALLOCATOR: out_of_memory::OrEnd = out_of_memory::OrEnd;
 
 fn main() -> ExitCode {
     // Before anything is set up: a helper does one piece of work and nothing else.
@@ -25,7 +32,9 @@ fn main() -> ExitCode {
     #[cfg(unix)]
     sigbus::install();
     let mut out = cli::standard_output();
-    let result = log.install().and_then(|()| command.run(&mut *out)).and_then(|()| Ok(out.flush()?));
+    let result = log.install().and_then(|()| command.run(&mut *out));
+    cli::end_text();
+    let result = result.and_then(|()| Ok(out.flush()?));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -33,7 +42,7 @@ fn main() -> ExitCode {
             // Nothing is left to tell of a standard error that is closed.
             let _ = out.flush();
             if let Some(message) = message {
-                let _ = writeln!(io::stderr(), "{message}");
+                cli::complain(&message);
             }
             ExitCode::from(status)
         }

@@ -113,30 +113,53 @@ impl Support {
         }
     }
 
-    /// As Markdown, which is read in a terminal, too.
+    /// Returns Markdown.
     pub fn markdown(&self) -> String {
+        self.text(true)
+    }
+
+    /// Returns Markdown without the kernels of each format and target: no terminal is wide enough
+    /// for these.
+    pub fn markdown_without_kernels(&self) -> String {
+        self.text(false)
+    }
+
+    fn text(&self, kernels: bool) -> String {
         let mut out = String::new();
         out.push_str("# What is supported\n\nWhat `ixc inspect --support` prints, from the tables in the code. Each architecture takes weights in each format, on each target.\n\n");
         out.push_str("## Architectures\n\n| `general.architecture` | models |\n| --- | --- |\n");
         for Named { name, about } in &self.architectures {
             let _ = writeln!(out, "| `{name}` | {about} |");
         }
-        out.push_str("\n## Block formats\n\nBits of an element in the file and packed; whether `ixc quantise` makes it; and by which kernels each target multiplies, from few rows to many.\n\n");
+        out.push_str(
+            "\n## Block formats\n\nBits of an element in the file and packed; whether `ixc quantise` makes it",
+        );
+        out.push_str(match kernels {
+            true => "; and by which kernels each target multiplies, from few rows to many.\n\n",
+            false => ".\n\n",
+        });
         let names = TARGETS.iter().map(|row| row.name);
         let columns: Vec<&str> = match self.formats.first() {
-            Some(format) => format.products.iter().map(|product| product.target).collect(),
-            None => Vec::new(),
+            Some(format) if kernels => format.products.iter().map(|product| product.target).collect(),
+            _ => Vec::new(),
         };
-        let _ = writeln!(out, "| format | bits | packed | made | {} |", columns.join(" | "));
+        let _ = writeln!(
+            out,
+            "| format | bits | packed | made |{}",
+            columns.iter().map(|name| format!(" {name} |")).collect::<String>()
+        );
         let _ = writeln!(out, "| --- | --- | --- | --- |{}", " --- |".repeat(columns.len()));
         for format in &self.formats {
             let FormatSupport { name, bits, packed_bits, made, products } = format;
             let made = if *made { "yes" } else { "" };
-            let kernels: Vec<String> = products.iter().map(|products| products.kernels.join(", ")).collect();
-            let _ = writeln!(out, "| `{name}` | {bits:.4} | {packed_bits:.4} | {made} | {} |", kernels.join(" | "));
+            let products = products.iter().filter(|products| columns.contains(&products.target));
+            let names: String = products.map(|products| format!(" {} |", products.kernels.join(", "))).collect();
+            let _ = writeln!(out, "| `{name}` | {bits:.4} | {packed_bits:.4} | {made} |{names}");
         }
-        let cpus: Vec<&str> = names.filter(|name| !columns.contains(name)).collect();
-        let _ = writeln!(out, "\nCPUs are the target of their instruction set: {}.", cpus.join(", "));
+        if kernels {
+            let cpus: Vec<&str> = names.filter(|name| !columns.contains(name)).collect();
+            let _ = writeln!(out, "\nCPUs are the target of their instruction set: {}.", cpus.join(", "));
+        }
         let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let _ = writeln!(
             out,

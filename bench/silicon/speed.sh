@@ -69,7 +69,7 @@ layer() {
 token() {
   echo "== where a token's time goes"
   for model in moe4b dense1b; do
-    bin/ixc run $model.gguf -p "$(head -c 1200 synth.py)" -n 64 --temp 0 --stats -t "$T" --trace "$model.json" < /dev/null 2>&1 |
+    bin/ixc run $model.gguf --raw -p "$(head -c 1200 synth.py)" -n 64 --temp 0 --stats -t "$T" --trace "$model.json" < /dev/null 2>&1 |
       grep -a '^prefill\|^decode\|^limits\|^load'
     python3 stages.py "$model.json"
   done
@@ -81,7 +81,7 @@ prompt() {
   for model in moe4b dense1b moe30b; do
     [ -e $model.gguf ] || continue
     yes "$(cat synth.py)" | head -c 4000 > long.txt
-    timeout 200 bin/ixc run $model.gguf -f long.txt -n 1 --temp 0 --ctx 8192 --stats -t "$T" 2>&1 > /dev/null | grep -a '^prefill\|^limits'
+    timeout 200 bin/ixc run $model.gguf --raw -f long.txt -n 1 --temp 0 --ctx 8192 --stats -t "$T" 2>&1 > /dev/null | grep -a '^prefill\|^limits'
   done
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Where a token's time goes at many threads: wall time of each kind of stage against the mean and the longest work of its threads.
 
-usage: ixc run MODEL -p TEXT -n 64 -t THREADS --trace TRACE.json
+usage: ixc run MODEL --raw -p TEXT -n 64 -t THREADS --trace TRACE.json
        stages.py TRACE.json [SKIP]        SKIP tokens at the beginning are left out (8)
 """
 import collections

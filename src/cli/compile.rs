@@ -254,8 +254,11 @@ impl Args {
         let (path, name, context) = (path.display(), &descriptor.grid.name, descriptor.context);
         writeln!(
             out,
-            "{path}: {} on {name}, {context} positions, {programs} programs, {streams} streams, {} in {seconds:.2} s",
+            "{path}: {} on {name}, {}, {}, {}, {} in {seconds:.2} s",
             descriptor.model,
+            counted(context.into(), "position"),
+            counted(programs as u64, "program"),
+            counted(streams as u64, "stream"),
             Bytes(bytes)
         )?;
         Ok(descriptor.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))?)
@@ -386,12 +389,12 @@ impl Args {
         }
         writeln!(
             out,
-            "{}: {} for {}, {} steps, {} kernels, arena of {}, {} in {seconds:.2} s",
+            "{}: {} for {}, {}, {}, arena of {}, {} in {seconds:.2} s",
             path.display(),
             plan.architecture,
             plan.target,
-            plan.steps.len(),
-            plan.kernels.len(),
+            counted(plan.steps.len() as u64, "step"),
+            counted(plan.kernels.len() as u64, "kernel"),
             Bytes(plan.arena_bytes),
             Bytes(bytes),
         )?;

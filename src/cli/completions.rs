@@ -2,10 +2,15 @@
 
 use std::io::Write;
 
-use clap::CommandFactory;
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command};
 use clap_complete::{Shell, generate};
+use ixc::frontend::template::known;
+use ixc::kernels::catalogue::ROWS;
+use ixc::targets::TARGETS;
 
-use super::Cli;
+use super::wrap::Text;
+use super::{command, terminal};
 
 /// Prints a shell's completions of commands and options.
 #[derive(Debug, clap::Args)]
@@ -24,7 +29,54 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         // What generates it panics where a writer fails.
         let mut text = Vec::new();
-        generate(self.shell, &mut Cli::command(), "ixc", &mut text);
-        Ok(out.write_all(&text)?)
+        generate(self.shell, &mut with_values(command()), "ixc", &mut text);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        terminal::set_text(Text::Verbatim);
+        Ok(out.write_all(with_files(self.shell, text).as_bytes())?)
     }
+}
+
+/// Returns the names that an argument takes, where its parser does not list them.
+fn names(arg: &Arg) -> Option<Vec<&'static str>> {
+    match (arg.get_long(), arg.get_id().as_str()) {
+        (Some("target"), _) => Some(["native"].into_iter().chain(TARGETS.iter().map(|row| row.name)).collect()),
+        (Some("chat-template"), _) => Some(known::names()),
+        (None, "kernel" | "a" | "filter") => Some(ROWS.iter().map(|row| row.name).collect()),
+        _ => None,
+    }
+}
+
+/// Returns the commands with the values of arguments that take names.
+fn with_values(command: Command) -> Command {
+    command.mut_subcommands(with_values).mut_args(|arg| match names(&arg) {
+        Some(names) => arg.value_parser(PossibleValuesParser::new(names)),
+        None => arg,
+    })
+}
+
+/// Adds files to what a script completes, where an argument takes a name or a file. Bash does that
+/// by itself where no name fits. Fish gets the names of kernels, too: `clap_complete` writes no
+/// positional arguments for it.
+fn with_files(shell: Shell, mut text: String) -> String {
+    let kernels: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+    match shell {
+        Shell::Zsh => {
+            for names in [known::names(), kernels] {
+                let names = names.join(" ");
+                text = text.replace(&format!(":({names})"), &format!(":{{compadd {names}; _files}}"));
+            }
+        }
+        Shell::Fish => {
+            if let Some(name) = known::names().first() {
+                text = text.replace(&format!("-r -f -a \"{name}\\t"), &format!("-r -F -a \"{name}\\t"));
+            }
+            let commands = "show run bench cost diff tune reduce export list";
+            text += &format!(
+                "complete -c ixc -n \"__fish_ixc_using_subcommand kernel; and __fish_seen_subcommand_from {commands}\" -a \"{}\"\n",
+                kernels.join(" ")
+            );
+        }
+        _ => {}
+    }
+    text
 }

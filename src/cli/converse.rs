@@ -34,7 +34,7 @@ struct Command {
     act: fn(&mut Talk<'_, '_>, &str) -> anyhow::Result<Flow>,
 }
 
-const COMMANDS: [Command; 6] = [
+const COMMANDS: [Command; 8] = [
     Command { names: &["/help", "/?"], argument: "", about: "this list", act: help },
     Command {
         names: &["/regen"],
@@ -43,6 +43,18 @@ const COMMANDS: [Command; 6] = [
         act: regenerate,
     },
     Command { names: &["/system"], argument: "[TEXT]", about: "show the system message, or replace it", act: system },
+    Command {
+        names: &["/set"],
+        argument: "[NAME VALUE]",
+        about: "show how tokens are drawn, or change it, as in /set temp 0.2",
+        act: set,
+    },
+    Command {
+        names: &["/stats"],
+        argument: "",
+        about: "show how fast the last answer was, and what is in memory",
+        act: stats,
+    },
     Command { names: &["/save"], argument: "FILE", about: "write the conversation to a file, as JSON", act: save },
     Command { names: &["/clear"], argument: "", about: "begin again; the system message stays", act: clear },
     Command {
@@ -84,7 +96,8 @@ impl Writer<'_> {
     /// When the terminal or standard output fails.
     pub fn converse(&mut self, chat: Chat) -> anyhow::Result<()> {
         self.converses = true;
-        Talk { writer: self, chat, lines: Lines::new() }.run()
+        let names = COMMANDS.iter().flat_map(|command| command.names).copied().collect();
+        Talk { writer: self, chat, lines: Lines::new(names) }.run()
     }
 }
 
@@ -230,6 +243,49 @@ fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
     match talk.chat.set_system(&talk.writer.session, Some(text)) {
         Ok(()) => tell("The system message holds from the next answer on."),
         Err(error) => tell(describe(&error.into())),
+    }
+    Ok(Flow::On)
+}
+
+fn set(talk: &mut Talk<'_, '_>, setting: &str) -> anyhow::Result<Flow> {
+    let Writer { wanted, seed, .. } = &mut *talk.writer;
+    if !setting.is_empty() {
+        let words = setting.split_once(char::is_whitespace);
+        let (name, value) = words.map_or((setting, None), |(name, value)| (name, Some(value.trim())));
+        if let Err(problem) = wanted.sampling.set(name, value) {
+            tell(problem);
+            return Ok(Flow::On);
+        }
+        if name == "seed" {
+            *seed = wanted.sampling.seed();
+        }
+    }
+    let fields: Vec<String> = wanted.sampling.fields().iter().map(|(name, value)| format!("{name} {value}")).collect();
+    tell(fields.join(", "));
+    Ok(Flow::On)
+}
+
+fn stats(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    let Writer { session, last, .. } = &*talk.writer;
+    match last {
+        None => tell("There is no answer yet."),
+        Some(pace) => {
+            for (what, phase) in [("prefill", &pace.prefill), ("decode", &pace.decode)] {
+                let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
+                let tokens = counted(phase.tokens as u64, "token");
+                tell(format_args!("{what:<9} {tokens} in {:.2} s, {rate:.1} tokens/s", phase.seconds));
+            }
+        }
+    }
+    let (_, bytes) = session.engine().states();
+    tell(format_args!(
+        "context   {} of {}; keys and values take up to {}",
+        session.engine().position(),
+        counted(session.context() as u64, "position"),
+        Bytes(bytes)
+    ));
+    if let Some(resident) = ixc::machine::system::resident_memory() {
+        tell(format_args!("memory    {}, mapped weights included", Bytes(resident)));
     }
     Ok(Flow::On)
 }

@@ -42,7 +42,7 @@ impl Args {
         let mut limits: Vec<Roofline> = Vec::new();
         if !self.no_bandwidth {
             for threads in [Some(1), Some(threads).filter(|threads| *threads > 1)].into_iter().flatten() {
-                limits.push(Roofline::measure(Target::native(), threads));
+                limits.push(Roofline::measure(Target::native(), threads, None));
             }
         }
         let drive = self.drive.as_deref().map(drive::measure).transpose()?;
@@ -105,9 +105,18 @@ impl Args {
         if let Some(limit) = memory.cgroup_limit {
             writeln!(out, "           limited to {} by the control group", Bytes(limit))?;
         }
-        for Roofline { threads, bytes_per_second, products, refused } in &limits {
+        for Roofline { threads, bytes_per_second, caches, no_bandwidth, products, refused } in &limits {
             let by = counted(*threads as u64, "thread");
-            writeln!(out, "bandwidth  {:.1} GB/s read by {by}", bytes_per_second / 1e9)?;
+            let rates = bytes_per_second.iter().map(|rate| format!("memory {:.1}", rate / 1e9));
+            let rates =
+                rates.chain(caches.iter().map(|rate| format!("{} {:.1}", rate.level, rate.bytes_per_second / 1e9)));
+            let rates: Vec<String> = rates.collect();
+            if !rates.is_empty() {
+                writeln!(out, "bandwidth  {} GB/s read by {by}", rates.join(", "))?;
+            }
+            if let Some(why) = no_bandwidth {
+                writeln!(out, "           memory is not measured: {why}")?;
+            }
             if let Some(reason) = refused {
                 writeln!(out, "products   not measured: {}", Printable(reason))?;
                 continue;

@@ -4,7 +4,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ixc::ir::drawing::Language;
 use ixc::passes::manager::Ir;
 
-use super::Usage;
+use super::wrap::Text;
+use super::{Usage, terminal};
 
 /// The language of a name.
 fn language(name: &str) -> Option<Language> {
@@ -54,5 +55,6 @@ impl FormatChoice {
 /// For that of a plan.
 pub fn drawn(ir: &Ir, language: Language) -> anyhow::Result<String> {
     let none = || Usage("graphs are drawn, and tasks as lower and steps leave them; a plan is neither".into());
+    terminal::set_text(Text::Verbatim);
     Ok(ir.drawing().ok_or_else(none)?.text(language))
 }

@@ -1,9 +1,13 @@
 //! Which option mends what a library's error is about. Libraries know no options: who embeds them has none.
 
+use std::io;
+use std::path::Path;
+
 use ixc::Error;
 use ixc::error::batch::BatchError;
 use ixc::eval::record::RecordError;
-use ixc::files::OutputError;
+use ixc::files::{OutputError, ReadError};
+use ixc::frontend::gguf::GgufError;
 use ixc::frontend::template::known;
 use ixc::kernels::KernelError;
 use ixc::kernels::bundle::BundleError;
@@ -11,8 +15,14 @@ use ixc::quantise::QuantiseError;
 use ixc::runtime::file::FileError;
 use ixc::runtime::load::LoadError;
 
+use super::near;
+use super::output::Printable;
+
 /// What helps against an error, where an option does.
 pub fn hint(error: &Error) -> Option<String> {
+    if let Some(hint) = missing(error).and_then(near_paths) {
+        return Some(hint);
+    }
     let hint = match error {
         Error::PlanSays { .. } => "give the option to `ixc compile`, or run the model file",
         Error::NeedsCpu { .. } => "--emulate runs it in the emulator, slowly",
@@ -24,7 +34,7 @@ pub fn hint(error: &Error) -> Option<String> {
         Error::NoTemplate => {
             let names = known::names().join(", ");
             return Some(format!(
-                "--chat-template names one ({names}) or a file with one, and -p without --chat needs none"
+                "--chat-template names one ({names}) or a file with one; --raw continues a prompt without one"
             ));
         }
         Error::NoModelFile { .. } => "--model FILE says where it is",
@@ -54,6 +64,23 @@ pub fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(hint.into())
+}
+
+/// Returns the file that an error did not find.
+fn missing(error: &Error) -> Option<&Path> {
+    let (path, source) = match error {
+        Error::Gguf(GgufError::Io { path, source, .. }) => (&**path, source),
+        Error::Io { path, source, .. } | Error::Read(ReadError::Io { path, source }) => (path.as_path(), source),
+        _ => return None,
+    };
+    (source.kind() == io::ErrorKind::NotFound).then_some(path)
+}
+
+/// Asks whether a path near to one that does not exist is meant.
+fn near_paths(missing: &Path) -> Option<String> {
+    let names: Vec<String> =
+        near::paths(missing).iter().map(|path| Printable(&path.to_string_lossy()).to_string()).collect();
+    (!names.is_empty()).then(|| format!("did you mean {}?", names.join(" or ")))
 }
 
 fn of_load(error: &LoadError) -> Option<&'static str> {

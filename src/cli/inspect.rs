@@ -16,7 +16,8 @@ use serde::Serialize;
 use super::choose::ModelArgument;
 use super::inspect_page::PageChoice;
 use super::inspect_plan::PlanFacts;
-use super::output::{self, Bytes, Count, Printable, counted};
+use super::output::{self, Bytes, Count, Printable, counted, note};
+use super::terminal;
 
 /// Shows what a model or plan holds: architecture, tensors, formats, tokenizer, and what of it is supported.
 #[derive(Debug, clap::Args)]
@@ -48,6 +49,9 @@ pub struct Args {
     #[command(flatten)]
     page: PageChoice,
 }
+
+/// Columns of a terminal that has room for the kernels of each format and target.
+const WIDE: usize = 1000;
 
 /// Of what `--json` prints, of models and of plans.
 const SCHEMA: &str = "ixc.inspect.v1";
@@ -203,7 +207,15 @@ impl Args {
             let support = Support::here();
             match self.json {
                 true => output::json(out, "ixc.support.v1", &support)?,
-                false => out.write_all(support.markdown().as_bytes())?,
+                false => match terminal::output_width().is_some_and(|width| width < WIDE) {
+                    false => out.write_all(support.markdown().as_bytes())?,
+                    true => {
+                        out.write_all(support.markdown_without_kernels().as_bytes())?;
+                        note!(
+                            "ixc: `ixc inspect --support | less -S` shows by which kernels each target multiplies, too"
+                        );
+                    }
+                },
             }
             return Ok(());
         }
@@ -346,7 +358,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
 }
 
 fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()> {
-    let files = if facts.files > 1 { format!(" in {} files", facts.files) } else { String::new() };
+    let files = if facts.files > 1 { format!(" in {}", counted(facts.files as u64, "file")) } else { String::new() };
     let kind = match facts.gguf_version {
         0 => "safetensors".to_owned(),
         version => format!("GGUF v{version}"),
@@ -360,7 +372,8 @@ fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()
     if let (Some(layers), Some(width), Some(context), Some(vocabulary)) =
         (facts.layers, facts.embedding_length, facts.context_length, facts.vocabulary)
     {
-        writeln!(out, "shape         {layers} layers, width {width}, vocabulary {vocabulary}, context {context}")?;
+        let layers = counted(layers as u64, "layer");
+        writeln!(out, "shape         {layers}, width {width}, vocabulary {vocabulary}, context {context}")?;
     }
     if let (Some(count), Some(used)) = (facts.experts, facts.experts_used) {
         writeln!(out, "experts       {count}, {used} used by each token")?;
@@ -382,13 +395,14 @@ fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()
         write!(out, ", pre-tokenizer {}", Printable(pre))?;
     }
     if let Some(tokens) = tokenizer.tokens {
-        write!(out, ", {tokens} tokens")?;
+        write!(out, ", {}", counted(tokens as u64, "token"))?;
     }
     writeln!(out, "{}", if tokenizer.chat_template { ", chat template" } else { "" })?;
     for format in &facts.formats {
         let unsupported = if format.supported { "" } else { "  not supported" };
         let (name, count, size) = (format.format, format.tensors, Bytes(format.bytes).to_string());
-        writeln!(out, "format        {name:<8} {count:>5} tensors  {size:>10}{unsupported}")?;
+        let noun = if count == 1 { "tensor " } else { "tensors" };
+        writeln!(out, "format        {name:<8} {count:>5} {noun}  {size:>10}{unsupported}")?;
     }
     if tensors {
         for tensor in &facts.tensors {

@@ -5,17 +5,24 @@
 //! Lines are remembered from one conversation to the next in a file that only its user may read (see [`history_path`]); those that begin
 //! with a space are not.
 
+use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ixc_files::own;
-use rustyline::config::{Behavior, Config};
+use rustyline::Editor;
+use rustyline::completion::Completer;
+use rustyline::config::{Behavior, CompletionType, Config};
 use rustyline::error::ReadlineError;
-use rustyline::{DefaultEditor, Editor};
+use rustyline::highlight::{CmdKind, Highlighter};
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::Validator;
+use rustyline::{Context, Helper};
 
 use super::BadInput;
-use super::output::note;
+use super::output::{colours, note};
 
 /// What stands before the first line of a message, and before the others.
 const PROMPT: &str = "> ";
@@ -49,18 +56,76 @@ enum Line {
     End,
 }
 
+/// Helpers of the line editor: Tab completes commands, and colours tell a question from an answer.
+#[derive(Debug)]
+struct Typing {
+    commands: Vec<&'static str>,
+    colours: bool,
+}
+
+/// Bold green for what asks, bold for what is typed, and the end of both (ECMA-48).
+const ASKING: &str = "\x1b[1;32m";
+const TYPED: &str = "\x1b[1m";
+const PLAIN: &str = "\x1b[0m";
+
+impl Typing {
+    fn painted<'t>(&self, text: &'t str, style: &str) -> Cow<'t, str> {
+        match self.colours && !text.is_empty() {
+            true => format!("{style}{text}{PLAIN}").into(),
+            false => text.into(),
+        }
+    }
+}
+
+impl Highlighter for Typing {
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        self.painted(line, TYPED)
+    }
+
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
+        self.painted(prompt, ASKING)
+    }
+
+    fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
+        self.colours
+    }
+}
+
+impl Completer for Typing {
+    type Candidate = String;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let typed = &line[..at];
+        let names = self.commands.iter().filter(|name| typed.starts_with('/') && name.starts_with(typed));
+        Ok((0, names.map(|name| (*name).to_owned()).collect()))
+    }
+}
+
+impl Hinter for Typing {
+    type Hint = String;
+}
+
+impl Validator for Typing {}
+
+impl Helper for Typing {}
+
+type LineEditor = Editor<Typing, FileHistory>;
+
 /// Where lines come from.
 pub struct Lines {
     /// Edits them, where the terminal can.
-    editor: Option<DefaultEditor>,
+    editor: Option<LineEditor>,
     /// Where they are remembered.
     history: Option<PathBuf>,
 }
 
 impl Lines {
-    /// From standard input, or the terminal that it is.
-    pub fn new() -> Lines {
+    /// From standard input, or the terminal that it is, where Tab completes these commands.
+    pub fn new(commands: Vec<&'static str>) -> Lines {
         let mut lines = Lines { editor: editor(), history: None };
+        if let Some(editor) = &mut lines.editor {
+            editor.set_helper(Some(Typing { commands, colours: colours() }));
+        }
         if let (Some(editor), Some(path)) = (&mut lines.editor, history_path()) {
             match prepare(&path).and_then(|()| editor.load_history(&path).map_err(io::Error::other)) {
                 Ok(()) => lines.history = Some(path),
@@ -143,7 +208,7 @@ impl Lines {
 }
 
 /// What edits lines, where there is a terminal that can.
-fn editor() -> Option<DefaultEditor> {
+fn editor() -> Option<LineEditor> {
     let can = |term: &str| !matches!(term, "dumb" | "emacs" | "cons25");
     if !io::stdin().is_terminal() || !std::env::var("TERM").is_ok_and(|term| can(&term)) {
         return None;
@@ -152,6 +217,7 @@ fn editor() -> Option<DefaultEditor> {
     #[expect(clippy::disallowed_methods, reason = "the terminal, or nothing is edited")]
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
     let config = Config::builder().behavior(Behavior::PreferTerm).history_ignore_space(true);
+    let config = config.completion_type(CompletionType::List);
     let config = config.max_history_size(REMEMBERED).ok()?.build();
     Editor::with_config(config).ok()
 }

@@ -6,7 +6,7 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
@@ -14,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
+use super::output::Colours;
 use super::{Usage, output};
 
 /// The variable with a filter.
@@ -32,6 +33,17 @@ pub struct Log {
     /// Say nothing but errors beside the output.
     #[arg(short, long, global = true)]
     quiet: bool,
+    /// When messages have colours; NO_COLOR turns them off, too.
+    #[arg(
+        long,
+        global = true,
+        alias = "colour",
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_default_value = true
+    )]
+    color: Colours,
     /// Append what -v or IXC_LOG say to a file instead.
     #[arg(long, global = true, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -44,10 +56,11 @@ impl Log {
     /// When IXC_LOG is no filter, or the file cannot be written or is none of ours.
     pub fn install(&self) -> anyhow::Result<()> {
         output::set_loudness(self.quiet, self.verbose);
+        output::set_colours(self.color);
         let filter = self.filter()?;
         // Who only sees warnings wants no dates in them.
         let dated = self.log_file.is_some() || filter.max_level_hint().is_none_or(|level| level > LevelFilter::WARN);
-        let colours = self.log_file.is_none() && io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let colours = self.log_file.is_none() && output::colours();
         let writer = match &self.log_file {
             Some(path) => {
                 let file = open(path)?;

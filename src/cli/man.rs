@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 use ixc::build;
 use ixc::files::folder::NewFolder;
 
 use super::output::counted;
-use super::{Cli, Usage};
+use super::wrap::Text;
+use super::{Usage, command, terminal};
 
 /// Prints a command's manual page, or writes those of all commands.
 #[derive(Debug, clap::Args)]
@@ -28,7 +29,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let mut command = without_help(Cli::command());
+        let mut command = without_help(command());
         command.build();
         if let Some(place) = &self.output {
             let folder = NewFolder::create(place).map_err(ixc::Error::from)?;
@@ -50,6 +51,7 @@ impl Args {
                 Usage(format!("there is no command {word:?}; {known}"))
             })?;
         }
+        terminal::set_text(Text::Verbatim);
         Ok(out.write_all(&page(found, &name)?)?)
     }
 }

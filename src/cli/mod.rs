@@ -24,6 +24,7 @@ mod explain;
 mod failure;
 mod force;
 mod grammar;
+mod help;
 mod hints;
 mod inspect;
 mod inspect_page;
@@ -35,6 +36,7 @@ mod log;
 mod logits;
 mod man;
 mod name;
+mod near;
 mod opt;
 mod output;
 mod passes;
@@ -59,18 +61,22 @@ mod template;
 mod terminal;
 mod tokenize;
 mod tokens;
+mod wrap;
 mod writer;
 
 use std::ffi::OsString;
 use std::io::Write;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ixc::build;
+
+use output::Colours;
 
 pub use failure::{failure, status};
 pub use interrupt::install as install_interrupt;
-pub use terminal::standard_output;
+pub use output::complain;
+pub use terminal::{end_text, standard_output};
 
 /// Compiles model files to machine code for exactly this model and this CPU, and runs them.
 #[derive(Debug, Parser)]
@@ -131,7 +137,7 @@ const ELSEWHERE: [(&[&str], &str); 4] = [
     ),
     (
         &["chat", "cli", "generate"],
-        "`ixc run MODEL` is a conversation on a terminal, `ixc run MODEL -p PROMPT` goes on with a text",
+        "`ixc run MODEL` is a conversation on a terminal, `ixc run MODEL QUESTION` answers once",
     ),
     (
         &["list", "ls", "ps", "rm"],
@@ -139,12 +145,56 @@ const ELSEWHERE: [(&[&str], &str); 4] = [
     ),
 ];
 
+/// The commands with their options, as help, completions and manual pages have them.
+pub fn command() -> clap::Command {
+    help::grouped(Cli::command())
+}
+
+/// Returns when messages have colours. The arguments are not parsed yet: clap's own errors have
+/// colours, too.
+fn colours_of(arguments: &[OsString]) -> Colours {
+    let mut words = arguments.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
+    let mut colours = Colours::Auto;
+    while let Some(word) = words.next() {
+        let (option, value) = word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
+        if matches!(option, "--color" | "--colour") {
+            let value = value.or_else(|| words.next()).unwrap_or_default();
+            colours = Colours::from_str(value, true).unwrap_or_default();
+        }
+    }
+    colours
+}
+
 /// Reads the command line.
 ///
 /// # Errors
 /// What clap makes of help, versions and wrong usage.
 pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(own_spelling(arguments)?).map_err(|mut error| {
+    let colours = colours_of(&arguments);
+    output::set_colours(colours);
+    let asks_short = arguments.iter().take_while(|word| *word != "--").any(|word| word == "-h");
+    let command = if asks_short { help::short(command()) } else { command() };
+    let mut command = command.color(match colours {
+        Colours::Auto => ColorChoice::Auto,
+        Colours::Always => ColorChoice::Always,
+        Colours::Never => ColorChoice::Never,
+    });
+    if let Some(columns) = terminal::columns_variable() {
+        command = command.term_width(columns.min(help::WIDEST));
+    }
+    let arguments = own_spelling(arguments)?;
+    let matches = command.try_get_matches_from_mut(arguments);
+    let cli = matches.and_then(|mut found| Cli::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command)));
+    cli.map_err(|mut error| {
+        if let (Some(ContextValue::String(typed)), Some(ContextValue::String(known))) =
+            (error.get(ContextKind::InvalidArg), error.get(ContextKind::SuggestedArg))
+        {
+            let [typed, known] = [typed, known].map(|option| option.trim_start_matches('-').to_owned());
+            let typed = typed.split('=').next().unwrap_or_default();
+            if !near::is_near(typed, &known) {
+                error.remove(ContextKind::SuggestedArg);
+            }
+        }
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
         let word = word.clone();
         if let Some((_, advice)) = ELSEWHERE.iter().find(|(words, _)| words.contains(&&*word)) {

@@ -12,6 +12,8 @@ use ixc::runtime::gauge::{Activity, Gauge, Reading};
 use serde::Serialize;
 
 use super::hints::hint;
+use super::terminal;
+use super::wrap::{Text, wrapped};
 
 pub use ixc::ir::units::{Bytes, Count, counted};
 
@@ -63,10 +65,85 @@ macro_rules! note {
 }
 pub(super) use note;
 
-/// Says something on standard error, with everything escaped that a terminal would obey.
+/// Prints a fact that an option asks for, on standard error, with everything escaped that a
+/// terminal would obey; also with `--quiet`.
+macro_rules! fact {
+    ($($argument:tt)*) => {
+        $crate::cli::output::complain(&format!($($argument)*))
+    };
+}
+pub(super) use fact;
+
+/// The first word of an error.
+const ERROR: &str = "error:";
+/// The beginning of bold red and of dim text, and the end of both (ECMA-48).
+const RED: &str = "\x1b[1;31m";
+const DIM: &str = "\x1b[2m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Prints lines on standard error, with everything escaped that a terminal would obey, and wrapped
+/// where they are wider than it. The `error:` that they may begin with is red, as clap's is.
 pub fn complain(text: &str) {
+    let text = fitted(text);
+    match text.strip_prefix(ERROR).filter(|_| colours()) {
+        Some(rest) => write_error(&format!("{RED}{ERROR}{PLAIN}{rest}")),
+        None => write_error(&text),
+    }
+}
+
+/// Prints lines that matter less, unless `--quiet` is given.
+pub fn aside(text: &str) {
+    match (is_quiet(), colours()) {
+        (true, _) => {}
+        (false, true) => write_error(&format!("{DIM}{}{PLAIN}", fitted(text))),
+        (false, false) => write_error(&fitted(text)),
+    }
+}
+
+/// Prints a line for programs on standard error, as it is.
+pub fn complain_whole(text: &str) {
+    write_error(&lines(text));
+}
+
+/// Escapes lines, and wraps them to the terminal that standard error may be.
+fn fitted(text: &str) -> String {
+    let text = lines(text);
+    terminal::error_width().map_or_else(|| text.clone(), |width| wrapped(&text, width))
+}
+
+fn write_error(text: &str) {
     // Nothing is lost with a standard error that is closed, and `eprintln!` would panic.
-    let _ = writeln!(io::stderr(), "{}", lines(text));
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// When text on standard error has colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Colours {
+    /// On a terminal, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Wherever it goes.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+static COLOURS: AtomicU8 = AtomicU8::new(0);
+
+/// Sets when text has colours.
+pub fn set_colours(colours: Colours) {
+    COLOURS.store(colours as u8, Ordering::Relaxed);
+}
+
+/// Whether text on standard error has colours.
+pub fn colours() -> bool {
+    let colours = COLOURS.load(Ordering::Relaxed);
+    let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    match colours {
+        _ if colours == Colours::Always as u8 => true,
+        _ if colours == Colours::Never as u8 => false,
+        _ => io::stderr().is_terminal() && !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb"),
+    }
 }
 
 /// Text of several lines, each [`Printable`]; tabs stay, too.
@@ -105,7 +182,11 @@ impl Line {
             return;
         }
         (self.next, self.shown) = (now + PERIOD, true);
-        let _ = write!(io::stderr(), "\r\x1b[K{}", Printable(&text.to_string()));
+        let text = Printable(&text.to_string()).to_string();
+        // A line that the terminal wraps could not be cleared.
+        let most = terminal::error_width().map_or(usize::MAX, |width| width.saturating_sub(1));
+        let shown = text.char_indices().nth(most).map_or(&*text, |(end, _)| &text[..end]);
+        let _ = write!(io::stderr(), "\r\x1b[K{shown}");
     }
 
     /// Leaves an empty line.
@@ -256,6 +337,7 @@ impl<'f, F: Serialize> Document<'f, F> {
 /// # Errors
 /// When `out` refuses.
 pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -> io::Result<()> {
+    terminal::set_text(Text::Verbatim);
     serde_json::to_writer_pretty(&mut *out, &Document::new(schema, facts)).map_err(io::Error::from)?;
     writeln!(out)
 }

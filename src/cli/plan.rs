@@ -21,9 +21,10 @@ use ixc::targets::Target;
 use serde_json::json;
 
 use super::choose::{ModelChoice, QueueChoice, TargetChoice, positions};
-use super::output::{self, Bytes, Printable, Watch, note};
+use super::output::{self, Bytes, Printable, Watch, counted, note};
 use super::passes::KvChoice;
 use super::size::Size;
+use super::terminal;
 
 /// Predicts tokens per second for several memory budgets, from short measurements of this machine.
 #[derive(Debug, clap::Args)]
@@ -172,16 +173,17 @@ impl Args {
         writeln!(out, "{}", Printable(&path.display().to_string()))?;
         writeln!(
             out,
-            "machine    {threads} threads, target {}; {:.1} ms for a token from memory, {:.1} of that for its experts",
+            "machine    {}, target {}; {:.1} ms for a token from memory, {:.1} of that for its experts",
+            counted(threads as u64, "thread"),
             target.name(),
             1e3 * (costs.dense + costs.experts),
             1e3 * costs.experts
         )?;
         writeln!(
             out,
-            "drive      {:.2} GB/s with {} reads at once; an expert is {} and takes {:.2} ms alone, a token needs {} of {}",
+            "drive      {:.2} GB/s with {} at once; an expert is {} and takes {:.2} ms alone, a token needs {} of {}",
             costs.drive / 1e9,
-            drive.depth,
+            counted(drive.depth as u64, "read"),
             Bytes(shape.bytes as u64),
             1e3 * costs.alone,
             u64::from(shape.top_k) * u64::from(shape.layers),
@@ -199,11 +201,19 @@ impl Args {
             Bytes(needs.least()),
             Bytes(Recorder::bytes(threads))
         )?;
-        writeln!(
-            out,
-            "{:>10} {:>14} {:>6} {:>12} {:>9} {:>9} {:>10} {:>11}   limit",
-            "memory", "experts", "hits", "read/token", "compute", "reading", "decode t/s", "prefill t/s"
-        )?;
+        // A terminal of 80 columns has room for what decides.
+        let details = terminal::output_width().is_none_or(|width| width >= WIDE);
+        let columns = |line: [String; 4], times: String, rates: String, limit: &str| {
+            let [memory, experts, hits, read] = line;
+            match details {
+                true => format!("{memory:>10} {experts:>14} {hits:>6} {read:>12} {times} {rates}   {limit}"),
+                false => format!("{memory:>10} {hits:>6} {rates}   {limit}"),
+            }
+        };
+        let names = ["memory", "experts", "hits", "read/token"].map(str::to_owned);
+        let (times, rates) =
+            (format!("{:>9} {:>9}", "compute", "reading"), format!("{:>10} {:>11}", "decode t/s", "prefill t/s"));
+        writeln!(out, "{}", columns(names, times, rates, "limit"))?;
         for (budget, row) in &rows {
             let experts = format!("{} {:>4.0} %", row.slots, 100.0 * row.slots as f64 / shape.all().max(1) as f64);
             let limit = match row.limit {
@@ -211,21 +221,18 @@ impl Args {
                 Limit::Drive => "the drive",
                 Limit::Memory => "the cores: all is in memory",
             };
-            writeln!(
-                out,
-                "{:>10} {experts:>14} {:>4.0} % {:>12} {:>6.1} ms {:>6.1} ms {:>10.2} {:>11.1}   {limit}",
-                Bytes(*budget).to_string(),
-                100.0 * row.hits,
-                Bytes(row.bytes as u64).to_string(),
-                1e3 * row.compute,
-                1e3 * row.reading,
-                1.0 / row.token,
-                PROMPT as f64 / row.prompt
-            )?;
+            let hits = format!("{:.0} %", 100.0 * row.hits);
+            let line = [Bytes(*budget).to_string(), experts, hits, Bytes(row.bytes as u64).to_string()];
+            let times = format!("{:>6.1} ms {:>6.1} ms", 1e3 * row.compute, 1e3 * row.reading);
+            let rates = format!("{:>10.2} {:>11.1}", 1.0 / row.token, PROMPT as f64 / row.prompt);
+            writeln!(out, "{}", columns(line, times, rates, limit))?;
         }
         Ok(())
     }
 }
+
+/// Columns of a terminal that has room for all of the table.
+const WIDE: usize = 116;
 
 /// What is planned for.
 struct Source {

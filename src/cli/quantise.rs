@@ -209,10 +209,10 @@ impl Args {
         let what = if written.is_some() { path.display().to_string() } else { "nothing written".into() };
         writeln!(
             out,
-            "{}: {} of {} tensors changed, {} -> {}, {seconds:.1} s",
+            "{}: {} of {} changed, {} -> {}, {seconds:.1} s",
             Printable(&what),
             plan.quantised(),
-            plan.tensors.len(),
+            counted(plan.tensors.len() as u64, "tensor"),
             Bytes(bytes_before),
             Bytes(plan.bytes())
         )?;

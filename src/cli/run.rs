@@ -26,7 +26,7 @@ use super::force::{Force, reads};
 use super::grammar::GrammarChoice;
 use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
-use super::output::{Bytes, Printable, Watch, counted, note};
+use super::output::{Bytes, Printable, Watch, counted, fact, note};
 use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
 use super::speculation::SpeculationChoice;
@@ -40,11 +40,12 @@ const DEFAULT_TOKENS: usize = 256;
 /// Runs a model: text comes as it is made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc run -p \"The borrow checker\"               the built-in demo model
-  ixc run model.gguf -p \"Once upon a time\" -n 64 --temp 0 --stats
-  ixc run model.gguf --chat                      a conversation (/help in it)
+  ixc run -p \"What is a trait?\"                 the built-in demo model
+  ixc run model.gguf \"Why is the sky blue?\"     one answer
+  ixc run model.gguf                             a conversation (/help in it)
+  ixc run model.gguf --raw -p \"Once upon a time\" -n 64 --temp 0 --stats
   ixc run base.gguf --chat --chat-template chatml
-  cat question.txt | ixc run model.gguf --chat   one answer
+  cat question.txt | ixc run model.gguf
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
   ixc run large.gguf --chat --memory 6GiB --pin-experts hot.json
@@ -52,13 +53,14 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run large.gguf -f code.rs --spec ngram     repetitions are guessed
   ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'
   ixc run --target amx --emulate -p Hello -n 4   code for another CPU
-  ixc run model.gguf -f book.txt -n 1 --save-state book.ixs
+  ixc run model.gguf --raw -f book.txt -n 1 --save-state book.ixs
   ixc run model.gguf --load-state book.ixs -p \"In short,\"
   ixc run model.gguf --batch prompts.jsonl -o answers.jsonl
 
-The prompt is PROMPT, -p, -f or standard input; without any of them, on a terminal, a conversation begins. \
+The prompt is PROMPT, -p, -f or standard input. Without any of them, on a terminal, a conversation begins. \
+A model with a chat template answers the prompt. --raw continues the prompt as text, as models without a template do, and --load-state. \
 One newline at the end of a file or of standard input is no part of the prompt. \
-Names of special tokens in the prompt are those tokens; with --chat they are text like any other. \
+Names of special tokens are text in a message, and tokens in a text that is continued. \
 Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit \
 status is 130 then. Where no text is being written it ends the program.
 
@@ -77,18 +79,21 @@ pub struct Args {
     /// Read the prompt from a file, `-` for standard input.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Use the model's chat template: the prompt is what the user says.
+    /// Use a chat template: the prompt is what the user says. It is the default for a model that
+    /// has a template, except with --load-state.
     #[arg(long, visible_alias = "conversation", alias = "cnv")]
     chat: bool,
-    /// Use no chat template: the model goes on from the prompt, which is what it does without --chat, too, but then says that it has one.
-    #[arg(long, visible_alias = "no-conversation", alias = "no-cnv", conflicts_with_all = ["chat", "chat_template"])]
-    no_chat: bool,
-    /// What the system message says; implies --chat.
-    #[arg(long, visible_alias = "system-prompt", alias = "sys", value_name = "TEXT", conflicts_with = "no_chat")]
+    /// Continue the prompt as text, without a chat template.
+    #[arg(long, visible_aliases = ["no-chat", "no-conversation"], alias = "no-cnv", conflicts_with_all = ["chat", "chat_template"],
+          overrides_with = "raw")]
+    raw: bool,
+    /// The text of the system message; implies --chat.
+    #[arg(long, visible_alias = "system-prompt", alias = "sys", value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     #[command(flatten)]
     template: TemplateChoice,
-    /// Most tokens to write; -1: until the model ends or the context is full [default: 256; with --chat -1].
+    /// Most tokens to write; -1: until the model ends or the context is full [default: -1 for an
+    /// answer, 256 for a text].
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
     #[command(flatten)]
@@ -241,7 +246,7 @@ impl Args {
             wanted: Wanted {
                 model: &self.model,
                 streaming: &self.how.streaming,
-                sampling: &self.sampling,
+                sampling: self.sampling.clone(),
                 grammar,
                 inputs: self.inputs(),
                 limit: self.limit(None),
@@ -255,11 +260,12 @@ impl Args {
             advised: false,
             limits: OnceCell::new(),
             loaded: 0.0,
+            last: None,
         };
         writer.loaded = begin.elapsed().as_secs_f64();
         if self.stats == Some(StatsFormat::Text) {
             let loaded = writer.loaded;
-            note!(
+            fact!(
                 "load      {loaded:.2} s, {}, target {}{}",
                 counted(writer.session.threads() as u64, "thread"),
                 writer.session.target().name(),
@@ -267,10 +273,10 @@ impl Args {
             );
             let replaced = writer.session.replaced();
             if !replaced.is_empty() {
-                note!("replaced  {}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
+                fact!("replaced  {}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
             }
             if let Some((weights, path)) = writer.session.tuned() {
-                note!("tuned     {} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
+                fact!("tuned     {} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
             }
             let locked = writer.session.engine().locked_bytes();
             if locked > 0 {
@@ -278,7 +284,7 @@ impl Args {
             }
             let (states, bytes) = writer.session.engine().states();
             let (bytes, context) = (Bytes(bytes), writer.session.context());
-            note!("states    {bytes} for {context} positions{}", cached(states));
+            fact!("states    {bytes} for {}{}", counted(context as u64, "position"), cached(states));
         }
         let result = self.text(&mut writer, template, before);
         let ended = result.as_ref().err().is_none_or(|error| error.is::<Interrupted>());
@@ -298,6 +304,7 @@ impl Args {
         template: Option<ChatTemplate>,
         before: Option<Vec<u32>>,
     ) -> anyhow::Result<()> {
+        let answers = self.answers(&writer.session, before.is_some());
         let prompt = match (self.prompt.as_ref().or(self.words.as_ref()), &self.file) {
             (Some(prompt), _) => Some(prompt.clone()),
             (None, Some(file)) => Some(read_prompt(file)?),
@@ -305,7 +312,7 @@ impl Args {
             (None, None) => Some(read_prompt("-".as_ref())?),
         };
         match prompt {
-            Some(prompt) if self.chats() => {
+            Some(prompt) if answers => {
                 if prompt.is_empty() {
                     return Err(no_prompt());
                 }
@@ -324,15 +331,10 @@ impl Args {
                 if tokens.is_empty() {
                     return Err(no_prompt());
                 }
-                if writer.session.chat_template().is_some() && !self.no_chat {
-                    note!(
-                        "ixc: the model has a chat template, which a plain prompt does not use; --chat does, and --no-chat hides this line"
-                    );
-                }
                 let interrupted = writer.write(&tokens, self.limit(Some(DEFAULT_TOKENS)), None)?.interrupted;
                 if interrupted { Err(Interrupted.into()) } else { Ok(()) }
             }
-            None if self.no_chat => Err(no_prompt()),
+            None if self.raw => Err(no_prompt()),
             None => {
                 let chat = begin_chat(&writer.session, template, self.system.as_deref())?;
                 writer.converse(chat)
@@ -342,9 +344,15 @@ impl Args {
 }
 
 impl Args {
-    /// Whether the prompt is what a user says in a conversation.
+    /// Whether the options demand a chat.
     fn chats(&self) -> bool {
         self.chat || self.system.is_some() || self.template.is_given()
+    }
+
+    /// Whether the model answers the prompt as a message, in place of continuing it as text. A
+    /// saved text is continued.
+    fn answers(&self, session: &Session, continues_state: bool) -> bool {
+        self.chats() || (!self.raw && !continues_state && session.chat_template().is_some())
     }
 
     /// How many tokens to write, where nothing else is said.

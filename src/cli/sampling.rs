@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clap::error::ErrorKind;
+use clap::{Args, FromArgMatches};
 use ixc::frontend::tokenizer::Tokenizer;
 use ixc::runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, NUMBERS, SAMPLERS, Sampler, Settings};
 use ixc::session::{DRY_BREAKERS, breakers};
 use serde_json::{Map, Value};
 
 /// How the next token is chosen.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// 0 takes the likeliest token always.
@@ -145,6 +147,33 @@ impl SamplingArgs {
     /// Whether a sampler takes these.
     pub fn check(&self) -> Result<(), ixc::Error> {
         Sampler::new(self.settings(0, &[]))?;
+        Ok(())
+    }
+
+    /// Changes one setting, by the name of its option without hyphens.
+    ///
+    /// # Errors
+    /// In words, where there is no such setting, or it cannot have that value. Nothing is changed
+    /// then.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
+        let command = clap::Command::new("set").no_binary_name(true).disable_help_flag(true);
+        // What is not named keeps its value, which is no default.
+        let no_default = None::<&'static str>;
+        let command = SamplingArgs::augment_args_for_update(command).mut_args(|arg| arg.default_value(no_default));
+        let option = format!("--{}", name.replace('_', "-"));
+        let known: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+        let known = known.join(", ");
+        let found = command.try_get_matches_from([Some(&*option), value].into_iter().flatten());
+        let mut changed = self.clone();
+        found.and_then(|mut found| changed.update_from_arg_matches_mut(&mut found)).map_err(|error| {
+            match error.kind() {
+                ErrorKind::UnknownArgument => format!("There is no setting {name}; there are {known}."),
+                _ => error.render().to_string().lines().next().unwrap_or_default().to_owned(),
+            }
+        })?;
+        changed.ignore_eos |= self.ignore_eos;
+        changed.check().map_err(|error| format!("error: {error}"))?;
+        *self = changed;
         Ok(())
     }
 

@@ -8,18 +8,20 @@ use ixc::timing::{Phase, Streamed};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::output::{Bytes, Printable, counted, note};
+use super::output::{Printable, counted, fact};
 
-/// An op is worth a line from this part of the time on, and the longest is in any case: beside other work threads may do little but wait.
+/// An op is worth a row from this part of the time on, and the longest is in any case: beside other
+/// work threads may do little but wait.
 const LEAST: f64 = 0.01;
 
-/// Says where the time of a part of a text went. Rates are of the time in which threads worked on the op, as if all of them did.
-pub fn note(part: &str, stats: &Stats, limits: Option<&Roofline>) {
-    for line in lines(stats, limits) {
-        note!("{part:<9} {line}");
+/// Prints where the time of a part of a text went: rows that add up to all of it. Rates are of the
+/// time in which threads worked on the op, as if all of them did.
+pub fn note(part: &str, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
+    for line in lines(phase, stats, limits) {
+        fact!("{part:<9} {line}");
     }
     if stats.reduced > 0 {
-        note!(
+        fact!(
             "{part:<9} {} of {} with less than {} threads: others use the processors, and all would wait for those that do not run",
             stats.reduced,
             counted(stats.steps, "step"),
@@ -27,15 +29,12 @@ pub fn note(part: &str, stats: &Stats, limits: Option<&Roofline>) {
         );
     }
     if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
-        let a_step = stats.barriers / stats.thread_steps.max(1);
-        note!(
-            "{part:<9} {a_step} barriers in a step, each {:.2} us beyond waiting for others",
-            each.as_secs_f64() * 1e6
-        );
+        let a_step = counted(stats.barriers / stats.thread_steps.max(1), "barrier");
+        fact!("{part:<9} {a_step} in a step, each {:.2} us beyond waiting for others", each.as_secs_f64() * 1e6);
     }
 }
 
-/// Says what the rates were set against.
+/// Prints the rates of this machine that those of ops are a part of.
 pub fn note_limits(limits: &Roofline) {
     let products: Vec<String> =
         limits.products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9)).collect();
@@ -43,7 +42,13 @@ pub fn note_limits(limits: &Roofline) {
         true => String::new(),
         false => format!("; products {} GOP/s", products.join(", ")),
     };
-    note!("limits    memory {:.1} GB/s{products}: measured now", limits.bytes_per_second / 1e9);
+    let memory = limits.bytes_per_second.map(|rate| format!("memory {:.1}", rate / 1e9));
+    let caches = limits.caches.iter().map(|rate| format!("{} {:.1}", rate.level, rate.bytes_per_second / 1e9));
+    let rates: Vec<String> = memory.into_iter().chain(caches).collect();
+    fact!("limits    {} GB/s{products}: measured now", rates.join(", "));
+    if let Some(why) = &limits.no_bandwidth {
+        fact!("limits    reading from memory was not measured: {why}");
+    }
 }
 
 /// What an op took over all layers, and how near that is to what the machine does at the most. Rates are of the time in which threads worked on it,
@@ -61,8 +66,13 @@ pub struct Op {
     /// Bytes that were read.
     bytes: u64,
     bytes_per_second: f64,
-    /// Of what memory gives, where that was measured.
+    /// Share of the memory's measured bandwidth. It is above 1 where the bytes come from caches.
     share_of_bandwidth: Option<f64>,
+    /// The level of memory that gives as many bytes: `memory`, `L3`, `L2` or `L1`, where memory was
+    /// measured.
+    fed_by: Option<&'static str>,
+    /// Share of that level's bandwidth; nothing for `L1`, which is not measured.
+    share_of_feeding: Option<f64>,
     /// Multiply-adds of each kind.
     products: Products,
     /// The kind that it is mostly made of, where it is products.
@@ -109,6 +119,8 @@ impl Op {
         let most = most.filter(|(_, count)| seconds > 0.0 && *count > 0 && *count >= work.bytes / 4);
         let operations_per_second = most.map(|(_, count)| rate(2.0 * count as f64));
         let peak = |kind| limits.and_then(|limits| limits.products_of(kind));
+        let measured = limits.filter(|limits| limits.bytes_per_second.is_some() && bytes_per_second > 0.0);
+        let feeding = measured.map(|limits| limits.feeding(bytes_per_second));
         Op {
             op: op.to_owned(),
             seconds: own,
@@ -116,7 +128,9 @@ impl Op {
             items: work.items,
             bytes: work.bytes,
             bytes_per_second,
-            share_of_bandwidth: of(bytes_per_second, limits.map(|limits| limits.bytes_per_second)),
+            share_of_bandwidth: of(bytes_per_second, limits.and_then(|limits| limits.bytes_per_second)),
+            fed_by: feeding.map(|feeding| feeding.map_or("L1", |(level, _)| level)),
+            share_of_feeding: feeding.flatten().map(|(_, share)| share),
             products: Products { int8: work.products.int8, bf16: work.products.bf16, f32: work.products.f32 },
             mostly: most.map(|(kind, _)| kind),
             operations_per_second,
@@ -124,53 +138,89 @@ impl Op {
         }
     }
 
-    /// What it read and multiplied: `1.2 GiB, 12.1 GB/s, 83 % of memory's; 33.4 GOP/s of int8, 9 %`.
+    /// What it read and multiplied: `  12.1 GB/s,  83 % of memory;   33.4 GOP/s,   9 % of int8`.
     fn rates(&self) -> String {
         if self.seconds <= 0.0 {
             return String::new();
         }
-        let mut text = format!("{:>10}, {:6.1} GB/s", Bytes(self.bytes).to_string(), self.bytes_per_second / 1e9);
-        if let Some(share) = self.share_of_bandwidth {
-            text += &format!(", {:3.0} % of memory's", 100.0 * share);
-        }
+        let mut text = format!("{:6.1} GB/s", self.bytes_per_second / 1e9);
+        text += &match (self.fed_by, self.share_of_feeding) {
+            (Some(level), Some(share)) => format!(", {:3.0} % of {level:<6}", 100.0 * share),
+            (Some(level), None) => format!(", from {level:<9}"),
+            (None, _) => String::new(),
+        };
         if let (Some(of), Some(rate)) = (self.mostly, self.operations_per_second) {
-            text += &format!("; {:7.1} GOP/s of {of}", rate / 1e9);
-            if let Some(share) = self.share_of_peak {
-                text += &format!(", {:3.0} %", 100.0 * share);
-            }
+            text += &format!("; {:6.1} GOP/s", rate / 1e9);
+            text += &match self.share_of_peak {
+                Some(share) => format!(", {:3.0} % of {of}", 100.0 * share),
+                None => format!(" of {of}"),
+            };
         }
         text
     }
 }
 
-/// What is no op, and the seconds of all threads that went there.
-fn others(stats: &Stats) -> [(&'static str, &'static str, f64); 4] {
-    [
-        ("waiting for other threads", "waiting_for_other_threads", stats.imbalance.as_secs_f64()),
-        ("waiting for one that works alone", "waiting_for_one_alone", stats.alone.as_secs_f64()),
-        ("barriers", "meeting", stats.meeting.as_secs_f64()),
-        ("packing", "packing", stats.packing.as_secs_f64()),
-    ]
+/// Time of threads that is no op's: what it is called in text and in JSON, and seconds.
+struct Other {
+    name: &'static str,
+    key: &'static str,
+    seconds: f64,
 }
 
-/// A line for each op that took a good part of the time, and for what is no op, the longest first.
-fn lines(stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
-    let total = stats.wall.as_secs_f64() * stats.threads as f64;
-    let each = |op: &Op| (op.seconds, format!("{:<24}{}", Printable(&op.op).to_string(), op.rates()));
-    let ops = ops(stats, limits);
+/// Returns the time of a part of a text that is no op's. Together with the ops it is all of the
+/// time of all threads. The rest of the steps and the time between them have rows of their own.
+fn others(phase: &Phase, stats: &Stats) -> Vec<Other> {
+    let threads = stats.threads as f64;
+    let steps = stats.wall.as_secs_f64() * threads;
+    let ops: f64 = stats.tasks.iter().map(|task| task.work.time.as_secs_f64()).sum();
+    let waits = [
+        ("waiting for other threads", "waiting_for_other_threads", stats.imbalance),
+        ("waiting for one that works alone", "waiting_for_one_alone", stats.alone),
+        ("barriers", "meeting", stats.meeting),
+        ("packing", "packing", stats.packing),
+    ]
+    .map(|(name, key, time)| Other { name, key, seconds: time.as_secs_f64() });
+    let known: f64 = ops + waits.iter().map(|wait| wait.seconds).sum::<f64>();
+    let rest = (steps - known).max(0.0);
+    // Steps that leave a thread out, since others use its processor.
+    let part = 1.0 - stats.thread_steps as f64 / (stats.steps as f64 * threads).max(1.0);
+    let idle = if stats.reduced > 0 { (steps * part.max(0.0)).min(rest) } else { 0.0 };
+    let between = (phase.seconds * threads - steps).max(0.0);
+    let left = [
+        ("threads left out", "threads_left_out", idle),
+        ("begin and end of steps", "rest_of_steps", rest - idle),
+        ("sampling and text, between steps", "between_steps", between),
+    ];
+    waits.into_iter().chain(left.map(|(name, key, seconds)| Other { name, key, seconds })).collect()
+}
+
+/// Returns a row for each op that took a good part of the time, and for time that is no op's, the
+/// longest first. They add up to all of the time.
+fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
+    let (ops, others) = (ops(stats, limits), others(phase, stats));
+    let times = ops.iter().map(|op| op.seconds).chain(others.iter().map(|other| other.seconds));
+    let total: f64 = times.sum();
+    if total <= 0.0 {
+        return Vec::new();
+    }
+    let each = |op: &Op| (op.seconds, format!("{:<20}{}", Printable(&op.op).to_string(), op.rates()));
     let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(LEAST * total);
-    let mut lines: Vec<(f64, String)> = ops.iter().map(each).collect();
-    lines.extend(others(stats).map(|(what, _, seconds)| (seconds, what.to_owned())));
-    lines.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let long = lines.into_iter().filter(|(time, _)| *time > 0.0 && *time >= least);
-    long.map(|(time, line)| format!("{:5.1} % {}", 100.0 * time / total, line.trim_end())).collect()
+    let mut rows: Vec<(f64, String)> = ops.iter().map(each).collect();
+    rows.extend(others.iter().map(|other| (other.seconds, other.name.to_owned())));
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (long, short): (Vec<_>, Vec<_>) =
+        rows.into_iter().filter(|(time, _)| *time > 0.0).partition(|(time, _)| *time >= least);
+    let rest: f64 = short.iter().map(|(time, _)| time).sum();
+    let rest = (!short.is_empty()).then(|| (rest, format!("{} others", short.len())));
+    let percent = |time: f64| 100.0 * time / total;
+    long.into_iter().chain(rest).map(|(time, line)| format!("{:5.1} % {}", percent(time), line.trim_end())).collect()
 }
 
 /// A part of a text, with where its time went, as JSON.
 pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
     let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
     let others: serde_json::Map<String, Json> =
-        others(stats).into_iter().map(|(_, key, seconds)| (key.to_owned(), seconds.into())).collect();
+        others(phase, stats).into_iter().map(|other| (other.key.to_owned(), other.seconds.into())).collect();
     let Streamed { bytes, requested, kept, busy, stall } = phase.streamed;
     json!({
         "tokens": phase.tokens,
@@ -189,7 +239,7 @@ pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc::kernels::roofline::ProductRate;
+    use ixc::kernels::roofline::{CacheRate, ProductRate};
     use ixc::runtime::stats::TaskTime;
     use std::time::Duration;
 
@@ -216,27 +266,50 @@ mod tests {
         let rate = |of, operations_per_second| ProductRate { of, operations_per_second };
         let limits = Roofline {
             threads: 2,
-            bytes_per_second: 20e9,
+            bytes_per_second: Some(20e9),
+            caches: vec![CacheRate { level: "L3", bytes_per_second: 80e9 }],
+            no_bandwidth: None,
             products: vec![rate("int8", 400e9), rate("f32", 100e9)],
             refused: None,
         };
-        // 4 GB in 0.8 s of two threads, 0.4 s of the clock: 10 GB/s; 16 G operations: 40 GOP/s.
+        let phase = Phase { tokens: 8, seconds: 1.25, ..Phase::default() };
+        // 4 GB in 0.8 s of two threads, 0.4 s of the clock: 10 GB/s; 16 G operations: 40 GOP/s. Two
+        // threads had 2.5 s.
+        let rows = lines(&phase, &stats, Some(&limits));
         assert_eq!(
-            lines(&stats, Some(&limits)),
+            rows,
             [
-                " 40.0 % linear                     3.7 GiB,   10.0 GB/s,  50 % of memory's;    40.0 GOP/s of int8,  10 %",
-                " 10.0 % waiting for other threads",
-                "  1.0 % rms_norm                     4 KiB,    0.0 GB/s,   0 % of memory's",
+                " 38.4 % begin and end of steps",
+                " 32.0 % linear                10.0 GB/s,  50 % of memory;   40.0 GOP/s,  10 % of int8",
+                " 20.0 % sampling and text, between steps",
+                "  8.0 % waiting for other threads",
+                "  1.6 % 2 others",
             ]
         );
-        assert_eq!(lines(&stats, None)[2], "  1.0 % rms_norm                     4 KiB,    0.0 GB/s");
-        // Beside other work each is short, and the longest is said.
+        assert!(rows.iter().all(|row| row.len() + 10 <= 100), "{rows:?}");
+        assert_eq!(lines(&phase, &stats, None)[1], " 32.0 % linear                10.0 GB/s;   40.0 GOP/s of int8");
+        // What is faster than memory comes from a cache, and beyond all that were measured from the
+        // first.
+        let faster = |factor: f64| {
+            let tasks = vec![task("linear a", (400.0 / factor) as u64, 4_000_000_000, none)];
+            lines(&phase, &Stats { tasks, ..stats.clone() }, Some(&limits))
+                .into_iter()
+                .find(|row| row.contains("linear"))
+                .unwrap()
+        };
+        assert!(faster(2.0).ends_with("40.0 GB/s,  50 % of L3"), "{}", faster(2.0));
+        assert!(faster(8.0).ends_with("160.0 GB/s, from L1"), "{}", faster(8.0));
+        // With other work on the machine each op is short, and the longest has its row. All rows
+        // make all of the time.
         let crowded = Stats { wall: Duration::from_secs(1000), ..stats.clone() };
-        let short = lines(&crowded, None);
-        assert!(short.len() == 1 && short[0].starts_with("  0.0 % linear "), "{short:?}");
-        let phase = Phase { tokens: 8, seconds: 2.0, ..Phase::default() };
+        let short = lines(&phase, &crowded, None);
+        assert!(short.iter().any(|row| row.starts_with("  0.0 % linear ")), "{short:?}");
+        let sum = |rows: &[String]| -> f64 {
+            rows.iter().map(|row| row.split('%').next().unwrap().trim().parse::<f64>().unwrap()).sum()
+        };
+        assert!([&rows, &short].iter().all(|rows| (sum(rows) - 100.0).abs() < 0.3), "{rows:?} {short:?}");
         let facts = facts(&phase, &stats, Some(&limits));
-        assert_eq!((&facts["tokens_per_second"], facts["ops"].as_array().unwrap().len()), (&4.0.into(), 3));
+        assert_eq!((&facts["tokens_per_second"], facts["ops"].as_array().unwrap().len()), (&6.4.into(), 3));
         let linear = &facts["ops"][0];
         assert_eq!(
             (&linear["op"], &linear["bytes"], &linear["mostly"]),
@@ -244,6 +317,7 @@ mod tests {
         );
         let near = |value: &Json, expected: f64| (value.as_f64().unwrap() - expected).abs() < 1e-9;
         assert!(near(&linear["share_of_bandwidth"], 0.5) && near(&linear["share_of_peak"], 0.1), "{linear}");
+        assert_eq!((&linear["fed_by"], &linear["share_of_feeding"]), (&"memory".into(), &0.5.into()));
         assert!(near(&linear["share"], 0.4) && facts["ops"][2]["share_of_peak"].is_null(), "{facts}");
         assert!(near(&facts["thread_seconds_besides"]["waiting_for_other_threads"], 0.2), "{facts}");
     }

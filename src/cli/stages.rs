@@ -9,7 +9,7 @@ use ixc::passes::manager::{self, Ir, Stop};
 use ixc::select::{self, Selection};
 use ixc::targets::Target;
 
-use super::Usage;
+use super::{Usage, near};
 
 /// A stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -106,13 +106,35 @@ impl Stage {
     }
 }
 
+/// Kernels that an error names.
+const SHOWN: usize = 3;
+
+/// Returns the error for an unknown name of a kernel. A weight's name gets the options that choose
+/// its kernels.
+fn no_kernel(name: &str, kernels: &[&str]) -> String {
+    let mut near: Vec<&str> = kernels.iter().copied().filter(|kernel| near::is_near(name, kernel)).collect();
+    near.extend(kernels.iter().copied().filter(|kernel| !near::is_near(name, kernel)));
+    let more = near.len().saturating_sub(SHOWN);
+    near.truncate(SHOWN);
+    let more = if more > 0 { format!(" and {more} more (`ixc kernel list --model MODEL`)") } else { String::new() };
+    let weight = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let hint = match weight {
+        Some((layer, weight)) => {
+            let op = weight.trim_end_matches(".weight").trim_end_matches(".bias");
+            format!("; that is a weight, whose kernels are those of --op {op} --layer {layer}")
+        }
+        None => String::new(),
+    };
+    format!("no kernel is called {name}{hint}; there are {}{more}", near.join(", "))
+}
+
 /// The kernels whose names contain `name`.
 fn choose<'k>(kernels: Vec<&'k Kernel>, name: Option<&str>) -> anyhow::Result<Vec<&'k Kernel>> {
     let Some(name) = name else { return Ok(kernels) };
     let chosen: Vec<_> = kernels.iter().copied().filter(|kernel| kernel.name.contains(name)).collect();
     if chosen.is_empty() {
         let names: Vec<_> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-        return Err(Usage(format!("no kernel is called {name}; there are {}", names.join(", "))).into());
+        return Err(Usage(no_kernel(name, &names)).into());
     }
     Ok(chosen)
 }

@@ -17,7 +17,7 @@ use ixc::runtime::stream::store::{CHUNK, ExpertCache};
 use ixc::timing::{Overlap, Phase};
 use serde_json::{Value as Json, json};
 
-use super::output::{Bytes, Printable, counted, note};
+use super::output::{Bytes, Printable, counted, fact};
 
 /// The store's counts between two moments; the use of its slots is that of the later one.
 pub fn since(mut stats: Stats, before: &Stats) -> Stats {
@@ -42,12 +42,13 @@ pub fn since(mut stats: Stats, before: &Stats) -> Stats {
     stats
 }
 
-/// Notes what streaming experts took: hits, bytes read and their rate, the time that threads waited, and its share of decode.
+/// Prints what streaming experts took: hits, bytes read and their rate, the time that threads
+/// waited, and its share of decode.
 pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) {
     let report = store.report();
     let all = GroupStats::sum(&stats.groups);
     let requested = all.hits + all.on_the_way + all.misses;
-    note!(
+    fact!(
         "experts   {requested} needed: {:.1} % in memory, {:.1} % on the way, {:.1} % missed; room for {}",
         100.0 * all.hit_rate(),
         100.0 * all.on_the_way as f64 / requested.max(1) as f64,
@@ -56,12 +57,12 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
     );
     let pinned: u32 = store.held().iter().map(|held| held.kept).sum();
     if pinned > 0 {
-        note!("pinned    {} that stay in memory", counted(pinned.into(), "expert"));
+        fact!("pinned    {} that stay in memory", counted(pinned.into(), "expert"));
     }
     let drive = &stats.drive;
     let read = drive.routed.bytes + drive.predicted.bytes;
     let rate = |bytes: u64, time: Duration| if time.is_zero() { 0.0 } else { bytes as f64 / time.as_secs_f64() / 1e9 };
-    note!(
+    fact!(
         "drive     {} read by {}, {:.2} GB/s while it was read, {:.2} GB/s while experts were missed",
         Bytes(read),
         report.backend,
@@ -70,7 +71,7 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
     );
     if all.predicted_bytes > 0 {
         let part = |bytes: u64| 100.0 * bytes as f64 / all.predicted_bytes as f64;
-        note!(
+        fact!(
             "predicted {} read ahead: {:.1} % was needed, {:.1} % given up unused",
             Bytes(all.predicted_bytes),
             part(all.right_bytes),
@@ -78,22 +79,23 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
         );
     }
     let stall = all.stall.as_secs_f64();
-    note!(
-        "stall     {stall:.2} s of waiting for experts, {:.2} s for each of {threads} threads",
-        stall / threads.max(1) as f64
+    fact!(
+        "stall     {stall:.2} s of waiting for experts, {:.2} s for each of {}",
+        stall / threads.max(1) as f64,
+        counted(threads as u64, "thread")
     );
     if let Some(Overlap { reading, hidden }) = decode.overlap(threads) {
-        note!(
+        fact!(
             "overlap   reads were on in {:.0} % of the time of decode, {:.0} % of reading was hidden behind computing",
             100.0 * reading,
             100.0 * hidden
         );
     }
     if let Some(cpus) = &report.cpus {
-        note!("          the reading thread runs near the drive, on CPUs {cpus:?}");
+        fact!("          the reading thread runs near the drive, on CPUs {cpus:?}");
     }
     for text in &report.notes {
-        note!("          {}", Printable(text));
+        fact!("          {}", Printable(text));
     }
 }
 
@@ -105,12 +107,12 @@ pub fn predictions(report: &Report) {
     if used.is_empty() {
         return;
     }
-    note!("prefetch  {}", report.now);
+    fact!("prefetch  {}", report.now);
     let lost = report.decided.iter().flat_map(|decided| &decided.rejected);
-    lost.for_each(|(what, why)| note!("          over {what}: {why}"));
+    lost.for_each(|(what, why)| fact!("          over {what}: {why}"));
     let names: Vec<String> = used.iter().map(|(strategy, _)| format!("{:<32}", strategy.to_string())).collect();
-    note!("          {}", names.join("  ").trim_end());
-    note!(
+    fact!("          {}", names.join("  ").trim_end());
+    fact!(
         "          {}",
         vec![format!("{:>6} {:>6} {:>9} {:>8}", "recall", "precis", "useless", "avoided"); used.len()].join("  ")
     );
@@ -118,7 +120,7 @@ pub fn predictions(report: &Report) {
     for layer in 0..layers {
         let cells: Vec<String> =
             used.iter().map(|(_, tallies)| tallies.get(layer).map_or_else(String::new, cell)).collect();
-        note!("layer {layer:<3} {}", cells.join("  "));
+        fact!("layer {layer:<3} {}", cells.join("  "));
     }
     let sum = |tallies: &[Tally]| {
         let mut all = Tally::default();
@@ -126,7 +128,7 @@ pub fn predictions(report: &Report) {
         cell(&all)
     };
     let cells: Vec<String> = used.iter().map(|(_, tallies)| sum(tallies)).collect();
-    note!("all       {}", cells.join("  "));
+    fact!("all       {}", cells.join("  "));
 }
 
 /// What predicting experts did since the model was loaded, as JSON: which way is in use and over which others, what was read ahead, and how each way did, used or
@@ -203,13 +205,13 @@ pub fn note_drive(choice: &Choice, drive: &Counters, own: &[f64]) {
         Origin::Looked => "by a look at the drive",
         Origin::Usual => "as usual",
     };
-    note!("queue     {} reads of {} at once, {who}", choice.depth, Bytes(CHUNK));
+    fact!("queue     {} of {} at once, {who}", counted(choice.depth as u64, "read"), Bytes(CHUNK));
     for text in &choice.notes {
-        note!("          {}", Printable(text));
+        fact!("          {}", Printable(text));
     }
     if let Some(share) = share(drive.routed_rate(), own) {
         let rates: Vec<String> = own.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
-        note!(
+        fact!(
             "share     {:.0} % of the drive's own {} GB/s (before, after) while experts were missed",
             100.0 * share,
             rates.join(", ")
@@ -225,13 +227,13 @@ pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
 
 /// Notes the hints that the page cache got for experts in mapped files, and their effect.
 pub fn advised(advised: &Advised) {
-    note!(
+    fact!(
         "experts   {} said to be needed, {}, in mapped files: the page cache keeps what it likes, no budget holds",
         advised.experts,
         Bytes(advised.bytes)
     );
     if let Some(faults) = system::major_faults() {
-        note!("faults    {faults} pages or more were waited for, since they had to be read");
+        fact!("faults    waited for {} or more, since they had to be read", counted(faults, "page"));
     }
 }
 

@@ -8,16 +8,80 @@
 //! What commands print on standard error, because standard output has the file that they make, goes through the same
 //! ([`standard_error`]). What is said beside it, on standard error, comes through `note!`, which escapes wherever it goes to, as errors are.
 //! The progress line's own sequences go there by their own way.
+//!
+//! Lines that are wider than the terminal are wrapped at words ([`wrap`](super::wrap)). `COLUMNS`
+//! is the width where it is set.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use terminal_size::{Width, terminal_size_of};
 
 use super::output::is_terminal_control;
+use super::wrap::{Text, Wrapper};
+
+/// The variable with the number of columns, which shells set.
+const COLUMNS: &str = "COLUMNS";
+
+/// Returns the columns that the variable says, where it is a number.
+pub fn columns_variable() -> Option<usize> {
+    std::env::var(COLUMNS).ok()?.trim().parse().ok().filter(|columns| *columns > 0)
+}
+
+/// Returns the columns of a terminal on standard output; nothing for a pipe, or where the width is
+/// not known.
+pub fn output_width() -> Option<usize> {
+    width_of(&io::stdout())
+}
+
+/// Returns the columns of a terminal on standard error.
+pub fn error_width() -> Option<usize> {
+    width_of(&io::stderr())
+}
+
+fn width_of(out: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
+    if !out.is_terminal() {
+        return None;
+    }
+    columns_variable().or_else(|| {
+        let (Width(columns), _) = terminal_size_of(out)?;
+        (columns > 0).then_some(columns.into())
+    })
+}
+
+/// The kind of text that the command prints from here on.
+static KIND: AtomicU8 = AtomicU8::new(0);
+
+/// Sets the kind of the text that follows on standard output.
+pub fn set_text(kind: Text) {
+    let number = match kind {
+        Text::Report => 0,
+        Text::Prose => 1,
+        Text::Verbatim => 2,
+    };
+    KIND.store(number, Ordering::Relaxed);
+}
+
+/// Ends a model's text: the last word is shown without waiting for more of it.
+pub fn end_text() {
+    if kind() == Text::Prose {
+        set_text(Text::Report);
+    }
+}
+
+fn kind() -> Text {
+    match KIND.load(Ordering::Relaxed) {
+        0 => Text::Report,
+        1 => Text::Prose,
+        _ => Text::Verbatim,
+    }
+}
 
 /// Standard output, as commands may have it.
 pub fn standard_output() -> Box<dyn Write> {
     let out = io::stdout().lock();
     match out.is_terminal() {
-        true => Box::new(io::BufWriter::new(Filter::new(out))),
+        true => Box::new(io::BufWriter::new(Filter::new(out, output_width()))),
         false => Box::new(io::BufWriter::new(out)),
     }
 }
@@ -26,21 +90,24 @@ pub fn standard_output() -> Box<dyn Write> {
 pub fn standard_error() -> Box<dyn Write> {
     let out = io::stderr();
     match out.is_terminal() {
-        true => Box::new(Filter::new(out)),
+        true => Box::new(Filter::new(out, error_width())),
         false => Box::new(out),
     }
 }
 
-/// Passes text on without what steers a terminal. Bytes that are no UTF-8 become U+FFFD.
+/// Passes text on without what steers a terminal, in lines that fit it. Bytes that are no UTF-8
+/// become U+FFFD.
 struct Filter<W> {
     to: W,
     /// The beginning of a character, whose end the next bytes bring: at most three.
     begun: Vec<u8>,
+    /// Wraps lines, where the width is known.
+    wrapper: Option<Wrapper>,
 }
 
 impl<W: Write> Filter<W> {
-    fn new(to: W) -> Filter<W> {
-        Filter { to, begun: Vec::new() }
+    fn new(to: W, width: Option<usize>) -> Filter<W> {
+        Filter { to, begun: Vec::new(), wrapper: width.map(Wrapper::new) }
     }
 }
 
@@ -59,11 +126,21 @@ impl<W: Write> Write for Filter<W> {
                 _ => shown.push(char::REPLACEMENT_CHARACTER),
             }
         }
+        if let Some(wrapper) = &mut self.wrapper {
+            let text = std::mem::take(&mut shown);
+            wrapper.push(&text, kind(), &mut shown);
+        }
         self.to.write_all(shown.as_bytes())?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        // The rest of a word of a model's text is still to come.
+        if let Some(wrapper) = self.wrapper.as_mut().filter(|_| kind() != Text::Prose) {
+            let mut rest = String::new();
+            wrapper.finish(kind(), &mut rest);
+            self.to.write_all(rest.as_bytes())?;
+        }
         self.to.flush()
     }
 }
@@ -78,7 +155,7 @@ mod tests {
         let bytes = [text, b"\xff\xc3", text, b"\xe6\xbc"].concat();
         let expected = "a[2J31mé\n\t漢z\u{fffd}\u{fffd}a[2J31mé\n\t漢z";
         for size in 1..=bytes.len() {
-            let mut filter = Filter::new(Vec::new());
+            let mut filter = Filter::new(Vec::new(), None);
             bytes.chunks(size).for_each(|part| filter.write_all(part).unwrap());
             assert_eq!(String::from_utf8(filter.to).unwrap(), expected, "in parts of {size}");
         }

@@ -9,10 +9,11 @@ use ixc::model::is_plan;
 use ixc::runtime::file::read as read_plan;
 use serde_json::json;
 
-use super::Usage;
 use super::choose::ModelArgument;
 use super::output::{self, lossless};
 use super::tokens::TokenList;
+use super::wrap::Text;
+use super::{Usage, terminal};
 
 pub use super::tokens::read;
 
@@ -114,6 +115,7 @@ impl DecodeArgs {
             let text = tokenizer.decode_with(&ids, options).map_err(ixc::Error::from)?;
             return Ok(output::json(out, "ixc.detokenize.v1", &json!({ "text": text }))?);
         }
+        terminal::set_text(Text::Verbatim);
         // The bytes themselves, so that they come back as they went in; a terminal is not told to obey them.
         out.write_all(&tokenizer.decode_bytes(&ids, options).map_err(ixc::Error::from)?)?;
         Ok(writeln!(out)?)

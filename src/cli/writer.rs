@@ -13,7 +13,7 @@ use ixc::frontend::chat::{Answer, Parser};
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::grammar::Matcher;
 use ixc::kernels::roofline::Roofline;
-use ixc::runtime::gauge::Gauge;
+use ixc::runtime::gauge::{Activity, Gauge};
 use ixc::runtime::pages::PageUse;
 use ixc::runtime::processors::Unpinned;
 use ixc::runtime::stream::store::ExpertCache;
@@ -26,9 +26,10 @@ use serde_json::json;
 use super::answer::Shown;
 use super::choose::{ModelChoice, StreamingChoice};
 use super::interrupt::{Interrupted, Writing};
-use super::output::{Bytes, Document, Watch, counted, note};
+use super::output::{Bytes, Document, Watch, aside, complain_whole, counted, fact, note};
 use super::sampling::SamplingArgs;
-use super::{spent, streaming};
+use super::wrap::Text;
+use super::{spent, streaming, terminal};
 
 /// How long a step of so many tokens of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long
 /// for its end, for that ends the answer and not the conversation.
@@ -42,7 +43,7 @@ const LONG_PACKING: (f64, f64) = (1.0, 0.2);
 pub struct Wanted<'a> {
     pub model: &'a ModelChoice,
     pub streaming: &'a StreamingChoice,
-    pub sampling: &'a SamplingArgs,
+    pub sampling: SamplingArgs,
     /// What each text follows.
     pub grammar: Option<Matcher>,
     /// Files that are named and read.
@@ -85,6 +86,15 @@ pub struct Writer<'a> {
     pub limits: OnceCell<Option<Roofline>>,
     /// Seconds until the model was there.
     pub loaded: f64,
+    /// Time of the last text.
+    pub last: Option<Pace>,
+}
+
+/// Time of a text: of its prompt, and of the tokens after that.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub prefill: Phase,
+    pub decode: Phase,
 }
 
 /// What was written.
@@ -144,6 +154,8 @@ impl Writer<'_> {
             out.write_all(text.as_bytes())?;
             out.flush()
         };
+        // A terminal shows it word by word; a pipe gets every byte at once.
+        terminal::set_text(Text::Prose);
         let out = &mut *self.out;
         let sampling = self.wanted.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
         let mut stop = StopStrings::new(&self.wanted.sampling.stop);
@@ -174,8 +186,10 @@ impl Writer<'_> {
         show(out, &(text + &rest))?;
         if last != '\n' {
             writeln!(out)?;
-            out.flush()?;
         }
+        terminal::end_text();
+        out.flush()?;
+        self.last = Some(Pace { prefill: generation.prefill, decode: generation.decode });
         if generation.shifts > 0 {
             let (context, times) = (self.session.context(), counted(generation.shifts as u64, "time"));
             note!("ixc: the context of {context} tokens was full {times}: tokens after the first ones were forgotten");
@@ -188,11 +202,24 @@ impl Writer<'_> {
         match self.wanted.stats {
             Some(StatsFormat::Text) => self.stats(&generation, before.as_ref()),
             Some(StatsFormat::Json) => self.stats_as_json(&generation)?,
+            None if self.converses => self.note_pace(&generation),
             None => {}
         }
         self.advise(&generation);
         let interrupted = generation.end == End::Stopped && !stopped;
         Ok(Written { tokens: generation.tokens, interrupted, answer })
+    }
+
+    /// Prints how long an answer is, how fast it came, and how full the context is.
+    fn note_pace(&self, generation: &Generation) {
+        let tokens = counted(generation.tokens.len() as u64, "token");
+        let Phase { tokens: timed, seconds, .. } = generation.decode;
+        let rate = match timed > 0 && seconds > 0.0 {
+            true => format!(", {:.1}/s", timed as f64 / seconds),
+            false => String::new(),
+        };
+        let (used, context) = (self.session.engine().position(), self.session.context());
+        aside(&format!("{tokens}{rate}, context {used} of {context}"));
     }
 
     /// Says once where packing weights took a good part of the time.
@@ -207,8 +234,10 @@ impl Writer<'_> {
         }
     }
 
-    /// The same as JSON, on one line, for programs.
+    /// Prints the same as JSON, on one line, for programs.
     fn stats_as_json(&self, generation: &Generation) -> anyhow::Result<()> {
+        // The run's own: measuring takes memory, too.
+        let peak = ixc::machine::system::peak_memory();
         let (session, limits) = (&self.session, self.limits());
         let part = |phase, stats| spent::facts(phase, stats, limits);
         let (states, state_bytes) = session.engine().states();
@@ -239,20 +268,32 @@ impl Writer<'_> {
             "deferred": self.wanted.streaming.defer(),
             "prefetch": streaming::facts(session.engine()),
             "seed": self.seed,
-            "peak_memory": ixc::machine::system::peak_memory(),
+            "peak_memory": peak,
         });
-        note!("{}", serde_json::to_string(&Document::new(STATS, &facts))?);
+        complain_whole(&serde_json::to_string(&Document::new(STATS, &facts))?);
         Ok(())
     }
 
-    /// What the machine does at the most, measured once; nothing for what is emulated.
+    /// The peak rates of this machine, measured once, in the memory that the budget leaves; nothing
+    /// for emulated code.
     fn limits(&self) -> Option<&Roofline> {
-        let measure = || Roofline::measure(self.session.target(), self.session.threads());
+        let measure = || {
+            if self.converses {
+                note!("ixc: measuring once what this machine does at the most, for --stats");
+            }
+            self.gauge.begin(Activity::Measuring, 0);
+            let _watch = Watch::new(&self.gauge);
+            let taken = ixc::machine::system::resident_memory().unwrap_or(0);
+            let left = self.wanted.streaming.memory().map(|budget| budget.saturating_sub(taken));
+            Roofline::measure(self.session.target(), self.session.threads(), left)
+        };
         self.limits.get_or_init(|| (!self.wanted.emulated).then(measure)).as_ref()
     }
 
     /// Says what this text took; `before` is what the store of streamed experts had counted then.
     fn stats(&mut self, generation: &Generation, before: Option<&Stats>) {
+        // The run's own: measuring takes memory, too.
+        let peak = ixc::machine::system::peak_memory();
         for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
             let (tokens, seconds) = (counted(phase.tokens as u64, "token"), phase.seconds);
             let rate = if seconds > 0.0 { phase.tokens as f64 / seconds } else { 0.0 };
@@ -260,12 +301,12 @@ impl Writer<'_> {
                 true => format!(", {:.1} without packing", phase.rate_without_packing()),
                 false => String::new(),
             };
-            note!("{what:<9} {tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}");
+            fact!("{what:<9} {tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}");
         }
         if let Some(name) = self.session.guesses() {
             let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
             let share = if drafted > 0 { 100.0 * accepted as f64 / drafted as f64 } else { 0.0 };
-            note!(
+            fact!(
                 "guesses   {} by {name} in {}, {accepted} came true ({share:.0} %); guessing took {:.2} s; {} without, since they would not have paid",
                 counted(drafted, "token"),
                 counted(drafts, "step"),
@@ -275,12 +316,13 @@ impl Writer<'_> {
         }
         let packing = generation.prefill.packing + generation.decode.packing;
         if packing > 0.0 {
-            note!(
+            fact!(
                 "packing   {packing:.2} s of that, of weights that were needed for the first time; a plan has them packed"
             );
         }
-        for (what, stats) in [("prefill", &generation.spent.prefill), ("decode", &generation.spent.decode)] {
-            spent::note(what, stats, self.limits());
+        let Generation { prefill, decode, spent, .. } = generation;
+        for (what, phase, stats) in [("prefill", prefill, &spent.prefill), ("decode", decode, &spent.decode)] {
+            spent::note(what, phase, stats, self.limits());
         }
         if let Some(limits) = self.limits() {
             spent::note_limits(limits);
@@ -306,13 +348,13 @@ impl Writer<'_> {
                 let path = self.wanted.model.path();
                 let known = path.and_then(|path| Remembered::of(path, self.session.threads(), self.session.target()));
                 for line in streaming::compare(&observed, store, known.as_ref()) {
-                    note!("forecast  {line}");
+                    fact!("forecast  {line}");
                 }
             }
         }
         if self.wanted.streaming.defer() > 0 {
             let defer = self.wanted.streaming.defer();
-            note!(
+            fact!(
                 "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
             );
         }
@@ -320,17 +362,17 @@ impl Writer<'_> {
             streaming::advised(&advised);
         }
         match self.session.engine().pinned() {
-            Ok(processors) => note!("threads   bound to processors {}", listed(processors)),
+            Ok(processors) => fact!("threads   bound to processors {}", listed(processors)),
             Err(Unpinned::Off) => {}
-            Err(why) => note!("threads   not bound to processors: {why}"),
+            Err(why) => fact!("threads   not bound to processors: {why}"),
         }
         for PageUse { what, resident, large } in self.session.engine().pages() {
-            note!("pages     {what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
+            fact!("pages     {what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
         }
         let states = self.session.engine().state_bytes();
         if states.copies > 0 {
             let (own, shared, saved) = (states.own, states.shared, states.unshared.saturating_sub(states.shared));
-            note!(
+            fact!(
                 "sharing   {} of states are shared, {} their own; it saves {}",
                 Bytes(shared),
                 Bytes(own),
@@ -338,11 +380,11 @@ impl Writer<'_> {
             );
         }
         if let Some(refusal) = states.refusal {
-            note!("sharing   {} of {} copies share nothing: {refusal}", states.whole_copies, states.copies);
+            fact!("sharing   {} of {} copies share nothing: {refusal}", states.whole_copies, states.copies);
         }
-        note!("seed      {}", self.seed);
-        if let Some(peak) = ixc::machine::system::peak_memory() {
-            note!("memory    {} at the peak, mapped weights included", Bytes(peak));
+        fact!("seed      {}", self.seed);
+        if let Some(peak) = peak {
+            fact!("memory    {} at the peak, mapped weights included", Bytes(peak));
         }
     }
 }

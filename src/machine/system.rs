@@ -122,8 +122,18 @@ pub fn executable_memory() -> Probe {
 
 /// The most memory that this process had resident, mapped files included.
 pub fn peak_memory() -> Option<u64> {
+    own_memory("VmHWM:")
+}
+
+/// The memory that this process has resident, mapped files included.
+pub fn resident_memory() -> Option<u64> {
+    own_memory("VmRSS:")
+}
+
+/// Returns a field of this process's status, in bytes.
+fn own_memory(field: &str) -> Option<u64> {
     let status = read_system(Path::new("/proc/self/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 

@@ -183,7 +183,8 @@ impl Report {
         let here = self.target.filter(|target| target.missing().is_empty());
         // A file may name more threads than can be started.
         let here_at_most = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        view.limits = here.map(|target| Roofline::measure(target, view.threads().clamp(1, here_at_most)));
+        let limits = here.map(|target| Roofline::measure(target, view.threads().clamp(1, here_at_most), None));
+        view.limits = limits.filter(|limits| limits.bytes_per_second.is_some());
         self.trace = Some(view);
         Ok(())
     }

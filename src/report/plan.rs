@@ -393,7 +393,10 @@ pub fn facts(plan: &Plan<Kernel>) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Architecture", plan.architecture.clone()),
         ("Target", plan.target.clone()),
-        ("Weights", format!("{} of {}: {}", plan.weights.len(), Bytes(weights), formats.join(", "))),
+        (
+            "Weights",
+            format!("{}, {}: {}", counted(plan.weights.len() as u64, "tensor"), Bytes(weights), formats.join(", ")),
+        ),
         ("Steps", counted(plan.steps.len() as u64, "step")),
         ("Tasks", counted(plan.steps.iter().map(tasks).sum::<usize>() as u64, "task")),
         ("Kernels", counted(plan.kernels.len() as u64, "kernel")),

@@ -64,7 +64,7 @@ fn answers_are_those_of_single_runs() {
         (4, prompts[4], "10"),
     ] {
         let alone =
-            stdout(ixc(["run", "demo", "-p", prompt, "-n", count, "--temp", "0", "-t", "2", "-c", "256", "--no-chat"]));
+            stdout(ixc(["run", "demo", "--raw", "-p", prompt, "-n", count, "--temp", "0", "-t", "2", "-c", "256"]));
         assert_eq!(text(at), alone.trim_end(), "{prompt}");
     }
     assert_eq!(

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::measure::measured;
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 use ixc::ir::format::Format::{F16, F32, Q4K};
 
-const RUN: [&str; 9] = ["run", "-p", "The borrow checker", "-n", "32", "--temp", "0", "-t", "2"];
+const RUN: [&str; 10] = ["run", "--raw", "-p", "The borrow checker", "-n", "32", "--temp", "0", "-t", "2"];
 
 const BENCH: [&str; 10] = ["bench", "-p", "0", "-n", "24", "-r", "1", "-t", "2", "--json"];
 
@@ -138,6 +139,25 @@ fn what_plan_says_is_the_least_is_enough_for_every_run() {
     batch.arg(&requests).arg("-o").arg(&answers).arg(demo_model());
     stdout(batch);
     assert_eq!(std::fs::read_to_string(&answers).unwrap().matches("\"status_code\":200").count(), 5);
+}
+
+/// Measuring the machine for `--stats` stays within the run's budget, and the printed peak is the
+/// run's own.
+#[test]
+fn statistics_stay_within_the_budget() {
+    let budget = least(&RUN, &demo_model(), &["--stats"]) + 12;
+    let mut command = ixc(RUN);
+    command.arg(demo_model()).args(["--memory", &format!("{budget}MiB"), "--stats=json", "-q"]);
+    let taken = measured(&command, 300, None);
+    assert_eq!(taken.code, Some(0), "{}", taken.stderr);
+    let facts: serde_json::Value = serde_json::from_str(taken.stderr.trim()).unwrap();
+    let peak = facts["peak_memory"].as_u64().unwrap();
+    println!("{} MiB of the run, {} with measuring, of {budget}", peak >> 20, taken.peak_kib >> 10);
+    assert!(taken.peak_kib * 1024 <= (budget << 20) / 100 * 105, "{} KiB with {budget} MiB", taken.peak_kib);
+    assert!(peak <= taken.peak_kib * 1024, "{peak}");
+    let limits = &facts["limits"];
+    let measured = limits["bytes_per_second"].is_number();
+    assert!(measured != limits["no_bandwidth"].is_string(), "{limits}");
 }
 
 /// A model with experts in a file is streamed under every budget from the least on, whatever else the run takes.

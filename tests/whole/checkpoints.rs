@@ -172,7 +172,7 @@ fn vocabulary_and_template_are_those_of_the_folder() {
     assert!(run(&["inspect"], "qwen3moe").contains("(safetensors, "));
     let ids = |name: &str, text: &str| run(&["tokenize", text, "--json"], name);
     assert!(ids("qwen3moe", "the borrow").contains("257") && ids("qwen3moe", "the borrow").contains("267"));
-    let said = run(&["run", "-p", "the borrow", "-n", "3", "--seed", "1"], "qwen3moe");
+    let said = run(&["run", "--raw", "-p", "the borrow", "-n", "3", "--seed", "1"], "qwen3moe");
     assert!(!said.is_empty());
     let model = open_files(&folder().join("deepseek-fp8")).unwrap();
     let spec = ixc::model::vocabulary(&model).unwrap();

@@ -118,7 +118,7 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     let refused = with(&["plan", model, "--memory", "1MiB"]).output().unwrap();
     let message = stderr(&refused);
     assert!(refused.status.code() == Some(2) && message.contains("memory budget of 1 MiB is too small"), "{message}");
-    let refused = stderr(&with(&["run", model, "-p", "x", "--memory", "1MiB"]).output().unwrap());
+    let refused = stderr(&with(&["run", model, "--raw", "-p", "x", "--memory", "1MiB"]).output().unwrap());
     let (_, needed) = refused.rsplit_once("experts, and ").unwrap();
     let needed: u64 = needed.split_once(" MiB").unwrap().0.parse().unwrap();
     let some = format!("{}MiB", needed + 8);
@@ -140,7 +140,7 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     .unwrap();
     let lines = bench["rows"][0]["forecast"].as_array().unwrap();
     assert!(lines.iter().any(|line| line.as_str().unwrap().starts_with("predicted ")), "{bench}");
-    let run = with(&["run", model, "-p", "Hello", "-n", "4", "--memory", &some, "--stats"]).output().unwrap();
+    let run = with(&["run", model, "--raw", "-p", "Hello", "-n", "4", "--memory", &some, "--stats"]).output().unwrap();
     let message = stderr(&run);
     assert!(run.status.success() && message.contains("forecast  predicted "), "{message}");
 
@@ -149,7 +149,7 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     // else a busy machine takes, and forty tokens are few: they are not alike to more than a third or so.
     let part = format!("{}MiB", needed + 2);
     let evenness = |more: &[&str]| {
-        let run = ["run", model, "-p", "Hello", "-n", "40", "--temp", "0", "--memory", &part, "--stats"];
+        let run = ["run", model, "--raw", "-p", "Hello", "-n", "40", "--temp", "0", "--memory", &part, "--stats"];
         let output = with(&[&run, more].concat()).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         let files = std::fs::read_dir(folder.join("cache/ixc")).unwrap().map(|entry| entry.unwrap().path());
@@ -204,7 +204,7 @@ fn a_vocabulary_without_a_model_is_inspected() {
 /// Neither what is said on standard error nor warnings of the log may fail there.
 #[test]
 fn a_standard_error_that_is_closed_is_no_error() {
-    let mut command = ixc(["run", "-p", "The", "-n", "2", "--stats"]);
+    let mut command = ixc(["run", "--raw", "-p", "The", "-n", "2", "--stats"]);
     let mut child = command.env("IXC_LOG", "debug").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stderr.take());
     let mut text = String::new();

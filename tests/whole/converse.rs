@@ -68,7 +68,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
 fn one_message_that_does_not_fit_is_an_error_that_says_what_would_help() {
     let long = "and so on ".repeat(80);
     for arguments in [&["--chat"][..], &["--no-chat"]] {
-        let output = ixc(["run", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
+        let output = ixc(["run", "--raw", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(65), "{error}");
         let says = "do not fit into the context of 64; this model was made for up to 2048; --ctx makes it larger";
@@ -317,4 +317,54 @@ fn a_long_prompt_says_how_far_it_is() {
     assert!(!text.contains("prompt") && !text.trim().is_empty(), "{rest}");
     let piped = stdout(run());
     assert_eq!(text.replace("\r\n", "\n"), piped);
+}
+
+/// A dim line after each answer has its length and how full the context is. Tab completes commands,
+/// and settings can be changed.
+#[test]
+fn an_answer_is_followed_by_its_pace_and_settings_can_be_changed() {
+    let mut terminal = Terminal::start(&mut chat(&["-c", "512"]), None);
+    terminal.asked();
+    let said = terminal.say("What is a trait?");
+    let pace = said.lines().find(|line| line.contains("tokens, ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        pace.contains("\u{1b}[2m8 tokens, ") && pace.contains("/s, context ") && pace.contains(" of 512"),
+        "{said}"
+    );
+    // Tab completes what can only be one command.
+    let said = terminal.say("/sta\t");
+    assert!(said.contains("prefill") && said.contains("decode") && said.contains("of 512 positions"), "{said}");
+    let said = terminal.say("/set temp 0.5");
+    assert!(said.contains("temperature 0.5"), "{said}");
+    assert!(terminal.say("/set").contains("temperature 0.5"));
+    let said = terminal.say("/set tmp 0.5");
+    assert!(said.contains("no setting tmp") && said.contains("top-k"), "{said}");
+    let said = terminal.say("/set temp 1001");
+    assert!(said.contains("must be in"), "{said}");
+    assert!(terminal.say("/set temp much").contains("much"));
+    // What is not named keeps its value.
+    let said = terminal.say("/set top-k 7");
+    assert!(said.contains("temperature 0.5") && said.contains("top_k 7"), "{said}");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().1.code(), Some(0));
+
+    let mut plain = Terminal::start(chat(&["-q"]).env("NO_COLOR", "1"), None);
+    plain.asked();
+    let said = plain.say("What is a trait?");
+    assert!(!said.contains("tokens, ") && !said.contains("\u{1b}[2m"), "{said}");
+}
+
+/// Words are not broken at the edge of the screen, and standard output has the same text in a pipe.
+#[test]
+fn answers_are_wrapped_at_words() {
+    let mut command = chat(&["-p", "What is a trait?", "-n", "60", "--ignore-eos"]);
+    // The line that says how far something is has its own test.
+    command.env("IXC_PROGRESS_DELAY", "1000");
+    let (text, status) = Terminal::start_with(&mut command, None, 40).end();
+    assert_eq!(status.code(), Some(0), "{text}");
+    let piped = stdout(chat(&["-p", "What is a trait?", "-n", "60", "--ignore-eos"]));
+    assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(&text), words(&piped));
+    assert!(text.lines().count() > piped.lines().count(), "{text}");
 }

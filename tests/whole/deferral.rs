@@ -215,7 +215,7 @@ fn the_program_defers_where_it_is_told_and_says_what_it_does() {
     assert_eq!(dump(&["--defer", "1"]).matches("expert.split").count(), 2);
     for (command, expected) in [
         (vec!["dump", model, "--stage", "fused", "--defer", "3"], "a token has 3, at most 2 can be"),
-        (vec!["run", model, "-p", "x", "--defer", "7"], "a token has 3, at most 2 can be"),
+        (vec!["run", model, "--raw", "-p", "x", "--defer", "7"], "a token has 3, at most 2 can be"),
         (
             vec!["logits", model, "--tokens", "1", "-o", "never.npy", "--engine", "interpreter", "--defer", "1"],
             "--defer",
@@ -226,8 +226,9 @@ fn the_program_defers_where_it_is_told_and_says_what_it_does() {
         assert!(stderr(&output).contains(expected), "{command:?}: {}", stderr(&output));
     }
     // The built-in demo model has a tokenizer, too.
-    let run =
-        ixc(["run", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--stats", "--defer", "1"]).output().unwrap();
+    let run = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--stats", "--defer", "1"])
+        .output()
+        .unwrap();
     assert!(run.status.success() && stderr(&run).contains("approximate"), "{}", stderr(&run));
     let bench = stdout(ixc(["bench", "-p", "0", "-n", "4", "-r", "1", "-t", "1", "--json", "--defer", "1"]));
     let rows: serde_json::Value = serde_json::from_str(&bench).unwrap();

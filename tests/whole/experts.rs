@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::serve::{Server, end};
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
-const TEXT: [&str; 8] = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-q"];
+const TEXT: [&str; 9] = ["run", "--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-q"];
 
 fn read(path: &Path) -> Value {
     let text = fs::read_to_string(path).unwrap();
@@ -89,7 +89,7 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
 fn what_predicting_did_is_said_as_json() {
     let memory = budget(3);
     let run = |more: &[&str]| -> Value {
-        let words = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "--no-chat", "--stats=json"];
+        let words = ["run", "--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "--stats=json"];
         let mut command = ixc(words);
         command.arg(demo_model()).args(more);
         let output = command.output().unwrap();

@@ -9,7 +9,7 @@ use std::process::{Output, Stdio};
 
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
-const RUN: [&str; 12] = ["run", "-p", "The", "--no-chat", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
+const RUN: [&str; 12] = ["run", "--raw", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
 
 /// Runs something that writes more text than can be waited for, breaks the model as soon as there is some, and gives how it ended. What was
 /// written by then has to be the beginning of `right`.
@@ -36,7 +36,8 @@ fn undisturbed(arguments: &[&str]) -> String {
 
 /// The least budget that a model or plan streams with, and a little more: what a process takes differs from time to time.
 fn budget(path: &Path, arguments: &[&str]) -> u64 {
-    let refused = ixc(["run", "-p", "The", "-t", "2", "--memory", "1MiB"]).args(arguments).arg(path).output().unwrap();
+    let refused =
+        ixc(["run", "--raw", "-p", "The", "-t", "2", "--memory", "1MiB"]).args(arguments).arg(path).output().unwrap();
     let message = stderr(&refused);
     // What is needed, the refusal says.
     let needed: u64 = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();

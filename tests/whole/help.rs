@@ -96,3 +96,28 @@ fn help_is_as_it_was_accepted() {
         insta::assert_snapshot!(format!("{width}_columns"), texts.collect::<Vec<_>>().join("\n"));
     }
 }
+
+/// `-h` has the options that most people need, on one screen, and says where the others are.
+#[test]
+fn short_help_fits_a_screen() {
+    for command in ["run", "serve", "compile", "bench", "eval", "logits", "dump"] {
+        let mut program = ixc([command, "-h"]);
+        program.env("COLUMNS", "100");
+        let text = stdout(program);
+        let lines = text.lines().count();
+        assert!(lines <= 48, "{command}: {lines} lines\n{text}");
+        assert!(
+            text.contains(&format!("`ixc {command} --help` shows all options")) && text.contains("EXAMPLES:"),
+            "{text}"
+        );
+        assert!(!text.contains("--tile") && !text.contains("--mirostat"), "{text}");
+    }
+    // Options of one kind stand together.
+    let help = help(&["run"], 100);
+    let places: Vec<usize> =
+        ["\nModel:", "\nText:", "\nMemory:", "\nFor kernel developers:", "\nSampling:", "\nGrammar:"]
+            .iter()
+            .map(|heading| help.find(heading).unwrap_or_else(|| panic!("{heading}: {help}")))
+            .collect();
+    assert!(help.find("--tile").unwrap() > places[3] && help.find("--memory").unwrap() > places[2], "{help}");
+}

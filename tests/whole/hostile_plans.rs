@@ -25,7 +25,7 @@ fn plan(folder: &Path, arguments: &[&str]) -> Plan<Kernel> {
 }
 
 fn run(path: &Path) -> Measured {
-    let mut command = ixc(["run", "-p", "The", "-n", "0", "-t", "2"]);
+    let mut command = ixc(["run", "--raw", "-p", "The", "-n", "0", "-t", "2"]);
     command.arg(path);
     measured(&command, 60, None)
 }
@@ -351,7 +351,7 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
     let folder = scratch("spins");
     let mut hostile = plan(&folder, &[]);
     hostile.kernels.iter_mut().for_each(spin);
-    let mut command = ixc(["run", "-p", "The borrow checker", "-n", "4", "--stats", "--emulate"]);
+    let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--stats", "--emulate"]);
     command.arg(write(&folder, &hostile));
     // It was loaded, so that it computes now or soon.
     let (code, said) = interrupted(command, |said| said.contains("emulated\n"), false);
@@ -377,7 +377,7 @@ fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     let kernel = rows.iter().flat_map(|(_, variants)| variants).map(|&(_, kernel)| kernel).find(|k| !elsewhere(*k));
     let kernel = kernel.expect("a kernel for single tokens");
     spin(&mut hostile.kernels[kernel.0 as usize]);
-    let mut command = ixc(["run", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--emulate"]);
+    let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--emulate"]);
     command.arg(write(&folder, &hostile));
     // One token came; the next never does.
     let (code, said) = interrupted(command, |said| !said.is_empty(), true);

@@ -130,7 +130,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
         ixc::tuned::put(&place, target, &by, (cut.weight, cut.strategy), Some(row)).unwrap();
     };
     let run = |tuned: &str| {
-        let words = ["run", "-p", "The borrow checker", "-n", "6", "--temp", "0", "--stats", "--tuned", tuned];
+        let words = ["run", "--raw", "-p", "The borrow checker", "-n", "6", "--temp", "0", "--stats", "--tuned", tuned];
         ixc(words).arg(&model).output().unwrap()
     };
     let plain = run("none");
@@ -183,7 +183,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
         command.arg(&model);
         command
     });
-    let output = ixc(["run", "-p", "a", "-n", "1", "--tuned", path]).arg(&plan).output().unwrap();
+    let output = ixc(["run", "--raw", "-p", "a", "-n", "1", "--tuned", path]).arg(&plan).output().unwrap();
     assert!(output.status.code() == Some(2) && stderr(&output).contains("how weights are cut"), "{}", stderr(&output));
 }
 
@@ -204,7 +204,7 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
     };
     put(&choice);
     let run = |more: &[&str]| {
-        let words = ["run", "-p", "a", "-n", "1", "--temp", "0", "--stats"];
+        let words = ["run", "--raw", "-p", "a", "-n", "1", "--temp", "0", "--stats"];
         let output = ixc(words.iter().chain(more)).env("XDG_CACHE_HOME", &folder).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         stderr(&output)

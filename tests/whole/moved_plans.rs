@@ -60,7 +60,7 @@ fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
     let plan = moved.path("model.ixp");
     assert!(same(&logits(&plan, &[]), &moved.expected), "beside the plan");
     // Streamed experts, too.
-    let mut command = ixc(["run", "-p", "The", "-n", "2", "--temp", "0", "--memory", "200MiB"]);
+    let mut command = ixc(["run", "--raw", "-p", "The", "-n", "2", "--temp", "0", "--memory", "200MiB"]);
     command.arg(&plan);
     assert!(!stdout(command).is_empty());
 
@@ -153,7 +153,7 @@ fn a_plan_that_holds_all_weights_needs_no_model_file() {
     fs::remove_file(moved.path("model.gguf")).unwrap();
     let plan = moved.path("model.ixp");
     // Streamed from the plan alone.
-    let mut command = ixc(["run", "-p", "The", "-n", "4", "--temp", "0", "--memory", "200MiB"]);
+    let mut command = ixc(["run", "--raw", "-p", "The", "-n", "4", "--temp", "0", "--memory", "200MiB"]);
     command.arg(&plan);
     assert!(!stdout(command).is_empty());
     // One flipped byte in what was copied is found.

@@ -482,7 +482,7 @@ fn layers_guess_on_the_command_line() {
     assert!(ixc(["compile", "-o"]).arg(&plan).arg(&shared).status().unwrap().success());
     let qwen = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/qwen3vlmoe.gguf");
     for (file, why) in [(&plan, "needs the model file"), (&qwen, "no layers of its own that guess (nextn)")] {
-        let output = ixc(["run", "-p", "a", "-n", "1", "--spec", "nextn", "-m"]).arg(file).output().unwrap();
+        let output = ixc(["run", "--raw", "-p", "a", "-n", "1", "--spec", "nextn", "-m"]).arg(file).output().unwrap();
         let said = stderr(&output);
         assert!(output.status.code() == Some(65) && said.contains(why) && said.lines().count() == 1, "{said}");
     }

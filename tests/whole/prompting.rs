@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use crate::support::{demo_model, ixc, piped, scratch, stderr, stdout};
 
 const PROMPT: &str = "The borrow checker";
 
@@ -34,34 +34,74 @@ fn options_are_understood_as_llama_cli_spells_them() {
     assert_eq!(text(&run(&["-cnv", "-sys", "Be brief.", "-p", "Hello"])), chat);
     assert_eq!(text(&run(&["-sys", "Be brief.", "-p", "Hello"])), chat);
     let plain = run(&["-no-cnv", "-p", PROMPT]);
-    assert_eq!((text(&plain), stderr(&plain)), (text(&run(&["-p", PROMPT])), String::new()));
+    assert_eq!((text(&plain), stderr(&plain)), (text(&run(&["--raw", "-p", PROMPT])), String::new()));
     let refused = run(&["-ngl", "99", "-p", PROMPT]);
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("no GPU"), "{}", stderr(&refused));
 }
 
-/// A prompt alone is gone on with, and one line says that there would be a template.
+/// A model with a chat template answers a prompt wherever that comes from, and `--raw` continues
+/// it. Nothing is printed beside the text.
 #[test]
-fn a_plain_prompt_says_that_there_is_a_chat_template() {
-    let plain = run(&["-p", PROMPT]);
-    let said = stderr(&plain);
-    assert!(said.lines().count() == 1 && said.contains("chat template") && said.contains("--chat"), "{said}");
-    let quiet = run(&["-p", PROMPT, "--no-chat"]);
-    assert_eq!((&quiet.stdout, stderr(&quiet)), (&plain.stdout, String::new()));
-    assert_eq!(stderr(&run(&["-p", PROMPT, "--chat"])), "");
+fn a_model_with_a_chat_template_answers() {
+    let answer = text(&run(&["--chat", "-p", PROMPT]));
+    let continued = text(&run(&["--raw", "-p", PROMPT]));
+    assert_ne!(answer, continued);
+    let file = scratch("prompting_answers").join("prompt.txt");
+    std::fs::write(&file, PROMPT).unwrap();
+    let file = file.to_str().unwrap();
+    for arguments in [&["-p", PROMPT][..], &["demo", PROMPT], &["-f", file]] {
+        let output = run(arguments);
+        assert_eq!((text(&output), stderr(&output)), (answer.clone(), String::new()), "{arguments:?}");
+        for raw in ["--raw", "--no-chat", "--no-conversation"] {
+            let output = run(&[arguments, &[raw]].concat());
+            assert_eq!((text(&output), stderr(&output)), (continued.clone(), String::new()), "{arguments:?} {raw}");
+        }
+    }
+    for (more, expected) in [(&[][..], &answer), (&["--raw"], &continued)] {
+        let mut command = ixc(["run", "--temp", "0", "-t", "1", "-n", "24"]);
+        command.args(more);
+        assert_eq!(text(&piped(command, PROMPT)), *expected, "{more:?}");
+    }
+    // Both names of one option may be there, as in a script that adds its own.
+    assert_eq!(text(&run(&["--raw", "--no-chat", "-p", PROMPT])), continued);
+    assert_eq!(run(&["--raw", "--chat", "-p", PROMPT]).status.code(), Some(2));
+}
+
+/// A model without a template continues a prompt, and a saved text is continued, whatever the model
+/// has.
+#[test]
+fn a_prompt_is_continued_where_there_is_no_template_and_behind_a_saved_text() {
+    let folder = scratch("prompting_base");
+    let mut bytes = std::fs::read(demo_model()).unwrap();
+    // A key of another length would move all bytes after it.
+    let key = b"tokenizer.chat_template";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+    bytes[at..at + key.len()].copy_from_slice(b"tokenizer.chat_tEMPLATE");
+    let base = folder.join("base.gguf");
+    std::fs::write(&base, bytes).unwrap();
+    let continued = text(&run(&["--raw", "-p", PROMPT]));
+    let output = run(&[base.to_str().unwrap(), PROMPT]);
+    assert_eq!((text(&output), stderr(&output)), (continued, String::new()));
+
+    let state = folder.join("state.ixs");
+    let state = state.to_str().unwrap();
+    run(&["--raw", "-p", PROMPT, "-n", "1", "--save-state", state]);
+    let output = run(&["--load-state", state, "-p", " is"]);
+    assert_eq!(text(&output), text(&run(&["--load-state", state, "-p", " is", "--raw"])));
 }
 
 #[test]
 fn text_ends_before_a_stop_string() {
-    let all = text(&run(&["-p", PROMPT]));
+    let all = text(&run(&["--raw", "-p", PROMPT]));
     let words: Vec<&str> = all.split(' ').collect();
     // Several tokens long, and in the middle.
     let stop = words[words.len() / 2..words.len() / 2 + 2].join(" ");
     let expected = &all[..all.find(&stop).unwrap()];
     for option in ["-r", "--stop", "--reverse-prompt"] {
-        let stopped = run(&["-p", PROMPT, option, &stop, option, "never comes up"]);
+        let stopped = run(&["--raw", "-p", PROMPT, option, &stop, option, "never comes up"]);
         assert_eq!(text(&stopped).trim_end_matches('\n'), expected.trim_end_matches('\n'), "{option} {stop:?}");
     }
-    let not_found = run(&["-p", PROMPT, "--stop", "never comes up"]);
+    let not_found = run(&["--raw", "-p", PROMPT, "--stop", "never comes up"]);
     assert_eq!(text(&not_found), all);
     assert_eq!(run(&["-p", PROMPT, "--stop", ""]).status.code(), Some(2));
 }
@@ -88,11 +128,25 @@ fn packing_has_a_line_of_its_own() {
     compile.arg(demo_model()).arg("-o").arg(&plan);
     stdout(compile);
     let report = |model: &Path| {
-        let output =
-            ixc(["run", "-p", PROMPT, "-n", "3", "--temp", "0", "-t", "1", "--stats", "--target", "avx2", "--emulate"])
-                .arg(model)
-                .output()
-                .unwrap();
+        let output = ixc([
+            "run",
+            "--raw",
+            "-p",
+            PROMPT,
+            "-n",
+            "3",
+            "--temp",
+            "0",
+            "-t",
+            "1",
+            "--stats",
+            "--target",
+            "avx2",
+            "--emulate",
+        ])
+        .arg(model)
+        .output()
+        .unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         stderr(&output)
     };

@@ -62,7 +62,7 @@ const VIEWS: [&str; 8] = ["summary", "graph", "passes", "tensors", "memory", "ke
 fn all_views_are_clicked_through() {
     let folder = scratch("report_views");
     let (trace, page) = (folder.join("trace.json"), folder.join("page.html"));
-    let mut run = ixc(["run", "-p", "The borrow checker", "-n", "6", "--temp", "0", "-t", "2", "--trace"]);
+    let mut run = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "6", "--temp", "0", "-t", "2", "--trace"]);
     run.arg(&trace).arg(demo_model());
     stdout(run);
     let mut inspect = ixc(["inspect", "--html"]);

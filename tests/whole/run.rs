@@ -38,7 +38,8 @@ fn greedy_text_is_what_the_model_says() {
     let count = greedy.len().to_string();
     for target in ["native", "portable"] {
         for threads in ["1", "2"] {
-            let arguments = ["run", "-p", &prompt, "-n", &count, "--temp", "0", "--target", target, "-t", threads];
+            let arguments =
+                ["run", "--raw", "-p", &prompt, "-n", &count, "--temp", "0", "--target", target, "-t", threads];
             assert_eq!(stdout(ixc(arguments)), expected, "{target}, {threads} threads");
         }
     }
@@ -47,7 +48,7 @@ fn greedy_text_is_what_the_model_says() {
 #[cfg(target_os = "linux")]
 #[test]
 fn where_threads_run_changes_no_text_and_is_said() {
-    let arguments = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "3"];
+    let arguments = ["run", "--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "3"];
     let expected = stdout(ixc(arguments));
     let run = |pin: &str| {
         let output = ixc(arguments).args(["--pin", pin, "--stats"]).output().unwrap();
@@ -70,7 +71,7 @@ fn where_threads_run_changes_no_text_and_is_said() {
 
 #[test]
 fn every_x86_target_prints_the_greedy_text_emulated_and_natively() {
-    let arguments = ["run", "-p", "The borrow checker", "-n", "16", "--temp", "0"];
+    let arguments = ["run", "--raw", "-p", "The borrow checker", "-n", "16", "--temp", "0"];
     let native = stdout(ixc(arguments));
     for target in [Target::AVX2, Target::AVX512, Target::AMX] {
         let mut emulated = ixc(arguments);
@@ -111,7 +112,7 @@ fn plans_have_their_packed_weights_or_not() {
                 let at_load = format["stored"] != format["format"] && format["place"] == "model_file";
                 assert!(if name == "with" { in_place } else { at_load }, "{format}");
             }
-            let mut run = ixc(["run", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--emulate"]);
+            let mut run = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--emulate"]);
             run.arg(&plan);
             texts.push(stdout(run));
         }
@@ -131,7 +132,7 @@ fn a_plan_with_damaged_weights_is_refused_unless_told_otherwise() {
     bytes[middle] ^= 1;
     fs::write(&plan, &bytes).unwrap();
     let run = |more: &[&str]| {
-        let mut run = ixc(["run", "-p", "x", "-n", "1", "--temp", "0", "--emulate"]);
+        let mut run = ixc(["run", "--raw", "-p", "x", "-n", "1", "--temp", "0", "--emulate"]);
         run.args(more).arg(&plan).output().unwrap()
     };
     let refused = run(&[]);
@@ -145,21 +146,21 @@ fn a_plan_with_damaged_weights_is_refused_unless_told_otherwise() {
 fn the_prompt_may_come_from_anywhere_and_the_model_too() {
     let folder = scratch("run_sources");
     let greedy = ["--temp", "0", "-n", "12"];
-    let mut command = ixc(["run", "-p", "The borrow checker"]);
+    let mut command = ixc(["run", "--raw", "-p", "The borrow checker"]);
     command.args(greedy);
     let expected = stdout(command);
     assert!(expected.len() > 12);
 
     // With the newline of `echo` or without.
     for input in ["The borrow checker", "The borrow checker\n"] {
-        let mut command = ixc(["run"]);
+        let mut command = ixc(["run", "--raw"]);
         command.args(greedy);
         assert_eq!(piped(command, input).stdout, expected.as_bytes());
     }
 
     let file = folder.join("prompt.txt");
     fs::write(&file, "The borrow checker").unwrap();
-    let mut command = ixc(["run", "-f"]);
+    let mut command = ixc(["run", "--raw", "-f"]);
     command.arg(&file).args(greedy);
     assert_eq!(stdout(command), expected);
 
@@ -169,7 +170,7 @@ fn the_prompt_may_come_from_anywhere_and_the_model_too() {
         (plan(&folder, &[]), "native"),
         (plan(&portable, &["--target", "portable"]), "portable"),
     ] {
-        let mut command = ixc(["run", "-p", "The borrow checker", "--stats", "--target", target]);
+        let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "--stats", "--target", target]);
         let output = command.arg(&model).args(greedy).output().unwrap();
         assert_eq!(output.stdout, expected.as_bytes(), "{}", stderr(&output));
         assert!(stderr(&output).contains("decode    11 tokens"), "{}", stderr(&output));
@@ -178,7 +179,7 @@ fn the_prompt_may_come_from_anywhere_and_the_model_too() {
 
 #[test]
 fn a_seed_makes_text_repeatable() {
-    let run = |seed: &str| stdout(ixc(["run", "-p", "A trait", "-n", "24", "--temp", "1", "--seed", seed]));
+    let run = |seed: &str| stdout(ixc(["run", "--raw", "-p", "A trait", "-n", "24", "--temp", "1", "--seed", seed]));
     assert_eq!(run("1"), run("1"));
     assert_ne!(run("1"), run("2"));
 }
@@ -226,7 +227,7 @@ fn what_cannot_be_run_says_why() {
         assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
     }
     let plan = plan(&folder, &["--target", "portable"]);
-    let output = ixc(["run", "-p", "x", "--target", "avx2"]).arg(&plan).output().unwrap();
+    let output = ixc(["run", "--raw", "-p", "x", "--target", "avx2"]).arg(&plan).output().unwrap();
     assert_eq!(output.status.code(), Some(65));
     assert!(stderr(&output).contains("compile the model again"), "{}", stderr(&output));
     let output = ixc(["dump", "--stage", "graph"]).arg(&plan).output().unwrap();
@@ -260,7 +261,7 @@ fn damaged_plans_are_refused() {
             }
         }
         fs::write(&path, &bytes).unwrap();
-        let output = ixc(["run", "-p", "x", "-n", "2", "--temp", "0"]).arg(&path).output().unwrap();
+        let output = ixc(["run", "--raw", "-p", "x", "-n", "2", "--temp", "0"]).arg(&path).output().unwrap();
         let status = output.status.code();
         let sealed = round % 3 == 2;
         let expected = status == Some(65) || sealed && matches!(status, Some(0 | 66));
@@ -297,7 +298,7 @@ fn a_plan_that_cannot_be_loaded_is_inspected_and_said_to_be_so() {
         let mut bad = good.clone();
         change(&mut bad);
         fs::write(&path, file::encode(&bad).unwrap()).unwrap();
-        let [inspected, run] = [&["inspect"][..], &["run", "-p", "x", "-n", "1"]].map(|arguments| {
+        let [inspected, run] = [&["inspect"][..], &["run", "--raw", "-p", "x", "-n", "1"]].map(|arguments| {
             let mut command = ixc(arguments);
             command.arg(&path);
             command.output().unwrap()
@@ -371,7 +372,7 @@ fn bench_of_deferral_says_what_was_read() {
 fn options_that_have_no_effect_are_said_to_have_none() {
     let folder = scratch("options_without_effect");
     let plain = plan(&folder, &[]);
-    let mapped = ixc(["run", "-p", "x", "--experts", "map"]).arg(&plain).output().unwrap();
+    let mapped = ixc(["run", "--raw", "-p", "x", "--experts", "map"]).arg(&plain).output().unwrap();
     let message = stderr(&mapped);
     assert!(mapped.status.code() == Some(65) && message.contains("does not say when experts are needed"), "{message}");
     let compile = |more: &[&str]| {
@@ -393,7 +394,7 @@ fn options_that_have_no_effect_are_said_to_have_none() {
     }
     // Of runs: what is said beside the answer.
     let run = |more: &[&str]| {
-        let mut command = ixc(["run", "-p", "x", "-n", "1"]);
+        let mut command = ixc(["run", "--raw", "-p", "x", "-n", "1"]);
         stderr(&command.arg(demo_model()).args(more).output().unwrap())
     };
     let said = run(&["--prefetch", "off", "--prefetch-extra", "2"]);
@@ -433,7 +434,7 @@ fn interrupted_text_ends_cleanly() {
 #[test]
 fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
     let folder = scratch("experts_that_do_not_fit");
-    let arguments = ["-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
+    let arguments = ["--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
     let expected = stdout(ixc(["run"].into_iter().chain(arguments)));
     let run = |plan: &Path, memory: &str| {
         let mut command = ixc(["run"].into_iter().chain(arguments));
@@ -504,7 +505,7 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
 #[test]
 fn experts_in_mapped_files_give_the_same_text_and_take_no_budget() {
     let folder = scratch("experts_in_mapped_files");
-    let arguments = ["-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
+    let arguments = ["--raw", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
     let run = |model: &Path, more: &[&str]| {
         let mut command = ixc(["run"].into_iter().chain(arguments));
         command.arg(model).args(more);
@@ -555,7 +556,7 @@ fn what_is_said_in_a_chat_holds_no_control_tokens() {
 fn prompts_too_long_for_the_context_are_refused_at_once() {
     let file = scratch("long_prompt").join("prompt");
     fs::write(&file, "the ".repeat(1 << 20)).unwrap();
-    let output = ixc(["run", "-c", "32", "-n", "1", "-f"]).arg(&file).output().unwrap();
+    let output = ixc(["run", "--raw", "-c", "32", "-n", "1", "-f"]).arg(&file).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(65), "{said}");
     assert!(said.starts_with("error: the prompt has 4194304 bytes; the context of 32 tokens holds at most "), "{said}");

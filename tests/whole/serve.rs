@@ -172,7 +172,7 @@ const PROMPTS: [&str; 4] = ["The borrow checker", "A trait is", "Once upon a tim
 fn texts_of_many_clients_are_those_of_one() {
     let server = Server::start(&["--parallel", "3"]);
     let alone = |prompt: &str| {
-        let text = stdout(ixc(["run", "demo", "-p", prompt, "-n", "12", "--temp", "0", "-t", "2"]));
+        let text = stdout(ixc(["run", "demo", "--raw", "-p", prompt, "-n", "12", "--temp", "0", "-t", "2"]));
         text.strip_suffix('\n').unwrap_or(&text).to_string()
     };
     let expected = PROMPTS.map(alone);

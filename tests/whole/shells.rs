@@ -15,6 +15,15 @@ fn shells_accept_their_completions() {
         for word in ["explain", "start-from", "kernel", "diff"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
+        if ["bash", "fish", "zsh"].contains(&shell) {
+            for value in ["native", "avx512", "chatml", "gemv_q4_k"] {
+                assert!(script.contains(value), "{shell} completes no {value}");
+            }
+        }
+        // Files are completed where a name or a file is taken.
+        if shell == "zsh" {
+            assert!(script.contains("{compadd ") && script.contains("; _files}"), "{shell}");
+        }
         fs::write(folder.join(shell), script).unwrap();
     }
     for (tool, shell, arguments) in
@@ -36,6 +45,13 @@ fn shells_accept_their_completions() {
     assert_eq!(offered(&["ixc", "expl"]).trim(), "explain");
     assert_eq!(offered(&["ixc", "dump", "--sta"]).trim(), "--stage --start-from");
     assert!(offered(&["ixc", "kernel", "d"]).contains("diff"));
+    // Values, too, of options and of what stands alone.
+    for words in [&["ixc", "run", "--target", "av"], &["ixc", "bench", "--target", ""]] {
+        assert!(offered(words).contains("avx2"), "{words:?}: {}", offered(words));
+    }
+    assert!(offered(&["ixc", "run", "--chat-template", "chat"]).contains("chatml"));
+    assert!(offered(&["ixc", "kernel", "show", "gemv_q4"]).contains("gemv_q4_k"));
+    assert!(offered(&["ixc", "--color", "a"]).contains("always"));
     assert_eq!(ixc(["completions", "tcsh"]).output().unwrap().status.code(), Some(2));
 }
 

@@ -156,8 +156,10 @@ fn requests_go_on_where_a_context_is_full_if_they_are_to() {
     let answer = ask(&server, "The borrow checker", 100);
     assert_eq!((&answer["truncated"], &answer["tokens_predicted"]), (&json!(false), &json!(100)), "{answer}");
     let alone = |more: &[&str]| {
-        let all =
-            [&["run", "demo", "-p", "The borrow checker", "-n", "100", "--temp", "0", "-t", "2", "-c", "64"], more];
+        let all = [
+            &["run", "demo", "--raw", "-p", "The borrow checker", "-n", "100", "--temp", "0", "-t", "2", "-c", "64"],
+            more,
+        ];
         stdout(ixc(all.concat()))
     };
     assert_eq!(alone(&["--context-shift"]).trim_end(), answer["content"].as_str().unwrap().trim_end());
@@ -187,7 +189,7 @@ fn a_run_goes_on_where_another_one_ended() {
     let folder = scratch("slots-run");
     let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let (state, later) = (at("state"), at("later"));
-    let run = |arguments: &[&str]| stdout(ixc([&["run", "demo", "-t", "2"], arguments].concat()));
+    let run = |arguments: &[&str]| stdout(ixc([&["run", "demo", "--raw", "-t", "2"], arguments].concat()));
     let whole = run(&["-p", "The borrow checker", "-n", "24", "--seed", "5", "--temp", "1.2"]);
     let first = run(&["-p", "The borrow checker", "-n", "10", "--seed", "5", "--temp", "1.2", "--save-state", &state]);
     let rest = run(&["-n", "14", "--temp", "1.2", "--load-state", &state, "--save-state", &later]);

@@ -502,7 +502,7 @@ fn a_model_of_another_vocabulary_does_not_guess() {
     let none = session(Some(&golden("granite").model), 0);
     let refused = DraftModel::new(none, &large, draft_model::Options::default()).map(drop);
     assert!(matches!(&refused, Err(ixc::Error::NoTokenizer { .. })), "{refused:?}");
-    let output = ixc(["run", "demo", "-p", "a", "-n", "1", "--spec"]).arg(&model).output().unwrap();
+    let output = ixc(["run", "demo", "--raw", "-p", "a", "-n", "1", "--spec"]).arg(&model).output().unwrap();
     assert!(!output.status.success() && stderr(&output).contains("vocabulary"), "{}", stderr(&output));
 }
 

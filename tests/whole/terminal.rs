@@ -6,6 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::terminal::Terminal;
 use crate::support::{demo_model, ixc, scratch, stdout};
 use ixc::frontend::gguf::write::GgufWriter;
 use ixc::frontend::gguf::{Gguf, StringArray};
@@ -142,4 +143,48 @@ fn a_terminal_is_not_steered() {
         assert!(!is_terminal_control(&got), "{shown}: {got:?}");
         assert!(got.len() < 100_000, "{shown}: {} bytes", got.len());
     }
+}
+
+/// Lines are no wider than the terminal, or than `COLUMNS` says, and whole in a pipe. Words are
+/// wrapped, none is lost.
+#[test]
+fn lines_fit_the_terminal() {
+    let commands: [&[&str]; 7] = [
+        &["explain", "--pass", "fuse"],
+        &["kernel", "list", "gemv"],
+        &["kernel", "cost", "gemv_q4_k", "--target", "zen4"],
+        &["inspect", "--support"],
+        &["dump", "--stage", "plan", "--target", "avx2"],
+        &["plan", "--hit-rate", "0.5", "--memory", "200MiB"],
+        &["inspect", "no-such-model-of-a-long-name-which-no-terminal-has-room-for-in-one-line.gguf"],
+    ];
+    let on = |words: &[&str], columns: u16, variable: &str| {
+        let mut command = ixc(words);
+        command
+            .env("TERM", "xterm")
+            .env("NO_COLOR", "1")
+            .env("COLUMNS", variable)
+            .env("XDG_CACHE_HOME", scratch("width_cache"));
+        let (text, _) = Terminal::start_with(&mut command, None, columns).end();
+        text.rsplit("\r\u{1b}[K").next().unwrap().replace('\r', "")
+    };
+    for words in commands {
+        let text = on(words, 80, "");
+        assert!(!text.is_empty(), "{words:?}");
+        for line in text.lines() {
+            // A word that no line has room for stays whole.
+            let is_long_word = line.split_whitespace().any(|word| word.chars().count() > 40);
+            assert!(line.chars().count() <= 80 || is_long_word, "{words:?}: {} columns: {line}", line.chars().count());
+        }
+    }
+    // The variable counts before the terminal, and neither for a pipe.
+    let words = ["kernel", "list", "gemv"];
+    let (wide, narrow) = (on(&words, 80, "1000"), on(&words, 1000, "60"));
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(widest(&wide) > 100 && widest(&narrow) <= 60, "{wide}\n{narrow}");
+    let mut piped = ixc(words);
+    piped.env("COLUMNS", "60");
+    assert_eq!(stdout(piped), wide);
+    let all = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(all(&narrow), all(&wide));
 }

@@ -5,7 +5,7 @@ use std::fs;
 use crate::support::timeline::Timeline;
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
-const GREEDY: [&str; 9] = ["run", "-p", "The borrow checker", "-n", "12", "--temp", "0", "-t", "2"];
+const GREEDY: [&str; 10] = ["run", "--raw", "-p", "The borrow checker", "-n", "12", "--temp", "0", "-t", "2"];
 
 #[test]
 fn a_run_writes_its_timeline_and_the_same_text() {

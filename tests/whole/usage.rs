@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::support::measure::measured;
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
 #[test]
@@ -100,7 +101,8 @@ fn what_is_logged_is_chosen_and_a_filter_that_is_none_is_refused() {
         assert!(said.lines().any(|line| dated(line) && line.contains("kernels ready")), "{said}");
     }
     // More, and nothing but errors.
-    assert!(run(&["--stats", "-q"], "").1.is_empty());
+    let statistics = run(&["--stats", "-q"], "").1;
+    assert!(statistics.contains("decode") && !statistics.contains("ixc: "), "{statistics}");
     assert!(run(&["--stats"], "").1.contains("decode"));
     assert_eq!(run(&["-q", "-v"], "").0, Some(2));
     let missing = ixc(["run", "-q", "none.gguf"]).output().unwrap();
@@ -129,4 +131,78 @@ fn the_log_goes_to_a_file_that_is_a_log() {
         assert_eq!(refused.status.code(), Some(status), "{}", stderr(&refused));
     }
     assert_eq!(fs::read(&model).unwrap(), fs::read(demo_model()).unwrap());
+}
+
+/// Without memory the program prints one line and ends with a status: no signal, no backtrace, no
+/// hang.
+#[test]
+fn no_memory_is_an_error() {
+    for mebibytes in [20, 40, 60, 80, 100, 120, 150, 180, 220] {
+        let taken =
+            measured(&ixc(["run", "-p", "The", "-n", "2", "-t", "2", "--temp", "0"]), 120, Some(mebibytes << 20));
+        let said = &taken.stderr;
+        println!("{mebibytes} MiB: {:?}: {}", taken.code, said.trim());
+        assert!(!said.contains("panicked") && !said.contains("backtrace"), "{mebibytes} MiB: {said}");
+        // The loader of the system ends a program that it cannot map with 127.
+        assert!(matches!(taken.code, Some(0 | 1 | 74 | 127)), "{mebibytes} MiB: {:?}: {said}", taken.code);
+        if matches!(taken.code, Some(1 | 74)) {
+            assert!(said.starts_with("error: ") && said.trim_end().lines().count() <= 2, "{mebibytes} MiB: {said}");
+        }
+    }
+}
+
+/// The error for a misspelled file or option names the right one, and no unlike name.
+#[test]
+fn misspelled_names_are_told() {
+    let folder = scratch("misspelled");
+    fs::copy(demo_model(), folder.join("own.gguf")).unwrap();
+    fs::create_dir(folder.join("models")).unwrap();
+    fs::write(folder.join("models/plan.ixp"), "").unwrap();
+    let said = |arguments: &[&str]| {
+        let output = ixc(arguments).current_dir(&folder).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    for (typed, meant) in [
+        ("own.gguff", "own.gguf"),
+        ("./onw.gguf", "./own.gguf"),
+        ("own", "own.gguf"),
+        ("modles/plan.ixp", "models/plan.ixp"),
+    ] {
+        let (status, text) = said(&["inspect", typed]);
+        assert_eq!(status, Some(66), "{typed}: {text}");
+        assert!(text.trim_end().ends_with(&format!("; did you mean {meant}?")), "{typed}: {text}");
+    }
+    let (_, text) = said(&["inspect", "something-else.gguf"]);
+    assert!(!text.contains("did you mean"), "{text}");
+    assert!(said(&["run", "--promt", "x"]).1.contains("'--prompt'"));
+    let (status, text) = said(&["run", "--nosuch"]);
+    assert!(status == Some(2) && !text.contains("similar"), "{text}");
+}
+
+/// All errors look alike, clap's and ours, and one option controls their colours.
+#[test]
+fn errors_are_coloured_where_that_is_asked_for() {
+    let red = |text: &str| text.contains("\u{1b}[") && text.contains("error:");
+    for (arguments, expected) in [
+        (&["run", "no-such.gguf", "--color", "always"][..], true),
+        (&["run", "--no-such-option", "--color=always"], true),
+        (&["run", "no-such.gguf"], false),
+        (&["run", "no-such.gguf", "--color", "never"], false),
+        (&["run", "--no-such-option", "--color=never"], false),
+        (&["run", "--no-such-option"], false),
+    ] {
+        let text = stderr(&ixc(arguments).output().unwrap());
+        assert_eq!(red(&text), expected, "{arguments:?}: {text:?}");
+        assert!(expected || text.starts_with("error: "), "{arguments:?}: {text:?}");
+    }
+    assert_eq!(ixc(["run", "--color", "mauve"]).output().unwrap().status.code(), Some(2));
+}
+
+/// The error for a weight's name in place of a kernel's has the right options, and few kernels.
+#[test]
+fn a_weight_is_told_from_a_kernel() {
+    let output = ixc(["dump", "demo", "--stage", "asm", "--kernel", "blk.1.ffn_down"]).output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("--op ffn_down --layer 1") && text.len() < 400, "{text}");
 }

@@ -137,7 +137,8 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let compile = ["compile", "--target", "portable", "--no-weights", "-o", plan.to_str().unwrap(), "--dump-dir"];
     stdout(ixc(arguments(&compile, &[&dump])));
     let run = |more: &[&Path]| -> Output {
-        let words = ["run", "--target", "portable", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--stats"];
+        let words =
+            ["run", "--raw", "--target", "portable", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--stats"];
         ixc(arguments(&words, more)).output().unwrap()
     };
     let option = Path::new("--override");
@@ -196,7 +197,8 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     assert!(other.status.success() && other.stdout != own.stdout, "{}", stderr(&other));
     assert!(stderr(&other).contains("replaced  1 kernel: ") && stderr(&other).contains(name), "{}", stderr(&other));
     // A plan takes it, too.
-    let words = ["run", plan.to_str().unwrap(), "-p", "The borrow checker", "-n", "8", "--temp", "0", "--override"];
+    let words =
+        ["run", plan.to_str().unwrap(), "--raw", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--override"];
     assert_eq!(exit(&words, &[&edited]).0, Some(1));
     assert_eq!(ixc(arguments(&words, &[&edited, unchecked])).output().unwrap().stdout, other.stdout);
     // Another order of sums has other last bits, and is right.

@@ -47,7 +47,7 @@ impl Rival for Ixc {
                 command
             }
             Group::FirstToken => {
-                let mut command = words([&self.program, &"run", &job.model, &"-p", &job.prompt, &"-n", &"1"]);
+                let mut command = words([&self.program, &"run", &job.model, &"--raw", &"-p", &job.prompt, &"-n", &"1"]);
                 command.extend(words([&"--temp", &"0", &"-c", &"512", &"-t", &threads]));
                 command
             }

@@ -6,7 +6,7 @@ use ixc::kernels::bench::{Measured, Peak, Place, measure, peak, work_of};
 use ixc::machine::bandwidth;
 use serde_json::json;
 
-use super::super::output::{self, Bytes, Count};
+use super::super::output::{self, Bytes, Count, counted};
 use super::super::perf::PerfChoice;
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
@@ -134,7 +134,7 @@ impl Args {
         }
         for row in &rows {
             let threads = row.measured.first().map_or(1, |measured| measured.threads);
-            write!(out, "{threads} threads: memory {:.2} GB/s", row.bandwidth / 1e9)?;
+            write!(out, "{}: memory {:.2} GB/s", counted(threads as u64, "thread"), row.bandwidth / 1e9)?;
             match &row.peak {
                 Some(peak) => {
                     let rate = peak.operations_per_second / 1e9;

@@ -88,9 +88,11 @@ impl Args {
             writeln!(out, "{:width$}  {:8}  {}", row.name, if kernel.is_ok() { how } else { "not" }, row.text)?;
             match kernel {
                 Ok(kernel) => {
-                    let buffers: Vec<String> =
-                        sizes(row, kernel).map(|(name, kind, size)| format!("{name} {kind} {}", Bytes(size))).collect();
-                    writeln!(out, "{:width$}  {:8}  with {} rows: {}", "", "", row.rows, buffers.join(", "))?;
+                    let said = |name: &str, kind| if name == kind { name.to_owned() } else { format!("{name} {kind}") };
+                    let buffers =
+                        sizes(row, kernel).map(|(name, kind, size)| format!("{} {}", said(name, kind), Bytes(size)));
+                    let (buffers, rows) = (buffers.collect::<Vec<_>>(), counted(u64::from(row.rows), "row"));
+                    writeln!(out, "{:width$}  {:8}  with {rows}: {}", "", "", buffers.join(", "))?;
                 }
                 Err(problem) => writeln!(out, "{:width$}  {:8}  {problem}", "", "")?,
             }

@@ -26,8 +26,13 @@ pub struct Terminal {
 impl Terminal {
     /// Starts a command with standard input and standard error at a new terminal, and standard output, too, unless it has its own place.
     pub fn start(command: &mut Command, stdout: Option<Stdio>) -> Terminal {
+        Terminal::start_with(command, stdout, 200)
+    }
+
+    /// Starts a command at a terminal with the given columns.
+    pub fn start_with(command: &mut Command, stdout: Option<Stdio>, columns: u16) -> Terminal {
         let (mut master, mut terminal) = (0, 0);
-        let size = libc::winsize { ws_row: 50, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = libc::winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the pointers are to two integers and a size, or null for what may be; the call keeps none of them.
         let opened =
             unsafe { libc::openpty(&mut master, &mut terminal, std::ptr::null_mut(), std::ptr::null(), &size) };

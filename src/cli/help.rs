@@ -1,0 +1,225 @@
+//! Help of commands with many options: headings for all of them (`--help`), and one screen with
+//! those that most people need (`-h`).
+
+use clap::{Arg, Command};
+
+/// The widest help, in columns.
+pub const WIDEST: usize = 100;
+/// A command with more options than these has headings, and a short help.
+const MANY: usize = 14;
+/// Examples of a short help.
+const EXAMPLES: usize = 3;
+
+/// A heading and its options, by their long names.
+struct Group {
+    heading: &'static str,
+    /// Options that the short help shows.
+    common: &'static [&'static str],
+    /// Options that `--help` shows alone.
+    rest: &'static [&'static str],
+}
+
+const GROUPS: [Group; 9] = [
+    Group {
+        heading: "Server",
+        common: &["host", "port", "api-key", "embeddings", "models-dir"],
+        rest: &[
+            "api-key-file",
+            "no-api-key",
+            "allowed-host",
+            "allowed-origin",
+            "log-format",
+            "alias",
+            "queue",
+            "prompt-rows",
+            "exact-batch",
+            "prompt-cache",
+            "prompt-cache-size",
+            "prompt-cache-memory",
+            "slot-save-path",
+            "pooling",
+        ],
+    },
+    Group {
+        heading: "Model",
+        common: &["threads", "ctx"],
+        rest: &["model", "target", "pin", "mlock", "no-pack", "no-check", "emulate", "weights"],
+    },
+    Group {
+        heading: "Text",
+        common: &["prompt", "file", "raw", "chat", "system", "tokens"],
+        rest: &[
+            "chat-template",
+            "context-shift",
+            "keep",
+            "drop-turns",
+            "save-state",
+            "load-state",
+            "batch",
+            "parallel",
+        ],
+    },
+    Group {
+        heading: "Memory",
+        common: &["memory"],
+        rest: &[
+            "expert-memory",
+            "experts",
+            "queue-depth",
+            "prefetch",
+            "prefetch-extra",
+            "predict",
+            "cache",
+            "defer",
+            "kv",
+            "expert-stats",
+            "pin-experts",
+            "pin-percent",
+        ],
+    },
+    Group {
+        heading: "Sampling",
+        common: &["temp", "seed"],
+        rest: &[
+            "top-k",
+            "top-p",
+            "min-p",
+            "repeat-penalty",
+            "presence-penalty",
+            "frequency-penalty",
+            "repeat-last-n",
+            "typical-p",
+            "top-n-sigma",
+            "xtc-probability",
+            "xtc-threshold",
+            "dry-multiplier",
+            "dry-base",
+            "dry-allowed-length",
+            "dry-penalty-last-n",
+            "dry-sequence-breaker",
+            "dynatemp-range",
+            "dynatemp-exp",
+            "mirostat",
+            "mirostat-ent",
+            "mirostat-lr",
+            "samplers",
+            "sampling-seq",
+            "ignore-eos",
+            "stop",
+        ],
+    },
+    Group { heading: "Grammar", common: &["json-schema"], rest: &["json-schema-file", "grammar", "grammar-file"] },
+    Group {
+        heading: "Speculation",
+        common: &[],
+        rest: &[
+            "spec",
+            "model-draft",
+            "draft-max",
+            "draft-min",
+            "draft-p-min",
+            "spec-ngram-max",
+            "spec-ngram-min",
+            "spec-always",
+        ],
+    },
+    Group {
+        heading: "For kernel developers",
+        common: &[],
+        rest: &["tile", "set", "start-from", "override", "tuned", "perf", "trace", "stop-after", "dump-dir", "emit"],
+    },
+    Group { heading: "Messages", common: &["stats", "quiet"], rest: &["verbose", "color", "log-file"] },
+];
+
+/// Returns the commands with headings for the options of those that have many.
+pub fn grouped(command: Command) -> Command {
+    let many = has_many(&command);
+    let command = command.mut_subcommands(grouped);
+    if !many {
+        return command;
+    }
+    command.mut_args(|arg| match group_of(&arg) {
+        Some(group) => arg.help_heading(group.heading),
+        None => arg,
+    })
+}
+
+/// Returns the commands with the help that `-h` prints: common options in a line or two each, and a
+/// few examples.
+pub fn short(command: Command) -> Command {
+    let (many, name) = (has_many(&command), command.get_name().to_owned());
+    let command = command.mut_subcommands(short);
+    if !many {
+        return command;
+    }
+    let examples = command.get_after_help().map(|help| first_examples(&help.to_string())).unwrap_or_default();
+    let command = command.mut_args(|arg| {
+        let hidden = group_of(&arg).is_some_and(|group| !is_common(group, &arg));
+        let sentence = arg.get_help().map(|help| first_sentence(&help.to_string()));
+        let arg = arg.hide(hidden).hide_possible_values(true);
+        match sentence {
+            Some(sentence) => arg.help(sentence),
+            None => arg,
+        }
+    });
+    command.after_help(format!("{examples}\n\n`ixc {name} --help` shows all options."))
+}
+
+fn has_many(command: &Command) -> bool {
+    command.get_arguments().filter(|arg| arg.get_long().is_some()).count() > MANY
+}
+
+fn group_of(arg: &Arg) -> Option<&'static Group> {
+    let long = arg.get_long()?;
+    GROUPS.iter().find(|group| group.common.contains(&long) || group.rest.contains(&long))
+}
+
+fn is_common(group: &Group, arg: &Arg) -> bool {
+    arg.get_long().is_some_and(|long| group.common.contains(&long))
+}
+
+/// Returns the first sentence of a help, or its first clause where that ends with a semicolon or
+/// colon; and the default that its end may name.
+fn first_sentence(help: &str) -> String {
+    const DEFAULT: &str = " [default: ";
+    let (text, default) = help.split_once(DEFAULT).map_or((help, None), |(text, default)| (text, Some(default)));
+    let end = ["; ", ". ", ": "].iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    let default = default.and_then(|rest| rest.split_once(']')).map(|(default, _)| format!("{DEFAULT}{default}]"));
+    text[..end].trim_end_matches('.').to_owned() + &default.unwrap_or_default()
+}
+
+/// Returns the first examples of a help, each with the lines that belong to it.
+fn first_examples(help: &str) -> String {
+    let block = help.lines().take_while(|line| !line.trim().is_empty());
+    let mut count = 0;
+    let lines = block.take_while(|line| {
+        count += usize::from(line.starts_with("  ixc") || line.starts_with("  cat"));
+        count <= EXAMPLES
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_in_one_group() {
+        let mut names: Vec<&str> =
+            GROUPS.iter().flat_map(|group| group.common.iter().chain(group.rest)).copied().collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn short_help_is_the_beginning() {
+        assert_eq!(first_sentence("Threads [default: 4]."), "Threads [default: 4]");
+        assert_eq!(first_sentence("Say more; a lot."), "Say more");
+        assert_eq!(
+            first_examples("EXAMPLES:\n  ixc a\n     more\n  ixc b\n  ixc c\n  ixc d\n\nText"),
+            "EXAMPLES:\n  ixc a\n     more\n  ixc b\n  ixc c"
+        );
+    }
+}

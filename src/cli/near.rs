@@ -1,0 +1,124 @@
+//! Names that are near to one that was typed: files of a folder, options.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// Files of a folder that are compared with a name.
+const FILES: usize = 10_000;
+/// Files that a message names.
+const SHOWN: usize = 3;
+/// The most letters that differ between the ends of two names, such as `gguff` and `gguf`.
+const END_LETTERS: usize = 2;
+
+/// Returns whether a typed word is likely a misspelling of a known one: at most a third of its
+/// letters differ.
+pub fn is_near(typed: &str, known: &str) -> bool {
+    let (typed, known) = (typed.to_lowercase(), known.to_lowercase());
+    distance(&typed, &known) <= typed.chars().count() / 3
+}
+
+/// Returns the existing paths that are near to one that does not exist, the nearest first.
+pub fn paths(missing: &Path) -> Vec<PathBuf> {
+    let (mut there, mut rest) = (PathBuf::new(), missing.components());
+    while let Some(part) = rest.next() {
+        if there.join(part).exists() {
+            there.push(part);
+            continue;
+        }
+        let Component::Normal(name) = part else { return Vec::new() };
+        let rest = rest.as_path();
+        let whole = |file: PathBuf| if rest.as_os_str().is_empty() { file } else { file.join(rest) };
+        let found = near_files(&there, &name.to_string_lossy()).into_iter().map(whole);
+        return found.filter(|path| path.exists()).take(SHOWN).collect();
+    }
+    Vec::new()
+}
+
+/// Returns the files of a folder whose names are near to one, the nearest first.
+fn near_files(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let read = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = fs::read_dir(read).into_iter().flatten().take(FILES).filter_map(Result::ok);
+    let mut near: Vec<(usize, String)> = entries
+        .filter_map(|entry| {
+            let found = entry.file_name().into_string().ok()?;
+            Some((file_distance(name, &found)?, found))
+        })
+        .collect();
+    near.sort();
+    near.into_iter().map(|(_, found)| folder.join(found)).collect()
+}
+
+/// Returns by how many letters a file's name differs from a typed one; nothing where they are not
+/// near.
+fn file_distance(typed: &str, found: &str) -> Option<usize> {
+    let split =
+        |name: &str| name.rsplit_once('.').map_or((name.to_owned(), String::new()), |(a, b)| (a.into(), b.into()));
+    let ((stem, end), (found_stem, found_end)) = (split(typed), split(found));
+    // `own` for `own.gguf`.
+    if typed == found_stem {
+        return Some(0);
+    }
+    let ends = distance(&end, &found_end);
+    let near = ends <= END_LETTERS && (stem == found_stem || is_near(&stem, &found_stem));
+    near.then(|| ends + distance(&stem, &found_stem))
+}
+
+/// Returns the number of insertions, deletions, replacements and swaps of neighbours that lead from
+/// one text to the other (Damerau 1964, without edits between swapped letters).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_third_of_the_letters_may_differ() {
+        assert_eq!([distance("kitten", "sitting"), distance("ab", "ba"), distance("", "abc")], [3, 1, 3]);
+        for (typed, known, near) in
+            [("promt", "prompt", true), ("nosuch", "no-chat", false), ("tmep", "temp", true), ("x", "y", false)]
+        {
+            assert_eq!(is_near(typed, known), near, "{typed} {known}");
+        }
+    }
+
+    #[test]
+    fn files_are_near_by_stem_and_end() {
+        for (typed, found, near) in [
+            ("own.gguff", "own.gguf", true),
+            ("own", "own.gguf", true),
+            ("onw.gguf", "own.gguf", true),
+            ("a.gguf", "b.gguf", false),
+            ("own.gguf", "other.gguf", false),
+            ("own.gguf", "own.json", false),
+        ] {
+            assert_eq!(file_distance(typed, found).is_some(), near, "{typed} {found}");
+        }
+    }
+
+    #[test]
+    fn a_folder_on_the_way_may_be_misspelled() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("models/own.gguf");
+        fs::create_dir(model.parent().unwrap()).unwrap();
+        fs::write(&model, "").unwrap();
+        assert_eq!(paths(&folder.path().join("modles/own.gguf")), [model.clone()]);
+        assert_eq!(paths(&folder.path().join("models/own.ggfu")), [model]);
+        assert!(paths(&folder.path().join("else/own.gguf")).is_empty());
+    }
+}
