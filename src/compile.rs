@@ -262,10 +262,10 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
         result: match model.arch.output {
             Output::Logits => GraphResult::Logits,
-            Output::Hidden { pooling } => {
+            Output::Hidden { pooling, unit } => {
                 // A larger vocabulary is no plan's.
                 let vocabulary = u32::try_from(model.arch.hyper.vocabulary).unwrap_or(u32::MAX);
-                GraphResult::Hidden { vocabulary, pooling }
+                GraphResult::Hidden { vocabulary, pooling, unit }
             }
             Output::Experts => {
                 GraphResult::Experts { vocabulary: u32::try_from(model.arch.hyper.vocabulary).unwrap_or(u32::MAX) }

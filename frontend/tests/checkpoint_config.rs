@@ -8,6 +8,8 @@ mod integers;
 mod layers;
 #[path = "checkpoint_config/matrices.rs"]
 mod matrices;
+#[path = "checkpoint_config/modules.rs"]
+mod modules;
 
 use std::fs;
 use std::path::{Path, PathBuf};

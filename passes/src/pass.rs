@@ -92,6 +92,8 @@ pub enum GraphResult {
         vocabulary: u32,
         /// How those of a text become one vector, where the model says it.
         pooling: Option<Pooling>,
+        /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+        unit: bool,
     },
     /// Sums over rows' experts, each of its functions of one layer: [`ixc_ir::graph::expert_layers`].
     Experts {

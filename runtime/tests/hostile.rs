@@ -675,9 +675,11 @@ fn errors_say_what_is_wrong() {
         ("softmax: must be", |p| p.output = Output::Logits { softmax: KernelId(0) }),
         ("softmax: kernel 4294967295 does not exist", |p| p.output = Output::Logits { softmax: KernelId(u32::MAX) }),
         ("layers: must be all of the steps", |p| p.output = Output::Experts { width: 41 }),
-        ("logits: must be", |p| p.output = Output::Hidden { width: 41, pooling: None }),
-        ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: 0, pooling: None }),
-        ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: u32::MAX, pooling: None }),
+        ("logits: must be", |p| p.output = Output::Hidden { width: 41, pooling: None, unit: true }),
+        ("logits: elements of a hidden state", |p| p.output = Output::Hidden { width: 0, pooling: None, unit: true }),
+        ("logits: elements of a hidden state", |p| {
+            p.output = Output::Hidden { width: u32::MAX, pooling: None, unit: true }
+        }),
         ("hidden states that are taken: buffer 4294967295 does not exist", |p| {
             p.takes = Some(HiddenRows { buffer: BufferId(u32::MAX), width: 4 });
         }),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ixc::embedding::{Embedder, cut};
+use ixc::embedding::Embedder;
 use ixc::ir::plan::Pooling;
 use ixc::npy;
 use ixc::runtime::engine;
@@ -121,7 +121,7 @@ impl Args {
         let mut vectors = embedder.embed(tokens)?;
         drop(watch);
         if dimensions < most {
-            vectors = vectors.iter().map(|vector| cut(vector, dimensions)).collect();
+            vectors = vectors.iter().map(|vector| embedder.cut(vector, dimensions)).collect();
         }
         if let Some(output) = output {
             let (shape, data) = ([vectors.len(), dimensions], vectors.concat());

@@ -55,6 +55,8 @@ struct HiddenFacts {
     width: u32,
     /// How those of a text become one vector, where the model says it.
     pooling: Option<&'static str>,
+    /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+    normalised: bool,
 }
 
 #[derive(Serialize)]
@@ -124,7 +126,9 @@ impl PlanFacts {
             vocabulary: plan.vocabulary,
             hidden_states: match plan.output {
                 Output::Logits { .. } | Output::Experts { .. } => None,
-                Output::Hidden { width, pooling } => Some(HiddenFacts { width, pooling: pooling.map(Pooling::name) }),
+                Output::Hidden { width, pooling, unit } => {
+                    Some(HiddenFacts { width, pooling: pooling.map(Pooling::name), normalised: unit })
+                }
             },
             expert_layers: plan.expert_layers.iter().map(|layer| layer.layer).collect(),
             max_tokens: plan.max_tokens,
@@ -166,7 +170,7 @@ impl PlanFacts {
         writeln!(out, "target        {}", Printable(&self.target))?;
         writeln!(out, "parameters    {}", super::output::Count(self.parameters))?;
         writeln!(out, "shape         vocabulary {}, context {}", self.vocabulary, self.context_length)?;
-        if let Some(HiddenFacts { width, pooling }) = self.hidden_states {
+        if let Some(HiddenFacts { width, pooling, .. }) = self.hidden_states {
             let pooled = pooling.map_or_else(String::new, |way| format!(", a text's pooled by {way}"));
             writeln!(out, "gives         hidden states of {width} for embeddings{pooled}; no logits")?;
         }

@@ -11,7 +11,7 @@ use ixc_server::model::{self, Embeddings, Refusal, Slot, Status};
 use super::invalid;
 use super::thread::{FAILED, Reply, Shared, SlotWish, Submission, Texts, Work};
 use crate::Error;
-use crate::embedding::{Embedder, TextId, cut};
+use crate::embedding::{Embedder, TextId};
 
 /// A request whose texts are computed.
 struct Client {
@@ -67,7 +67,7 @@ impl<'s> Worker<'s> {
     fn keep(&mut self, number: u64, index: usize, vector: Vec<f32>) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let vector = match client.dimensions {
-            Some(dimensions) => cut(&vector, dimensions),
+            Some(dimensions) => self.embedder.cut(&vector, dimensions),
             None => vector,
         };
         client.left -= 1;

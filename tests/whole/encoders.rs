@@ -32,7 +32,11 @@ struct Encoder {
 
 impl Encoder {
     fn all() -> Vec<Encoder> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders");
+        Encoder::of("tests/golden/encoders")
+    }
+
+    fn of(folder: &str) -> Vec<Encoder> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let entries = fs::read_dir(folder.join("expect")).unwrap().map(|entry| entry.unwrap().path());
         let mut paths: Vec<_> =
             entries.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect();
@@ -111,6 +115,56 @@ fn golden_encoders_keep_their_limits() {
         assert_eq!(own.name(), of.expect["pooling"], "{}", of.name());
     }
     table.check();
+}
+
+/// Compares hidden states, ids and vectors with those of sentence-transformers.
+#[test]
+fn folders_of_encoders_are_read_as_sentence_transformers_reads_them() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/encoders");
+    for of in Encoder::of("tests/checkpoints/encoders") {
+        let exact = Model::open_parts(&of.path, HEADLESS).unwrap().exact_logits(&of.tokens).unwrap();
+        of.check(&exact, &of.exact, "interpreter_nmse_max", "interpreter");
+        let (_, right) = read_npy(&folder.join(of.expect["vectors"].as_str().unwrap()));
+        for target in [Target::AVX2, Target::AVX512, Target::PORTABLE] {
+            let found = of.open(target, 1, None).logits(&of.tokens).unwrap();
+            of.check(&found, &of.exact, "compiled_nmse_max", target.name());
+            let mut embedder = Embedder::new(of.open(target, 3, None), None).unwrap();
+            assert_eq!(embedder.pooling().name(), of.expect["pooling"], "{}", of.name());
+            let texts = of.expect["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+            let ids: Vec<Vec<u32>> = texts.map(|text| embedder.encode(text).unwrap()).collect();
+            assert_eq!(json!(ids), of.expect["ids"], "{}", of.name());
+            let vectors = embedder.embed(ids).unwrap().concat();
+            of.check(&vectors, &right, "compiled_nmse_max", &format!("{} vectors", target.name()));
+            let length = vectors[..of.width].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            assert_eq!((length - 1.0).abs() < 1e-5, of.expect["unit"].as_bool().unwrap(), "{} has {length}", of.name());
+            let cut = embedder.cut(&vectors[..of.width], 8);
+            assert_eq!(cut == vectors[..8], !of.expect["unit"].as_bool().unwrap(), "{}", of.name());
+        }
+    }
+}
+
+/// A plan of a folder, and a GGUF file that is made of it, give the folder's vectors.
+#[test]
+fn plans_and_files_of_folders_of_encoders_give_their_vectors() {
+    let scratch = scratch("encoders_made");
+    let text = ["-p", "The borrow checker said that.", "-t", "1"];
+    let vectors = |model: &Path| {
+        let mut command = ixc(["embed"].iter().chain(&text));
+        command.arg(model);
+        serde_json::from_str::<Value>(&stdout(command)).unwrap()
+    };
+    for of in Encoder::of("tests/checkpoints/encoders") {
+        let (plan, file) = (scratch.join("a.ixp"), scratch.join("a.gguf"));
+        let mut compile = ixc(["compile", "--embeddings", "-q", "--force", "-o"]);
+        compile.arg(&plan).arg(&of.path);
+        stdout(compile);
+        let mut quantise = ixc(["quantise", "-q", "--force", "-o"]);
+        quantise.arg(&file).arg(&of.path).arg("F16");
+        stdout(quantise);
+        let right = vectors(&of.path);
+        assert_eq!(vectors(&plan), right, "{}", of.name());
+        assert_eq!(vectors(&file), right, "{}", of.name());
+    }
 }
 
 /// Texts of different lengths, more than a step has room for, have the bits that each has alone.

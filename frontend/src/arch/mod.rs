@@ -398,6 +398,8 @@ pub enum Output {
     Hidden {
         /// How those of a text become one vector, where the file says it.
         pooling: Option<Pooling>,
+        /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+        unit: bool,
     },
     /// Sums over rows' experts, in a function for each layer: what [`ixc_ir::graph::expert_layers`] leaves of a model.
     Experts,
@@ -493,7 +495,10 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
     let mut builder = Builder::new(gguf, &hyper, architecture.name, (head, guessing));
     let result = (architecture.build)(&mut builder)?;
     let module = builder.finish(result, whole)?;
-    let output = if head { Output::Logits } else { Output::Hidden { pooling: pooling(gguf, architecture.name)? } };
+    let output = match head {
+        true => Output::Logits,
+        false => Output::Hidden { pooling: pooling(gguf, architecture.name)?, unit: unit(gguf, architecture.name)? },
+    };
     Ok(Model { hyper, module, output })
 }
 
@@ -516,6 +521,11 @@ fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper) -> Result
             refused(NextnProblem::Architecture { architecture: architecture.name, known })
         }
     }
+}
+
+/// Returns whether vectors have length 1: of GGUF files always, of folders as `modules.json` says.
+fn unit(gguf: &Gguf, architecture: &str) -> Result<bool, GgufError> {
+    gguf.metadata().read_or(&format!("{architecture}.embedding_normalized"), true)
 }
 
 /// What `ARCHITECTURE.pooling_type` says, in llama.cpp's numbers: 0 is none.

@@ -8,6 +8,7 @@
 use super::config::Config;
 use super::error::CheckpointError;
 use super::families::Family;
+use super::modules::Modules;
 use super::names::{Factors, Sizes};
 use crate::gguf::{Array, Value};
 
@@ -15,7 +16,7 @@ use crate::gguf::{Array, Value};
 const COUNTS: [(&str, &[&str]); 8] = [
     ("block_count", &LAYERS),
     (
-        "context_length",
+        CONTEXT,
         &[
             "max_position_embeddings",
             "n_positions",
@@ -32,6 +33,11 @@ const COUNTS: [(&str, &[&str]); 8] = [
     ("expert_group_count", &["n_group"]),
     ("expert_group_used_count", &["topk_group"]),
 ];
+/// GGUF's key for the longest text, and for whether attention sees only what is before a token.
+const CONTEXT: &str = "context_length";
+const CAUSAL: &str = "attention.causal";
+/// Positions of a block of attention: tables of positions have whole blocks.
+const POSITIONS: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
 /// What configurations call their number of layers.
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"];
 /// And the width of their residual stream, and their query heads.
@@ -95,7 +101,7 @@ pub(super) fn bounded(config: &Config) -> Result<(), CheckpointError> {
 }
 
 /// The keys of a model, and what follows from them.
-pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, CheckpointError> {
+pub(super) fn keys(config: &Config, family: &Family, modules: &Modules) -> Result<Described, CheckpointError> {
     let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
     keys.entries.push(("general.architecture".into(), family.architecture.into()));
     if let Some(name) = config.text(&["_name_or_path"])?.filter(|name| !name.is_empty()) {
@@ -130,7 +136,10 @@ pub(super) fn keys(config: &Config, family: &Family) -> Result<Described, Checkp
         keys.stated_window()?;
     }
     (family.keys)(&mut keys)?;
-    keys.refuse("is_causal", |value| value.as_bool() != Some(true), "true")?;
+    keys.embeddings(modules);
+    if !keys.has(CAUSAL) {
+        keys.refuse("is_causal", |value| value.as_bool() != Some(true), "true")?;
+    }
     for key in ["hidden_act", "hidden_activation"] {
         let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !family.activations.contains(&name));
         keys.refuse(key, other, &family.activations.join(" or "))?;
@@ -147,6 +156,29 @@ impl Keys<'_> {
 
     pub(super) fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
+    }
+
+    /// States that a token sees all of its text.
+    pub(super) fn not_causal(&mut self) {
+        self.put(CAUSAL, false);
+    }
+
+    /// Puts what sentence-transformers' modules say of vectors and of the longest text.
+    fn embeddings(&mut self, modules: &Modules) {
+        if let Some(pooling) = modules.pooling {
+            self.put("pooling_type", pooling);
+        }
+        if modules.unscaled {
+            self.put("embedding_normalized", false);
+        }
+        let (longest, context) = (modules.longest.map(u64::from), self.number_of(CONTEXT));
+        // Tables of positions have rows for whole blocks.
+        let longest = longest.map(|longest| longest.next_multiple_of(POSITIONS));
+        if let (Some(longest), Some(context)) = (longest, context)
+            && let Ok(longest) = u32::try_from(longest.min(context))
+        {
+            self.put(CONTEXT, longest);
+        }
     }
 
     /// What a key has so far: the last that was put.
@@ -578,6 +610,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         inner: keys.number_of("ssm.inner_size").unwrap_or(0),
         streams: count(&["hc_count", "altup_num_inputs"])?,
         vocabulary: count(&["output_vocab_size", "vocab_size"])?,
+        context: keys.number_of(CONTEXT).unwrap_or(0),
         index: count(&["indexer_n_heads"])?.saturating_mul(count(&["indexer_head_dim"])?),
         table_parts: count(&["split_ngram_parts"])?,
         factors: factors(config)?,

@@ -26,6 +26,8 @@
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
 //! | `lines` | `tokenizer.jsonl`, as PLaMo has it |
+//! | `word_pieces` | BERT's WordPiece, of `tokenizer.json` and of `vocab.txt` |
+//! | `modules` | `modules.json` of sentence-transformers |
 //! | `special` | tokens with a role, and which of them are added to texts |
 //! | `template` | the chat template |
 //! | `unit_columns` | output matrices whose columns are of length 1 |
@@ -40,6 +42,7 @@ mod families;
 mod integers;
 mod keys;
 mod lines;
+mod modules;
 mod names;
 mod packed;
 mod parts;
@@ -50,6 +53,7 @@ mod targets;
 mod template;
 mod unit_columns;
 mod vocabulary;
+mod word_pieces;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,6 +67,7 @@ use config::Config;
 pub use error::{CheckpointError, HeaderFault, PackedFault};
 use families::Family;
 use keys::{Described, OfLayer};
+use modules::Modules;
 use names::{Made, OneOf, SHARED, Sizes};
 use packed::Packed;
 use shards::{Quantisation, Shards};
@@ -136,7 +141,8 @@ const OTHER_PARTS: [&str; 55] = [
 /// What stands before the number of a layer.
 const LAYER: &str = "model.layers.";
 /// What stands before a decoder's names in models that have other parts, and what is meant.
-const PREFIXES: [(&str, &str); 22] = [
+const PREFIXES: [(&str, &str); 23] = [
+    ("bert.", ""),
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head", "lm_head"),
@@ -190,8 +196,12 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let family = family(&config)?;
     let config = config.with_defaults(family.defaults);
     let quantisation = Quantisation::read(&config)?;
-    let Described { mut entries, sizes, layers, constants } = keys::keys(&config, family)?;
+    let modules = Modules::read(folder, family)?;
+    let Described { mut entries, sizes, layers, constants } = keys::keys(&config, family, &modules)?;
     let mut shards = Shards::open(folder)?;
+    for (module, file) in family.dense_modules.iter().zip(&modules.dense) {
+        shards.add(file, module)?;
+    }
     for (end, key) in family.numbers {
         if let Some(numbers) = shards::numbers(&shards, end)? {
             entries.push((format!("{}.{key}", family.architecture).into(), numbers));
@@ -216,6 +226,9 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     let table = made.get("token_embd.weight").or_else(|| made.get("output.weight"));
     let rows = table.and_then(|group| group.arrays.first()).map_or(0, |array| array.len(0));
     entries.extend(vocabulary::keys(folder, &config, rows, family.pieces)?);
+    if modules.lowercase {
+        vocabulary::lowercase(folder, &mut entries)?;
+    }
     let (tensors, derived) = placed(&shards, made, packed, family.single)?;
     let metadata = Metadata::of(&folder.join(CONFIG), entries);
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)

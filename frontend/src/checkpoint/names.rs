@@ -47,6 +47,8 @@ pub(super) struct Sizes {
     pub streams: u64,
     /// Rows of the embedding table, where a configuration says so.
     pub vocabulary: u64,
+    /// Positions of the longest text.
+    pub context: u64,
     /// An index: elements of all its queries.
     pub index: u64,
     /// Parts that a table of rows is stored in.
@@ -391,6 +393,11 @@ pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<Made>> 
 pub(super) fn rows_behind_two(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let rows = x.len(0).checked_sub(2)?;
     one(x.slice(0, 2, rows)?)
+}
+
+/// Rows of a table of positions, for those of the longest text.
+pub(super) fn rows_of_context(s: &Sizes, x: Array) -> Option<Vec<Made>> {
+    one(x.slice(0, 0, s.context)?)
 }
 
 /// Rows of a table for the tokens of a vocabulary, without those behind them, which are for tokens of pictures.

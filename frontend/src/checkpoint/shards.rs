@@ -20,7 +20,7 @@ use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
 /// The list of a checkpoint of several files.
 const INDEX: &str = "model.safetensors.index.json";
 /// The file of one that has no more.
-const SINGLE: &str = "model.safetensors";
+pub(super) const SINGLE: &str = "model.safetensors";
 /// Most files.
 const MAX_SHARDS: usize = 4096;
 
@@ -35,7 +35,7 @@ pub(super) struct Shards {
 }
 
 /// A name of a file in the folder itself.
-fn is_plain(name: &str) -> bool {
+pub(super) fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
 }
@@ -96,6 +96,21 @@ impl Shards {
             return Err(CheckpointError::TensorMissing { path: folder.into(), tensor: tensor.clone() });
         }
         Ok(shards)
+    }
+
+    /// Adds a module's file, whose tensors are called by the module's name and their own.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no safetensors file.
+    pub(super) fn add(&mut self, path: &Path, module: &str) -> Result<(), CheckpointError> {
+        let file = ShardFile::mapped(path)?;
+        let header = safetensors::header(path, file.data())?;
+        let number = self.files.len() as u32;
+        for entry in header.tensors {
+            self.tensors.insert(format!("{module}.{}", entry.name).into(), (number, entry));
+        }
+        self.files.push(file.with_header(header.bytes));
+        Ok(())
     }
 
     /// Lengths of all files.

@@ -4,7 +4,7 @@
 //! | says | begins with BOS | ends with EOS |
 //! | --- | --- | --- |
 //! | a processor `ByteLevel` | no, unless another processor says so | likewise |
-//! | `RobertaProcessing` | yes | yes |
+//! | `RobertaProcessing`, `BertProcessing` | yes | yes |
 //! | `TemplateProcessing` | where its first part is that token | where its last part is a special token, which is EOS then |
 //! | none of them | `add_bos_token` | `add_eos_token` |
 //! | nothing at all | as is usual of the kind of tokenizer: no key is written | likewise |
@@ -59,7 +59,7 @@ impl<'j> Ends<'j> {
                     ends.add_bos.get_or_insert(false);
                     ends.add_eos.get_or_insert(false);
                 }
-                "RobertaProcessing" => (ends.add_bos, ends.add_eos) = (Some(true), Some(true)),
+                "RobertaProcessing" | "BertProcessing" => (ends.add_bos, ends.add_eos) = (Some(true), Some(true)),
                 "TemplateProcessing" => ends.template(part),
                 _ => {}
             }

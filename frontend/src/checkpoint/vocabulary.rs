@@ -3,12 +3,16 @@
 //! | kind | known by | becomes |
 //! | --- | --- | --- |
 //! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, with the pre-tokenizer whose patterns are the same |
+//! | WordPiece | its model's type, or `vocab.txt` | `bert` ([`super::word_pieces`]) |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`: a token's score is the rank of the first merge that makes it |
 //! | the same of Gemma 4 | its family | `gemma4`, with its merges |
 //! | PLaMo 2's and 3's | `tokenizer.jsonl` in its place | `plamo2` ([`super::lines`]) |
 //!
-//! For others (unigrams, words) the model takes token ids only, which is said once. The embedding table has a row for each token: rows that `tokenizer.json` has no token
-//! for are called `[PAD…]`, as in GGUF files; added tokens without a row are left out, which is said, and other tokens without one are an error.
+//! For others (unigrams) the model takes token ids only, and a warning names the tokenizer.
+//!
+//! The embedding table has a row for each token. Rows without a token in `tokenizer.json` are called
+//! `[PAD…]`, as in GGUF files. Added tokens without a row are left out, with a warning. Other tokens
+//! without one are an error.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -19,11 +23,14 @@ use serde_json::Value as Json;
 use super::config::{self, Config};
 use super::error::CheckpointError;
 use super::families::Pieces;
+use super::word_pieces::{self, WordPieces};
 use super::{lines, special, template};
 use crate::gguf::{Array, StringArray, Value};
 use crate::tokenizer::{MAX_TOKENS, PreTokenizer};
 
 const TOKENIZER: &str = "tokenizer.json";
+/// Settings of the tokenizer.
+pub(super) const CONFIG: &str = "tokenizer_config.json";
 /// Longest `tokenizer.json`.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// ggml's `tokenizer.ggml.token_type`.
@@ -38,53 +45,62 @@ const SPACE: &str = "\u{2581}";
 /// Score of tokens that no merge makes: below that of all others.
 const NEVER_MERGED: f32 = -1e6;
 
+/// `tokenizer.json`.
 #[derive(Deserialize)]
-struct File {
+pub(super) struct File {
     #[serde(default)]
-    added_tokens: Vec<Added>,
+    pub added_tokens: Vec<Added>,
     #[serde(default)]
-    normalizer: Json,
+    pub normalizer: Json,
     #[serde(default)]
-    pre_tokenizer: Json,
+    pub pre_tokenizer: Json,
     #[serde(default)]
-    post_processor: Json,
-    model: Model,
+    pub post_processor: Json,
+    pub model: Model,
 }
 
+/// A token that is looked for in text before it is cut.
 #[derive(Deserialize)]
-struct Added {
-    id: u32,
-    content: String,
+pub(super) struct Added {
+    pub id: u32,
+    pub content: String,
     #[serde(default)]
-    special: bool,
+    pub special: bool,
 }
 
+/// The algorithm and its tables.
 #[derive(Deserialize)]
-struct Model {
+pub(super) struct Model {
     #[serde(default, rename = "type")]
-    kind: Option<String>,
-    vocab: Vocabulary,
+    pub kind: Option<String>,
+    pub vocab: Vocabulary,
     #[serde(default)]
-    merges: Vec<Merge>,
+    pub merges: Vec<Merge>,
     #[serde(default)]
-    byte_fallback: bool,
+    pub byte_fallback: bool,
     #[serde(default)]
-    ignore_merges: bool,
+    pub ignore_merges: bool,
     #[serde(default)]
-    unk_token: Option<String>,
+    pub unk_token: Option<String>,
+    #[serde(default)]
+    pub continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    pub max_input_chars_per_word: Option<u64>,
 }
 
+/// Tokens.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Vocabulary {
+pub(super) enum Vocabulary {
     Ids(HashMap<String, u32>),
     // Unigrams with their logarithms; not read further.
     Scores(#[expect(dead_code, reason = "only its shape tells it from the other")] Vec<(String, f64)>),
 }
 
+/// Two tokens that become one.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Merge {
+pub(super) enum Merge {
     Text(String),
     Pair(String, String),
 }
@@ -98,6 +114,12 @@ impl Merge {
     }
 }
 
+/// Reads `tokenizer.json`.
+fn read(path: &Path) -> Result<File, CheckpointError> {
+    let text = ixc_files::read_text(path, MAX_BYTES)?;
+    serde_json::from_str(&text).map_err(|source| CheckpointError::Json { path: path.into(), source })
+}
+
 /// Keys of a checkpoint's vocabulary, whose embedding table has so many rows.
 pub(super) fn keys(
     folder: &Path,
@@ -106,7 +128,7 @@ pub(super) fn keys(
     given: Pieces,
 ) -> Result<Vec<(Box<str>, Value)>, CheckpointError> {
     let mut keys = Vec::new();
-    let said = config::read_optional(&folder.join("tokenizer_config.json"))?.unwrap_or(Json::Null);
+    let said = config::read_optional(&folder.join(CONFIG))?.unwrap_or(Json::Null);
     if let Some(template) = template::template(folder, &said)? {
         keys.push(("tokenizer.chat_template".into(), template.as_str().into()));
     }
@@ -115,6 +137,8 @@ pub(super) fn keys(
         lines::keys(folder, config, &said, rows, &mut keys)?;
         return Ok(keys);
     }
+    let list = word_pieces::has_list(folder, &said, config.text(&["model_type"])?);
+    let path = if list && !path.is_file() { folder.join(word_pieces::LIST) } else { path };
     if !path.is_file() {
         let other = ["tokenizer.model", "tiktoken.model", "tekken.json", "tokenizer.tok.json"]
             .into_iter()
@@ -123,10 +147,7 @@ pub(super) fn keys(
         tracing::warn!("{}: there is no {TOKENIZER}{instead}; the model takes token ids only", folder.display());
         return Ok(keys);
     }
-    let text = ixc_files::read_text(&path, MAX_BYTES)?;
-    let json = |source| CheckpointError::Json { path: path.as_path().into(), source };
-    let mut file: File = serde_json::from_str(&text).map_err(json)?;
-    drop(text);
+    let mut file = if path.ends_with(TOKENIZER) { read(&path)? } else { word_pieces::list(folder, &said)? };
     let wrong = |key: &str, found: String, expected: &str| CheckpointError::Key {
         path: path.as_path().into(),
         key: key.into(),
@@ -197,11 +218,13 @@ pub(super) fn keys(
         let added = file.added_tokens.iter().find(|token| token.content == text).map(|token| token.id);
         added.or_else(|| ids.get(text).copied().filter(|id| has_row(*id)))
     };
-    let names: StringArray = tokens
-        .iter()
-        .enumerate()
-        .map(|(id, token)| token.map_or_else(|| format!("[PAD{id}]"), str::to_owned))
-        .collect();
+    let word_pieces = WordPieces::is_such(&file);
+    let spelled = |(id, (token, ty)): (usize, (&Option<&str>, &i32))| match token {
+        None => format!("[PAD{id}]"),
+        Some(token) if word_pieces && *ty == NORMAL => WordPieces::spelled(token),
+        Some(token) => (*token).to_owned(),
+    };
+    let names: StringArray = tokens.iter().zip(&types).enumerate().map(spelled).collect();
     let mut put = |key: &str, value: Value| keys.push((format!("tokenizer.ggml.{key}").into(), value));
     let merges = || {
         let mut merges = StringArray::default();
@@ -239,8 +262,13 @@ pub(super) fn keys(
         put("pre", "default".into());
         put("scores", Value::Array(Array::F32(scores)));
         put("add_space_prefix", leading_space(&file).into());
+    } else if let Some(words) = WordPieces::read(&file).filter(|_| word_pieces) {
+        put("model", "bert".into());
+        put("pre", "default".into());
+        put("normalizer.lowercase", words.lowercase.into());
+        put("normalizer.strip_accents", words.strip_accents.into());
     } else {
-        let Some(name) = pre_tokenizer(&file) else {
+        let Some(name) = pre_tokenizer(&file).filter(|_| !word_pieces) else {
             let found: String = file.pre_tokenizer.to_string().chars().take(200).collect();
             tracing::warn!(
                 "{}: pre-tokenizer {found} is not supported; the model takes token ids only",
@@ -259,12 +287,33 @@ pub(super) fn keys(
     for (key, id) in roles.ids {
         put(key, id.into());
     }
-    for (key, flag) in [("add_bos_token", roles.add_bos), ("add_eos_token", roles.add_eos)] {
+    // WordPiece has another key for the token at the end.
+    let add_sep = roles.add_eos.filter(|_| word_pieces);
+    for (key, flag) in [("add_bos_token", roles.add_bos), ("add_eos_token", roles.add_eos), ("add_sep_token", add_sep)]
+    {
         if let Some(flag) = flag {
             put(key, flag.into());
         }
     }
     Ok(keys)
+}
+
+/// Has text lowercased before it is cut, as sentence-transformers' `do_lower_case` does it.
+///
+/// # Errors
+/// When the tokenizer is one that cannot do it.
+pub(super) fn lowercase(folder: &Path, keys: &mut Vec<(Box<str>, Value)>) -> Result<(), CheckpointError> {
+    const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+    let Some((_, flag)) = keys.iter_mut().find(|(key, _)| &**key == LOWERCASE) else {
+        return Err(CheckpointError::Key {
+            path: folder.join(super::modules::SENTENCE).into(),
+            key: "do_lower_case".into(),
+            found: "true".into(),
+            expected: "false, for a tokenizer that is not BERT's".into(),
+        });
+    };
+    *flag = true.into();
+    Ok(())
 }
 
 /// Whether a token is no text, though nobody says so: as llama.cpp's converter decides it.

@@ -126,6 +126,8 @@ pub enum Output {
         width: u32,
         /// How the rows of a text become one, where the model says it.
         pooling: Option<Pooling>,
+        /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+        unit: bool,
     },
     /// Nothing: it is no step of a model. Each of [`Plan::expert_layers`] is run on its own, on rows that come with their experts and weights.
     Experts {

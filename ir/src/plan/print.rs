@@ -99,9 +99,10 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
             }
             Ok(())
         }
-        Output::Hidden { width, pooling } => {
+        Output::Hidden { width, pooling, unit } => {
             let pooled = pooling.map_or_else(String::new, |pooling| format!(", pooled by {}", pooling.name()));
-            writeln!(out, "hidden states: {rows}, {width} wide{pooled}")
+            let length = if unit { "" } else { ", not normalised" };
+            writeln!(out, "hidden states: {rows}, {width} wide{pooled}{length}")
         }
         Output::Experts { width } => {
             for layer in &plan.expert_layers {

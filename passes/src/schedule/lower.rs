@@ -106,8 +106,8 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
             let vocabulary = fit("vocabulary", result.width)?;
             (vocabulary, Output::Logits { softmax: lowering.tasks.kernel(Softmax { n: vocabulary })? })
         }
-        GraphResult::Hidden { vocabulary, pooling } => {
-            (vocabulary, Output::Hidden { width: fit("width of hidden states", result.width)?, pooling })
+        GraphResult::Hidden { vocabulary, pooling, unit } => {
+            (vocabulary, Output::Hidden { width: fit("width of hidden states", result.width)?, pooling, unit })
         }
         // Returned above.
         GraphResult::Experts { vocabulary } => {

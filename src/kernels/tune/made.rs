@@ -259,7 +259,7 @@ impl Made {
             architecture: "one product".to_owned(),
             max_tokens: self.rows,
             context_length: self.rows.max(1024),
-            result: GraphResult::Hidden { vocabulary: VOCABULARY as u32, pooling: None },
+            result: GraphResult::Hidden { vocabulary: VOCABULARY as u32, pooling: None, unit: true },
             files: vec![self.file.clone()],
             derived: Vec::new(),
             tokenizer: self.tokenizer.clone(),

@@ -12,9 +12,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: gemma_3,
         tensors: &[GEMMA_3],
         activations: &["gelu_pytorch_tanh"],
-        defaults: r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
-            "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-            "sliding_window": 4096, "query_pre_attn_scalar": 256, "tie_word_embeddings": true}"#,
+        defaults: GEMMA_3_DEFAULTS,
         ..USUAL
     },
     Family {
@@ -91,6 +89,11 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
+/// Keys that transformers' class of Gemma 3 has.
+pub(super) const GEMMA_3_DEFAULTS: &str = r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "tie_word_embeddings": true}"#;
+
 /// Gemma 4's tokens.
 const GEMMA_4_PIECES: Pieces = Pieces::Merged {
     name: "gemma4",
@@ -113,7 +116,7 @@ static GEMMA: &[Rule] = &[
 ];
 
 /// Gemma 3: norms multiply by one more, and stand on both sides of a block.
-static GEMMA_3: &[Rule] = &[
+pub(super) static GEMMA_3: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plus_one),
@@ -169,18 +172,23 @@ static GEMMA_4: &[Rule] = &[
 ];
 
 /// What scores are divided by, and what logits stay within.
-fn scores(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+pub(super) fn scores(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     // The root of this: of a head's length, where files need no key for it.
     if let Some(scalar) = keys.config.number(&["query_pre_attn_scalar"])?
         && keys.config.number(&["head_dim"])? != Some(scalar)
     {
         keys.put("attention.scale", (1.0 / scalar.sqrt()) as f32);
     }
-    keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
+    keys.number("final_logit_softcapping", &["final_logit_softcapping"])
+}
+
+/// Refuses attention to what is behind a token.
+fn causal(keys: &Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("use_bidirectional_attention", |value| value.as_bool() == Some(true), "false")
 }
 
 fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    causal(keys)?;
     scores(keys)?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
@@ -194,12 +202,13 @@ fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+    causal(keys)?;
     scores(keys)?;
     windowed(keys)
 }
 
 /// Layers with a window, which have a RoPE of their own.
-fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+pub(super) fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(base) = keys.config.number(&["rope_local_base_freq"])? {
         keys.put("rope.freq_base_swa", base as f32);
     }

@@ -2,6 +2,7 @@
 
 mod apart;
 mod dense;
+mod encoders;
 mod experts;
 mod gemma;
 mod gpt;
@@ -77,6 +78,8 @@ pub(super) struct Family {
     pub unit_columns: bool,
     /// How a vocabulary of pieces is given.
     pub pieces: Pieces,
+    /// Matrices that graphs have in place of sentence-transformers' `Dense` modules, in order.
+    pub dense_modules: &'static [&'static str],
 }
 
 /// How a vocabulary of pieces with byte fallback is given to tokenizers.
@@ -115,10 +118,12 @@ const USUAL: Family = Family {
     dense: |_| Ok(Vec::new()),
     unit_columns: false,
     pieces: Pieces::Scored,
+    dense_modules: &[],
 };
 
 /// Every model that is read, by kin.
-static FAMILIES: [&[Family]; 10] = [
+static FAMILIES: [&[Family]; 11] = [
+    encoders::ROWS,
     llama::ROWS,
     qwen::ROWS,
     gemma::ROWS,

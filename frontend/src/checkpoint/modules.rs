@@ -1,0 +1,157 @@
+//! `modules.json` of sentence-transformers: how the hidden states of a text become its vector.
+//!
+//! | module | what is read |
+//! | --- | --- |
+//! | `Transformer` | `sentence_bert_config.json`: the longest text, and whether text is lowercased |
+//! | `Pooling` | the way in which rows become one |
+//! | `Dense` | a matrix that multiplies the result, for models whose graph has a place for it |
+//! | `Normalize` | vectors have length 1 |
+//! | `Dropout` | nothing: it changes training only |
+//!
+//! Any other module, or another order, is an error: vectors would silently be different ones.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use super::config::{self, Config};
+use super::error::CheckpointError;
+use super::families::Family;
+use super::{shards, vocabulary};
+
+const MODULES: &str = "modules.json";
+pub(super) const SENTENCE: &str = "sentence_bert_config.json";
+/// Ways of pooling: sentence-transformers' flag, its newer word, and llama.cpp's number.
+const POOLINGS: [(&str, &str, u32); 3] = [
+    ("pooling_mode_mean_tokens", "mean", 1),
+    ("pooling_mode_cls_token", "cls", 2),
+    ("pooling_mode_lasttoken", "lasttoken", 3),
+];
+/// The beginning of flags of ways of pooling.
+const FLAG: &str = "pooling_mode_";
+/// Functions of a `Dense` module that change nothing.
+const IDENTITY: [&str; 2] = ["torch.nn.modules.linear.Identity", "torch.nn.modules.Identity"];
+/// Most modules.
+const MAX_MODULES: usize = 64;
+
+/// Settings of a folder's modules.
+#[derive(Debug, Default)]
+pub(super) struct Modules {
+    /// llama.cpp's number of the pooling, where a module says it.
+    pub pooling: Option<u32>,
+    /// Whether vectors keep the length that they have: there are modules, and none normalises.
+    pub unscaled: bool,
+    /// Files of `Dense` modules, in order.
+    pub dense: Vec<PathBuf>,
+    /// Most tokens of a text.
+    pub longest: Option<u32>,
+    /// Whether text is lowercased before it is tokenized.
+    pub lowercase: bool,
+}
+
+impl Modules {
+    /// Reads the modules of a folder; a folder without a list has none.
+    ///
+    /// # Errors
+    /// When a file is malformed, or a module is not supported.
+    pub(super) fn read(folder: &Path, family: &Family) -> Result<Modules, CheckpointError> {
+        let path = folder.join(MODULES);
+        let mut found = Modules::default();
+        let Some(list) = config::read_optional(&path)? else { return Ok(found) };
+        found.transformer(folder)?;
+        let wrong = |key: &str, found: String, expected: &str| wrong(&path, key, found, expected);
+        let list = list.as_array().filter(|list| list.len() <= MAX_MODULES);
+        let list = list.ok_or_else(|| wrong("", "no such array".to_owned(), "an array of at most 64 modules"))?;
+        let mut scaled = false;
+        for module in list {
+            let ty = module.get("type").and_then(Json::as_str).unwrap_or_default();
+            let place = module.get("path").and_then(Json::as_str).unwrap_or_default();
+            if !(place.is_empty() || shards::is_plain(place)) {
+                return Err(wrong("path", quoted(place), "the name of a folder beside it"));
+            }
+            let place = folder.join(place);
+            match ty.rsplit('.').next().unwrap_or_default() {
+                _ if scaled => return Err(wrong("type", quoted(ty), "nothing behind Normalize")),
+                "Transformer" | "Dropout" => {}
+                "Pooling" if found.pooling.is_none() && found.dense.is_empty() => {
+                    found.pooling = Some(pooling(&Config::open(&place.join(super::CONFIG))?)?);
+                }
+                "Dense" if found.pooling.is_some() && found.dense.len() < family.dense_modules.len() => {
+                    found.dense.push(dense(&place)?);
+                }
+                "Normalize" => scaled = true,
+                _ => {
+                    let more = if family.dense_modules.is_empty() { "" } else { ", Dense" };
+                    let expected = format!(
+                        "one each of Transformer, Pooling{more} and Normalize, in this order: nothing else is supported for this model"
+                    );
+                    return Err(wrong("type", quoted(ty), &expected));
+                }
+            }
+        }
+        found.unscaled = !scaled && found.pooling.is_some();
+        Ok(found)
+    }
+
+    /// Reads the transformer's own file. The tokenizer's longest text counts where that has none.
+    fn transformer(&mut self, folder: &Path) -> Result<(), CheckpointError> {
+        let path = folder.join(SENTENCE);
+        if path.is_file() {
+            let config = Config::open(&path)?;
+            self.longest = config.count(&["max_seq_length"])?;
+            self.lowercase = config.flag(&["do_lower_case"])?.unwrap_or(false);
+        }
+        if self.longest.is_none() {
+            let said = config::read_optional(&folder.join(vocabulary::CONFIG))?.unwrap_or_default();
+            // A number beyond all counts means none.
+            self.longest = said.get("model_max_length").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());
+        }
+        self.longest = self.longest.filter(|longest| *longest > 0);
+        Ok(())
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", crate::gguf::quoted(text))
+}
+
+fn wrong(path: &Path, key: &str, found: String, expected: &str) -> CheckpointError {
+    CheckpointError::Key { path: path.into(), key: key.into(), found: found.into(), expected: expected.into() }
+}
+
+/// Returns llama.cpp's number of a `Pooling` module's way.
+fn pooling(config: &Config) -> Result<u32, CheckpointError> {
+    const WORD: &str = "pooling_mode";
+    const EXPECTED: &str = "one of mean, cls and lasttoken: nothing else is supported";
+    if let Some(word) = config.text(&[WORD])? {
+        let found = POOLINGS.iter().find(|(_, name, _)| *name == word);
+        return found.map(|(.., number)| *number).ok_or_else(|| config.wrong(WORD, quoted(word), EXPECTED));
+    }
+    let mut ways = Vec::new();
+    for key in config.keys().filter(|key| key.starts_with(FLAG)) {
+        if config.flag(&[key])? == Some(true) {
+            ways.push(key);
+        }
+    }
+    match ways[..] {
+        [way] => {
+            let found = POOLINGS.iter().find(|(flag, ..)| *flag == way);
+            found.map(|(.., number)| *number).ok_or_else(|| config.wrong(way, "true", EXPECTED))
+        }
+        _ => Err(config.wrong(WORD, format!("{} of its flags at once", ways.len()), EXPECTED)),
+    }
+}
+
+/// Checks a `Dense` module, and returns its file.
+fn dense(place: &Path) -> Result<PathBuf, CheckpointError> {
+    const FUNCTION: &str = "activation_function";
+    let config = Config::open(&place.join(super::CONFIG))?;
+    if let Some(function) = config.text(&[FUNCTION])?.filter(|function| !IDENTITY.contains(function)) {
+        return Err(config.wrong(FUNCTION, quoted(function), "Identity: nothing else is supported"));
+    }
+    let file = place.join(shards::SINGLE);
+    match file.is_file() {
+        true => Ok(file),
+        false => Err(CheckpointError::NoWeights { path: place.into(), hint: shards::hint(place) }),
+    }
+}

@@ -1,0 +1,119 @@
+//! BERT's WordPiece in `tokenizer.json`, or as a list of words in `vocab.txt`.
+//!
+//! In GGUF files a token that begins a word has a `▁` before it, and others lack the `##` of BERT's lists.
+//!
+//! ```text
+//! "un" -> "▁un"     "##able" -> "able"     "[CLS]" -> "[CLS]", a token of control
+//! ```
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::error::CheckpointError;
+use super::vocabulary::{Added, File, MAX_BYTES, Model, Vocabulary, kind, sequence};
+
+/// The list of words.
+pub(super) const LIST: &str = "vocab.txt";
+/// The beginning of tokens that go on with a word.
+const GOES_ON: &str = "##";
+/// SentencePiece's sign for a space.
+const SPACE: char = '\u{2581}';
+/// Longest word that is looked up, in characters: what the tokenizer has.
+const LONGEST_WORD: u64 = 100;
+/// Tokens of a list that are no text, by their keys in `tokenizer_config.json`.
+const CONTROL: [(&str, &str); 5] = [
+    ("pad_token", "[PAD]"),
+    ("unk_token", "[UNK]"),
+    ("cls_token", "[CLS]"),
+    ("sep_token", "[SEP]"),
+    ("mask_token", "[MASK]"),
+];
+
+/// Changes to text before it is cut into words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WordPieces {
+    pub lowercase: bool,
+    pub strip_accents: bool,
+}
+
+impl WordPieces {
+    /// Whether a file is of WordPiece.
+    pub(super) fn is_such(file: &File) -> bool {
+        match file.model.kind.as_deref() {
+            Some(kind) => kind == "WordPiece",
+            // Older files do not say it.
+            None => file.model.continuing_subword_prefix.as_deref() == Some(GOES_ON),
+        }
+    }
+
+    /// Reads the steps before the model; `None` where one of them is not BERT's.
+    pub(super) fn read(file: &File) -> Option<WordPieces> {
+        let (normalizers, cutters) = (sequence(&file.normalizer), sequence(&file.pre_tokenizer));
+        let ([normalizer], [cutter]) = (&normalizers[..], &cutters[..]) else { return None };
+        let flag = |key: &str| normalizer.get(key).and_then(Json::as_bool);
+        let is_bert = kind(normalizer) == "BertNormalizer" && kind(cutter) == "BertPreTokenizer";
+        let cleans = flag("clean_text") != Some(false) && flag("handle_chinese_chars") != Some(false);
+        let prefix = file.model.continuing_subword_prefix.as_deref().unwrap_or(GOES_ON);
+        let longest = file.model.max_input_chars_per_word.unwrap_or(LONGEST_WORD);
+        let lowercase = flag("lowercase").unwrap_or(true);
+        (is_bert && cleans && prefix == GOES_ON && longest == LONGEST_WORD)
+            .then(|| WordPieces { lowercase, strip_accents: flag("strip_accents").unwrap_or(lowercase) })
+    }
+
+    /// Spells a token of text as GGUF files do.
+    pub(super) fn spelled(token: &str) -> String {
+        match token.strip_prefix(GOES_ON) {
+            Some(rest) => rest.to_owned(),
+            None => [SPACE].into_iter().chain(token.chars()).collect(),
+        }
+    }
+}
+
+/// Whether a folder without `tokenizer.json` has BERT's list of words.
+pub(super) fn has_list(folder: &Path, said: &Json, model_type: Option<&str>) -> bool {
+    let class = said.get("tokenizer_class").and_then(Json::as_str);
+    let is_bert = class.map_or(model_type == Some("bert"), |class| class.starts_with("BertTokenizer"));
+    is_bert && folder.join(LIST).is_file()
+}
+
+/// Reads a list of words as the `tokenizer.json` that transformers makes of it.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(super) fn list(folder: &Path, said: &Json) -> Result<File, CheckpointError> {
+    let text = ixc_files::read_text(&folder.join(LIST), MAX_BYTES)?;
+    // Of equal words the last counts, as in transformers.
+    let ids = text.lines().map(str::to_owned).zip(0..);
+    let ids: std::collections::HashMap<String, u32> = ids.collect();
+    let flag = |key: &str| said.get(key).and_then(Json::as_bool);
+    let named = |key: &str, usual: &str| {
+        let token = said.get(key);
+        let text = token.and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
+        text.unwrap_or(usual).to_owned()
+    };
+    let control = CONTROL.iter().map(|(key, usual)| named(key, usual));
+    let added_tokens = control.filter_map(|content| Some(Added { id: *ids.get(&content)?, content, special: true }));
+    Ok(File {
+        added_tokens: added_tokens.collect(),
+        normalizer: json!({
+            "type": "BertNormalizer",
+            "clean_text": true,
+            "handle_chinese_chars": flag("tokenize_chinese_chars").unwrap_or(true),
+            "strip_accents": flag("strip_accents"),
+            "lowercase": flag("do_lower_case").unwrap_or(true),
+        }),
+        pre_tokenizer: json!({"type": "BertPreTokenizer"}),
+        post_processor: json!({"type": "BertProcessing"}),
+        model: Model {
+            kind: Some("WordPiece".to_owned()),
+            vocab: Vocabulary::Ids(ids),
+            merges: Vec::new(),
+            byte_fallback: false,
+            ignore_merges: false,
+            unk_token: Some(named("unk_token", "[UNK]")),
+            continuing_subword_prefix: None,
+            max_input_chars_per_word: None,
+        },
+    })
+}
