@@ -1,12 +1,13 @@
-//! Masks of a grammar, made by a thread of their own: whoever computes goes on meanwhile.
+//! Masks of a grammar, made by another thread while the engine computes.
 //!
 //! ```text
 //! engine's thread   draw a ── step of the others ── mask is there: step, draw b ── …
 //! thread "masks"           └─ accept a, next mask ─┘                          └─ accept b, next mask
 //! ```
 //!
-//! A mask of a usual grammar takes tens of microseconds, and one of an ambiguous grammar may take for ever. So time of the thread's processor is
-//! counted, and what takes more than [`Budget`] is ended: that request fails and no other.
+//! A mask of a usual grammar takes tens of microseconds, and one of an ambiguous grammar may take
+//! for ever. So time of the thread's processor is counted, and what takes more than [`Budget`] is
+//! ended: that request fails and no other.
 //!
 //! Invariant: which tokens are allowed does not depend on when masks come.
 //! Invariant: the thread ends soon after its [`Masks`] are dropped.
@@ -19,7 +20,7 @@ use ixc_grammar::{Canceller, GrammarError, Matcher, ThreadClock};
 
 /// Stack of a thread that makes masks: grammars nest.
 const STACK_BYTES: usize = 64 << 20;
-/// How often the time of a mask is looked at that does not come.
+/// Period of checks whether a late mask has passed its budget.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Time of a processor that masks may take.
@@ -65,7 +66,7 @@ impl Bell {
     }
 }
 
-/// What the thread tells.
+/// Message of the thread.
 enum Told {
     /// The token was taken, or nothing was before the first mask; whether the text is whole.
     Accepted {
@@ -75,12 +76,12 @@ enum Told {
     Failed(GrammarError),
 }
 
-/// How far the next token's mask is.
+/// State of the next token's mask.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The last token is being taken.
     Accepting,
-    /// It was taken, and the mask is being made.
+    /// The token was taken, and the mask is being made.
     Making,
     /// The mask is there.
     Ready,
@@ -146,7 +147,8 @@ impl Masks {
     /// Takes what the thread has told meanwhile.
     ///
     /// # Errors
-    /// When the last token does not go on with the grammar, nothing can follow it, or masks took longer than they may.
+    /// When the last token does not go on with the grammar, nothing can follow it, or masks took
+    /// longer than they may.
     pub fn progress(&mut self) -> Result<&Progress, GrammarError> {
         loop {
             match self.told.try_recv() {
@@ -173,10 +175,11 @@ impl Masks {
         Ok(&self.progress)
     }
 
-    /// Waits until the mask is there, or the text is whole, or so long; whether it waited for nothing.
+    /// Waits until the mask is there, or the text is whole, or so long; whether it waited for
+    /// nothing.
     ///
     /// # Errors
-    /// As for [`Masks::progress`].
+    /// See [`Masks::progress`].
     pub fn wait(&mut self, most: Duration) -> Result<bool, GrammarError> {
         let begin = Instant::now();
         while matches!(self.progress()?, Progress::Accepting | Progress::Making) {
@@ -189,7 +192,7 @@ impl Masks {
     /// Waits until the last token was taken; whether the text is whole.
     ///
     /// # Errors
-    /// As for [`Masks::progress`].
+    /// See [`Masks::progress`].
     pub fn is_ended(&mut self) -> Result<bool, GrammarError> {
         while *self.progress()? == Progress::Accepting {
             self.bell.wait(LOOK);
@@ -200,7 +203,7 @@ impl Masks {
     /// Waits for the tokens that may come next; none where the text is whole.
     ///
     /// # Errors
-    /// As for [`Masks::progress`].
+    /// See [`Masks::progress`].
     pub fn wait_for_mask(&mut self) -> Result<&[u32], GrammarError> {
         while !self.wait(Duration::MAX)? {}
         Ok(if self.progress == Progress::Ready { &self.mask } else { &[] })
@@ -213,7 +216,7 @@ impl Masks {
 
     /// Goes on by a token of the mask.
     pub fn accept(&mut self, token: u32) {
-        // A thread that is gone is seen when something of it is wanted.
+        // A later call finds a thread that has ended.
         let _ = self.tokens.send(token);
         (self.sent, self.progress) = (self.sent.saturating_add(1), Progress::Accepting);
         self.looked = Instant::now();

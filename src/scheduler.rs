@@ -31,12 +31,13 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 //!
-//! Other threads make the masks of grammars ([`crate::masks`]). A request without its mask takes no part
-//! in a step.
+//! Other threads make the masks of grammars ([`crate::masks`]). A request without its mask takes no
+//! part in a step.
 //!
-//! Invariant: a request's bits depend neither on other requests nor on how much of its prompt was cached.
-//! That holds on targets without tiles, or with [`exact_batch`](ixc_runtime::engine::Options::exact_batch).
-//! Kernels for few rows round otherwise than kernels for many. So no part of a prompt is shorter than
+//! Invariant: a request's bits depend neither on other requests nor on how much of its prompt was
+//! cached. That holds on targets without tiles, or with
+//! [`exact_batch`](ixc_runtime::engine::Options::exact_batch). Kernels for few rows round otherwise
+//! than kernels for many. So no part of a prompt is shorter than
 //! [`least_rows`](ixc_runtime::engine::Engine::least_rows). docs/serving.md lists the exceptions.
 
 mod slot_choice;
@@ -357,12 +358,12 @@ impl Scheduler {
         Ok((slot.cached.len(), bytes))
     }
 
-    /// Restores an idle sequence from a file of [`Scheduler::save_slot`]; returns its tokens and bytes.
-    /// Links are not followed.
+    /// Restores an idle sequence from a file of [`Scheduler::save_slot`]; returns its tokens and
+    /// bytes. Links are not followed.
     ///
     /// # Errors
-    /// When there is no such sequence, or the file is not a state of this model. The sequence stays as it
-    /// was.
+    /// When there is no such sequence, or the file is not a state of this model. The sequence stays
+    /// as it was.
     pub fn restore_slot(&mut self, number: usize, path: &Path) -> Result<(usize, u64), Error> {
         let slots = self.slots.len();
         let id = self.free_slot(number).ok_or(Error::NoSlot { number, slots })?.sequence;
@@ -481,8 +482,8 @@ impl Scheduler {
         self.waiting.is_empty() && self.active() == 0
     }
 
-    /// Runs one step, if there is something to do; returns events in the order of requests. Waits a little
-    /// if all requests wait for masks.
+    /// Runs one step, if there is something to do; returns events in the order of requests. Waits a
+    /// little if all requests wait for masks.
     pub fn step(&mut self) -> Vec<(RequestId, Event)> {
         self.steps += 1;
         let mut events = Vec::new();
@@ -626,8 +627,8 @@ impl Scheduler {
         self.forget_private();
     }
 
-    /// Notes the rows that a step has computed for a slot. Draws tokens if they had the request's last one;
-    /// `output` is the number of their logits.
+    /// Notes the rows that a step has computed for a slot. Draws tokens if they had the request's
+    /// last one; `output` is the number of their logits.
     fn draw(&mut self, rows: &Rows, output: usize, events: &mut Vec<(RequestId, Event)>) -> Option<Drawn> {
         let Rows { number, count, draft } = rows;
         let slot = &mut self.slots[*number];
@@ -643,7 +644,8 @@ impl Scheduler {
         slot.cached.extend_from_slice(draft);
         let (id, mut accepted) = (active.id, 0);
         let context = self.session.engine.context() as usize;
-        // Each token is drawn as without guesses. A right guess means that the next logits are there.
+        // Each token is drawn as without guesses. A right guess means that the next logits are
+        // there.
         let end = loop {
             let logits = self.session.engine.logits(output + accepted);
             let mask = active.masks.as_ref().and_then(Masks::mask);
@@ -783,8 +785,8 @@ impl Scheduler {
         rows
     }
 
-    /// Returns how many of a prompt's `left` tokens fit into the next step: all, or a multiple of `unit`.
-    /// Neither part is shorter than [`Scheduler::least`].
+    /// Returns how many of a prompt's `left` tokens fit into the next step: all, or a multiple of
+    /// `unit`. Neither part is shorter than [`Scheduler::least`].
     fn part(&self, left: usize, room: usize, unit: usize) -> usize {
         if left <= room {
             return left;

@@ -71,8 +71,8 @@ pub struct Options {
     pub template: Option<ChatTemplate>,
     /// The program in which templates are rendered; see [`chat::Options::renderer`].
     pub renderer: Option<PathBuf>,
-    /// The program that compiles grammars first; see [`Vocabulary::with_helper`]. Without it a compiler
-    /// that overflows its stack ends this process.
+    /// The program that compiles grammars first; see [`Vocabulary::with_helper`]. Without it a
+    /// compiler that overflows its stack ends this process.
     pub compiler: Option<PathBuf>,
     /// The folder where sequences are saved when somebody asks for it; nobody may where there is none.
     pub slot_folder: Option<PathBuf>,

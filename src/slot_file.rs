@@ -1,6 +1,7 @@
 //! Files that clients name in the folder of saved sequences.
 //!
-//! Invariant: an error tells a client the name of a file, and nothing of where it is or what it holds; a link leads nowhere.
+//! Invariant: an error tells a client the name of a file, and nothing of where it is or what it
+//! holds; a link leads nowhere.
 
 use std::fs::File;
 use std::io::Seek;
@@ -12,7 +13,7 @@ use ixc_runtime::saved::SavedError;
 
 use crate::Error;
 
-/// Opens a file that says that it is a state of this engine's; gives its bytes, too.
+/// Opens a file and checks that its header is that of a state of this engine; returns its length, too.
 ///
 /// # Errors
 /// When there is no such file, or it says something else.

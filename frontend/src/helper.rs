@@ -1,12 +1,14 @@
-//! A helper: this program once more, in a process of its own that does one piece of work and may die of it.
+//! A helper: this program once more, in a process of its own that does one piece of work and may
+//! die of it.
 //!
 //! ```text
 //! parent  starts the helper ── request on its standard input ──▶ waits, or kills it where nobody wants the answer
 //! helper  closes what it inherited ▶ reads all ▶ limits itself for good ▶ works ▶ answer on its standard output
 //! ```
 //!
-//! Templates are rendered so ([`crate::template`]), and grammars compiled for the first time. Stack overflows, refused memory and endless loops of
-//! the work end the helper, and its parent turns each into a [`Death`].
+//! Templates are rendered so ([`crate::template`]), and grammars compiled for the first time. Stack
+//! overflows, refused memory and endless loops of the work end the helper, and its parent turns
+//! each into a [`Death`].
 //!
 //! Invariant: the helper opens no file, writes none, and gains no rights.
 
@@ -20,9 +22,11 @@ use std::time::Duration;
 
 /// Most that is read of a helper's complaints.
 const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
-/// Address space beside stack and heap: the program itself, and what the allocator reserves without using it.
+/// Address space beside stack and heap: the program itself, and what the allocator reserves without
+/// using it.
 const RESERVED_BYTES: u64 = 1 << 30;
-/// Set in a helper: one that asks a helper itself does not know its argument, and would go on so for ever.
+/// Set in a helper: one that asks a helper itself does not know its argument, and would go on so
+/// for ever.
 const HELPING: &str = "IXC_RENDERING";
 /// How often the parent looks whether the answer is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
@@ -63,8 +67,9 @@ pub enum Death {
     },
 }
 
-/// The program that runs, to be started once more as the helper: on Linux the open file that it was started from, which is there also after
-/// an upgrade has put another in its place; elsewhere its path.
+/// The program that runs, to be started once more as the helper: on Linux the open file that it was
+/// started from, which is there also after an upgrade has put another in its place; elsewhere its
+/// path.
 ///
 /// # Errors
 /// When the system does not say where it is.
@@ -74,7 +79,8 @@ pub fn own_program() -> io::Result<PathBuf> {
     if open.exists() { Ok(open.into()) } else { std::env::current_exe() }
 }
 
-/// Asks a helper, and waits for at most `answer_bytes` of an answer. It is killed when `is_wanted` says no.
+/// Asks a helper, and waits for at most `answer_bytes` of an answer. It is killed when `is_wanted`
+/// says no.
 ///
 /// # Errors
 /// Says what it died of.
@@ -104,8 +110,8 @@ pub fn ask(
         let (end, ended) = channel::<()>();
         let child = &child;
         let watch = scope.spawn(move || kill_unwanted(child, &ended, is_wanted));
-        // The helper reads its whole input before it writes, so one after the other cannot block. It may also be dead by now, which its status tells
-        // better than a broken pipe.
+        // The helper reads its whole input before it writes, so one after the other cannot block.
+        // It may also be dead by now, which its status tells better than a broken pipe.
         let written = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(request));
         let answer = read_up_to(stdout, answer_bytes);
         let complaint = read_up_to(stderr, MAX_COMPLAINT_BYTES);
@@ -164,8 +170,9 @@ fn death(status: ExitStatus, complaint: &str) -> Death {
     Death::Failed { reason: format!("the helper ended with {status}: {first_line}") }
 }
 
-/// Does a helper's whole work: reads the request from standard input, has it parsed together with its limits, limits this process for good, and writes
-/// the answer. Called before anything else is set up.
+/// Does a helper's whole work: reads the request from standard input, has it parsed together with
+/// its limits, limits this process for good, and writes the answer. Called before anything else is
+/// set up.
 pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl FnOnce(R) -> Vec<u8>) -> ExitCode {
     let answer = || -> io::Result<Vec<u8>> {
         close_what_was_inherited();
@@ -190,11 +197,13 @@ pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl
     }
 }
 
-/// Closes every descriptor but the three standard ones: what the caller left open is no concern of the work's.
+/// Closes every descriptor but the three standard ones: what the caller left open is no concern of
+/// the work's.
 fn close_what_was_inherited() {
     #[cfg(target_os = "linux")]
-    // SAFETY: nothing in this process has opened a descriptor of its own yet, so that none is closed that somebody uses. Kernels before 5.9
-    // have no such call and refuse it, which does no harm.
+    // SAFETY: nothing in this process has opened a descriptor of its own yet, so that none is
+    // closed that somebody uses. Kernels before 5.9 have no such call and refuse it, which does no
+    // harm.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
     }
@@ -227,7 +236,8 @@ fn limit_this_process(limits: Limits) -> io::Result<()> {
     }
     for (resource, soft, hard) in limits {
         let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-        // SAFETY: `limit` is a valid rlimit for the time of the call, which reads it and keeps no pointer.
+        // SAFETY: `limit` is a valid rlimit for the time of the call, which reads it and keeps no
+        // pointer.
         if unsafe { libc::setrlimit(resource, &limit) } != 0 {
             return Err(io::Error::last_os_error());
         }

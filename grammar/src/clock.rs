@@ -1,6 +1,7 @@
 //! Time of a processor that a thread has taken, as another thread sees it.
 //!
-//! A limit in this time is the same on a machine that has much else to do, where the time of a clock would pass.
+//! A limit in this time is the same on a machine that has much else to do, where the time of a
+//! clock would pass.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ impl ThreadClock {
         ThreadClock { path: path.filter(|path| path.is_file()), begun: Instant::now() }
     }
 
-    /// Time of a processor since the thread began; of a system that does not tell it, time since this was made.
+    /// Time of a processor since the thread began; of a system that does not tell it, time since
+    /// this was made.
     pub fn spent(&self) -> Duration {
         let told = self.path.as_ref().and_then(|path| ixc_files::read_text(path, MAX_BYTES).ok());
         let nanoseconds = told.and_then(|told| told.split(' ').next()?.parse().ok());

@@ -1,7 +1,9 @@
-//! Grammars compiled on a thread: it has the stack that they may take, keeps a panic to itself, and is left alone where it takes too long.
+//! Grammars compiled on a thread: it has the stack that they may take, keeps a panic to itself, and
+//! is left alone where it takes too long.
 //!
-//! The compiler cannot be interrupted. So whoever waits for it goes when the time is over or nobody wants the grammar, and the thread works on until it
-//! ends. Few may be left so: then no more grammars are compiled until one of them has ended.
+//! The compiler cannot be interrupted. So whoever waits for it goes when the time is over or nobody
+//! wants the grammar, and the thread works on until it ends. Few may be left so: then no more
+//! grammars are compiled until one of them has ended.
 //!
 //! Invariant: at most [`MOST_LEFT`] threads compile what nobody waits for.
 
@@ -42,7 +44,8 @@ impl Compiler {
     /// Compiles a grammar, and goes on by the tokens that an answer has begun with.
     ///
     /// # Errors
-    /// When it cannot be compiled, takes too long, is not wanted any more, or too many others take too long.
+    /// When it cannot be compiled, takes too long, is not wanted any more, or too many others take
+    /// too long.
     pub fn compile(
         &self,
         compile: impl FnOnce() -> Result<Matcher, GrammarError> + Send + 'static,

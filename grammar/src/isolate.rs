@@ -1,8 +1,9 @@
-//! A first compilation in a helper, a process of its own ([`ixc_frontend::helper`]): what overflows its stack, takes memory without end, or never ends, is
-//! refused before this process compiles it.
+//! A first compilation in a helper, a process of its own ([`ixc_frontend::helper`]): what overflows
+//! its stack, takes memory without end, or never ends, is refused before this process compiles it.
 //!
-//! The helper has the vocabulary's special tokens, which grammars can name, and single bytes for all others. So it compiles in milliseconds what takes no
-//! more, and what it takes beside the vocabulary is what this process will take.
+//! The helper has the vocabulary's special tokens, which grammars can name, and single bytes for
+//! all others. So it compiles in milliseconds what takes no more, and what it takes beside the
+//! vocabulary is what this process will take.
 //!
 //! Invariant: a grammar that ends its compiler ends the helper, and a request, and nothing else.
 
@@ -92,7 +93,8 @@ impl Helper {
     }
 }
 
-/// The helper's whole program. Call it before anything else is set up, when [`COMPILE_ARGUMENT`] is the first argument.
+/// The helper's whole program. Call it before anything else is set up, when [`COMPILE_ARGUMENT`] is
+/// the first argument.
 pub fn serve_compile_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let limits = Limits {

@@ -23,7 +23,8 @@ const MAX_STEP_ITEMS: usize = 1_000_000;
 /// A model's tokens, ready for grammars. Made once for a model.
 pub struct Vocabulary {
     factory: Arc<ParserFactory>,
-    /// The tokens that grammars can name. The matcher has one more token than there are, which ends answers where no token does.
+    /// The tokens that grammars can name. The matcher has one more token than there are, which ends
+    /// answers where no token does.
     special: SpecialTokens,
     compiler: Compiler,
     helper: Option<Helper>,
@@ -93,7 +94,8 @@ impl Vocabulary {
         Ok(Vocabulary { factory: Arc::new(factory), special, compiler: Compiler::default(), helper: None })
     }
 
-    /// A vocabulary of single bytes, with the tokens of another that grammars can name: what a grammar costs beside the model's words is the same.
+    /// A vocabulary of single bytes, with the tokens of another that grammars can name: what a
+    /// grammar costs beside the model's words is the same.
     ///
     /// # Errors
     /// As for [`Vocabulary::new`].
@@ -114,8 +116,9 @@ impl Vocabulary {
         compiled(&self.factory, self.special.tokens, source)
     }
 
-    /// Has grammars compiled by `program` first, in a process of its own, which may die of one. It must call
-    /// [`serve_compile_request`](crate::serve_compile_request) when its first argument is [`COMPILE_ARGUMENT`](crate::COMPILE_ARGUMENT).
+    /// Has grammars compiled by `program` first, in a process of its own, which may die of one. It
+    /// must call [`serve_compile_request`](crate::serve_compile_request) when its first argument is
+    /// [`COMPILE_ARGUMENT`](crate::COMPILE_ARGUMENT).
     #[must_use]
     pub fn with_helper(self, program: PathBuf) -> Vocabulary {
         Vocabulary { helper: Some(Helper::new(program)), ..self }
@@ -129,10 +132,12 @@ impl Vocabulary {
         self.matcher_after(source, &[], &|| true)
     }
 
-    /// A grammar behind the tokens that an answer goes on with. Ends soon after it is not wanted any more.
+    /// A grammar behind the tokens that an answer goes on with. Ends soon after it is not wanted
+    /// any more.
     ///
     /// # Errors
-    /// When it cannot be compiled, would cost more than it may, or does not begin with these tokens.
+    /// When it cannot be compiled, would cost more than it may, or does not begin with these
+    /// tokens.
     pub fn matcher_after(
         &self,
         source: &Source,
@@ -148,11 +153,16 @@ impl Vocabulary {
     }
 }
 
-/// A grammar at its beginning, compiled by the thread that calls this, whose stack must be [`STACK_BYTES`](crate::compile::STACK_BYTES) long.
+/// A grammar at its beginning, compiled by the thread that calls this, whose stack must be
+/// [`STACK_BYTES`](crate::compile::STACK_BYTES) long.
 pub(crate) fn compiled(factory: &ParserFactory, tokens: usize, source: &Source) -> Result<Matcher, GrammarError> {
     let wrong = |message: String| GrammarError::Compile { message };
     let grammar = TopLevelGrammar::from_lark(source.lark()?);
-    let parser = factory.create_parser(grammar).map_err(|error| wrong(format!("{error:#}")))?;
+    let parser = factory.create_parser(grammar).map_err(|error| {
+        let message = format!("{error:#}");
+        // Its own panics come with a backtrace, which tells users nothing.
+        wrong(if message.contains("panic:") { "its compiler failed at it".to_owned() } else { message })
+    })?;
     Ok(Matcher::new(llguidance::Matcher::new(Ok(parser)), tokens))
 }
 

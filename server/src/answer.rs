@@ -201,7 +201,8 @@ impl Answer {
     }
 }
 
-/// Refuses more answers than there are places for. Called before anything is copied for each of them.
+/// Refuses more answers than there are places for. Called before anything is copied for each of
+/// them.
 ///
 /// # Errors
 /// Names the field that has too many.

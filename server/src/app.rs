@@ -23,8 +23,8 @@ use crate::request_log::{self, RequestLog};
 /// Conversations that become prompts at once: each takes a process, and the memory of one.
 const PROMPTS_AT_ONCE: usize = 4;
 
-/// Grammars that are compiled at once, and tokens looked for that end repetitions: at most some seconds of a processor each, and tens of MB. Only further ones
-/// wait for them.
+/// Grammars that are compiled at once, and tokens looked for that end repetitions: at most some
+/// seconds of a processor each, and tens of MB. Only further ones wait for them.
 const COMPILED_AT_ONCE: usize = 4;
 
 /// How it serves.
@@ -216,7 +216,8 @@ impl<M: Model> Asked<M> {
         Ok(self.in_turn(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
     }
 
-    /// Does what takes long, when few others do. The turn is kept to the end of the work, also where the client goes away.
+    /// Does what takes long, when few others do. The turn is kept to the end of the work, also
+    /// where the client goes away.
     async fn in_turn<T: Send + 'static>(
         &self,
         turns: &Arc<Semaphore>,
@@ -239,8 +240,8 @@ impl<M: Model> Asked<M> {
         self.watched(move |model, _| work(model)).await
     }
 
-    /// Does what takes long and can be ended, on a thread that nobody waits for. It is not begun where the client has gone. A panic of it is this request's
-    /// error alone.
+    /// Does what takes long and can be ended, on a thread that nobody waits for. It is not begun
+    /// where the client has gone. A panic of it is this request's error alone.
     pub(crate) async fn watched<T: Send + 'static>(
         &self,
         work: impl FnOnce(&M, &Client) -> T + Send + 'static,

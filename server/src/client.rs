@@ -1,9 +1,12 @@
-//! The client of a request, as long work sees it: whether it is still there, and the room of its body.
+//! The client of a request, as long work sees it: whether it is still there, and the room of its
+//! body.
 //!
-//! A connection drops the future of a request when its client goes away, and threads that were given work by it do not know. So the request is run
-//! inside [`serve`], and work on other threads takes [`Client::current`] along: it asks now and then, and holds the body's room until it ends.
+//! A connection drops the future of a request when its client goes away, and threads that were
+//! given work by it do not know. So the request is run inside [`serve`], and work on other threads
+//! takes [`Client::current`] along: it asks now and then, and holds the body's room until it ends.
 //!
-//! Invariant: the bytes of a body count against [`Options::bodies_bytes`](crate::Options::bodies_bytes) until no thread works on it.
+//! Invariant: the bytes of a body count against
+//! [`Options::bodies_bytes`](crate::Options::bodies_bytes) until no thread works on it.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -56,7 +59,8 @@ impl Drop for Presence {
     }
 }
 
-/// Serves a request, whose body takes this room. `None` where that panics: the panic is logged, and the connection goes on.
+/// Serves a request, whose body takes this room. `None` where that panics: the panic is logged, and
+/// the connection goes on.
 pub(crate) async fn serve<T>(room: impl Send + Sync + 'static, request: impl Future<Output = T>) -> Option<T> {
     let client = Client { gone: Arc::default(), _room: Some(Arc::new(room)) };
     let _presence = Presence(Arc::clone(&client.gone));

@@ -238,8 +238,8 @@ impl Fields {
     }
 }
 
-/// Estimates the memory of a body's values from above, without the bytes of texts. Each value but the
-/// first follows a comma or begins a list or an object.
+/// Estimates the memory of a body's values from above, without the bytes of texts. Each value but
+/// the first follows a comma or begins a list or an object.
 fn memory_of_values(body: &[u8]) -> usize {
     let (mut bytes, mut in_text, mut escaped) = (VALUE_BYTES, false, false);
     for byte in body {

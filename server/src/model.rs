@@ -93,8 +93,8 @@ pub trait Model: Send + Sync + 'static {
     /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
     fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal>;
 
-    /// Compiles what an answer must be, after a prompt if it is one of a conversation. May take seconds,
-    /// and ends soon after `is_wanted` says no.
+    /// Compiles what an answer must be, after a prompt if it is one of a conversation. May take
+    /// seconds, and ends soon after `is_wanted` says no.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] where there is no tokenizer, the grammar is none, or the model's format has no such answers.

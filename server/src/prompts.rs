@@ -1,4 +1,5 @@
-//! The prompts of completions: counted, checked, and made tokens on a thread that no connection waits for.
+//! The prompts of completions: counted, checked, and made tokens on a thread that no connection
+//! waits for.
 //!
 //! Invariant: nothing is copied or encoded for a prompt before all of them have a place.
 
@@ -11,10 +12,12 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{Model, Refusal};
 
-/// Takes the prompts out of a body, as tokens: one as llama-server has it, or a list of such. A list with numbers in it is one prompt.
+/// Takes the prompts out of a body, as tokens: one as llama-server has it, or a list of such. A
+/// list with numbers in it is one prompt.
 ///
 /// # Errors
-/// Where they are no prompts, more than there are places for so many answers to each, longer than the context, or empty.
+/// Where they are no prompts, more than there are places for so many answers to each, longer than
+/// the context, or empty.
 pub(crate) async fn prompts<M: Model>(
     app: &Asked<M>,
     fields: &mut Fields,
@@ -41,7 +44,8 @@ pub(crate) async fn prompts<M: Model>(
     }
 }
 
-/// Whether a value is one prompt: a text, as llama-server has it also in an object, or a list of tokens and texts.
+/// Whether a value is one prompt: a text, as llama-server has it also in an object, or a list of
+/// tokens and texts.
 fn is_prompt(value: &Value) -> bool {
     match value {
         Value::String(_) => true,

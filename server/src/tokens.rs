@@ -1,6 +1,7 @@
 //! llama-server's endpoints `/tokenize` and `/detokenize`.
 //!
-//! Invariant: an answer takes memory in proportion to its body: pieces of tokens are written as they are sent.
+//! Invariant: an answer takes memory in proportion to its body: pieces of tokens are written as
+//! they are sent.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Requests beside each other: grammars that are slow, prompts that are there already, requests that leave nothing behind.
+//! Requests beside each other: grammars that are slow, prompts that are there already, requests
+//! that leave nothing behind.
 
 use ixc_grammar::{Source, Vocabulary};
 use ixc_runtime::engine;
@@ -7,7 +8,7 @@ use super::*;
 use crate::compile;
 use crate::session::SessionOptions;
 
-/// A grammar of which a text can be read in more ways than can be counted.
+/// Grammar that can read a text in too many ways to count.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
 fn scheduler(sequences: u32, target: Option<ixc_targets::Target>) -> Scheduler {
@@ -23,7 +24,7 @@ fn job(tokens: &[u32], limit: usize) -> Job {
     Job { limit: Some(limit), ignore_end: true, likeliest: Some(3), ..own }
 }
 
-/// What requests are given until all have ended: the bits of how likely their tokens were, and how they ended.
+/// Runs requests to their ends; returns tokens with the bits of their probabilities, and the ends.
 fn run(scheduler: &mut Scheduler, jobs: Vec<Job>) -> Vec<(Vec<(u32, u32)>, String)> {
     let ids: Vec<RequestId> = jobs.into_iter().map(|job| scheduler.submit(job).unwrap()).collect();
     let mut all = vec![(Vec::new(), String::new()); ids.len()];
@@ -56,7 +57,7 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     let found = run(&mut scheduler, vec![slow, job(&tokens, 60)]);
     assert!(found[0].1.contains("takes too long to follow: an answer has 0 seconds"), "{}", found[0].1);
     assert_eq!(found[1], alone[0]);
-    // What is usual is followed to its end, beside others and alone, with the same tokens.
+    // A usual grammar gives the same tokens alone and among others.
     let digits = || Job { grammar: matcher(Source::Regex("[0-9]{12}".into())), ..job(&tokens, 40) };
     let both = run(&mut scheduler, vec![digits(), job(&tokens, 60)]);
     assert_eq!((&both[0].1, &both[1]), (&"Grammar".to_owned(), &alone[0]));

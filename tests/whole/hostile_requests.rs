@@ -19,7 +19,7 @@ fn memory(server: &Server, name: &str) -> u64 {
     line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Lists of about so many bytes, of all kinds of values.
+/// Lists of about `bytes` bytes, of all kinds of values.
 fn lists(bytes: usize) -> Vec<(&'static str, String)> {
     let of = |value: &str| format!("[{}]", vec![value; bytes / (value.len() + 1)].join(","));
     vec![
@@ -78,7 +78,8 @@ fn no_body_takes_more_than_twenty_times_its_bytes() {
     end(server);
 }
 
-/// As many prompts as a body has, with the longest settings: none is copied before they are counted.
+/// As many prompts as a body has, with the longest settings: none is copied before they are
+/// counted.
 #[test]
 fn prompts_are_counted_before_anything_is_copied() {
     let server = Server::start(&["-c", "512"]);
@@ -96,7 +97,7 @@ fn prompts_are_counted_before_anything_is_copied() {
     end(server);
 }
 
-/// A grammar of which a text can be read in more ways than can be counted.
+/// Grammar that can read a text in too many ways to count.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
 #[test]
@@ -108,7 +109,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     let other = json!({"prompt": "a", "n_predict": 50, "ignore_eos": true});
     let (status, answer) = server.post("/completion", &other);
     assert_eq!((status, &answer["tokens_predicted"]), (200, &json!(50)), "{answer}");
-    // The other one has had its time since: it is told why.
+    // The slow request spends its budget, and its error says so.
     let mut told = String::new();
     slow.read_to_string(&mut told).unwrap();
     assert!(told.starts_with("HTTP/1.1 400") && told.contains("takes too long to follow"), "{told}");
@@ -117,7 +118,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     end(server);
 }
 
-/// What ends a compiler of grammars ends no server.
+/// Grammars that end their compiler do not end the server.
 #[test]
 fn hostile_grammars_end_their_requests_alone() {
     let server = Server::start(&["-c", "256"]);

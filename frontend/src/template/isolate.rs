@@ -1,4 +1,5 @@
-//! Rendering in a helper: JSON in on its standard input, JSON out on its standard output, and limits that the system keeps.
+//! Rendering in a helper: JSON in on its standard input, JSON out on its standard output, and
+//! limits that the system keeps.
 
 use std::io;
 use std::path::Path;
@@ -48,7 +49,8 @@ fn of(death: Death, budget: Budget) -> TemplateError {
     }
 }
 
-/// The helper's whole program. Call it before anything else is set up, when [`RENDER_ARGUMENT`] is the first argument.
+/// The helper's whole program. Call it before anything else is set up, when [`RENDER_ARGUMENT`] is
+/// the first argument.
 pub fn serve_render_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let request: Request = serde_json::from_slice(request)?;

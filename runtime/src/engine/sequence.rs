@@ -607,8 +607,8 @@ impl Engine {
         self.first().is_none_or(|sequence| sequence.states.cuts_steps())
     }
 
-    /// Returns the fewest rows of an addition whose bits do not depend on their number. Parts of a prompt
-    /// must begin at multiples of 16.
+    /// Returns the fewest rows of an addition whose bits do not depend on their number. Parts of a
+    /// prompt must begin at multiples of 16.
     pub fn least_rows(&self) -> u32 {
         self.loaded.program.least_rows(self.loaded.exact_batch)
     }

@@ -421,8 +421,8 @@ impl Program {
         self.stages.iter().any(|stage| stage.whole.iter().any(Option::is_some))
     }
 
-    /// Returns the rows of an addition from which on each task over tokens uses one kernel, if its kernels
-    /// round differently. Tiles count only with `exact`.
+    /// Returns the rows of an addition from which on each task over tokens uses one kernel, if its
+    /// kernels round differently. Tiles count only with `exact`.
     pub fn least_rows(&self, exact: bool) -> u32 {
         let rounds = |apart: Apart| match apart {
             Apart::Never => false,
