@@ -9,36 +9,38 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use ixc_frontend::helper::{self, Death, Limits};
+use ixc_frontend::helper::{self, Death};
 use serde::{Deserialize, Serialize};
 
-use crate::compile::STACK_BYTES;
-use crate::error::COMPILE_SECONDS;
-use crate::vocabulary::SpecialTokens;
-use crate::{GrammarError, Source, Vocabulary};
+use crate::{GrammarError, Source};
 
-/// The argument that makes a program call [`serve_compile_request`].
+/// The argument that makes a program call [`crate::serve_compile_request`].
 pub const COMPILE_ARGUMENT: &str = "__compile-grammar";
 
-/// Memory of a compiler beside its stack.
-const MEMORY_BYTES: u64 = 1 << 30;
 /// Longest error of a grammar.
 const ANSWER_BYTES: u64 = 1 << 20;
-/// How much the helper gives way to the engine and others.
-const NICENESS: i32 = 5;
 /// Grammars that are known to compile, so that they need not be compiled twice.
 const KNOWN: usize = 256;
 
-/// What the helper is asked.
+/// Tokens of a vocabulary that a grammar can name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpecialTokens {
+    /// How many tokens there are.
+    pub tokens: usize,
+    /// Those that are no text, as the matcher knows them.
+    pub words: Vec<(u32, Vec<u8>)>,
+    /// Those that end an answer.
+    pub ends: Vec<u32>,
+}
+
+/// A grammar for the helper.
 #[derive(Serialize, Deserialize)]
-struct Request {
-    source: Source,
-    special: SpecialTokens,
+pub(crate) struct Request {
+    pub source: Source,
+    pub special: SpecialTokens,
 }
 
 /// The program that compiles grammars first.
@@ -91,33 +93,4 @@ impl Helper {
         }
         Ok(())
     }
-}
-
-/// The helper's whole program. Call it before anything else is set up, when [`COMPILE_ARGUMENT`] is
-/// the first argument.
-pub fn serve_compile_request() -> ExitCode {
-    let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
-        let limits = Limits {
-            stack_bytes: STACK_BYTES as u64,
-            memory_bytes: MEMORY_BYTES,
-            cpu_seconds: COMPILE_SECONDS,
-            niceness: NICENESS,
-        };
-        Ok((serde_json::from_slice(request)?, limits))
-    };
-    helper::serve(parse, |request| serde_json::to_vec(&compile(request)).unwrap_or_default())
-}
-
-/// Compiles a grammar and makes its first mask, on a thread with the stack that this may take.
-fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
-    let failed = |message: String| GrammarError::Compile { message };
-    let compile = move || -> Result<(), GrammarError> {
-        let mut matcher = Vocabulary::of_bytes(special)?.matcher_here(&source)?;
-        // What has no text at all is seen when it is followed.
-        let _ = matcher.allowed();
-        Ok(())
-    };
-    let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
-    let thread = thread.spawn(compile).map_err(|error| failed(error.to_string()))?;
-    thread.join().map_err(|_| failed("its compiler panicked".into()))?
 }

@@ -9,6 +9,7 @@
 //! | `vocabulary` | a model's tokens as the matcher takes them |
 //! | `compile` | grammars compiled on a thread, within a time |
 //! | `isolate` | a first compilation in a process of its own |
+//! | `helper` | that process |
 //! | `clock` | time of a processor that a thread has taken |
 //! | `matcher` | a grammar that an answer is following |
 //!
@@ -32,6 +33,7 @@ mod clock;
 mod compile;
 mod error;
 mod gbnf;
+mod helper;
 mod isolate;
 mod matcher;
 mod source;
@@ -40,7 +42,8 @@ mod vocabulary;
 pub use clock::ThreadClock;
 pub use error::{COMPILE_SECONDS, GrammarError, MAX_BYTES, MAX_DEPTH};
 pub use gbnf::to_lark;
-pub use isolate::{COMPILE_ARGUMENT, serve_compile_request};
+pub use helper::serve_compile_request;
+pub use isolate::COMPILE_ARGUMENT;
 pub use matcher::{Canceller, Matcher};
 pub use source::{Source, json_literal};
 pub use vocabulary::Vocabulary;

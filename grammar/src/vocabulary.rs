@@ -7,10 +7,9 @@ use ixc_frontend::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{ParserFactory, earley::SlicedBiasComputer};
-use serde::{Deserialize, Serialize};
 
 use crate::compile::Compiler;
-use crate::isolate::Helper;
+use crate::isolate::{Helper, SpecialTokens};
 use crate::{GrammarError, Matcher, Source};
 
 /// Longest token that a grammar chooses, in bytes; nodes of the tree of tokens count their parents in ten bits.
@@ -28,17 +27,6 @@ pub struct Vocabulary {
     special: SpecialTokens,
     compiler: Compiler,
     helper: Option<Helper>,
-}
-
-/// What a grammar can name of a vocabulary.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SpecialTokens {
-    /// How many tokens there are.
-    pub tokens: usize,
-    /// Those that are no text, as the matcher knows them.
-    pub words: Vec<(u32, Vec<u8>)>,
-    /// Those that end an answer.
-    pub ends: Vec<u32>,
 }
 
 impl std::fmt::Debug for Vocabulary {

@@ -1,0 +1,45 @@
+//! The helper's side of [`crate::isolate`]: compiles one grammar within limits that the system keeps.
+
+use std::io;
+use std::process::ExitCode;
+
+use ixc_frontend::helper::{self, Limits};
+
+use crate::compile::STACK_BYTES;
+use crate::error::COMPILE_SECONDS;
+use crate::isolate::Request;
+use crate::{GrammarError, Vocabulary};
+
+/// Memory of a compiler beside its stack.
+const MEMORY_BYTES: u64 = 1 << 30;
+/// How much the helper gives way to the engine and others.
+const NICENESS: i32 = 5;
+
+/// The helper's whole program. Call it before anything else is set up, when [`crate::COMPILE_ARGUMENT`] is
+/// the first argument.
+pub fn serve_compile_request() -> ExitCode {
+    let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
+        let limits = Limits {
+            stack_bytes: STACK_BYTES as u64,
+            memory_bytes: MEMORY_BYTES,
+            cpu_seconds: COMPILE_SECONDS,
+            niceness: NICENESS,
+        };
+        Ok((serde_json::from_slice(request)?, limits))
+    };
+    helper::serve(parse, |request| serde_json::to_vec(&compile(request)).unwrap_or_default())
+}
+
+/// Compiles a grammar and makes its first mask, on a thread with the stack that this may take.
+fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
+    let failed = |message: String| GrammarError::Compile { message };
+    let compile = move || -> Result<(), GrammarError> {
+        let mut matcher = Vocabulary::of_bytes(special)?.matcher_here(&source)?;
+        // What has no text at all is seen when it is followed.
+        let _ = matcher.allowed();
+        Ok(())
+    };
+    let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
+    let thread = thread.spawn(compile).map_err(|error| failed(error.to_string()))?;
+    thread.join().map_err(|_| failed("its compiler panicked".into()))?
+}
