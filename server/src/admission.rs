@@ -146,7 +146,7 @@ async fn admitted<M: Model>(app: &App<M>, request: Request, next: Next) -> Respo
     // The room is taken until the answer begins and no thread works on the body.
     let (bytes, room) = read.into_parts();
     let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;
-    served.unwrap_or_else(|| HttpError::failed(crate::FAILED).into_response())
+    served.unwrap_or_else(|| HttpError::crashed().into_response())
 }
 
 /// Whether a request has one of the keys, or there are none. All are compared, whole, so that time

@@ -250,7 +250,7 @@ impl<M: Model> Asked<M> {
         let done = tokio::task::spawn_blocking(move || client.is_there().then(|| work(&model, &client))).await;
         let done = done.map_err(|error| {
             tracing::error!(%error, "work for a request failed");
-            HttpError::failed(crate::FAILED)
+            HttpError::crashed()
         })?;
         done.ok_or_else(|| Refusal::Gone.into())
     }

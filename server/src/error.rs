@@ -76,6 +76,11 @@ impl HttpError {
         HttpError::invalid(None, shown).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
     }
 
+    /// The server's own code panicked at this request.
+    pub(crate) fn crashed() -> HttpError {
+        HttpError::failed("the server failed at this request; its log says where")
+    }
+
     /// What is wrong, for people.
     pub(crate) fn message(&self) -> &str {
         &self.message
