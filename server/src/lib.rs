@@ -83,9 +83,6 @@ pub use origins::AllowedOrigin;
 pub use request_log::{LogFormat, RequestLog};
 pub use wanted::check_defaults;
 
-/// The error of a request at which the server's own code failed.
-const FAILED: &str = "the server failed at this request; its log says where";
-
 /// Serves models on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
 /// returns.
 pub async fn serve<M: Model>(
