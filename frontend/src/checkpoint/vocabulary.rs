@@ -302,7 +302,7 @@ pub(super) fn keys(
 ///
 /// # Errors
 /// When the tokenizer is one that cannot do it.
-pub(super) fn lowercase(folder: &Path, keys: &mut Vec<(Box<str>, Value)>) -> Result<(), CheckpointError> {
+pub(super) fn lowercase(folder: &Path, keys: &mut [(Box<str>, Value)]) -> Result<(), CheckpointError> {
     const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
     let Some((_, flag)) = keys.iter_mut().find(|(key, _)| &**key == LOWERCASE) else {
         return Err(CheckpointError::Key {

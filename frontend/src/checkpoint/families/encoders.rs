@@ -2,7 +2,7 @@
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
-use super::super::names::{Rule, plain, plus_one, rows_of_context, rule, skip};
+use super::super::names::{Rule, plain, rows_of_context, rule, skip};
 use super::{Family, USUAL, gemma};
 
 /// Tables that are F32 in GGUF files, whatever the folder has.
