@@ -117,6 +117,8 @@ pub struct Sampler {
     inverse: f32,
     /// Whether the last token was drawn of the candidates, and not the only one that there could be.
     was_drawn: bool,
+    /// The number of drawn tokens, up to [`Settings::least`].
+    drawn: usize,
 }
 
 impl Sampler {
@@ -139,6 +141,7 @@ impl Sampler {
             sorted: false,
             inverse: 1.0,
             was_drawn: false,
+            drawn: 0,
         })
     }
 
@@ -177,6 +180,7 @@ impl Sampler {
             _ => self.chosen_by_surprise(softmax)?,
         };
         self.accept(token);
+        self.drawn = self.drawn.saturating_add(1).min(self.settings.least);
         Ok(token)
     }
 
@@ -215,7 +219,8 @@ impl Sampler {
                 *logit = (*logit + bias).clamp(LOWEST_LOGIT, -LOWEST_LOGIT) + 0.0;
             }
         }
-        for &token in &self.settings.never {
+        let late = self.settings.late.iter().filter(|_| self.drawn < self.settings.least);
+        for &token in self.settings.never.iter().chain(late) {
             if let Some(logit) = self.logits.get_mut(token as usize) {
                 *logit = LOWEST_LOGIT;
             }
@@ -396,6 +401,18 @@ mod tests {
             counts[sampler.sample(logits, &Exact).unwrap() as usize] += 1;
         }
         counts
+    }
+
+    #[test]
+    fn what_is_drawn_late_comes_behind_the_least() {
+        let logits = [1.0, 5.0, 0.0];
+        let settings = Settings { temperature: 0.0, late: vec![1], least: 2, ..plain() };
+        let mut sampler = Sampler::new(settings).unwrap();
+        let drawn: Vec<u32> = (0..4).map(|_| sampler.sample(&logits, &Exact).unwrap()).collect();
+        assert_eq!(drawn, [0, 0, 1, 1]);
+        // A mask that leaves nothing else goes before it.
+        let mut sampler = Sampler::new(Settings { late: vec![1], least: 2, ..plain() }).unwrap();
+        assert_eq!(sampler.sample_allowed(&logits, Some(&[0b010]), &Exact).unwrap(), 1);
     }
 
     #[test]

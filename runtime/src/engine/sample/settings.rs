@@ -63,6 +63,11 @@ pub struct Settings {
     pub bias: Vec<(u32, f32)>,
     /// Tokens that are never drawn, unless all are named here.
     pub never: Vec<u32>,
+    /// Tokens that are not drawn before `least` others were, unless all that may be drawn are named
+    /// here.
+    pub late: Vec<u32>,
+    /// See `late`.
+    pub least: usize,
     /// Seed of the draws.
     pub seed: u64,
 }
@@ -96,6 +101,8 @@ impl Default for Settings {
             samplers: DEFAULT.to_vec(),
             bias: Vec::new(),
             never: Vec::new(),
+            late: Vec::new(),
+            least: 0,
             seed: 0,
         }
     }
