@@ -22,6 +22,7 @@
 //! | [`expert_use`] | which experts a model uses: counts as JSON, and back |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
 //! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
+//! | [`kernel_check`] | edited kernels against what they were made from |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
@@ -71,6 +72,7 @@ pub mod expert_use;
 pub mod explain;
 pub mod forecast;
 pub mod hub;
+pub mod kernel_check;
 pub mod kernels;
 pub mod kl_divergence;
 pub mod machine;

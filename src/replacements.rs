@@ -22,7 +22,7 @@ use ixc_targets::Target;
 use crate::Error;
 use crate::error::kernels::KernelError;
 use crate::excerpt::Excerpt;
-use crate::kernels::check::check;
+use crate::kernel_check::check;
 
 /// Most files of a folder that are read: no model has as many kernels.
 const MOST_FILES: usize = 4096;

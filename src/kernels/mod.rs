@@ -3,7 +3,6 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`choose`] | which kernel a name, a spec's text, a file or a model's kernel means |
-//! | [`check`] | edited kernels against what they were made from |
 //! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
 //! | [`bundle`] | a kernel as a folder of files, and such a folder replayed |
 //! | [`diff`] | two kernels with the same inputs: bits, cost, time, instructions |
@@ -29,7 +28,6 @@ pub use ixc_kernels::*;
 
 pub mod bench;
 pub mod bundle;
-pub mod check;
 pub mod choose;
 pub mod diff;
 pub mod reduce;

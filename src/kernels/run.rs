@@ -10,10 +10,10 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::generate;
 
 use super::bundle::index::Kind;
-use super::check::{Call, Departure, Standing, judge};
 use super::choose::Chosen;
 use super::{KernelError, show};
 use crate::Error;
+use crate::kernel_check::{Call, Departure, Standing, judge};
 
 /// What runs a kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

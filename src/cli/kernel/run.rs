@@ -4,8 +4,8 @@
 use std::io::Write;
 
 use ixc::ir::kernel::BufferKind;
+use ixc::kernel_check::{Departure, Standing};
 use ixc::kernels::KernelError;
-use ixc::kernels::check::{Departure, Standing};
 use ixc::kernels::run::{Engine, Outcome};
 use serde_json::{Value as Json, json};
 
