@@ -3,14 +3,16 @@
 //! ```text
 //! start: (thinking)? answer
 //! thinking: "<think>" text "</think>"
-//! answer: "<tool_call>" "\n{\"name\": \"look\", \"arguments\": " %json {…} "}\n" "</tool_call>"
+//! answer: calls | content
+//! calls: "<tool_call>" "\n{\"name\": \"look\", \"arguments\": " schema0 "}\n" "</tool_call>"
+//! content: schema1
 //! ```
 
 use std::fmt::Write;
 
 use ixc_frontend::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_frontend::tokenizer::Tokenizer;
-use ixc_grammar::{Source, json_literal};
+use ixc_grammar::{Begin, Frame as GrammarFrame, Source, regex_literal};
 use ixc_server::model::{Constraint, Prompt};
 use serde_json::Value;
 
@@ -48,6 +50,7 @@ pub fn of_answer(
         let _ = writeln!(lark, "{name}: {body}");
     };
     let begun = prompt.and_then(|prompt| prompt.begun.as_ref());
+    let (mut schemas, mut begin) = (Vec::new(), Begin::default());
     let thinking = match (begun.map(|begun| begun.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
         // What was thought stands before what is said already.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
@@ -66,17 +69,18 @@ pub fn of_answer(
                     rule("thinking", "THOUGHTS");
                 }
             }
+            begin = Begin { open: (!begun).then(|| open.to_owned()), close: close.to_owned() };
             if begun { format!("thinking {SPACE} ") } else { format!("({} thinking {SPACE})? ", word(tokenizer, open)) }
         }
     };
     match wanted {
         // Of what is written now.
         Constraint::Text(source) => return Ok(Answer { source: source.clone(), begun: String::new() }),
-        Constraint::Json(schema) => {
-            rule("answer", &json_literal(schema));
+        Constraint::Json(_) | Constraint::Regex(_) => {
+            rule("answer", &content(wanted, &mut schemas));
             rule("start", &format!("{thinking}answer"));
         }
-        Constraint::Calls { tools, several } => {
+        Constraint::Calls { tools, several, otherwise } => {
             let mut frames = Vec::new();
             for (i, (name, schema)) in tools.iter().enumerate() {
                 let frame = format.call_frame(name);
@@ -88,8 +92,8 @@ pub fn of_answer(
                     Word::Number => NUMBER.to_owned(),
                 });
                 let before = before.collect::<Vec<_>>().join(" ");
-                rule(&format!("call{i}"), &format!("{before} parameters{i} {}", words(tokenizer, after)));
-                rule(&format!("parameters{i}"), &json_literal(schema));
+                rule(&format!("call{i}"), &format!("{before} schema{i} {}", words(tokenizer, after)));
+                schemas.push(schema.clone());
                 frames.push(frame);
             }
             let Some(Frame { open, close, several: can, .. }) = frames.first() else {
@@ -98,13 +102,33 @@ pub fn of_answer(
             let any = (0..tools.len()).map(|i| format!("call{i}")).collect::<Vec<_>>().join(" | ");
             rule("call", &any);
             let more = if *several && *can { format!("({SPACE} call)*") } else { String::new() };
-            rule("start", &format!("{thinking}{} call {more} {}", words(tokenizer, open), words(tokenizer, close)));
+            rule("calls", &format!("{} call {more} {}", words(tokenizer, open), words(tokenizer, close)));
+            match otherwise {
+                Some(otherwise) => {
+                    rule("answer", &content(otherwise, &mut schemas));
+                    rule("start", &format!("{thinking}(calls | answer)"));
+                }
+                None => rule("start", &format!("{thinking}calls")),
+            }
         }
     }
-    // Calls stand behind whatever was said.
-    let begun = begun.filter(|begun| begun.part == Some(Part::Content) && matches!(wanted, Constraint::Json(_)));
+    // Required calls follow any content.
+    let begun = begun.filter(|begun| begun.part == Some(Part::Content) && !wanted.must_call());
     let begun = begun.map_or_else(String::new, |begun| begun.content.clone());
-    Ok(Answer { source: Source::Lark(lark), begun })
+    Ok(Answer { source: Source::Framed(GrammarFrame { lark, schemas, begin }), begun })
+}
+
+/// Returns the rule of a content, and adds its schema to those of the grammar.
+fn content(wanted: &Constraint, schemas: &mut Vec<Value>) -> String {
+    match wanted {
+        Constraint::Json(schema) => {
+            schemas.push(schema.clone());
+            format!("schema{}", schemas.len() - 1)
+        }
+        Constraint::Regex(regex) => regex_literal(regex),
+        // Neither is a content's alone.
+        Constraint::Text(_) | Constraint::Calls { .. } => "/(?s:.*)/".to_owned(),
+    }
 }
 
 /// Texts one after the other.

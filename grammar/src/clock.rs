@@ -18,7 +18,7 @@ pub struct ThreadClock {
 }
 
 impl ThreadClock {
-    /// Of the thread that calls this.
+    /// Makes the clock of the calling thread.
     pub fn of_this_thread() -> ThreadClock {
         let own = std::fs::read_link("/proc/thread-self").ok();
         let path = own.map(|own| Path::new("/proc").join(own).join("schedstat"));

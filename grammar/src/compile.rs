@@ -1,11 +1,11 @@
 //! Grammars compiled on a thread: it has the stack that they may take, keeps a panic to itself, and
 //! is left alone where it takes too long.
 //!
-//! The compiler cannot be interrupted. So whoever waits for it goes when the time is over or nobody
-//! wants the grammar, and the thread works on until it ends. Few may be left so: then no more
-//! grammars are compiled until one of them has ended.
+//! The compiler cannot be interrupted. After the time limit, or when the request is gone, the waiting
+//! thread leaves and the compiling thread is abandoned: it works on until it ends. If [`MOST_LEFT`]
+//! threads are abandoned, further grammars are refused until one of them has ended.
 //!
-//! Invariant: at most [`MOST_LEFT`] threads compile what nobody waits for.
+//! Invariant: at most [`MOST_LEFT`] abandoned threads run, and those that were running beside them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -17,26 +17,26 @@ use crate::{Canceller, GrammarError, Matcher, ThreadClock};
 
 /// Stack of the thread that compiles a grammar: it recurses as rules do.
 pub(crate) const STACK_BYTES: usize = 256 << 20;
-/// Most threads that compile what nobody waits for.
+/// Most abandoned threads.
 const MOST_LEFT: usize = 4;
-/// How often one who waits looks at the time.
+/// Period of checks by the waiting thread.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Compiles grammars.
 #[derive(Debug, Default)]
 pub(crate) struct Compiler {
-    /// Threads that nobody waits for.
+    /// Number of abandoned threads.
     left: Arc<AtomicUsize>,
 }
 
-/// What a thread and the one who waits for it know of each other.
+/// State that the compiling and the waiting thread share.
 #[derive(Default)]
 struct Shared {
-    /// Whether nobody waits any more.
+    /// Whether the thread is abandoned.
     is_left: bool,
     /// Whether the thread has ended.
     is_done: bool,
-    /// What ends the grammar's work once it is compiled.
+    /// Handle that ends the matcher's work.
     canceller: Option<Canceller>,
 }
 
@@ -89,7 +89,7 @@ impl Compiler {
     }
 }
 
-/// Says that a thread has ended, however it did.
+/// Marks a thread as ended when it is dropped.
 struct Ending {
     shared: Arc<Mutex<Shared>>,
     left: Arc<AtomicUsize>,

@@ -41,32 +41,43 @@ pub enum GrammarError {
         /// What is wrong with it.
         message: String,
     },
+    /// A part of a JSON schema is malformed, allows nothing, or cannot be followed.
+    #[error("the schema at {place}: {message}")]
+    Schema {
+        /// The part, as a JSON pointer with a `#`.
+        place: String,
+        /// The fault.
+        message: String,
+    },
+    /// No text has it.
+    #[error("no text has this grammar: each way through it comes back to itself without an end")]
+    Empty,
     /// It cannot be compiled.
     #[error("the grammar cannot be followed: {message}")]
     Compile {
         /// Why.
         message: String,
     },
-    /// It takes too long to compile.
+    /// The grammar takes too long to compile.
     #[error(
         "the grammar takes more than {COMPILE_SECONDS} seconds to compile; a shorter one, or one with fewer choices, would be taken"
     )]
     CompileTime,
-    /// Its compiler needs more than it may have.
+    /// The compiler needs more memory or stack than it may have.
     #[error(
         "the grammar needs more {what} to compile than a grammar may have; a shorter one, or one that nests less, would be taken"
     )]
     CompileLimit {
-        /// Of what: memory or stack.
+        /// Memory or stack.
         what: String,
     },
-    /// As many grammars are compiled as may, and none of them ends.
+    /// Too many abandoned compilers run.
     #[error("other grammars take all time for compiling; try again later")]
     Busy,
-    /// Nobody wants it any more.
+    /// The request is gone.
     #[error("the grammar is not wanted any more")]
     Unwanted,
-    /// The text that an answer goes on with is none of its texts.
+    /// The begun answer does not match the grammar.
     #[error("the last message, with which the answer goes on, is no beginning of what it must be")]
     Begun,
     /// Finding the tokens that may come next takes too long.

@@ -1,4 +1,4 @@
-//! The helper's side of [`crate::isolate`]: compiles one grammar within limits that the system keeps.
+//! The helper's side of [`crate::isolate`]: compiles one grammar within limits.
 
 use std::io;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::{GrammarError, Vocabulary};
 
 /// Memory of a compiler beside its stack.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// How much the helper gives way to the engine and others.
+/// Niceness of the helper.
 const NICENESS: i32 = 5;
 
 /// The helper's whole program. Call it before anything else is set up, when [`crate::COMPILE_ARGUMENT`] is

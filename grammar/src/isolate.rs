@@ -28,11 +28,11 @@ const KNOWN: usize = 256;
 /// Tokens of a vocabulary that a grammar can name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpecialTokens {
-    /// How many tokens there are.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Those that are no text, as the matcher knows them.
+    /// Tokens that are not text, with the matcher's words for them.
     pub words: Vec<(u32, Vec<u8>)>,
-    /// Those that end an answer.
+    /// Tokens that end an answer.
     pub ends: Vec<u32>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Request {
 pub(crate) struct Helper {
     program: PathBuf,
     hasher: RandomState,
-    /// Those that it has compiled lately, the last at the end.
+    /// Hashes of the last grammars that compiled, the newest last.
     known: Mutex<VecDeque<u64>>,
 }
 

@@ -6,6 +6,8 @@
 //! | `error` | why a grammar is not followed, and what one may cost |
 //! | `gbnf` | llama.cpp's grammars: read, and written as Lark |
 //! | `gbnf/lexemes` | which parts of one can be lexemes without changing what it takes |
+//! | `schema` | JSON schemas as rules of Lark |
+//! | `keys` | the keys that an answer has written: none is written twice |
 //! | `vocabulary` | a model's tokens as the matcher takes them |
 //! | `compile` | grammars compiled on a thread, within a time |
 //! | `isolate` | a first compilation in a process of its own |
@@ -35,7 +37,9 @@ mod error;
 mod gbnf;
 mod helper;
 mod isolate;
+mod keys;
 mod matcher;
+mod schema;
 mod source;
 mod vocabulary;
 
@@ -44,6 +48,8 @@ pub use error::{COMPILE_SECONDS, GrammarError, MAX_BYTES, MAX_DEPTH};
 pub use gbnf::to_lark;
 pub use helper::serve_compile_request;
 pub use isolate::COMPILE_ARGUMENT;
+pub use keys::Begin;
 pub use matcher::{Canceller, Matcher};
-pub use source::{Source, json_literal};
+pub use schema::{KEYWORDS, Keyword, Standing};
+pub use source::{Frame, Source, regex_literal};
 pub use vocabulary::Vocabulary;

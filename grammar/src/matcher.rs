@@ -4,6 +4,7 @@ use llguidance::CancellationHandle;
 use llguidance::toktrie::SimpleVob;
 
 use crate::GrammarError;
+use crate::keys::Keys;
 
 /// Ends the work of a matcher, now and later.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ impl Canceller {
 pub struct Matcher {
     inner: llguidance::Matcher,
     tokens: usize,
+    /// Keys of the JSON that a schema describes.
+    keys: Option<Keys>,
     mask: SimpleVob,
 }
 
@@ -31,11 +34,11 @@ impl std::fmt::Debug for Matcher {
 }
 
 impl Matcher {
-    pub(crate) fn new(inner: llguidance::Matcher, tokens: usize) -> Matcher {
-        Matcher { inner: inner.into_cancellable(), tokens, mask: SimpleVob::new() }
+    pub(crate) fn new(inner: llguidance::Matcher, tokens: usize, keys: Option<Keys>) -> Matcher {
+        Matcher { inner: inner.into_cancellable(), tokens, keys, mask: SimpleVob::new() }
     }
 
-    /// What ends this matcher's work from another thread; a clone has its own.
+    /// Returns a handle that ends this matcher's work from another thread. A clone has its own.
     pub fn canceller(&self) -> Canceller {
         Canceller(self.inner.cancellation_handle())
     }
@@ -47,6 +50,9 @@ impl Matcher {
     /// [`GrammarError::Step`] where none may come, or finding them would cost more than it may.
     pub fn allowed(&mut self) -> Result<&[u32], GrammarError> {
         let mut mask = self.inner.compute_mask_or_eos().map_err(|error| self.wrong(&error.to_string()))?;
+        if let Some(keys) = &self.keys {
+            keys.restrict(&mut mask, &self.inner);
+        }
         // The matcher's own end is no token.
         if mask.len() > self.tokens {
             mask.set(self.tokens, false);
@@ -63,7 +69,11 @@ impl Matcher {
     /// # Errors
     /// [`GrammarError::Step`] where it was not.
     pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
-        self.inner.consume_token(token).map_err(|error| self.wrong(&error.to_string()))
+        self.inner.consume_token(token).map_err(|error| self.wrong(&error.to_string()))?;
+        if let Some(keys) = &mut self.keys {
+            keys.accept(token);
+        }
+        Ok(())
     }
 
     /// Whether the answer is whole and nothing can follow.
@@ -77,6 +87,9 @@ impl Matcher {
     }
 
     fn wrong(&self, message: &str) -> GrammarError {
+        let line = message.lines().next().unwrap_or_default();
+        let is_empty = line.contains("NoExtensionBias");
+        let message = if is_empty { "no token of the vocabulary goes on from here" } else { line };
         GrammarError::Step { message: message.to_owned() }
     }
 }

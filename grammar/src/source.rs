@@ -4,21 +4,43 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_DEPTH};
-
-/// White space between the parts of JSON: some, as people indent it. Without a bound models that are not sure write nothing else.
-const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
+use crate::keys::Begin;
+use crate::schema;
 
 /// What an answer may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Source {
     /// JSON that a schema describes; `true` is any.
     Schema(Value),
+    /// JSON that schemas describe, with other text around it.
+    Framed(Frame),
     /// A text that a regular expression matches, all of it.
     Regex(String),
-    /// Lark, as llguidance takes it: <https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>.
+    /// Lark, as llguidance takes it:
+    /// <https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>.
     Lark(String),
-    /// llama.cpp's grammars: <https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>.
+    /// llama.cpp's grammars:
+    /// <https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>.
     Gbnf(String),
+}
+
+/// A grammar around schemas.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Lark whose rules `schema0`, `schema1` and so on are the schemas.
+    pub lark: String,
+    /// The schemas.
+    pub schemas: Vec<Value>,
+    /// Text before the JSON.
+    pub begin: Begin,
+}
+
+/// A source as Lark.
+#[derive(Clone, Debug)]
+pub(crate) struct Compiled {
+    pub lark: String,
+    /// Text before the JSON of schemas, if there is any, and whether keys are restricted.
+    pub keys: Option<(Begin, bool)>,
 }
 
 impl Source {
@@ -38,43 +60,79 @@ impl Source {
     /// As Lark. Recurses as the source nests: for a thread with room for that.
     ///
     /// # Errors
-    /// When it is longer or deeper than what is taken, or no GBNF.
-    pub(crate) fn lark(&self) -> Result<String, GrammarError> {
-        let lark = match self {
-            Source::Schema(schema) => bounded(format!("start: %json {}\n", with_space(schema.clone())))?,
-            Source::Regex(regex) => {
-                let regex = bounded(regex.clone())?;
-                // A slash ends an expression in Lark.
-                let regex = regex.replace("\\/", "/").replace('/', "\\x2f").replace('\n', "\\n");
-                bounded(format!("start: /{regex}/\n"))?
+    /// When it is too long or too deep, no GBNF, or a schema that cannot be followed.
+    pub(crate) fn compile(&self) -> Result<Compiled, GrammarError> {
+        let without_keys = |lark: String| Compiled { lark, keys: None };
+        let compiled = match self {
+            Source::Schema(schema) => {
+                let grammar = schema::compile(bounded_schema(schema)?)?;
+                Compiled { lark: grammar.lark, keys: Some((Begin::default(), grammar.is_narrow)) }
             }
-            Source::Lark(lark) => bounded(lark.clone())?,
-            Source::Gbnf(gbnf) => crate::gbnf::to_lark(&bounded(gbnf.clone())?)?,
+            Source::Framed(frame) => frame.compile()?,
+            Source::Regex(regex) => {
+                without_keys(bounded(format!("start: {}\n", regex_literal(&bounded(regex.clone())?)))?)
+            }
+            Source::Lark(lark) => without_keys(bounded(lark.clone())?),
+            Source::Gbnf(gbnf) => without_keys(crate::gbnf::to_lark(&bounded(gbnf.clone())?)?),
         };
-        let depth = lark.lines().fold(0, |sum, line| sum + 1 + depth(line));
+        let depth = compiled.lark.lines().fold(0, |sum, line| sum + 1 + depth(line));
         match () {
-            () if lark.len() > MAX_LARK_BYTES => Err(GrammarError::TooLarge),
+            () if compiled.lark.len() > MAX_LARK_BYTES => Err(GrammarError::TooLarge),
             () if depth > MAX_LARK_DEPTH => Err(GrammarError::TooLarge),
-            () => Ok(lark),
+            () => Ok(compiled),
         }
     }
 }
 
-/// A schema as a part of a Lark grammar: `%json` and its text, with bounded white space.
-pub fn json_literal(schema: &Value) -> String {
-    format!("%json {}", with_space(schema.clone()))
+impl Source {
+    /// Returns an error in the source's words, where its compiler said this.
+    pub(crate) fn refusal(&self, message: &str) -> GrammarError {
+        let is_own = match self {
+            Source::Regex(_) | Source::Lark(_) => true,
+            Source::Framed(frame) => frame.schemas.is_empty(),
+            Source::Schema(_) | Source::Gbnf(_) => false,
+        };
+        // Other sources were rewritten: of those only names are as their users know them.
+        let name = message.find("unknown special token").map(|at| message[at..].split(';').next().unwrap_or_default());
+        match (name, is_own) {
+            _ if message.contains("panic") => GrammarError::TooLarge,
+            (_, true) => GrammarError::Compile { message: message.to_owned() },
+            (Some(name), _) => GrammarError::Compile { message: name.to_owned() },
+            _ => GrammarError::TooLarge,
+        }
+    }
 }
 
-/// The schema, which says what white space it takes unless it did.
-fn with_space(schema: Value) -> Value {
-    let mut members = match schema {
-        Value::Object(members) => members,
-        // Any.
-        Value::Bool(true) => serde_json::Map::new(),
-        other => return other,
-    };
-    members.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": JSON_SPACE}));
-    Value::Object(members)
+/// A regular expression as a part of a Lark grammar.
+pub fn regex_literal(regex: &str) -> String {
+    // A slash ends an expression in Lark.
+    format!("/{}/", regex.replace("\\/", "/").replace('/', "\\x2f").replace('\n', "\\n"))
+}
+
+impl Frame {
+    fn compile(&self) -> Result<Compiled, GrammarError> {
+        let mut compiled =
+            Compiled { lark: self.lark.clone(), keys: (!self.schemas.is_empty()).then(|| (self.begin.clone(), false)) };
+        let mut known: Vec<(&Value, usize)> = Vec::new();
+        for (number, schema) in self.schemas.iter().enumerate() {
+            let name = format!("schema{number}");
+            if let Some((_, same)) = known.iter().find(|(known, _)| *known == schema) {
+                compiled.lark.push_str(&format!("{name}: schema{same}\n"));
+                continue;
+            }
+            known.push((schema, number));
+            let grammar = schema::compile(bounded_schema(schema)?)?;
+            compiled.lark.push_str(&format!("{name}: %lark {{\n{}}}\n", grammar.lark));
+            compiled.keys = compiled.keys.map(|(begin, is_narrow)| (begin, is_narrow || grammar.is_narrow));
+        }
+        Ok(compiled)
+    }
+}
+
+/// Refuses a schema that is too long or too deep.
+fn bounded_schema(schema: &Value) -> Result<&Value, GrammarError> {
+    bounded(schema.to_string())?;
+    Ok(schema)
 }
 
 /// Refuses what is too long or too deep.

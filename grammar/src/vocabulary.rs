@@ -10,6 +10,7 @@ use llguidance::{ParserFactory, earley::SlicedBiasComputer};
 
 use crate::compile::Compiler;
 use crate::isolate::{Helper, SpecialTokens};
+use crate::keys::{Keys, Words};
 use crate::{GrammarError, Matcher, Source};
 
 /// Longest token that a grammar chooses, in bytes; nodes of the tree of tokens count their parents in ten bits.
@@ -18,6 +19,8 @@ const MAX_TOKEN_BYTES: usize = 1000;
 const MAX_TREE_BYTES: usize = (1 << 22) - 2;
 /// Most Earley items for one mask, about 50 ms. The default is a twentieth of it, which grammars of single characters pass.
 const MAX_STEP_ITEMS: usize = 1_000_000;
+/// Most Earley items of one row: an object with thousands of members has some for each.
+const MAX_ROW_ITEMS: usize = 50_000;
 
 /// A model's tokens, ready for grammars. Made once for a model.
 pub struct Vocabulary {
@@ -27,6 +30,7 @@ pub struct Vocabulary {
     special: SpecialTokens,
     compiler: Compiler,
     helper: Option<Helper>,
+    words: Arc<Words>,
 }
 
 impl std::fmt::Debug for Vocabulary {
@@ -74,12 +78,14 @@ impl Vocabulary {
         let capabilities = InferenceCapabilities::default();
         let mut factory =
             ParserFactory::new(&environment, capabilities, &slices).map_err(|error| wrong(error.to_string()))?;
+        let words = Arc::new(Words::new(&words));
         factory.quiet();
         let limits = factory.limits_mut();
         limits.step_max_items = MAX_STEP_ITEMS;
+        limits.max_items_in_row = MAX_ROW_ITEMS;
         // They would quote what was said so far.
         limits.verbose_errors = false;
-        Ok(Vocabulary { factory: Arc::new(factory), special, compiler: Compiler::default(), helper: None })
+        Ok(Vocabulary { factory: Arc::new(factory), special, compiler: Compiler::default(), helper: None, words })
     }
 
     /// A vocabulary of single bytes, with the tokens of another that grammars can name: what a
@@ -101,7 +107,7 @@ impl Vocabulary {
 
     /// A grammar at its beginning, compiled by the thread that calls this: see [`compiled`].
     pub(crate) fn matcher_here(&self, source: &Source) -> Result<Matcher, GrammarError> {
-        compiled(&self.factory, self.special.tokens, source)
+        compiled(&self.factory, &self.words, self.special.tokens, source)
     }
 
     /// Has grammars compiled by `program` first, in a process of its own, which may die of one. It
@@ -135,23 +141,31 @@ impl Vocabulary {
         if let Some(helper) = &self.helper {
             helper.check(source, &self.special, is_wanted)?;
         }
-        let (factory, tokens) = (Arc::clone(&self.factory), self.special.tokens);
+        let (factory, words, tokens) = (Arc::clone(&self.factory), Arc::clone(&self.words), self.special.tokens);
         let source = source.clone();
-        self.compiler.compile(move || compiled(&factory, tokens, &source), begun, is_wanted)
+        self.compiler.compile(move || compiled(&factory, &words, tokens, &source), begun, is_wanted)
     }
 }
 
 /// A grammar at its beginning, compiled by the thread that calls this, whose stack must be
 /// [`STACK_BYTES`](crate::compile::STACK_BYTES) long.
-pub(crate) fn compiled(factory: &ParserFactory, tokens: usize, source: &Source) -> Result<Matcher, GrammarError> {
-    let wrong = |message: String| GrammarError::Compile { message };
-    let grammar = TopLevelGrammar::from_lark(source.lark()?);
-    let parser = factory.create_parser(grammar).map_err(|error| {
-        let message = format!("{error:#}");
-        // Its own panics come with a backtrace, which tells users nothing.
-        wrong(if message.contains("panic:") { "its compiler failed at it".to_owned() } else { message })
-    })?;
-    Ok(Matcher::new(llguidance::Matcher::new(Ok(parser)), tokens))
+pub(crate) fn compiled(
+    factory: &ParserFactory,
+    words: &Arc<Words>,
+    tokens: usize,
+    source: &Source,
+) -> Result<Matcher, GrammarError> {
+    let compiled = source.compile()?;
+    let grammar = TopLevelGrammar::from_lark(compiled.lark);
+    let parser = factory.create_parser(grammar).map_err(|error| source.refusal(&format!("{error:#}")))?;
+    let mut inner = llguidance::Matcher::new(Ok(parser));
+    // A grammar of nothing has no first token.
+    if let Err(error) = inner.compute_mask_or_eos() {
+        let is_empty = error.to_string().contains("NoExtensionBias");
+        return Err(if is_empty { GrammarError::Empty } else { GrammarError::TooLarge });
+    }
+    let keys = compiled.keys.map(|(begin, is_narrow)| Keys::new(Arc::clone(words), begin, is_narrow));
+    Ok(Matcher::new(inner, tokens, keys))
 }
 
 /// What the matcher knows of a token: its text; a control token's name behind the mark of those; nothing where no grammar may choose it.

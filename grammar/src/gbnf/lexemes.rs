@@ -20,7 +20,7 @@ use crate::GrammarError;
 use crate::error::{MAX_DEPTH, MAX_LARK_BYTES};
 
 /// Longest regular expression of a lexeme, in bytes; rules in it are written out.
-const MAX_LEXEME: usize = 1 << 16;
+const MAX_LEXEME: usize = 1 << 18;
 /// Most positions of a lexeme's automaton, and most of its states; one that has more is taken to go on with any of its characters.
 const MAX_POSITIONS: usize = 1024;
 const MAX_STATES: usize = 1024;

@@ -147,6 +147,37 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Returns whether a text has it, where these rules have one.
+    fn ends(&self, rules: &[bool]) -> bool {
+        match self {
+            Node::Characters(set) => !set.is_empty(),
+            Node::Token(_) => true,
+            Node::Rule(number) => rules[*number],
+            Node::Sequence(parts) => parts.iter().all(|part| part.ends(rules)),
+            Node::Choice(parts) => parts.iter().any(|part| part.ends(rules)),
+            Node::Repeat(inner, least, _) => *least == 0 || inner.ends(rules),
+        }
+    }
+
+    /// Returns it without choices that no text has.
+    fn with_ends(self, rules: &[bool]) -> Option<Node> {
+        if !self.ends(rules) {
+            return None;
+        }
+        let all = |parts: Vec<Node>| parts.into_iter().filter_map(|part| part.with_ends(rules)).collect::<Vec<_>>();
+        Some(match self {
+            Node::Sequence(parts) => Node::Sequence(all(parts)),
+            Node::Choice(parts) => Node::Choice(all(parts)),
+            Node::Repeat(inner, least, most) => match inner.with_ends(rules) {
+                Some(inner) => Node::Repeat(Box::new(inner), least, most),
+                None => Node::Sequence(Vec::new()),
+            },
+            other => other,
+        })
+    }
+}
+
 /// A grammar as it was read; the first rule is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rules(Vec<Node>);
@@ -156,7 +187,29 @@ struct Rules(Vec<Node>);
 /// # Errors
 /// [`GrammarError::Gbnf`], with the line; [`GrammarError::TooDeep`] and [`GrammarError::TooLarge`] where it would cost too much.
 pub fn to_lark(gbnf: &str) -> Result<String, GrammarError> {
-    Ok(format!("start: r0\n{}", lexemes::lark(&read::rules(gbnf)?)?))
+    let rules = read::rules(gbnf)?.with_ends().ok_or(GrammarError::Empty)?;
+    Ok(format!("start: r0\n{}", lexemes::lark(&rules)?))
+}
+
+impl Rules {
+    /// Returns the rules without choices that come back to themselves without an end.
+    ///
+    /// Returns `None` where no text has the root.
+    fn with_ends(self) -> Option<Rules> {
+        let mut ends = vec![false; self.0.len()];
+        // Most rules name later ones.
+        let (mut before, mut now) = (0, 1);
+        while before != now {
+            for number in (0..ends.len()).rev() {
+                ends[number] = ends[number] || self.0[number].ends(&ends);
+            }
+            (before, now) = (now, 1 + ends.iter().filter(|ends| **ends).count());
+        }
+        ends.first().filter(|ends| **ends)?;
+        // Rules without an end are named by none that is left.
+        let without = |node: Node| node.with_ends(&ends).unwrap_or(Node::Sequence(Vec::new()));
+        Some(Rules(self.0.into_iter().map(without).collect()))
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,144 @@
+//! Lists of parts with commas between them, as rules: which part may follow which.
+//!
+//! ```text
+//! {"a": 1, "b": 2}, both optional      n0: A a1 | n1     a1: "," n1 | "}"
+//!                                      n1: B a2          a2: "}"
+//! ```
+//!
+//! Rules end with the closing bracket, so that a row of the parser has few items for each part that
+//! may follow.
+
+use std::fmt::Write;
+
+/// Parts that may follow, and how often.
+#[derive(Clone, Debug)]
+pub(super) struct Repeat {
+    pub part: String,
+    pub least: u64,
+    pub most: Option<u64>,
+}
+
+/// A place between two parts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    /// Whether the list may end here, behind what repeats.
+    pub ends: bool,
+    /// Comes before all else here.
+    pub repeat: Option<Repeat>,
+    /// Parts that may follow, and where they lead.
+    pub edges: Vec<(String, usize)>,
+    /// A place whose parts may follow here as well.
+    pub also: Option<usize>,
+}
+
+/// A list; the first node is its beginning.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Automaton {
+    pub nodes: Vec<Node>,
+}
+
+impl Automaton {
+    /// Returns nodes from which a part may follow that leads to an end.
+    fn going_on(&self) -> Vec<bool> {
+        let mut goes = vec![false; self.nodes.len()];
+        loop {
+            let mut is_changed = false;
+            for at in (0..self.nodes.len()).rev() {
+                let node = &self.nodes[at];
+                let leads = |to: usize| self.nodes[to].ends || goes[to];
+                let now = node.edges.iter().any(|(_, to)| leads(*to)) || node.also.is_some_and(|also| goes[also]);
+                is_changed |= now != goes[at];
+                goes[at] |= now;
+            }
+            if !is_changed {
+                return goes;
+            }
+        }
+    }
+
+    /// Writes its rules, with names that begin with `prefix`, and returns a fragment; `None` where
+    /// there is no list.
+    pub fn write(&self, prefix: &str, (open, close): (&str, &str), lark: &mut String) -> Option<String> {
+        let goes = self.going_on();
+        let start = self.nodes.first()?;
+        if !start.ends && !goes[0] {
+            return None;
+        }
+        let (mut todo, mut seen) = (vec![(0, true)], vec![[false; 2]; self.nodes.len()]);
+        let mut first = Vec::new();
+        if let Some(repeat) = &start.repeat {
+            first.push(format!("{} {prefix}a0", repeat.part));
+            todo.push((0, false));
+        }
+        if start.ends && start.repeat.as_ref().is_none_or(|repeat| repeat.least == 0) {
+            first.push(format!("{close:?}"));
+        }
+        if goes[0] {
+            first.push(format!("{prefix}n0"));
+        }
+        while let Some((at, is_next)) = todo.pop() {
+            if std::mem::replace(&mut seen[at][usize::from(is_next)], true) {
+                continue;
+            }
+            let node = &self.nodes[at];
+            if !is_next {
+                let repeat = node.repeat.as_ref().map(|repeat| {
+                    // The beginning has written one already.
+                    let less = u64::from(at == 0);
+                    repeated(
+                        &format!("\",\" {}", repeat.part),
+                        repeat.least.saturating_sub(less),
+                        repeat.most.map(|most| most.saturating_sub(less)),
+                    )
+                });
+                let mut all = Vec::new();
+                all.extend(node.ends.then(|| format!("{close:?}")));
+                all.extend(goes[at].then(|| format!("\",\" {prefix}n{at}")));
+                todo.extend(goes[at].then_some((at, true)));
+                let _ = writeln!(lark, "{prefix}a{at}: {} ({})", repeat.unwrap_or_default(), all.join(" | "));
+                continue;
+            }
+            if !goes[at] {
+                continue;
+            }
+            let mut all = Vec::new();
+            for (part, to) in &node.edges {
+                if self.nodes[*to].ends || goes[*to] {
+                    all.push(format!("{part} {prefix}a{to}"));
+                    todo.push((*to, false));
+                }
+            }
+            if let Some(also) = node.also.filter(|also| goes[*also]) {
+                all.push(format!("{prefix}n{also}"));
+                todo.push((also, true));
+            }
+            let _ = writeln!(lark, "{prefix}n{at}: {}", all.join(" | "));
+        }
+        Some(format!("{open:?} ({})", first.join(" | ")))
+    }
+}
+
+/// Returns a fragment some number of times.
+pub(super) fn repeated(fragment: &str, least: u64, most: Option<u64>) -> String {
+    // No answer is longer.
+    let most = most.filter(|most| *most < 1_000_000_000);
+    match (least, most) {
+        (_, Some(0)) => String::new(),
+        (0, None) => format!("({fragment})*"),
+        (least, None) => format!("({fragment}){{{least}}} ({fragment})*"),
+        (least, Some(most)) if least == most => format!("({fragment}){{{least}}}"),
+        (least, Some(most)) => format!("({fragment}){{{least},{most}}}"),
+    }
+}
+
+/// Returns a list of at least `least` equal parts with commas between them.
+pub(super) fn list(part: &str, least: u64, most: Option<u64>, (open, close): (&str, &str)) -> String {
+    if most == Some(0) {
+        return format!("{open:?} {close:?}");
+    }
+    let more = repeated(&format!("\",\" {part}"), least.saturating_sub(1), most.map(|most| most - 1));
+    match least {
+        0 => format!("{open:?} ({part} {more})? {close:?}"),
+        _ => format!("{open:?} {part} {more} {close:?}"),
+    }
+}

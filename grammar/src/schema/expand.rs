@@ -1,0 +1,703 @@
+//! Subschemas as sets of values.
+//!
+//! A set is a list of [`Alternative`]s, each of one type. `allOf` and `$ref` intersect sets,
+//! `anyOf` unites them. `oneOf`, `not` and `if` need what a
+//! subschema does not allow, which [`super::negate`] says. A set may be smaller than its subschema
+//! where that cannot be said: it is never larger, and
+//! [`Set::is_exact`] tells.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::alternative::{
+    Alternative, Arrays, Contains, Content, Exact, Items, Literal, Members, Objects, State, Texts, smaller,
+};
+use super::decimal::Decimal;
+use super::document::{Document, PlaceId};
+use super::keywords::{self, count, wrong};
+use super::number::Bound;
+use super::text::Pattern;
+use super::{formats, text};
+use crate::GrammarError;
+
+/// Most alternatives that one subschema may come down to.
+const MAX_ALTERNATIVES: usize = 4096;
+/// Most intersections of alternatives for one schema.
+const MAX_WORK: usize = 2_000_000;
+/// How deep subschemas may lie in each other.
+const MAX_NEST: usize = 400;
+
+/// A set of values.
+#[derive(Clone, Debug)]
+pub(super) struct Set {
+    pub alternatives: Rc<Vec<Alternative>>,
+    /// Whether it has all values of its subschema.
+    pub is_exact: bool,
+}
+
+impl Set {
+    pub fn new(alternatives: Vec<Alternative>, is_exact: bool) -> Set {
+        Set { alternatives: Rc::new(alternatives), is_exact }
+    }
+}
+
+/// Sets of a document's subschemas.
+#[derive(Debug)]
+pub(super) struct Sets<'s> {
+    pub document: Document<'s>,
+    known: HashMap<Literal, Set>,
+    /// Subschemas whose sets are being computed.
+    open: HashSet<Literal>,
+    /// Whether one of those was met again since this was last cleared.
+    pub(super) met_open: bool,
+    work: usize,
+    /// The first place whose negation was left out.
+    pub left_out: Option<(String, String)>,
+    pub(super) contents: HashMap<State, Content>,
+    pub(super) contents_open: HashSet<State>,
+    /// Whether one of those was met again since this was last cleared.
+    pub(super) met_content: bool,
+}
+
+impl<'s> Sets<'s> {
+    pub fn of(schema: &'s Value) -> Sets<'s> {
+        Sets {
+            document: Document::of(schema),
+            known: HashMap::new(),
+            open: HashSet::new(),
+            met_open: false,
+            work: 0,
+            left_out: None,
+            contents: HashMap::new(),
+            contents_open: HashSet::new(),
+            met_content: false,
+        }
+    }
+
+    /// Counts work, and refuses what would take too much.
+    pub fn work(&mut self, amount: usize) -> Result<(), GrammarError> {
+        self.work += amount;
+        if self.work > MAX_WORK {
+            return Err(wrong(
+                "#",
+                "its parts have too many combinations to be followed; fewer alternatives would be".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses what nests deeper than a stack should.
+    pub fn deepen(&self, depth: usize) -> Result<(), GrammarError> {
+        match depth > MAX_NEST {
+            true => Err(wrong("#", format!("its parts and references nest more than {MAX_NEST} deep"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the values of all subschemas at once.
+    pub fn state(&mut self, state: &State) -> Result<Set, GrammarError> {
+        let mut all = Set::new(Alternative::all(), true);
+        for (i, literal) in state.iter().enumerate() {
+            let set = self.literal(*literal)?;
+            all = if i == 0 { set } else { self.both(&all, &set, *literal)? };
+        }
+        Ok(all)
+    }
+
+    /// Returns the values of a subschema.
+    pub fn literal(&mut self, literal: Literal) -> Result<Set, GrammarError> {
+        if let Some(set) = self.known.get(&literal) {
+            return Ok(set.clone());
+        }
+        self.deepen(self.open.len())?;
+        if !self.open.insert(literal) {
+            // No value is allowed by a schema because of itself.
+            self.met_open = true;
+            return Ok(Set::new(Vec::new(), literal.holds));
+        }
+        let before = std::mem::replace(&mut self.met_open, false);
+        let set = if literal.holds { self.positive(literal.place) } else { self.negative(literal.place) };
+        self.open.remove(&literal);
+        let set = set?;
+        if !self.met_open || self.open.is_empty() {
+            self.known.insert(literal, set.clone());
+        }
+        self.met_open |= before;
+        Ok(set)
+    }
+
+    /// Returns the values in both sets.
+    pub fn both(&mut self, a: &Set, b: &Set, at: Literal) -> Result<Set, GrammarError> {
+        let is_exact = a.is_exact && b.is_exact;
+        let (mut all, mut seen) = (Vec::new(), HashSet::new());
+        self.work(a.alternatives.len() * b.alternatives.len())?;
+        // Values that are listed stay in their order.
+        for (one, others) in [(a, b), (b, a)] {
+            for values in one.alternatives.iter().filter_map(Alternative::values) {
+                let mut kept = Vec::new();
+                for value in values {
+                    if self.any_has(others, &value.value)? {
+                        kept.push(value.clone());
+                    }
+                }
+                let both = (!kept.is_empty()).then_some(Alternative::Values(kept));
+                all.extend(both.filter(|both| seen.insert(both.clone())));
+            }
+        }
+        for one in a.alternatives.iter().filter(|one| one.values().is_none()) {
+            for other in b.alternatives.iter().filter(|other| other.values().is_none()) {
+                all.extend(one.and(other).filter(|both| seen.insert(both.clone())));
+            }
+        }
+        if all.len() > MAX_ALTERNATIVES {
+            let pointer = self.document.get(at.place).1.to_owned();
+            return Err(wrong(&pointer, format!("it has more than {MAX_ALTERNATIVES} combinations of alternatives")));
+        }
+        Ok(Set::new(all, is_exact))
+    }
+
+    /// Returns the values in either set.
+    pub fn either(&mut self, sets: Vec<Set>, at: PlaceId) -> Result<Set, GrammarError> {
+        let is_exact = sets.iter().all(|set| set.is_exact);
+        let (mut all, mut seen) = (Vec::new(), HashSet::new());
+        for set in sets {
+            self.work(set.alternatives.len())?;
+            all.extend(set.alternatives.iter().filter(|one| seen.insert((*one).clone())).cloned());
+        }
+        if all.len() > MAX_ALTERNATIVES {
+            let pointer = self.document.get(at).1.to_owned();
+            return Err(wrong(&pointer, format!("it has more than {MAX_ALTERNATIVES} alternatives")));
+        }
+        Ok(Set::new(all, is_exact))
+    }
+
+    fn positive(&mut self, place: PlaceId) -> Result<Set, GrammarError> {
+        let (value, pointer) = self.document.get(place);
+        let members = match value {
+            Value::Bool(true) => return Ok(Set::new(Alternative::all(), true)),
+            Value::Bool(false) => return Ok(Set::new(Vec::new(), true)),
+            Value::Object(members) => members,
+            other => {
+                let message = format!("{} is not a schema: an object, true or false", keywords::shown(other));
+                return Err(wrong(pointer, message));
+            }
+        };
+        keywords::check(members, pointer)?;
+        if !self.document.has_siblings && members.contains_key("$ref") {
+            return self.reference(place, members);
+        }
+        let mut alternatives = typed(members);
+        for alternative in &mut alternatives {
+            match alternative {
+                Alternative::Number(numbers) => number_keywords(members, numbers),
+                Alternative::Text(texts) => text_keywords(members, texts, self.document.get(place).1)?,
+                Alternative::Array(arrays) => self.array_keywords(place, members, arrays),
+                Alternative::Object(objects) => self.object_keywords(place, members, objects)?,
+                _ => {}
+            }
+        }
+        alternatives.retain(|alternative| !alternative.has_no_room());
+        let mut set = Set::new(alternatives, true);
+        if let Some(values) = values(members) {
+            set = self.both(&Set::new(vec![Alternative::Values(values)], true), &set, Literal::of(place))?;
+        }
+        set = self.applied(place, members, set)?;
+        self.unevaluated(place, members, set)
+    }
+
+    /// Intersects a set with the subschemas that speak of the same value.
+    fn applied(&mut self, place: PlaceId, members: &'s Map<String, Value>, mut set: Set) -> Result<Set, GrammarError> {
+        let at = Literal::of(place);
+        if ["$ref", "$dynamicRef", "$recursiveRef"].iter().any(|name| members.contains_key(*name)) {
+            let other = self.reference(place, members)?;
+            set = self.both(&set, &other, at)?;
+        }
+        for (i, part) in list(members, "allOf").iter().enumerate() {
+            let part = self.document.inner(place, "allOf", &i.to_string(), part);
+            let other = self.literal(Literal::of(part))?;
+            set = self.both(&set, &other, at)?;
+        }
+        if members.contains_key("anyOf") {
+            let mut sets = Vec::new();
+            for part in self.parts(place, members, "anyOf") {
+                sets.push(self.literal(part)?);
+            }
+            let other = self.either(sets, place)?;
+            set = self.both(&set, &other, at)?;
+        }
+        if members.contains_key("oneOf") {
+            let other = self.one_of(place, members)?;
+            set = self.both(&set, &other, at)?;
+        }
+        if let Some(value) = members.get("not") {
+            let part = self.document.member(place, "not", value);
+            let other = self.literal(Literal::of(part).negated())?;
+            set = self.both(&set, &other, at)?;
+        }
+        if members.contains_key("if") {
+            let other = self.conditional(place, members, true)?;
+            set = self.both(&set, &other, at)?;
+        }
+        for other in self.dependent(place, members, true)? {
+            set = self.both(&set, &other, at)?;
+        }
+        Ok(set)
+    }
+
+    /// Returns the subschemas of a list.
+    pub fn parts(&mut self, place: PlaceId, members: &'s Map<String, Value>, keyword: &str) -> Vec<Literal> {
+        let all = list(members, keyword).iter().enumerate();
+        all.map(|(i, part)| Literal::of(self.document.inner(place, keyword, &i.to_string(), part))).collect()
+    }
+
+    /// Returns the place that a schema refers to.
+    pub fn target(&mut self, place: PlaceId, members: &Map<String, Value>) -> Result<PlaceId, GrammarError> {
+        for keyword in ["$ref", "$dynamicRef", "$recursiveRef"] {
+            let Some(reference) = members.get(keyword).and_then(Value::as_str) else { continue };
+            let found = match keyword {
+                "$dynamicRef" => self.document.find_dynamic(place, reference),
+                _ => self.document.find(place, reference),
+            };
+            return found.map_err(|message| wrong(&format!("{}/{keyword}", self.document.get(place).1), message));
+        }
+        Ok(place)
+    }
+
+    fn reference(&mut self, place: PlaceId, members: &Map<String, Value>) -> Result<Set, GrammarError> {
+        let target = self.target(place, members)?;
+        self.literal(Literal::of(target))
+    }
+
+    /// Returns the values that one part alone allows.
+    fn one_of(&mut self, place: PlaceId, members: &'s Map<String, Value>) -> Result<Set, GrammarError> {
+        let parts = self.parts(place, members, "oneOf");
+        let mut sets = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let mut set = self.literal(*part)?;
+            for (j, other) in parts.iter().enumerate() {
+                if i == j || set.alternatives.is_empty() || self.is_empty(&State::from([*part, *other]))? {
+                    continue;
+                }
+                let without = self.literal(other.negated())?;
+                set = self.both(&set, &without, *part)?;
+            }
+            sets.push(set);
+        }
+        self.either(sets, place)
+    }
+
+    /// Returns the values of `if`, `then` and `else`, or the others.
+    pub fn conditional(
+        &mut self,
+        place: PlaceId,
+        members: &'s Map<String, Value>,
+        holds: bool,
+    ) -> Result<Set, GrammarError> {
+        let mut sets = Vec::new();
+        let condition = members.get("if").map(|value| self.document.member(place, "if", value));
+        let Some(condition) = condition else {
+            return Ok(Set::new(if holds { Alternative::all() } else { Vec::new() }, true));
+        };
+        for (keyword, is_met) in [("then", true), ("else", false)] {
+            let head = Literal { place: condition, holds: is_met };
+            match members.get(keyword) {
+                Some(value) => {
+                    let branch = Literal { place: self.document.member(place, keyword, value), holds };
+                    let (head, branch) = (self.literal(head)?, self.literal(branch)?);
+                    sets.push(self.both(&head, &branch, Literal::of(place))?);
+                }
+                None if holds => sets.push(self.literal(head)?),
+                None => {}
+            }
+        }
+        self.either(sets, place)
+    }
+
+    /// Returns what each member asks of its object, where it is there: a set for each, or for each
+    /// its negation.
+    pub fn dependent(
+        &mut self,
+        place: PlaceId,
+        members: &'s Map<String, Value>,
+        holds: bool,
+    ) -> Result<Vec<Set>, GrammarError> {
+        let mut all = Vec::new();
+        for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
+            let Some(Value::Object(dependencies)) = members.get(keyword) else { continue };
+            for (name, value) in dependencies {
+                let here = Set::new(vec![having(name)], true);
+                let consequence = match value {
+                    Value::Array(names) => {
+                        let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+                        match holds {
+                            true => {
+                                let required = names.into_iter().map(str::to_owned).collect();
+                                let object = Alternative::Object(Objects { required, ..Objects::default() });
+                                Set::new(vec![object], true)
+                            }
+                            false => self.lacking_one_of(&names)?,
+                        }
+                    }
+                    value => {
+                        let part = self.document.inner(place, keyword, name, value);
+                        self.literal(Literal { place: part, holds })?
+                    }
+                };
+                let met = self.both(&here, &consequence, Literal::of(place))?;
+                let set = match holds {
+                    true => {
+                        let absent = self.lacking(name)?;
+                        self.either(vec![met, absent], place)?
+                    }
+                    false => met,
+                };
+                all.push(set);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns all values but objects with a member.
+    fn lacking(&mut self, name: &str) -> Result<Set, GrammarError> {
+        let mut all = Alternative::all();
+        all.pop();
+        let objects = self.lacking_one_of(&[name])?;
+        all.extend(objects.alternatives.iter().cloned());
+        Ok(Set::new(all, true))
+    }
+
+    /// Returns the objects that lack one of these members.
+    pub fn lacking_one_of(&mut self, names: &[&str]) -> Result<Set, GrammarError> {
+        let never = self.never();
+        let lacks = |name: &&str| {
+            let named = Rc::new(vec![((*name).to_owned(), never)]);
+            let members = Members { named, patterned: Vec::new(), rest: None, evaluates: false };
+            Alternative::Object(Objects { members: vec![members], ..Objects::default() })
+        };
+        Ok(Set::new(names.iter().map(lacks).collect(), true))
+    }
+
+    /// Returns the subschema that allows nothing.
+    pub fn never(&mut self) -> Literal {
+        static FALSE: Value = Value::Bool(false);
+        Literal::of(self.document.place(&FALSE, "#".to_owned()))
+    }
+
+    fn array_keywords(&mut self, place: PlaceId, members: &'s Map<String, Value>, arrays: &mut Arrays) {
+        arrays.least = number(members, "minItems").unwrap_or(0);
+        arrays.most = number(members, "maxItems");
+        arrays.is_unique = members.get("uniqueItems") == Some(&Value::Bool(true));
+        let (prefix, rest) = match members.get("items") {
+            Some(Value::Array(_)) => (self.parts(place, members, "items"), Some("additionalItems")),
+            _ => (self.parts(place, members, "prefixItems"), Some("items")),
+        };
+        let rest = rest.and_then(|keyword| Some((keyword, members.get(keyword)?)));
+        let rest = rest.map(|(keyword, value)| Literal::of(self.document.member(place, keyword, value)));
+        if !prefix.is_empty() || rest.is_some() {
+            arrays.items.push(Items { prefix, rest, evaluates: true });
+        }
+        if let Some(value) = members.get("contains") {
+            let item = Literal::of(self.document.member(place, "contains", value));
+            let (least, most) = (number(members, "minContains").unwrap_or(1), number(members, "maxContains"));
+            if least > 0 || most.is_some() {
+                arrays.contains.push(Contains { item, least, most });
+            }
+        }
+    }
+
+    fn object_keywords(
+        &mut self,
+        place: PlaceId,
+        members: &'s Map<String, Value>,
+        objects: &mut Objects,
+    ) -> Result<(), GrammarError> {
+        objects.least = number(members, "minProperties").unwrap_or(0);
+        objects.most = number(members, "maxProperties");
+        let required = list(members, "required").iter().filter_map(Value::as_str);
+        objects.required = required.map(str::to_owned).collect();
+        if let Some(value) = members.get("propertyNames") {
+            objects.names.push(Literal::of(self.document.member(place, "propertyNames", value)));
+        }
+        let mut group = Members { named: Rc::default(), patterned: Vec::new(), rest: None, evaluates: true };
+        if let Some(Value::Object(named)) = members.get("properties") {
+            let place = |(name, value): (&'s String, &'s Value)| {
+                (name.clone(), Literal::of(self.document.inner(place, "properties", name, value)))
+            };
+            group.named = Rc::new(named.iter().map(place).collect());
+        }
+        if let Some(Value::Object(patterned)) = members.get("patternProperties") {
+            for (source, value) in patterned {
+                let inner = self.document.inner(place, "patternProperties", source, value);
+                let patterns = Pattern::of(source).map_err(|message| {
+                    wrong(
+                        self.document.get(inner).1,
+                        format!("the pattern {source:?} of names is not supported: {message}"),
+                    )
+                })?;
+                let [pattern] = patterns.as_slice() else {
+                    let message = format!("the pattern {source:?} of names is not supported: it looks ahead");
+                    return Err(wrong(self.document.get(inner).1, message));
+                };
+                group.patterned.push((pattern.clone(), source.clone(), Literal::of(inner)));
+            }
+        }
+        if let Some(value) = members.get("additionalProperties") {
+            group.rest = Some(Literal::of(self.document.member(place, "additionalProperties", value)));
+        }
+        if !group.named.is_empty() || !group.patterned.is_empty() || group.rest.is_some() {
+            objects.members.push(group);
+        }
+        Ok(())
+    }
+
+    /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative, whose parts are
+    /// known.
+    fn unevaluated(&mut self, place: PlaceId, members: &'s Map<String, Value>, set: Set) -> Result<Set, GrammarError> {
+        let mut literal = |keyword: &str| {
+            let value = members.get(keyword)?;
+            Some(Literal::of(self.document.member(place, keyword, value)))
+        };
+        let (properties, items) = (literal("unevaluatedProperties"), literal("unevaluatedItems"));
+        if properties.is_none() && items.is_none() {
+            return Ok(set);
+        }
+        static TRUE: Value = Value::Bool(true);
+        let any = Literal::of(self.document.place(&TRUE, "#".to_owned()));
+        let mut all = Vec::clone(&set.alternatives);
+        for alternative in &mut all {
+            match alternative {
+                Alternative::Object(objects) => {
+                    let Some(rest) = properties else { continue };
+                    let seen = || objects.members.iter().filter(|members| members.evaluates);
+                    if seen().any(|members| members.rest.is_some()) {
+                        continue;
+                    }
+                    let named = seen().flat_map(|members| members.named.iter()).map(|(name, _)| (name.clone(), any));
+                    let patterned = seen().flat_map(|members| &members.patterned);
+                    let patterned = patterned.map(|(pattern, source, _)| (pattern.clone(), source.clone(), any));
+                    let (named, patterned) = (Rc::new(named.collect()), patterned.collect());
+                    objects.members.push(Members { named, patterned, rest: Some(rest), evaluates: true });
+                }
+                Alternative::Array(arrays) => {
+                    let Some(rest) = items else { continue };
+                    let seen = || arrays.items.iter().filter(|items| items.evaluates);
+                    if seen().any(|items| items.rest.is_some()) {
+                        continue;
+                    }
+                    let length = seen().map(|items| items.prefix.len()).max().unwrap_or(0);
+                    arrays.items.push(Items { prefix: vec![any; length], rest: Some(rest), evaluates: true });
+                }
+                _ => {}
+            }
+        }
+        // Parts that were not chosen may hold as well, and `contains` counts items as seen.
+        Ok(Set::new(all, false))
+    }
+
+    /// Returns whether an alternative has a value.
+    pub fn has(&mut self, alternative: &Alternative, value: &Value) -> Result<bool, GrammarError> {
+        self.work(1)?;
+        Ok(match (alternative, value) {
+            (Alternative::Null, Value::Null) | (Alternative::Boolean, Value::Bool(_)) => true,
+            (Alternative::Number(numbers), Value::Number(number)) => numbers.has(&Decimal::of(number)) == Some(true),
+            (Alternative::Text(texts), Value::String(text)) => texts.has(text) == Some(true),
+            (Alternative::Array(arrays), Value::Array(items)) => self.has_items(arrays, items)?,
+            (Alternative::Object(objects), Value::Object(members)) => self.has_members(objects, members)?,
+            (Alternative::Values(values), value) => values.contains(&Exact::of(value)),
+            _ => false,
+        })
+    }
+
+    /// Returns whether a subschema allows a value.
+    pub fn allows(&mut self, literal: Literal, value: &Value) -> Result<bool, GrammarError> {
+        let set = self.literal(literal)?;
+        self.any_has(&set, value)
+    }
+
+    fn any_has(&mut self, set: &Set, value: &Value) -> Result<bool, GrammarError> {
+        for alternative in set.alternatives.iter() {
+            if self.has(alternative, value)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn has_items(&mut self, arrays: &Arrays, items: &[Value]) -> Result<bool, GrammarError> {
+        let length = items.len() as u64;
+        if length < arrays.least || arrays.most.is_some_and(|most| length > most) {
+            return Ok(false);
+        }
+        let distinct: HashSet<String> = items.iter().map(|item| Exact::of(item).canonical).collect();
+        if arrays.is_unique && distinct.len() < items.len() {
+            return Ok(false);
+        }
+        for part in &arrays.items {
+            for (i, item) in items.iter().enumerate() {
+                if let Some(literal) = part.prefix.get(i).copied().or(part.rest)
+                    && !self.allows(literal, item)?
+                {
+                    return Ok(false);
+                }
+            }
+        }
+        for contains in &arrays.contains {
+            let mut count = 0;
+            for item in items {
+                count += u64::from(self.allows(contains.item, item)?);
+            }
+            if count < contains.least || contains.most.is_some_and(|most| count > most) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn has_members(&mut self, objects: &Objects, members: &Map<String, Value>) -> Result<bool, GrammarError> {
+        let count = members.len() as u64;
+        let is_counted = count >= objects.least && objects.most.is_none_or(|most| count <= most);
+        if !is_counted || !objects.required.iter().all(|name| members.contains_key(name)) {
+            return Ok(false);
+        }
+        for (name, value) in members {
+            for literal in self.member_literals(objects, name)? {
+                if !self.allows(literal, value)? {
+                    return Ok(false);
+                }
+            }
+            for names in &objects.names {
+                if !self.allows(*names, &Value::from(name.as_str()))? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the subschemas of a member.
+    pub fn member_literals(&mut self, objects: &Objects, name: &str) -> Result<State, GrammarError> {
+        let mut all = State::new();
+        for group in &objects.members {
+            self.work(1 + group.named.len() / 64)?;
+            let mut is_seen = false;
+            for (_, literal) in group.named.iter().filter(|(own, _)| own == name) {
+                all.insert(*literal);
+                is_seen = true;
+            }
+            for (pattern, _, literal) in &group.patterned {
+                if self.matches(pattern, name, *literal)? {
+                    all.insert(*literal);
+                    is_seen = true;
+                }
+            }
+            all.extend(group.rest.filter(|_| !is_seen));
+        }
+        Ok(all)
+    }
+}
+
+/// Returns a keyword's list.
+pub(super) fn list<'v>(members: &'v Map<String, Value>, keyword: &str) -> &'v [Value] {
+    members.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Returns a keyword's count.
+pub(super) fn number(members: &Map<String, Value>, keyword: &str) -> Option<u64> {
+    members.get(keyword).and_then(count)
+}
+
+/// Returns objects that have a member.
+pub(super) fn having(name: &str) -> Alternative {
+    Alternative::Object(Objects { required: [name.to_owned()].into(), ..Objects::default() })
+}
+
+/// Returns the values of `const` and `enum`.
+pub(super) fn values(members: &Map<String, Value>) -> Option<Vec<Exact>> {
+    let mut seen = HashSet::new();
+    let exact = |value: &Value| Exact::of(value);
+    let listed = members.get("enum").and_then(Value::as_array);
+    let listed: Option<Vec<Exact>> =
+        listed.map(|all| all.iter().map(exact).filter(|value| seen.insert(value.canonical.clone())).collect());
+    match (members.get("const").map(exact), listed) {
+        (Some(one), Some(all)) => Some(if all.contains(&one) { vec![one] } else { Vec::new() }),
+        (Some(one), None) => Some(vec![one]),
+        (None, all) => all,
+    }
+}
+
+/// Returns the values of `type`.
+pub(super) fn typed(members: &Map<String, Value>) -> Vec<Alternative> {
+    let Some(kind) = members.get("type") else { return Alternative::all() };
+    let mut names: Vec<&str> = match kind {
+        Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
+        other => other.as_str().into_iter().collect(),
+    };
+    if members.get("nullable") == Some(&Value::Bool(true)) {
+        names.push("null");
+    }
+    let mut all = Alternative::all();
+    all.retain_mut(|alternative| {
+        let name = match alternative {
+            Alternative::Null => "null",
+            Alternative::Boolean => "boolean",
+            Alternative::Number(numbers) => {
+                numbers.is_integer = !names.contains(&"number");
+                if numbers.is_integer { "integer" } else { "number" }
+            }
+            Alternative::Text(_) => "string",
+            Alternative::Array(_) => "array",
+            _ => "object",
+        };
+        names.contains(&name)
+    });
+    all
+}
+
+/// Returns a bound, inclusive or not.
+pub(super) fn bounds(members: &Map<String, Value>, inclusive: &str, exclusive: &str) -> Vec<Bound> {
+    let value = |name: &str| members.get(name).and_then(|value| value.as_number()).map(Decimal::of);
+    let is_flagged = members.get(exclusive) == Some(&Value::Bool(true));
+    let inclusive = value(inclusive).map(|value| Bound { value, is_exclusive: is_flagged });
+    let exclusive = value(exclusive).map(|value| Bound { value, is_exclusive: true });
+    inclusive.into_iter().chain(exclusive).collect()
+}
+
+fn number_keywords(members: &Map<String, Value>, numbers: &mut super::number::Numbers) {
+    for bound in bounds(members, "minimum", "exclusiveMinimum") {
+        numbers.at_least(bound);
+    }
+    for bound in bounds(members, "maximum", "exclusiveMaximum") {
+        numbers.at_most(bound);
+    }
+    let step = members.get("multipleOf").and_then(|value| value.as_number()).map(Decimal::of);
+    numbers.steps.extend(step);
+}
+
+/// Returns the patterns of `pattern`.
+pub(super) fn patterns(members: &Map<String, Value>, pointer: &str) -> Result<Vec<Pattern>, GrammarError> {
+    let Some(source) = members.get("pattern").and_then(Value::as_str) else { return Ok(Vec::new()) };
+    Pattern::of(source).map_err(|message| wrong(&format!("{pointer}/pattern"), format!("{source:?}: {message}")))
+}
+
+/// Returns the pattern of `format`.
+fn format_pattern(members: &Map<String, Value>, pointer: &str) -> Result<Option<Pattern>, GrammarError> {
+    let regex = members.get("format").and_then(Value::as_str).and_then(formats::regex);
+    let pattern = regex.map(|regex| Pattern::whole(&regex)).transpose();
+    pattern.map_err(|message| wrong(&format!("{pointer}/format"), message))
+}
+
+fn text_keywords(members: &Map<String, Value>, texts: &mut Texts, pointer: &str) -> Result<(), GrammarError> {
+    texts.least = number(members, "minLength").unwrap_or(0);
+    texts.most = smaller(number(members, "maxLength"), None);
+    texts.patterns.extend(patterns(members, pointer)?);
+    texts.patterns.extend(format_pattern(members, pointer)?);
+    texts.sources.extend(members.get("pattern").and_then(Value::as_str).map(str::to_owned));
+    if texts.least > text::MAX_LENGTH {
+        let message =
+            format!("texts of at least {} characters are not supported; at most {} are", texts.least, text::MAX_LENGTH);
+        return Err(wrong(&format!("{pointer}/minLength"), message));
+    }
+    Ok(())
+}

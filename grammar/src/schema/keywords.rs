@@ -1,0 +1,241 @@
+//! The keywords of JSON Schema: what their values must be, and what becomes of them.
+
+use serde_json::{Map, Value};
+
+use super::document::escaped;
+use crate::GrammarError;
+
+/// What a keyword's value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Any,
+    /// A schema: an object, `true` or `false`.
+    Schema,
+    Schemas,
+    SchemaOrSchemas,
+    SchemaMap,
+    Number,
+    /// A number, or a flag as in draft 4.
+    NumberOrFlag,
+    Positive,
+    Count,
+    Text,
+    Texts,
+    TextsMap,
+    Flag,
+    Types,
+    List,
+    Dependencies,
+}
+
+/// What becomes of a keyword.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Answers follow it.
+    Enforced,
+    /// It says nothing about which values are valid.
+    Annotation,
+    /// It names places or dialects.
+    Structure,
+    /// A schema that has it is refused where it could matter.
+    Refused,
+}
+
+/// A keyword.
+#[derive(Clone, Copy, Debug)]
+pub struct Keyword {
+    /// Its name.
+    pub name: &'static str,
+    shape: Shape,
+    /// What becomes of it.
+    pub standing: Standing,
+    /// What users should know.
+    pub note: &'static str,
+}
+
+const fn row(name: &'static str, shape: Shape, standing: Standing, note: &'static str) -> Keyword {
+    Keyword { name, shape, standing, note }
+}
+
+use Shape::{
+    Any, Count, Dependencies, Flag, List, Number, NumberOrFlag, Positive, Schema, SchemaMap, SchemaOrSchemas, Schemas,
+    Text, Texts, TextsMap, Types,
+};
+use Standing::{Annotation, Enforced, Refused, Structure};
+
+/// All keywords. Others are annotations.
+pub const KEYWORDS: &[Keyword] = &[
+    row("type", Types, Enforced, "integers are written without a point"),
+    row("enum", List, Enforced, "numbers digit by digit"),
+    row("const", Any, Enforced, "numbers digit by digit"),
+    row("allOf", Schemas, Enforced, ""),
+    row("anyOf", Schemas, Enforced, ""),
+    row("oneOf", Schemas, Enforced, "parts that overlap are told apart; what cannot be told apart is left out"),
+    row("not", Schema, Enforced, "what cannot be negated is left out, and refused where nothing is left"),
+    row("if", Schema, Enforced, "as `not`"),
+    row("then", Schema, Enforced, ""),
+    row("else", Schema, Enforced, ""),
+    row("minimum", Number, Enforced, "exact, of any size"),
+    row("maximum", Number, Enforced, "exact, of any size"),
+    row("exclusiveMinimum", NumberOrFlag, Enforced, "a flag as in draft 4 as well"),
+    row("exclusiveMaximum", NumberOrFlag, Enforced, "a flag as in draft 4 as well"),
+    row("multipleOf", Positive, Enforced, "powers of ten; else steps of up to 9 digits"),
+    row("minLength", Count, Enforced, ""),
+    row("maxLength", Count, Enforced, ""),
+    row("pattern", Text, Enforced, "of lookarounds only lookaheads behind a leading `^`; no references back"),
+    row(
+        "format",
+        Text,
+        Enforced,
+        "date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid, uri; others are annotations",
+    ),
+    row("items", SchemaOrSchemas, Enforced, "a list as in draft 7 as well"),
+    row("prefixItems", Schemas, Enforced, ""),
+    row("additionalItems", Schema, Enforced, ""),
+    row("minItems", Count, Enforced, ""),
+    row("maxItems", Count, Enforced, ""),
+    row(
+        "uniqueItems",
+        Flag,
+        Enforced,
+        "items of a list of values (more than 8 in its order), or at most one item; else refused",
+    ),
+    row("contains", Schema, Enforced, ""),
+    row("minContains", Count, Enforced, ""),
+    row("maxContains", Count, Enforced, ""),
+    row("properties", SchemaMap, Enforced, "written in the schema's order"),
+    row("required", Texts, Enforced, ""),
+    row("additionalProperties", Schema, Enforced, "no key twice"),
+    row("patternProperties", SchemaMap, Enforced, "at most 6 patterns for an object"),
+    row("propertyNames", Schema, Enforced, ""),
+    row("minProperties", Count, Enforced, ""),
+    row("maxProperties", Count, Enforced, ""),
+    row("dependentRequired", TextsMap, Enforced, ""),
+    row("dependentSchemas", SchemaMap, Enforced, ""),
+    row("dependencies", Dependencies, Enforced, ""),
+    row("unevaluatedProperties", Schema, Enforced, "as `additionalProperties`, over all parts that were chosen"),
+    row("unevaluatedItems", Schema, Enforced, "as `items`, over all parts that were chosen"),
+    row("nullable", Flag, Enforced, "of OpenAPI 3.0, beside `type`"),
+    row("$ref", Text, Enforced, "inside of the schema: pointers, anchors and `$id`; recursive ones, too"),
+    row("$dynamicRef", Text, Enforced, "where one place alone can be meant"),
+    row("$recursiveRef", Text, Enforced, "as `$ref`"),
+    row("$dynamicAnchor", Text, Structure, ""),
+    row("$recursiveAnchor", Flag, Structure, ""),
+    row("$anchor", Text, Structure, ""),
+    row("$id", Text, Structure, ""),
+    row("$schema", Text, Structure, "up to draft 7 keywords beside `$ref` do not count"),
+    row("$vocabulary", Any, Structure, ""),
+    row("$defs", Any, Structure, ""),
+    row("definitions", Any, Structure, ""),
+    row("$comment", Any, Annotation, ""),
+    row("title", Any, Annotation, ""),
+    row("description", Any, Annotation, ""),
+    row("default", Any, Annotation, ""),
+    row("examples", Any, Annotation, ""),
+    row("example", Any, Annotation, ""),
+    row("deprecated", Any, Annotation, ""),
+    row("readOnly", Any, Annotation, ""),
+    row("writeOnly", Any, Annotation, ""),
+    row("contentEncoding", Any, Annotation, ""),
+    row("contentMediaType", Any, Annotation, ""),
+    row("contentSchema", Any, Annotation, ""),
+    row("discriminator", Any, Annotation, "of OpenAPI; `oneOf` says the same"),
+    row("extends", Any, Refused, "of draft 3; use `allOf`"),
+    row("disallow", Any, Refused, "of draft 3; use `not`"),
+    row("divisibleBy", Any, Refused, "of draft 3; use `multipleOf`"),
+];
+
+/// The types of JSON.
+pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+
+/// Refuses a schema that has a keyword with a value that it cannot have.
+pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), GrammarError> {
+    for (name, value) in members {
+        let Some(keyword) = KEYWORDS.iter().find(|keyword| keyword.name == name) else { continue };
+        let at = |message: String| wrong(&format!("{pointer}/{}", escaped(name)), message);
+        if keyword.standing == Refused {
+            return Err(at(format!("{name} is not supported: {}", keyword.note)));
+        }
+        if let Some(message) = fault(keyword.shape, value) {
+            return Err(at(message));
+        }
+    }
+    Ok(())
+}
+
+/// Returns an error at a place.
+pub(super) fn wrong(pointer: &str, message: String) -> GrammarError {
+    GrammarError::Schema { place: pointer.to_owned(), message }
+}
+
+/// Returns a value, cut where it is long.
+pub(super) fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
+
+/// Returns why a value is not of a shape.
+fn fault(shape: Shape, value: &Value) -> Option<String> {
+    let is_schema = |value: &Value| value.is_object() || value.is_boolean();
+    let is_text_list = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(Value::is_string));
+    let all =
+        |value: &Value, test: &dyn Fn(&Value) -> bool| value.as_object().is_some_and(|map| map.values().all(test));
+    let is_schemas = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(is_schema));
+    let expected = match shape {
+        Any => return None,
+        Schema if is_schema(value) => return None,
+        Schema => "a schema: an object, true or false",
+        Schemas if is_schemas(value) => return None,
+        Schemas => "a list of schemas",
+        SchemaOrSchemas if is_schema(value) || is_schemas(value) => return None,
+        SchemaOrSchemas => "a schema, or a list of schemas",
+        SchemaMap if all(value, &is_schema) => return None,
+        SchemaMap => "an object whose values are schemas",
+        Number if value.is_number() => return None,
+        Number => "a number",
+        NumberOrFlag if value.is_number() || value.is_boolean() => return None,
+        NumberOrFlag => "a number",
+        Positive if value.as_f64().is_some_and(|value| value > 0.0) => return None,
+        Positive => "a number above 0",
+        Count if count(value).is_some() => return None,
+        Count => "an integer of 0 or more",
+        Text if value.is_string() => return None,
+        Text => "a string",
+        Texts if is_text_list(value) => return None,
+        Texts => "a list of names",
+        TextsMap if all(value, &is_text_list) => return None,
+        TextsMap => "an object whose values are lists of names",
+        Flag if value.is_boolean() => return None,
+        Flag => "true or false",
+        List if value.is_array() => return None,
+        List => "a list of values",
+        Dependencies if all(value, &|value| is_schema(value) || is_text_list(value)) => return None,
+        Dependencies => "an object whose values are schemas or lists of names",
+        Types => return type_fault(value),
+    };
+    Some(format!("{} is not {expected}", shown(value)))
+}
+
+fn type_fault(value: &Value) -> Option<String> {
+    let known = || TYPES.join(", ");
+    let one = |value: &Value| match value.as_str() {
+        Some(name) if TYPES.contains(&name) => None,
+        Some(name) => Some(format!("unknown type {name:?}; the types are {}", known())),
+        None => Some(format!("{} is no type; the types are {}", shown(value), known())),
+    };
+    match value {
+        Value::Array(all) if all.is_empty() => Some("an empty list of types allows nothing".to_owned()),
+        Value::Array(all) => all.iter().find_map(one),
+        value => one(value),
+    }
+}
+
+/// Returns a count, which may be written `2.0`.
+pub(super) fn count(value: &Value) -> Option<u64> {
+    value
+        .as_u64()
+        .or_else(|| value.as_f64().filter(|value| value.fract() == 0.0 && *value >= 0.0).map(|value| value as u64))
+}

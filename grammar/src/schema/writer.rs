@@ -1,0 +1,561 @@
+//! A schema as rules of Lark: one rule for each set of subschemas that hold together.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::alternative::{Alternative, Arrays, Content, Exact, Literal, Objects, State, Texts};
+use super::automaton::{Automaton, Node, Repeat, list};
+use super::expand::Sets;
+use super::keywords::wrong;
+use super::layout::{ArrayLayout, Named, ObjectLayout};
+use super::number::{NumberForm, Numbers};
+use super::text;
+use crate::GrammarError;
+
+/// White space between the parts of JSON: some, as people indent it. Without a bound models that
+/// are not sure write nothing else.
+pub(super) const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
+/// Most optional members that are written in the schema's order; more of them come in any order.
+const MAX_ORDERED: usize = 250;
+/// Most different values that an array may have in any order.
+const MAX_PERMUTED: usize = 8;
+/// Most places of an automaton.
+const MAX_NODES: usize = 4000;
+/// Most rules of a schema.
+const MAX_RULES: usize = 20_000;
+/// Most items that an array may have to have.
+const MAX_ITEMS: u64 = 100_000;
+/// Most `contains` of one array.
+const MAX_CONTAINS: usize = 4;
+
+/// A schema's rules.
+#[derive(Debug)]
+pub(super) struct Writer<'s> {
+    pub sets: Sets<'s>,
+    pub lark: String,
+    names: HashMap<State, usize>,
+    todo: Vec<(State, usize)>,
+    terminals: HashMap<String, usize>,
+    automata: usize,
+    /// Whether a key that was begun may have no end but those that are taken.
+    pub is_narrow: bool,
+}
+
+impl<'s> Writer<'s> {
+    pub fn of(schema: &'s Value) -> Writer<'s> {
+        Writer {
+            sets: Sets::of(schema),
+            lark: String::new(),
+            names: HashMap::new(),
+            todo: Vec::new(),
+            terminals: HashMap::new(),
+            automata: 0,
+            is_narrow: false,
+        }
+    }
+
+    /// Writes the rules of all values of a schema, `start` first.
+    pub fn write(&mut self) -> Result<(), GrammarError> {
+        let root = State::from([Literal::of(0)]);
+        if let Content::None { .. } = self.sets.content(&root)? {
+            return Err(self.nothing());
+        }
+        let start = self.rule(&root);
+        let _ = writeln!(self.lark, "start: {start}");
+        while let Some((state, number)) = self.todo.pop() {
+            if self.names.len() > MAX_RULES {
+                return Err(wrong("#", format!("it has more than {MAX_RULES} different parts")));
+            }
+            let set = self.sets.state(&state)?;
+            let at = state.iter().next().map_or(0, |literal| literal.place);
+            let mut all = Vec::new();
+            let (mut values, mut others) = (Vec::new(), Vec::new());
+            for alternative in set.alternatives.iter() {
+                match alternative {
+                    Alternative::Values(own) => values.extend(own.iter().cloned()),
+                    other => others.push(other.clone()),
+                }
+            }
+            all.extend(self.values(&values));
+            for alternative in others {
+                all.extend(self.alternative(&alternative, at)?);
+            }
+            if all.is_empty() {
+                return Err(self.nothing());
+            }
+            all.dedup();
+            let _ = writeln!(self.lark, "s{number}: {}", all.join(" | "));
+        }
+        Ok(())
+    }
+
+    /// Returns why no value can be written.
+    fn nothing(&self) -> GrammarError {
+        match &self.sets.left_out {
+            Some((pointer, keyword)) => {
+                wrong(pointer, format!("{keyword} cannot be enforced where its opposite is asked for (not, if, oneOf)"))
+            }
+            None => {
+                let message = "no JSON value satisfies it: it allows nothing, contradicts itself, or refers to itself without end";
+                wrong("#", message.to_owned())
+            }
+        }
+    }
+
+    /// Returns the name of a set's rule, which is written later.
+    fn rule(&mut self, state: &State) -> String {
+        let next = self.names.len();
+        let number = *self.names.entry(state.clone()).or_insert(next);
+        if number == next {
+            self.todo.push((state.clone(), number));
+        }
+        format!("s{number}")
+    }
+
+    /// Returns the name of a terminal of expressions that all hold, or must not.
+    fn terminal(&mut self, all: &[(String, bool)]) -> String {
+        let all: Vec<String> =
+            all.iter().map(|(regex, holds)| format!("{}/{regex}/", if *holds { "" } else { "~" })).collect();
+        let body = all.join(" & ");
+        let next = self.terminals.len();
+        let number = *self.terminals.entry(body.clone()).or_insert(next);
+        if number == next {
+            let _ = writeln!(self.lark, "T{number}: {body}");
+        }
+        format!("T{number}")
+    }
+
+    /// Returns fragments for values that are listed.
+    fn values(&mut self, values: &[Exact]) -> Vec<String> {
+        let (mut scalars, mut all) = (Vec::new(), Vec::new());
+        for value in values {
+            match &*value.value {
+                Value::Array(_) | Value::Object(_) => all.push(self.value(&value.value)),
+                scalar => scalars.push(scalar_regex(scalar)),
+            }
+        }
+        if !scalars.is_empty() {
+            all.push(self.terminal(&[(format!("(?:{})", scalars.join("|")), true)]));
+        }
+        all
+    }
+
+    fn value(&mut self, value: &Value) -> String {
+        match value {
+            Value::Array(all) => {
+                let all: Vec<String> = all.iter().map(|value| self.value(value)).collect();
+                format!("\"[\" {} \"]\"", all.join(" \",\" "))
+            }
+            Value::Object(members) => {
+                let mut all = Vec::new();
+                for (name, value) in members {
+                    all.push(format!("{} \":\" {}", key(name), self.value(value)));
+                }
+                format!("\"{{\" {} \"}}\"", all.join(" \",\" "))
+            }
+            scalar => format!("/{}/", scalar_regex(scalar)),
+        }
+    }
+
+    /// Returns a fragment for values of one type; `None` where there is none.
+    fn alternative(&mut self, alternative: &Alternative, at: usize) -> Result<Option<String>, GrammarError> {
+        Ok(match alternative {
+            Alternative::Null => Some("\"null\"".to_owned()),
+            Alternative::Boolean => Some("/true|false/".to_owned()),
+            Alternative::Number(numbers) => Some(self.number(numbers, at)?),
+            Alternative::Text(texts) => self.text(texts, &[], at)?,
+            Alternative::Array(arrays) => self.array(arrays, at)?,
+            Alternative::Object(objects) => self.object(objects)?,
+            Alternative::Values(values) => self.values(values).into_iter().next(),
+        })
+    }
+
+    fn number(&mut self, numbers: &Numbers, at: usize) -> Result<String, GrammarError> {
+        match numbers.form().map_err(|message| wrong(self.sets.document.get(at).1, message))? {
+            NumberForm::All(all) => Ok(self.terminal(&all.into_iter().map(|regex| (regex, true)).collect::<Vec<_>>())),
+            NumberForm::Steps(mut schema) => {
+                schema["x-guidance"] = serde_json::json!({"whitespace_pattern": JSON_SPACE});
+                Ok(format!("%json {schema}"))
+            }
+        }
+    }
+
+    /// Returns a terminal for texts but some; `None` where there is none.
+    fn text(&mut self, texts: &Texts, but: &[String], at: usize) -> Result<Option<String>, GrammarError> {
+        match texts.is_empty() {
+            Some(true) => return Ok(None),
+            Some(false) => {}
+            None => {
+                let message = "whether any text satisfies its patterns takes too long to see; a simpler pattern would be followed";
+                return Err(wrong(self.sets.document.get(at).1, message.to_owned()));
+            }
+        }
+        let quoted = |regex: &str| format!("\\x22(?:{regex})\\x22");
+        let mut all = Vec::new();
+        for pattern in texts.patterns.iter().filter(|pattern| pattern.holds) {
+            all.push((quoted(&pattern.quoted), true));
+        }
+        if all.is_empty() || texts.least > 0 || texts.most.is_some() {
+            all.push((quoted(&text::of_length(texts.least, texts.most, true)), true));
+        }
+        for pattern in texts.patterns.iter().filter(|pattern| !pattern.holds) {
+            all.push((quoted(&pattern.quoted), false));
+        }
+        let but: Vec<String> = texts.excluded.iter().chain(but).map(|text| text::literal(text, true)).collect();
+        if !but.is_empty() {
+            all.push((quoted(&but.join("|")), false));
+        }
+        Ok(Some(self.terminal(&all)))
+    }
+
+    fn array(&mut self, arrays: &Arrays, at: usize) -> Result<Option<String>, GrammarError> {
+        let Some(layout) = self.sets.array_layout(arrays, &mut true)? else { return Ok(None) };
+        let refuse = |writer: &Writer<'_>, keyword: &str, message: String| {
+            Err(wrong(&format!("{}/{keyword}", writer.sets.document.get(at).1), message))
+        };
+        if layout.least > MAX_ITEMS {
+            let message =
+                format!("arrays of at least {} items are not supported; at most {MAX_ITEMS} are", layout.least);
+            return refuse(self, "minItems", message);
+        }
+        let brackets = ("[", "]");
+        if arrays.is_unique && layout.most.is_none_or(|most| most > 1) {
+            return match self.unique(arrays, &layout)? {
+                Some(automaton) => Ok(self.automaton(&automaton, brackets)),
+                None => refuse(
+                    self,
+                    "uniqueItems",
+                    "uniqueItems is supported for items of a list of values (enum, const, boolean, null), and for at most one item".to_owned(),
+                ),
+            };
+        }
+        if !arrays.contains.is_empty() {
+            return match self.containing(arrays, &layout)? {
+                Some(automaton) => Ok(self.automaton(&automaton, brackets)),
+                None => {
+                    refuse(self, "contains", "contains with so many items or conditions is not supported".to_owned())
+                }
+            };
+        }
+        if layout.prefix.is_empty() {
+            let Some(rest) = &layout.rest else { return Ok(Some("\"[\" \"]\"".to_owned())) };
+            let part = self.rule(rest);
+            return Ok(Some(list(&part, layout.least, layout.most, brackets)));
+        }
+        if layout.prefix.len() > MAX_NODES {
+            return refuse(
+                self,
+                "prefixItems",
+                format!("more than {MAX_NODES} items with schemas of their own are not supported"),
+            );
+        }
+        let length = layout.prefix.len() as u64;
+        let mut automaton = Automaton::default();
+        for (i, state) in layout.prefix.iter().enumerate() {
+            let edges = vec![(self.rule(state), i + 1)];
+            automaton.nodes.push(Node { ends: i as u64 >= layout.least, edges, ..Node::default() });
+        }
+        let (least, most) = (layout.least.saturating_sub(length), layout.most.map(|most| most.saturating_sub(length)));
+        let repeat = layout.rest.as_ref().map(|rest| Repeat { part: self.rule(rest), least, most });
+        automaton.nodes.push(Node { ends: true, repeat, ..Node::default() });
+        Ok(self.automaton(&automaton, brackets))
+    }
+
+    fn automaton(&mut self, automaton: &Automaton, brackets: (&str, &str)) -> Option<String> {
+        let prefix = format!("l{}", self.automata);
+        self.automata += 1;
+        automaton.write(&prefix, brackets, &mut self.lark)
+    }
+
+    /// Returns arrays of different values in the order in which they are listed; `None` where they
+    /// are not.
+    fn unique(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
+        let Some(rest) = layout.rest.as_ref().filter(|_| layout.prefix.is_empty() && arrays.contains.is_empty()) else {
+            return Ok(None);
+        };
+        let set = self.sets.state(rest)?;
+        let mut values = Vec::new();
+        for alternative in set.alternatives.iter() {
+            match alternative {
+                Alternative::Values(own) => values.extend(own.iter().cloned()),
+                Alternative::Null => values.push(Exact::of(&Value::Null)),
+                Alternative::Boolean => values.extend([true, false].map(|flag| Exact::of(&Value::Bool(flag)))),
+                _ => return Ok(None),
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        values.retain(|value| seen.insert(value.canonical.clone()));
+        if values.len() <= MAX_PERMUTED {
+            return Ok(Some(self.permutations(&values, layout)));
+        }
+        let most = layout.most.unwrap_or(u64::MAX).min(values.len() as u64);
+        let counted = if layout.least > 0 || most < values.len() as u64 { most as usize } else { 0 };
+        let width = counted + 1;
+        if (values.len() + 1) * width > MAX_NODES {
+            return Ok(None);
+        }
+        let mut automaton = Automaton::default();
+        for at in 0..=values.len() {
+            for count in 0..width {
+                let mut node = Node { ends: counted == 0 || count as u64 >= layout.least, ..Node::default() };
+                if let Some(value) = values.get(at) {
+                    let next = (count + 1).min(counted);
+                    if counted == 0 || count < counted {
+                        node.edges.push((self.value(&value.value), (at + 1) * width + next));
+                    }
+                    node.also = Some((at + 1) * width + count);
+                }
+                automaton.nodes.push(node);
+            }
+        }
+        Ok(Some(automaton))
+    }
+
+    /// Returns arrays of different values in any order: a place for each set of those that were
+    /// written.
+    fn permutations(&mut self, values: &[Exact], layout: &ArrayLayout) -> Automaton {
+        let parts: Vec<String> = values.iter().map(|value| self.value(&value.value)).collect();
+        let mut automaton = Automaton::default();
+        for written in 0usize..1 << parts.len() {
+            let count = u64::from(written.count_ones());
+            let mut node = Node { ends: count >= layout.least, ..Node::default() };
+            if layout.most.is_none_or(|most| count < most) {
+                let left = parts.iter().enumerate().filter(|(at, _)| written >> at & 1 == 0);
+                node.edges.extend(left.map(|(at, part)| (part.clone(), written | 1 << at)));
+            }
+            automaton.nodes.push(node);
+        }
+        automaton
+    }
+
+    /// Returns arrays in which some items satisfy each `contains`; `None` where they are too many
+    /// to count.
+    fn containing(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
+        let length = layout.prefix.len().max(layout.least as usize).max(layout.most.unwrap_or(0).min(1 << 20) as usize);
+        let caps: Vec<usize> = arrays
+            .contains
+            .iter()
+            .map(|contains| contains.most.unwrap_or(contains.least).min(1 << 20) as usize)
+            .collect();
+        let count: Option<usize> =
+            caps.iter().try_fold(length + 1, |all, cap| all.checked_mul(cap + 1).filter(|all| *all <= MAX_NODES));
+        let Some(count) = count.filter(|_| caps.len() <= MAX_CONTAINS) else { return Ok(None) };
+        let mut automaton = Automaton::default();
+        for number in 0..count {
+            let (at, mut rest) = (number % (length + 1), number / (length + 1));
+            let counts: Vec<usize> = caps
+                .iter()
+                .map(|cap| {
+                    let own = rest % (cap + 1);
+                    rest /= cap + 1;
+                    own
+                })
+                .collect();
+            let is_met = arrays.contains.iter().zip(&counts).all(|(contains, count)| *count as u64 >= contains.least);
+            let mut node = Node { ends: is_met && at as u64 >= layout.least, ..Node::default() };
+            let state = layout.prefix.get(at).or(layout.rest.as_ref());
+            let may_follow = layout.most.is_none_or(|most| (at as u64) < most);
+            if let Some(state) = state.filter(|_| may_follow) {
+                let next = (at + 1).min(length);
+                for choice in 0..1u32 << caps.len() {
+                    if let Some((part, counts)) = self.chosen(arrays, state, (&counts, &caps), choice)? {
+                        let to = counts.iter().zip(&caps).rev().fold(0, |all, (count, cap)| all * (cap + 1) + count);
+                        let to = to * (length + 1) + next;
+                        match to == number {
+                            // A part that leads nowhere else repeats.
+                            true => node.repeat = Some(Repeat { part, least: 0, most: None }),
+                            false => node.edges.push((part, to)),
+                        }
+                    }
+                }
+            }
+            automaton.nodes.push(node);
+        }
+        Ok(Some(automaton))
+    }
+
+    /// Returns an item that satisfies the `contains` of a choice, and how many items do then.
+    fn chosen(
+        &mut self,
+        arrays: &Arrays,
+        state: &State,
+        (counts, caps): (&[usize], &[usize]),
+        choice: u32,
+    ) -> Result<Option<(String, Vec<usize>)>, GrammarError> {
+        let (mut state, mut counts) = (state.clone(), counts.to_vec());
+        for (i, contains) in arrays.contains.iter().enumerate() {
+            if choice >> i & 1 == 1 {
+                if counts[i] == caps[i] {
+                    return Ok(None);
+                }
+                counts[i] += 1;
+                state.insert(contains.item);
+            } else if contains.most.is_some() {
+                state.insert(contains.item.negated());
+            }
+        }
+        Ok(match self.sets.content(&state)? {
+            Content::Some => Some((self.rule(&state), counts)),
+            Content::None { .. } => None,
+        })
+    }
+
+    fn object(&mut self, objects: &Objects) -> Result<Option<String>, GrammarError> {
+        let Some(layout) = self.sets.object_layout(objects, &mut true)? else { return Ok(None) };
+        let extra = self.extra(&layout)?;
+        let required = layout.named.iter().filter(|named| named.is_required).count();
+        let is_counted = layout.least > required as u64
+            || layout.most.is_some_and(|most| !extra.is_empty() || most < layout.named.len() as u64);
+        let width = match (is_counted, layout.most) {
+            (false, _) => 1,
+            (true, Some(most)) => most.saturating_add(1),
+            (true, None) => layout.least + 1,
+        };
+        let optional = layout.named.len() - required;
+        let nodes = (layout.named.len() as u64 + 1).saturating_mul(width);
+        if optional == 0 && required > 0 && !is_counted || optional > MAX_ORDERED || nodes > MAX_NODES as u64 {
+            return self.unordered(&layout, &extra);
+        }
+        if layout.named.is_empty() {
+            return Ok(match extra.as_str() {
+                "" if layout.least > 0 => None,
+                "" => Some("\"{\" \"}\"".to_owned()),
+                extra => Some(list(extra, layout.least, layout.most, ("{", "}"))),
+            });
+        }
+        let automaton = self.ordered(&layout, &extra, (is_counted, width as usize));
+        Ok(self.automaton(&automaton, ("{", "}")))
+    }
+
+    /// Returns the members of names that are not listed, as a rule's name; empty where there are
+    /// none.
+    fn extra(&mut self, layout: &ObjectLayout) -> Result<String, GrammarError> {
+        let mut all = Vec::new();
+        for region in &layout.regions {
+            let at = region.state.iter().next().map_or(0, |literal| literal.place);
+            let but: Vec<String> =
+                layout.taken.iter().filter(|name| region.names.has(name) != Some(false)).cloned().collect();
+            if let Some(key) = self.text(&region.names, &but, at)? {
+                all.push(format!("{key} \":\" {}", self.rule(&region.state)));
+                self.is_narrow |= region.is_narrow;
+            }
+        }
+        if all.is_empty() {
+            return Ok(String::new());
+        }
+        Ok(self.helper(&all))
+    }
+
+    /// Writes a rule of some alternatives; returns its name.
+    fn helper(&mut self, all: &[String]) -> String {
+        let name = format!("e{}", self.automata);
+        self.automata += 1;
+        let _ = writeln!(self.lark, "{name}: {}", all.join(" | "));
+        name
+    }
+
+    /// Returns members in the schema's order, then others.
+    ///
+    /// Places are a grid: a row for each member, one behind the last (where no member with a name
+    /// was written last), and one for the end; a column for
+    /// each count.
+    fn ordered(&mut self, layout: &ObjectLayout, extra: &str, (is_counted, width): (bool, usize)) -> Automaton {
+        let mut automaton = Automaton::default();
+        let length = layout.named.len();
+        let is_enough = |count: usize| !is_counted || count as u64 >= layout.least;
+        let is_full = |count: usize| is_counted && layout.most.is_some_and(|most| count as u64 >= most);
+        let next = |count: usize| (count + 1).min(width - 1);
+        for (at, Named { name, state, is_required }) in layout.named.iter().enumerate() {
+            let part = format!("{} \":\" {}", key(name), self.rule(state));
+            let is_over = !layout.named[at..].iter().any(|named| named.is_required);
+            let row = if at + 1 == length { length + 1 } else { at + 1 };
+            for count in 0..width {
+                let edges = if is_full(count) { Vec::new() } else { vec![(part.clone(), row * width + next(count))] };
+                let also = (!is_required).then_some((at + 1) * width + count);
+                automaton.nodes.push(Node { ends: is_over && is_enough(count), edges, also, ..Node::default() });
+            }
+        }
+        for count in 0..width {
+            let is_open = !extra.is_empty() && !is_full(count);
+            let edges = if is_open { vec![(extra.to_owned(), (length + 1) * width + next(count))] } else { Vec::new() };
+            automaton.nodes.push(Node { edges, ..Node::default() });
+        }
+        for count in 0..width {
+            let (least, most) = match is_counted {
+                true => (
+                    layout.least.saturating_sub(count as u64),
+                    layout.most.map(|most| most.saturating_sub(count as u64)),
+                ),
+                false => (0, None),
+            };
+            let repeat = (!extra.is_empty()).then(|| Repeat { part: extra.to_owned(), least, most });
+            automaton.nodes.push(Node { ends: repeat.is_some() || is_enough(count), repeat, ..Node::default() });
+        }
+        automaton
+    }
+
+    /// Returns members that must be there, in the schema's order, then all others in any order.
+    fn unordered(&mut self, layout: &ObjectLayout, extra: &str) -> Result<Option<String>, GrammarError> {
+        let mut begin = Vec::new();
+        let mut classes: Vec<(String, Vec<String>)> = Vec::new();
+        let mut numbers: HashMap<String, usize> = HashMap::new();
+        for named in &layout.named {
+            let rule = self.rule(&named.state);
+            if named.is_required {
+                begin.push(format!("{} \":\" {rule}", key(&named.name)));
+                continue;
+            }
+            let at = *numbers.entry(rule.clone()).or_insert(classes.len());
+            if at == classes.len() {
+                classes.push((rule, Vec::new()));
+            }
+            classes[at].1.push(text::literal(&named.name, true));
+        }
+        let mut any = Vec::new();
+        for (rule, names) in &classes {
+            let key = self.terminal(&[(format!("\\x22(?:{})\\x22", names.join("|")), true)]);
+            any.push(format!("{key} \":\" {rule}"));
+        }
+        self.is_narrow |= !any.is_empty();
+        any.extend((!extra.is_empty()).then(|| extra.to_owned()));
+        let count = begin.len() as u64;
+        let (least, mut most) =
+            (layout.least.saturating_sub(count), layout.most.map(|most| most.saturating_sub(count)));
+        if extra.is_empty() {
+            // No more members than have names.
+            let named = (layout.named.len() as u64).saturating_sub(count);
+            most = Some(most.unwrap_or(named).min(named));
+        }
+        if any.is_empty() {
+            return Ok((least == 0).then(|| format!("\"{{\" {} \"}}\"", begin.join(" \",\" "))));
+        }
+        let any = self.helper(&any);
+        if begin.is_empty() {
+            return Ok(Some(list(&any, least, most, ("{", "}"))));
+        }
+        let more = super::automaton::repeated(&format!("\",\" {any}"), least, most);
+        Ok(Some(format!("\"{{\" {} {more} \"}}\"", begin.join(" \",\" "))))
+    }
+}
+
+/// Returns a key's lexeme.
+fn key(name: &str) -> String {
+    format!("/\\x22{}\\x22/", text::literal(name, true))
+}
+
+/// Returns how a value that is no array and no object is written.
+fn scalar_regex(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\\x22{}\\x22", text::literal(text, true)),
+        Value::Number(number) => {
+            let own = text::literal(&number.to_string(), false);
+            match number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() < 1e15) {
+                Some(value) => format!("(?:{own}|{})", text::literal(&format!("{value:.0}"), false)),
+                None => own,
+            }
+        }
+        other => other.to_string(),
+    }
+}
