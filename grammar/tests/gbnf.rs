@@ -156,7 +156,10 @@ fn texts_are_those_of_the_grammar() {
             write(rule, &mut gbnf);
             gbnf.push('\n');
         }
-        let lark = to_lark(&gbnf).unwrap();
+        let lark = match to_lark(&gbnf) {
+            Err(GrammarError::Empty) => "none".to_owned(),
+            lark => lark.unwrap(),
+        };
         long += u32::from(lark.contains("/(?:"));
         let source = Source::Gbnf(gbnf.clone());
         for _ in 0..12 {
@@ -166,7 +169,8 @@ fn texts_are_those_of_the_grammar() {
             let expected = ends(&rules[0], &rules, &characters, 0, 20).contains(&characters.len());
             match follows(&vocabulary, &source, &text) {
                 Ok(found) => assert_eq!(found, expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
-                // Where nothing can follow at all.
+                // No text is there, or none that is longer.
+                Err(GrammarError::Empty) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(GrammarError::Step { .. }) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(error) => panic!("seed {seed}: {error}\n{gbnf}\n{lark}"),
             }
@@ -187,13 +191,18 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     // Rules that name rules, as many as there may be.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     let chain = format!("root ::= r0\n{chain}r4000 ::= \"x\" root | \"y\"");
-    assert_eq!(follows(&vocabulary, &Source::Gbnf(chain), "xy"), Ok(true));
+    // A slow machine may need more processor time than a grammar has.
+    assert!(matches!(follows(&vocabulary, &Source::Gbnf(chain), "xy"), Ok(true) | Err(GrammarError::CompileTime)));
     // The same, each of which can be nothing; on a stack of 2 MiB, which threads of tests have, too.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}? \"\"\n", i + 1)).collect();
     let chain = format!("root ::= r0? \"\"\n{chain}r4000 ::= \"x\"?");
     assert!(to_lark(&chain).unwrap().len() < 200_000);
     // It is compiled, and has more parts at one place than may be looked at.
-    assert!(matches!(follows(&vocabulary, &Source::Gbnf(chain), "x"), Ok(true) | Err(GrammarError::Step { .. })));
+    let found = follows(&vocabulary, &Source::Gbnf(chain), "x");
+    assert!(
+        matches!(found, Ok(true) | Err(GrammarError::Step { .. } | GrammarError::CompileTime | GrammarError::TooLarge)),
+        "{found:?}"
+    );
     let signs = format!("root ::= {}\"a\"{}", "(".repeat(200), ")????????".repeat(200));
     assert!(matches!(vocabulary.matcher(&Source::Gbnf(signs)), Err(GrammarError::TooDeep { .. })));
     // As Lark, as many as there may be, and more.
@@ -202,16 +211,25 @@ fn grammars_that_cost_much_are_refused_or_followed() {
         Source::Lark(format!("start: r0\n{rules}r{count}: \"x\""))
     };
     let longest = vocabulary.matcher(&lark(16_000));
-    assert!(matches!(longest, Ok(_) | Err(GrammarError::Compile { .. })), "{longest:?}");
+    assert!(
+        matches!(
+            longest,
+            Ok(_) | Err(GrammarError::Compile { .. } | GrammarError::TooLarge | GrammarError::CompileTime)
+        ),
+        "{longest:?}"
+    );
     assert!(matches!(vocabulary.matcher(&lark(17_000)), Err(GrammarError::TooLarge)));
     // Each twice the one before, of nothing.
     let doubled: String = (0..60).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
     let doubled = format!("root ::= \"a\" r0\n{doubled}r60 ::= \"\"");
-    assert!(matches!(follows(&vocabulary, &Source::Gbnf(doubled), "a"), Ok(true) | Err(GrammarError::Compile { .. })));
+    assert!(matches!(
+        follows(&vocabulary, &Source::Gbnf(doubled), "a"),
+        Ok(true) | Err(GrammarError::Compile { .. } | GrammarError::TooLarge | GrammarError::CompileTime)
+    ));
     let powers = "root ::= \"a\" (\"\"){1000}{1000}{1000}{1000}";
     assert!(matches!(
         follows(&vocabulary, &Source::Gbnf(powers.into()), "a"),
-        Ok(true) | Err(GrammarError::Compile { .. })
+        Ok(true) | Err(GrammarError::Compile { .. } | GrammarError::TooLarge | GrammarError::CompileTime)
     ));
     let signs = format!("root ::= \"a\"{}", "*".repeat(100_000));
     assert!(matches!(vocabulary.matcher(&Source::Gbnf(signs)), Err(GrammarError::Gbnf { .. })));

@@ -1,0 +1,159 @@
+//! The official tests of JSON Schema: which schemas are followed, and which instances they allow.
+//!
+//! The table in docs/json-schema.md is written from here: `IXC_BLESS=1` rewrites it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ixc_grammar::{KEYWORDS, Standing};
+use serde_json::{Map, Value, json};
+
+use crate::support::{follows, matcher};
+
+/// Invalid instances that an accepted schema allows, as `draft: keyword: description: instance`.
+/// The list may only become shorter.
+const ADMITTED: &[&str] = &[];
+
+/// Counts of a keyword's tests: passed, and all.
+#[derive(Default)]
+struct Row {
+    schemas: [usize; 2],
+    valid: [usize; 2],
+    invalid: [usize; 2],
+}
+
+/// Returns an object's members in each order, where they are few.
+fn orders(value: &Value) -> Vec<Value> {
+    let Value::Object(members) = value else { return vec![value.clone()] };
+    if members.len() > 4 {
+        return vec![value.clone()];
+    }
+    let mut all: Vec<Map<String, Value>> = vec![Map::new()];
+    for _ in 0..members.len() {
+        let longer = all.iter().flat_map(|head| {
+            members.iter().filter(|(name, _)| !head.contains_key(*name)).map(|(name, value)| {
+                let mut head = head.clone();
+                head.insert(name.clone(), value.clone());
+                head
+            })
+        });
+        all = longer.collect();
+    }
+    all.into_iter().map(Value::Object).collect()
+}
+
+/// Returns a value with spaces between its parts.
+fn spaced(value: &Value) -> String {
+    match value {
+        Value::Array(all) => format!("[{}]", all.iter().map(spaced).collect::<Vec<_>>().join(", ")),
+        Value::Object(members) => {
+            let member = |(name, value): (&String, &Value)| format!("{}: {}", json!(name), spaced(value));
+            format!("{{ {} }}", members.iter().map(member).collect::<Vec<_>>().join(" , "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Runs the tests of a draft.
+fn run(draft: &str, text: &str, rows: &mut BTreeMap<String, Row>, admitted: &mut Vec<String>) {
+    for line in text.lines() {
+        let group: Value = serde_json::from_str(line).unwrap();
+        let (keyword, description) = (group["keyword"].as_str().unwrap(), group["description"].as_str().unwrap());
+        let mut schema = group["schema"].clone();
+        if let (Value::Object(members), "draft7") = (&mut schema, draft) {
+            members.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
+        }
+        let row = rows.entry(keyword.to_owned()).or_default();
+        let tests = group["tests"].as_array().unwrap();
+        row.schemas[1] += 1;
+        check_validator(&group, &schema);
+        let matcher = matcher(&schema);
+        if let (Err(error), true) = (&matcher, std::env::var_os("IXC_VERBOSE").is_some()) {
+            println!("refused: {draft}: {keyword}: {description}: {error}");
+        }
+        row.schemas[0] += usize::from(matcher.is_ok());
+        for test in tests {
+            let (is_valid, value) = (test[0].as_bool().unwrap(), &test[1]);
+            // An instance's text, and the same with spaces.
+            let is_allowed = matcher.as_ref().is_ok_and(|matcher| {
+                orders(value)
+                    .iter()
+                    .any(|value| follows(matcher, &value.to_string()) || follows(matcher, &spaced(value)))
+            });
+            let count = if is_valid { &mut row.valid } else { &mut row.invalid };
+            count[1] += 1;
+            count[0] += usize::from(is_allowed == is_valid);
+            if is_allowed && !is_valid {
+                admitted.push(format!("{draft}: {keyword}: {description}: {value}"));
+            }
+            if !is_allowed && is_valid && matcher.is_ok() && std::env::var_os("IXC_VERBOSE").is_some() {
+                println!("missing: {draft}: {keyword}: {description}: {value}");
+            }
+        }
+    }
+}
+
+/// Checks the other tests' validator, where it knows what a schema has.
+fn check_validator(group: &Value, schema: &Value) {
+    let unknown = ["dynamic", "recursive", "unevaluated", "$id", "$anchor", "id\"", "http", "urn:", "format", "\\\\"];
+    let text = schema.to_string();
+    let is_old = text.contains("draft-07") && text.contains("$ref");
+    if is_old || unknown.iter().any(|part| text.replace("http://json-schema.org/draft-07", "").contains(part)) {
+        return;
+    }
+    for test in group["tests"].as_array().unwrap() {
+        let expected = test[0].as_bool().unwrap();
+        assert_eq!(crate::validator::is_valid(schema, schema, &test[1]), expected, "{schema} {}", test[1]);
+    }
+}
+
+/// Returns the page's tables.
+fn tables(rows: &BTreeMap<String, Row>) -> String {
+    let mut text = String::from("| keyword | what becomes of it | |\n| --- | --- | --- |\n");
+    for keyword in KEYWORDS {
+        let standing = match keyword.standing {
+            Standing::Enforced => "enforced",
+            Standing::Annotation => "annotation",
+            Standing::Structure => "structure",
+            Standing::Refused => "refused",
+        };
+        let _ = writeln!(text, "| `{}` | {standing} | {} |", keyword.name, keyword.note);
+    }
+    text.push_str("\n| tests of | schemas followed | valid instances allowed | invalid instances not allowed |\n| --- | --- | --- | --- |\n");
+    let mut sum = Row::default();
+    let share = |[count, all]: [usize; 2]| format!("{count} of {all}");
+    for (keyword, row) in rows {
+        let _ =
+            writeln!(text, "| {keyword} | {} | {} | {} |", share(row.schemas), share(row.valid), share(row.invalid));
+        for (sum, own) in
+            [(&mut sum.schemas, row.schemas), (&mut sum.valid, row.valid), (&mut sum.invalid, row.invalid)]
+        {
+            (sum[0], sum[1]) = (sum[0] + own[0], sum[1] + own[1]);
+        }
+    }
+    let _ = writeln!(text, "| all | {} | {} | {} |", share(sum.schemas), share(sum.valid), share(sum.invalid));
+    text
+}
+
+#[test]
+fn the_official_tests_are_followed() {
+    let (mut rows, mut admitted) = (BTreeMap::new(), Vec::new());
+    run("draft2020-12", include_str!("suite/draft2020-12.jsonl"), &mut rows, &mut admitted);
+    run("draft7", include_str!("suite/draft7.jsonl"), &mut rows, &mut admitted);
+    assert_eq!(admitted, ADMITTED, "these invalid instances are allowed");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json-schema.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (begin, end) = ("<!-- tables: written by the tests of ixc-grammar -->\n", "<!-- end of tables -->\n");
+    let (head, rest) = page.split_once(begin).unwrap();
+    let tail = rest.split_once(end).unwrap().1;
+    let expected = format!("{head}{begin}{}{end}{tail}", tables(&rows));
+    if page != expected && std::env::var_os("IXC_BLESS").is_some_and(|value| !value.is_empty()) {
+        std::fs::write(path, &expected).unwrap();
+        return;
+    }
+    assert!(
+        page == expected,
+        "docs/json-schema.md is not as the tests are; IXC_BLESS=1 rewrites its tables:\n{}",
+        tables(&rows)
+    );
+}
