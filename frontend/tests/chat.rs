@@ -65,8 +65,13 @@ const CASES: &[Case] = &[
     // No calls: they are content, and what stands around them is not lost. The last is one.
     ("qwen3", "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>",
      "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>", &["call_0 f {}"]),
-    ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", "",
-     "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", &[]),
+    // Arguments of a known tool are streamed, so that a call without its end stays a call. Other
+    // tools: text.
+    ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", "", "", &["call_0 f {\"a\": \"cut </tool_call> off"]),
+    ("qwen3", "", "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", "",
+     "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", &[]),
+    // A bracket too few.
+    ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>b", "", "b", &["call_0 f {\"a\": 1}"]),
     // The quote that never ends hides no other call.
     ("qwen3", "", "<tool_call>{\"name\": \"f</tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
      "", "<tool_call>{\"name\": \"f</tool_call>", &["call_0 g {}"]),
@@ -130,7 +135,7 @@ const CASES: &[Case] = &[
     ("command-r", "", "Action: ```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]```", "",
      "Action: ```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]```", &[]),
     ("llama3", "", "{\"name\": \"f\", \"parameters\": {}};\n{\"name\": \"g\", \"parameters\": {\"a\": 1}};\n", "", "", &["call_0 f {}", "call_1 g {\"a\": 1}"]),
-    ("llama3", "", "{\"name\": \"f\", \"parameters\": {}},", "", "{\"name\": \"f\", \"parameters\": {}},", &[]),
+    ("llama3", "", "{\"name\": \"f\", \"parameters\": {}},", "", "", &["call_0 f {}"]),
     ("lfm2", "", "c<|tool_call_start|>[f(a=\"it's\\n\\\"\", b=-1.5, c=[True, None, {'k': 'v',},], d={}), g()]<|tool_call_end|>d", "", "c\nd",
      &["call_0 f {\"a\": \"it's\\n\\\"\", \"b\": -1.5, \"c\": [true, null, {\"k\": \"v\"}], \"d\": {}}", "call_1 g {}"]),
     ("lfm2", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", &[]),
@@ -181,7 +186,7 @@ const CASES: &[Case] = &[
     ("llama3", "", "{\"name\": \"Ann\", \"age\": 3}", "", "{\"name\": \"Ann\", \"age\": 3}", &[]),
     ("llama3", "", "{\"name\": \"f\"} is one.\n", "", "{\"name\": \"f\"} is one.\n", &[]),
     ("llama3", "", "See {\"name\": \"f\", \"parameters\": {}}", "", "See {\"name\": \"f\", \"parameters\": {}}", &[]),
-    ("llama3", "", "{\"name\": \"f\", \"parameters\": {\"a\": \"cut", "", "{\"name\": \"f\", \"parameters\": {\"a\": \"cut", &[]),
+    ("llama3", "", "{\"name\": \"f\", \"parameters\": {\"a\": \"cut", "", "", &["call_0 f {\"a\": \"cut"]),
     ("hammer", "", "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]", "", "", &["call_0 f {\"a\": 1}", "call_1 g {}"]),
     ("hammer", "", "[]", "", "[]", &[]),
     ("pythonic", "", "[f(a='x', b=[True]), g()]", "", "", &["call_0 f {\"a\": \"x\", \"b\": [true]}", "call_1 g {}"]),
@@ -357,15 +362,70 @@ fn answers_that_look_like_calls_are_given_as_they_come() {
             "functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
         ),
     ] {
-        let mut parser = parser_of(format(name), "");
+        let (mut parser, mut answer) = (parser_of(format(name), ""), Answer::default());
         for (at, c) in call.char_indices() {
-            assert_eq!(parser.push(&call[at..at + c.len_utf8()]), [], "{name}");
+            answer.extend(parser.push(&call[at..at + c.len_utf8()]));
+            assert_eq!(answer.content, "", "{name}");
         }
-        let mut answer = Answer::default();
         answer.extend(parser.finish());
         let calls: Vec<_> = answer.calls.iter().map(|call| (&*call.name, &*call.arguments)).collect();
         assert_eq!((&*answer.content, &*calls), ("", &[("f", "{\"a\": 1}"), ("g", "{}")][..]), "{name}");
     }
+}
+
+/// Each format's calls, cut at every character: a call is a beginning of the whole one, and no text
+/// of it is content.
+#[test]
+fn calls_that_were_cut_are_a_beginning_or_nothing() {
+    for &(name, prompt, text, reasoning, content, calls) in CASES {
+        // Only texts that consist of calls of known tools. A marker of content that is cut is content.
+        let tools = calls.iter().map(|call| call.split(' ').nth(1).unwrap());
+        if !content.is_empty()
+            || !reasoning.is_empty()
+            || calls.is_empty()
+            || text.starts_with("<|python_start|><|python_end|>")
+            || !tools.clone().all(|tool| ["f", "g"].contains(&tool))
+        {
+            continue;
+        }
+        let whole = parse(parser_of(format(name), prompt), [text]);
+        for (at, _) in text.char_indices() {
+            let (mut parser, mut cut) = (parser_of(format(name), prompt), Answer::default());
+            cut.extend(parser.push(&text[..at]));
+            cut.extend(parser.finish_cut());
+            assert_eq!(cut.content.trim(), "", "{name}: {:?}", &text[..at]);
+            for (cut, whole) in cut.calls.iter().zip(&whole.calls) {
+                let is_beginning = whole.arguments.starts_with(&cut.arguments) && cut.name == whole.name;
+                // Without their end some are whole, and have other white space.
+                let is_value = serde_json::from_str::<serde_json::Value>(&cut.arguments).is_ok();
+                assert!(is_beginning || is_value, "{name}: {cut:?} of {whole:?}");
+            }
+        }
+    }
+}
+
+/// Whatever looks like a call is text, as it was written, where no tool may be called.
+#[test]
+fn without_calls_text_stays_as_it_is() {
+    for (name, text) in [
+        ("qwen3", "a\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n"),
+        (
+            "deepseek-v3.1",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        ("llama3", "{\"name\": \"f\", \"parameters\": {}}"),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{}"),
+        ("gemma4", "<|tool_call>call:f{}<tool_call|>"),
+        ("gigachat3", "function call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {}}"),
+    ] {
+        let answer = parse(parser_of(format(name), "").without_calls(), [text]);
+        assert_eq!((&*answer.content, answer.calls.len()), (text, 0), "{name}");
+        let in_characters = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
+        assert_eq!(parse(parser_of(format(name), "").without_calls(), in_characters), answer, "{name}");
+    }
+    let harmony = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}";
+    let answer = parse(parser_of(format("harmony"), "<|start|>assistant").without_calls(), [harmony]);
+    assert!(answer.calls.is_empty() && answer.content.ends_with("<|message|>{\"a\": 1}"), "{answer:?}");
 }
 
 /// Without tools an answer that begins as a call does is an answer, and is given as it comes.
@@ -480,8 +540,11 @@ fn any_chopping_gives_the_same_answer() {
             let chopped = parse(parser_of(format, prompt), cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]));
             prop_assert_eq!(&whole, &chopped, "{}", format.name);
             for call in &whole.calls {
-                let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap();
-                prop_assert!(arguments.is_object() && !call.name.is_empty() && !call.id.is_empty());
+                let is_begun = call.arguments.starts_with('{');
+                prop_assert!(is_begun && !call.name.is_empty() && !call.id.is_empty());
+                // Only calls of known tools give arguments before they are whole.
+                let arguments = serde_json::from_str::<serde_json::Value>(&call.arguments);
+                prop_assert!(arguments.is_ok_and(|it| it.is_object()) || ["f", "g"].contains(&&*call.name));
             }
         }
         Ok(())

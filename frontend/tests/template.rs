@@ -144,6 +144,50 @@ fn templates_that_join_arguments_to_text_get_their_json() {
     assert!(error.to_string().contains("number and map"), "{error}");
 }
 
+/// A template that prints arguments as they are gets the client's text; one that writes JSON of
+/// them gets values, with all digits.
+#[test]
+fn templates_that_print_arguments_get_their_text() {
+    let arguments = r#"{"id": 2512292042121000001, "dry_run": true,  "note": null, "name": "O'Brien"}"#;
+    let rendered = |code: &str, arguments: &str| {
+        let call = ToolCall { id: "c1".into(), name: "f".into(), arguments: arguments.into() };
+        let empty = ToolCall { id: "c2".into(), name: "g".into(), arguments: "{}".into() };
+        let turn = Message { tool_calls: vec![call, empty], ..Message::new("assistant", "") };
+        let messages = vec![Message::new("user", "Hi"), turn, Message::new("tool", "ok")];
+        let source = format!(
+            "{{% for m in messages %}}{{{{ m.content }}}}{{% for t in m.tool_calls %}}<{code}>{{% endfor %}}{{% endfor %}}"
+        );
+        let conversation = Conversation { messages, ..Conversation::default() };
+        ChatTemplate::from_source(&source).unwrap().render(&conversation).unwrap()
+    };
+    let printed = format!("Hi<{arguments}><{{}}>ok");
+    for code in [
+        "{{ t.function.arguments }}",
+        "{{ t['function']['arguments'] | string }}",
+        "{{ '' ~ t.function.arguments }}",
+        "{{ '' + t.function.arguments }}",
+        "{% set a = t.function.arguments %}{{ a if a is string else a }}",
+    ] {
+        assert_eq!(rendered(code, arguments), printed, "{code}");
+    }
+    let json = r#"{"id": 2512292042121000001, "dry_run": true, "note": null, "name": "O'Brien"}"#;
+    for code in [
+        "{{ t.function.arguments | tojson }}",
+        "{% if t.function.arguments is string %}{{ t.function.arguments }}{% else %}{{ t.function.arguments | tojson }}{% endif %}",
+    ] {
+        assert_eq!(rendered(code, arguments), format!("Hi<{json}><{{}}>ok"), "{code}");
+    }
+    // Integers of more than 64 bits, and what is walked through.
+    let long = r#"{"a": 123456789012345678901234567890, "b": [-99999999999999999999], "c": 1.5}"#;
+    assert_eq!(rendered("{{ t.function.arguments | tojson }}", long), format!("Hi<{long}><{{}}>ok"));
+    let walked = "{% for k, v in t.function.arguments | items %}{{ k }}={{ v }};{% endfor %}";
+    assert_eq!(rendered(walked, long), "Hi<a=123456789012345678901234567890;b=[-99999999999999999999];c=1.5;><>ok");
+    // A call that was cut off has the members that are whole, where nothing else can be done with
+    // it.
+    assert_eq!(rendered(walked, r#"{"a": 1, "b": "x"#), "Hi<a=1;><>ok");
+    assert_eq!(rendered("{{ t.function.arguments }}", r#"{"a": 1, "b": "x"#), "Hi<{\"a\": 1, \"b\": \"x><{}>ok");
+}
+
 /// Templates of models that see pictures often take a list of parts, and of a text make nothing or an error.
 #[test]
 fn templates_that_take_content_in_parts_get_it_so() {

@@ -150,17 +150,22 @@ pub(super) fn bracket(opening: &str) -> &str {
     if opening.ends_with(['{', '[']) { &opening[opening.len() - 1..] } else { "" }
 }
 
+/// Whether a text can be the name of a tool: what calls say of it is read again.
+pub fn is_name(name: &str) -> bool {
+    let may_be_in = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '<' | '>' | '"' | '{' | '}');
+    !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(may_be_in)
+}
+
 /// A call, if its name can be one.
 pub(super) fn found(id: Option<String>, name: &str, arguments: String) -> Reading<Found> {
-    let is_name = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '<' | '>' | '"' | '{' | '}');
-    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_name) {
+    if !is_name(name) {
         return Reading::Wrong;
     }
     Reading::Whole(Found { id: id.filter(|id| !id.is_empty()), name: name.to_owned(), arguments })
 }
 
 /// The name in `functions.N:0`.
-fn whole_name(id: &str) -> &str {
+pub(super) fn whole_name(id: &str) -> &str {
     let name = id.strip_prefix(FUNCTIONS).unwrap_or(id);
     name.rsplit_once(':')
         .filter(|(_, number)| number.bytes().all(|c| c.is_ascii_digit()))
@@ -230,7 +235,7 @@ fn keyed(text: &str) -> Reading<Vec<Found>> {
 }
 
 /// A value that is written as it is.
-fn plain_value(text: &str, kind: Option<Kind>) -> String {
+pub(super) fn plain_value(text: &str, kind: Option<Kind>) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let json = text.trim();
@@ -250,7 +255,7 @@ fn plain_value(text: &str, kind: Option<Kind>) -> String {
 }
 
 /// A name in a tag, perhaps in quotes, and whether the tag says that the value is a text.
-fn attribute(head: &str) -> (&str, Option<Kind>) {
+pub(super) fn attribute(head: &str) -> (&str, Option<Kind>) {
     let head = head.trim();
     let Some((name, rest)) = head.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { return (head, None) };
     // Kimi K3 names the value's type.

@@ -117,9 +117,49 @@ pub fn object<'t>(members: impl IntoIterator<Item = (&'t str, String)>) -> Strin
     format!("{{{}}}", members.join(", "))
 }
 
+/// Returns an object with the complete members of arguments that were cut off. `None` for whole
+/// arguments, and for text that begins no object.
+pub fn whole_arguments(text: &str) -> Option<String> {
+    let text = text.trim();
+    if text.is_empty() || !matches!(check(text), Reading::Unfinished) || !text.starts_with('{') {
+        return None;
+    }
+    let (mut depth, mut quoted, mut escaped, mut whole) = (0usize, false, false, 1);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 1 => whole = at,
+            _ => {}
+        }
+    }
+    let closed = format!("{}}}", &text[..whole]);
+    is_value(&closed).then_some(closed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_that_were_cut_off_are_their_whole_members() {
+        for (text, whole) in [
+            (r#"{"a": 1, "b": [2, "x"#, Some(r#"{"a": 1}"#)),
+            (r#"{"a": {"b": 1, "c": 2"#, Some("{}")),
+            (r#" {"a, b": "c, d", "#, Some(r#"{"a, b": "c, d"}"#)),
+            ("{", Some("{}")),
+            ("{}", None),
+            ("", None),
+            ("[1, ", None),
+            ("{a", None),
+        ] {
+            assert_eq!(whole_arguments(text).as_deref(), whole, "{text}");
+        }
+    }
 
     #[test]
     fn members_are_as_they_were_written() {

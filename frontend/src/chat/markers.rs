@@ -15,7 +15,15 @@ pub struct Markers {
 impl Markers {
     /// Those of a format's state; where something was said already, without those that are only where it begins.
     pub fn new(format: &Format, state: State, is_first: bool) -> Markers {
-        let is_there = |step: &Move| step.from.contains(&state) && (is_first || !step.only_first);
+        Markers::of(format, |step| step.from.contains(&state) && (is_first || !step.only_first))
+    }
+
+    /// Returns a state's markers, without those that lead to calls.
+    pub fn without_calls(format: &Format, state: State) -> Markers {
+        Markers::of(format, |step| step.from.contains(&state) && !step.only_first && !leads_to_call(step))
+    }
+
+    fn of(format: &Format, is_there: impl Fn(&Move) -> bool) -> Markers {
         let moves: Vec<Move> = format.moves.iter().copied().filter(is_there).collect();
         let automaton = (!moves.is_empty()).then(|| {
             let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).clone();
@@ -38,4 +46,13 @@ impl Markers {
             |at: &usize| text.get(*at..).is_some_and(|end| self.moves.iter().any(|step| step.marker.starts_with(end)));
         (from..text.len()).find(begins).unwrap_or(text.len())
     }
+
+    /// Whether a text is the beginning of a marker that leads to a call.
+    pub fn begins_call(&self, text: &str) -> bool {
+        !text.is_empty() && self.moves.iter().any(|step| leads_to_call(step) && step.marker.starts_with(text))
+    }
+}
+
+fn leads_to_call(step: &Move) -> bool {
+    matches!(step.to, State::Call | State::Section)
 }

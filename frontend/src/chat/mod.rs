@@ -14,8 +14,9 @@
 //! | `grammar` | how a call says its name and arguments: one function for each grammar |
 //! | `python` | calls in Python's words |
 //! | `json` | members of JSON as they were written, and writing them |
+//! | `streaming` | calls as they are written, before their ends |
 //! | `reading` | what comes of a text that may end too early |
-//! | `tools` | which parameters are texts |
+//! | `tools` | which parameters are texts, which names tools can have |
 //!
 //! ```
 //! use ixc_frontend::chat::{self, Answer, Parser};
@@ -35,16 +36,19 @@ use serde::{Deserialize, Serialize};
 pub mod format;
 mod frame;
 mod grammar;
-mod json;
+pub(crate) mod json;
 mod markers;
 mod outlook;
 mod parser;
 mod python;
 mod reading;
+mod streaming;
 mod tools;
 
 pub use format::{Format, format_of};
 pub use frame::{Frame, Thinking, Word};
+pub use grammar::is_name;
+pub use json::whole_arguments;
 pub use parser::Parser;
 pub use tools::TextParameters;
 
@@ -55,7 +59,8 @@ pub struct ToolCall {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// The arguments: a JSON object, as the model wrote it where it wrote JSON.
+    /// The arguments: a JSON object, as the model wrote it where it wrote JSON. A call that was cut
+    /// off has the beginning of one.
     pub arguments: String,
 }
 
@@ -75,8 +80,10 @@ pub enum Delta {
     Reasoning(String),
     /// Text of the answer.
     Content(String),
-    /// A call, whole.
+    /// A call, with its arguments so far.
     Call(ToolCall),
+    /// More arguments of the last call.
+    Arguments(String),
 }
 
 /// An answer so far.
@@ -97,6 +104,11 @@ impl Extend<Delta> for Answer {
                 Delta::Reasoning(text) => self.reasoning.push_str(&text),
                 Delta::Content(text) => self.content.push_str(&text),
                 Delta::Call(call) => self.calls.push(call),
+                Delta::Arguments(text) => {
+                    if let Some(last) = self.calls.last_mut() {
+                        last.arguments.push_str(&text);
+                    }
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! The machine that follows a format's markers through a text that comes in pieces.
 //!
-//! A text that may be the beginning of a marker is held back until more is known; so is white space, which belongs to a marker where one
-//! follows; so are calls, which are given whole. A call that cannot be read is content, with its markers; what follows its first end is
-//! looked at anew.
+//! A text that may be the beginning of a marker is held back until more is known. So is white
+//! space, which belongs to the marker that follows, and the beginning of a call up to its
+//! arguments, which are streamed (`streaming`). A call that cannot be read is content, with its
+//! markers, unless its arguments have begun. The text after its first end is parsed anew.
 
 use std::collections::HashSet;
 
@@ -11,6 +12,7 @@ use super::grammar::{Circumstances, Found, Grammar, bracket, header};
 use super::markers::Markers;
 use super::outlook::{Outlook, outlook};
 use super::reading::Reading;
+use super::streaming::{CallStream, Piece};
 use super::tools::TextParameters;
 use super::{Answer, Delta, Part, ToolCall};
 
@@ -46,6 +48,12 @@ pub struct Parser {
     attempts: usize,
     /// Whether the call names a tool, so that only its end says what it is.
     named: bool,
+    /// Reads the call as it is written.
+    stream: CallStream,
+    /// Whether calls are given when they are whole, and not before.
+    holds_calls: bool,
+    /// Whether there are calls at all.
+    has_calls: bool,
     first_end: Option<(usize, Move)>,
     /// Whether a marker stands before what comes, and white space is its own.
     behind_marker: bool,
@@ -82,6 +90,9 @@ impl Parser {
             callee: None,
             attempts: 0,
             named: false,
+            stream: CallStream::default(),
+            holds_calls: false,
+            has_calls: true,
             first_end: None,
             behind_marker: format.begin(prompt) != State::Content,
             space: String::new(),
@@ -104,7 +115,9 @@ impl Parser {
         });
         self.behind_marker = false;
         let mut said = Answer::default();
+        self.holds_calls = true;
         said.extend(self.push(text));
+        self.holds_calls = false;
         let held = [&*self.opening, &*self.space, &*self.buffer].concat();
         self.before = held.len();
         said.extend(match self.part() {
@@ -113,6 +126,11 @@ impl Parser {
             None => Vec::new(),
         });
         (self, said)
+    }
+
+    /// The format that it reads.
+    pub fn format(&self) -> &'static Format {
+        self.format
     }
 
     /// The part that text goes on with; none within a call, between calls and in a header.
@@ -128,6 +146,16 @@ impl Parser {
     #[must_use]
     pub fn with_texts(self, texts: TextParameters) -> Parser {
         Parser { texts, ..self }
+    }
+
+    /// Returns a parser without calls: text that looks like one stays text. For requests without
+    /// tools, and with `tool_choice` none.
+    #[must_use]
+    pub fn without_calls(mut self) -> Parser {
+        self.has_calls = false;
+        self.first_markers = None;
+        self.markers = State::ALL.map(|state| Markers::without_calls(self.format, state));
+        self
     }
 
     /// With the number of the first call that has no id of its own: ids in one conversation must differ.
@@ -162,21 +190,42 @@ impl Parser {
     }
 
     /// The answer is at its end: gives what was held back.
-    pub fn finish(mut self) -> Vec<Delta> {
+    pub fn finish(self) -> Vec<Delta> {
+        self.ended(false)
+    }
+
+    /// Ends an answer that was cut off. Gives the text that was held back, but for the beginning of
+    /// a call. Arguments that were begun end where they are.
+    pub fn finish_cut(self) -> Vec<Delta> {
+        self.ended(true)
+    }
+
+    fn ended(mut self, is_cut: bool) -> Vec<Delta> {
         loop {
             while self.step() {}
             match self.state {
                 State::Content | State::Reasoning | State::Section => {
-                    self.say(self.start..self.buffer.len());
+                    if !(is_cut && self.begins_call()) {
+                        self.say(self.start..self.buffer.len());
+                    }
                     break;
                 }
                 State::Call => {
+                    self.stream_call(self.buffer.len());
                     // Without the marker, which the token that ended the answer may have been.
                     if let Reading::Whole(calls) = self.read(self.buffer.len(), false) {
                         self.emit(calls);
                         break;
                     }
+                    if is_cut {
+                        self.behind_marker = true;
+                        break;
+                    }
                     self.give_up();
+                }
+                State::Header if is_cut => {
+                    self.behind_marker = true;
+                    break;
                 }
                 State::Header => self.leave_header(),
             }
@@ -189,6 +238,13 @@ impl Parser {
             self.delta(space);
         }
         self.deltas
+    }
+
+    /// Whether the text that was held back begins a marker that leads to a call.
+    fn begins_call(&self) -> bool {
+        let rest = &self.buffer[self.start..];
+        let markers = self.first_markers.iter().filter(|_| !self.said[0]).chain([&self.markers[self.state as usize]]);
+        self.state == State::Section || markers.into_iter().any(|markers| markers.begins_call(rest))
     }
 
     /// Decides on what stands before the next marker. Gives whether there may be more to decide.
@@ -226,6 +282,9 @@ impl Parser {
             self.start = at;
             self.begin(State::Content);
             return true;
+        }
+        if self.state == State::Call {
+            self.stream_call(end);
         }
         match (self.state, found) {
             (State::Content | State::Reasoning | State::Section, found) => {
@@ -269,8 +328,24 @@ impl Parser {
         self.scanned = self.start;
         self.attempts = 0;
         self.named = false;
+        self.stream = CallStream::default();
         self.first_end = None;
         self.callee = None;
+    }
+
+    /// Gives the certain part of a call whose end is not seen yet.
+    fn stream_call(&mut self, end: usize) {
+        if self.holds_calls {
+            return;
+        }
+        let (callee, opening) = (self.callee.as_deref(), &*self.opening);
+        let known = Circumstances { callee, opening, closed: false, texts: &self.texts };
+        for piece in self.stream.read(self.format.call, &self.buffer[self.start..end], known) {
+            match piece {
+                Piece::Begin { id, name } => self.begin_call(id, name, String::new()),
+                Piece::Arguments(text) => self.add_arguments(&text),
+            }
+        }
     }
 
     /// In a call that looks like an answer: what of the buffer up to `end` says that it is none, if anything does.
@@ -294,6 +369,12 @@ impl Parser {
 
     /// At a marker that may be the end of a call.
     fn end_call(&mut self, at: usize, step: Move) {
+        if self.stream.may_hold(step.marker) {
+            // It stands in an argument.
+            self.first_end.get_or_insert((at, step));
+            self.scanned = at + step.marker.len();
+            return;
+        }
         match self.read(at, true) {
             Reading::Whole(calls) => {
                 self.emit(calls);
@@ -301,7 +382,7 @@ impl Parser {
                 self.behind_marker = true;
                 self.enter(step);
             }
-            Reading::Unfinished if self.attempts < MAX_ATTEMPTS => {
+            Reading::Unfinished if self.attempts < MAX_ATTEMPTS && !self.stream.is_open() => {
                 self.attempts += 1;
                 self.first_end.get_or_insert((at, step));
                 self.scanned = at + step.marker.len();
@@ -321,6 +402,10 @@ impl Parser {
         }
         let text = [self.opening.as_str(), &self.buffer[self.start..at]].concat();
         let (recipient, channel) = header(&text);
+        if recipient.is_some() && !self.has_calls {
+            self.leave_header();
+            return;
+        }
         let to = match (recipient, channel) {
             (Some(_), _) => State::Call,
             (None, ANALYSIS) => State::Reasoning,
@@ -347,19 +432,27 @@ impl Parser {
         self.say_text(&opening);
     }
 
-    /// What looked like a call is content: up to its first end, with that marker, or all there is.
+    /// Turns what looked like a call into content: up to its first end, with that marker, or to the
+    /// end of the text. Text that was already given as a call is not repeated.
     fn give_up(&mut self) {
-        let (end, to) = match self.first_end {
+        let is_given = self.stream.calls > 0;
+        let (until, end, to) = match self.first_end {
             // A marker that begins something is looked at again.
-            Some((at, step)) if matches!(step.to, State::Call | State::Header) => (at, State::Content),
-            Some((at, step)) => (at + step.marker.len(), step.to),
-            None => (self.buffer.len(), State::Content),
+            Some((at, step)) if matches!(step.to, State::Call | State::Header) => (at, at, State::Content),
+            Some((at, step)) => (if is_given { at } else { at + step.marker.len() }, at + step.marker.len(), step.to),
+            None => (self.buffer.len(), self.buffer.len(), State::Content),
         };
         let opening = std::mem::take(&mut self.opening);
         self.state = State::Content;
-        self.say_text(&opening);
-        self.say(self.start..end);
-        self.start = end;
+        let mut from = self.start;
+        if is_given {
+            from += self.stream.at;
+            self.behind_marker = true;
+        } else {
+            self.say_text(&opening);
+        }
+        self.say(from..until.max(from));
+        self.start = end.max(from);
         self.begin(to);
     }
 
@@ -369,19 +462,39 @@ impl Parser {
         self.format.call.read(&self.buffer[self.start..end], known)
     }
 
+    /// Gives calls, but for what was given of them already.
     fn emit(&mut self, calls: Vec<Found>) {
-        self.before = 0;
-        for call in calls {
-            let mut id = call.id.unwrap_or_else(|| format!("{}{}", self.ids, self.next_call));
-            // What a result names must be one call. Where the model numbered its calls alike, they are numbered on.
-            let stem = self.format.call.stem(&id).map(str::to_owned);
-            let stem = stem.unwrap_or_else(|| self.ids.clone());
-            while !self.taken.insert(id.clone()) {
-                id = format!("{stem}{}", self.next_call);
-                self.next_call += 1;
+        let given = std::mem::take(&mut self.stream);
+        for (number, call) in (1..).zip(calls) {
+            if number > given.calls {
+                self.begin_call(call.id, call.name, call.arguments);
+            } else if number == given.calls {
+                let rest = call.arguments.strip_prefix(&*given.arguments);
+                self.add_arguments(rest.unwrap_or_default());
             }
+        }
+    }
+
+    fn begin_call(&mut self, id: Option<String>, name: String, arguments: String) {
+        self.before = 0;
+        let mut id = id.unwrap_or_else(|| format!("{}{}", self.ids, self.next_call));
+        // A result names one call. Calls that the model numbered alike get other numbers.
+        let stem = self.format.call.stem(&id).map(str::to_owned);
+        let stem = stem.unwrap_or_else(|| self.ids.clone());
+        while !self.taken.insert(id.clone()) {
+            id = format!("{stem}{}", self.next_call);
             self.next_call += 1;
-            self.deltas.push(Delta::Call(ToolCall { id, name: call.name, arguments: call.arguments }));
+        }
+        self.next_call += 1;
+        self.deltas.push(Delta::Call(ToolCall { id, name, arguments }));
+    }
+
+    fn add_arguments(&mut self, text: &str) {
+        match self.deltas.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Delta::Call(call)) => call.arguments.push_str(text),
+            Some(Delta::Arguments(before)) => before.push_str(text),
+            _ => self.deltas.push(Delta::Arguments(text.to_owned())),
         }
     }
 

@@ -7,8 +7,9 @@ use aho_corasick::AhoCorasick;
 use minijinja::value::Value;
 use serde::{Deserialize, Serialize};
 
+use super::python;
 use super::{Json, TemplateError};
-use crate::chat::{Part, ToolCall};
+use crate::chat::{self, Part, ToolCall};
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,28 +76,26 @@ pub(super) const MARK: &str = " [7f3a91c4]";
 pub(super) struct Form {
     /// Whether arguments of calls are their JSON as text, which some templates join to others' (DeepSeek-V3, functionary). Else they are values, as
     /// transformers has them; those that are no JSON the text that they are.
-    text_arguments: bool,
+    pub(super) text_arguments: bool,
     /// Whether content is a list of one part, `[{"type": "text", "text": …}]`, as some templates of models that see pictures take it, and nothing else.
-    content_in_parts: bool,
+    pub(super) content_in_parts: bool,
     /// Whether content is none where calls stand instead, as OpenAI's interface has it: some templates write calls only then. Else it is an empty text,
     /// which others join to their own.
-    no_content: bool,
-}
-
-impl Form {
-    const USUAL: Form = Form { text_arguments: false, content_in_parts: false, no_content: false };
-    pub(super) const TEXT_ARGUMENTS: Form = Form { text_arguments: true, ..Form::USUAL };
-    pub(super) const CONTENT_IN_PARTS: Form = Form { content_in_parts: true, ..Form::USUAL };
-    pub(super) const NO_CONTENT: Form = Form { no_content: true, ..Form::USUAL };
-    pub(super) const TEXT_ARGUMENTS_AND_NO_CONTENT: Form = Form { text_arguments: true, ..Form::NO_CONTENT };
+    pub(super) no_content: bool,
+    /// Whether arguments that were cut off are the members that are whole.
+    pub(super) whole_arguments: bool,
 }
 
 fn call_value(call: &ToolCall, form: Form) -> Value {
+    let arguments = match form.whole_arguments.then(|| chat::whole_arguments(&call.arguments)).flatten() {
+        Some(arguments) => arguments,
+        None => call.arguments.clone(),
+    };
     let value = match form.text_arguments {
-        false => Json::new(&*call.arguments).and_then(|json| json.value()).ok(),
+        false => Json::new(&*arguments).and_then(|json| json.value()).ok(),
         true => None,
     };
-    let arguments = value.unwrap_or_else(|| Value::from(&*call.arguments));
+    let arguments = value.unwrap_or_else(|| Value::from(arguments));
     let function = Value::from_pairs([("name", Value::from(&*call.name)), ("arguments", arguments)]);
     Value::from_pairs([("id", Value::from(&*call.id)), ("type", Value::from("function")), ("function", function)])
 }
@@ -165,6 +164,24 @@ impl Conversation {
             message.content.push_str(MARK);
         }
         marked
+    }
+
+    /// Returns a call's arguments if a text has them in Python's notation. A template that prints
+    /// arguments as they are writes them so.
+    pub(super) fn arguments_shown_in(&self, text: &str) -> Option<&str> {
+        let calls = self.messages.iter().flat_map(|message| &message.tool_calls);
+        calls.map(|call| &*call.arguments).find(|arguments| {
+            let value = Json::new(*arguments).and_then(|json| json.value());
+            let shown = value.map(|value| python::text(&value)).unwrap_or_default();
+            // Short ones are alike in both.
+            shown.len() > 2 && shown != **arguments && text.contains(&shown)
+        })
+    }
+
+    /// Whether arguments of a call end before they are whole.
+    pub(super) fn has_cut_arguments(&self) -> bool {
+        let calls = self.messages.iter().flat_map(|message| &message.tool_calls);
+        calls.map(|call| &*call.arguments).any(|arguments| chat::whole_arguments(arguments).is_some())
     }
 
     /// How often names of tools that messages call, which say nothing else, stand in a text; `None` where there are no such messages.

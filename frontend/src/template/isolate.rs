@@ -15,10 +15,10 @@ pub const RENDER_ARGUMENT: &str = "__render-chat-template";
 
 /// What an answer may have over its text: JSON's quotes and escapes (six bytes for a control character).
 const ANSWER_BYTES_PER_OUTPUT_BYTE: u64 = 6;
-/// What it may have besides.
+/// Allowance for short answers and errors.
 const ANSWER_BYTES: u64 = 16 << 10;
 
-/// What a helper is asked.
+/// Request to a helper.
 #[derive(Serialize, Deserialize)]
 struct Request {
     source: String,

@@ -8,6 +8,7 @@ use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::TemplateError;
+use crate::chat;
 
 /// A JSON value as text; valid, unless it was read from a hostile plan or request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,13 +56,44 @@ impl Json {
         Json(out)
     }
 
+    /// A value without members.
+    fn plain(&self) -> Value {
+        Element.deserialize(&mut serde_json::Deserializer::from_str(&self.0)).unwrap_or_default()
+    }
+
     /// As a template has it.
     pub(super) fn value(&self) -> Result<Value, TemplateError> {
         let failed = |error: serde_json::Error| TemplateError::Json { reason: error.to_string() };
         let mut reader = serde_json::Deserializer::from_str(&self.0);
         let value = Element.deserialize(&mut reader).map_err(failed)?;
         reader.end().map_err(failed)?;
-        Ok(value)
+        Ok(if has_long_numbers(&self.0) { exact(&self.0) } else { value })
+    }
+}
+
+/// Digits that an integer of 64 bits has at most.
+const LONGEST_NUMBER: usize = 19;
+
+/// Whether a text has numbers that 64 bits may not hold.
+fn has_long_numbers(text: &str) -> bool {
+    text.as_bytes().split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() >= LONGEST_NUMBER)
+}
+
+/// A valid value with all digits of its integers, up to 128 bits. Nesting is bounded, since the
+/// text was read before.
+fn exact(text: &str) -> Value {
+    let text = text.trim();
+    match text.as_bytes().first() {
+        Some(b'{') => {
+            let members = chat::json::members(text).into_iter().map(|(key, value)| (key, exact(value)));
+            Value::from_pairs(members)
+        }
+        Some(b'[') => chat::json::list(text).into_iter().map(exact).collect::<Vec<_>>().into(),
+        Some(b'"') => chat::json::text(text).unwrap_or_default().into(),
+        _ => match text.parse::<i128>() {
+            Ok(number) => number.into(),
+            Err(_) => Json(text.to_owned()).plain(),
+        },
     }
 }
 

@@ -64,6 +64,7 @@ pub use conversation::{Conversation, Message};
 pub use error::{Limit, TemplateError};
 pub use isolate::{RENDER_ARGUMENT, serve_render_request};
 pub use json::Json;
+pub use told::Demand;
 
 /// A chat template's source. It is parsed when it is rendered: also the parser needs its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]

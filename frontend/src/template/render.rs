@@ -76,30 +76,50 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
         }
     };
     let rendered = |form: Form| rendered_of(conversation, form);
-    let usual = rendered(Form::default());
+    let mut form = Form::default();
+    let mut usual = rendered(form);
     let has_calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
+    // Calls of answers that were cut off have arguments that no template can walk through.
+    if has_calls && matches!(usual, Err(TemplateError::Invalid { .. })) && conversation.has_cut_arguments() {
+        form.whole_arguments = true;
+        usual = rendered(form);
+    }
+    // Some templates join arguments to text, or print them as they are: these take them as text.
+    let takes_text = match &usual {
+        Err(TemplateError::Invalid { .. }) => has_calls.then_some(""),
+        Ok(text) => conversation.arguments_shown_in(text),
+        Err(_) => None,
+    };
+    if let Some(arguments) = takes_text {
+        let with_text = Form { text_arguments: true, ..form };
+        if let Ok(text) = rendered(with_text)
+            && text.contains(arguments)
+        {
+            (form, usual) = (with_text, Ok(text));
+        }
+    }
     // A text of a few letters is found in any prompt: then a longer one is looked for in its place.
     let says = |text: &str, form: Form| {
         let marked = || rendered_of(&conversation.marked(), form).is_ok_and(|text| text.contains(MARK));
         conversation.is_said_in(text).unwrap_or_else(marked)
     };
-    // Some templates join arguments to text, and can do nothing with values; and some take what was said in parts, and leave out a text.
-    let other = match &usual {
-        Err(TemplateError::Invalid { .. }) => has_calls.then(|| rendered(Form::TEXT_ARGUMENTS).ok()).flatten(),
-        _ => None,
+    // Some take content in parts, and leave out a text.
+    let in_parts = || {
+        let in_parts = Form { content_in_parts: true, ..form };
+        rendered(in_parts).ok().filter(|text| says(text, in_parts))
     };
-    let in_parts = || rendered(Form::CONTENT_IN_PARTS).ok().filter(|text| says(text, Form::CONTENT_IN_PARTS));
     // And some write calls only where there is no content, and leave them out beside an empty text.
     let with_calls = |usual: &str| {
         let count = conversation.calls_named_in(usual).filter(|_| source.contains("none"))?;
-        let forms = [Form::NO_CONTENT, Form::TEXT_ARGUMENTS_AND_NO_CONTENT];
+        let no_content = Form { no_content: true, ..form };
+        let forms = [no_content, Form { text_arguments: true, ..no_content }];
         let text = forms.into_iter().find_map(|form| rendered(form).ok())?;
         conversation.calls_named_in(&text).filter(|more| *more > count).map(|_| text)
     };
     match usual {
-        Ok(text) if !says(&text, Form::default()) => Ok(in_parts().unwrap_or(text)),
+        Ok(text) if !says(&text, form) => Ok(in_parts().unwrap_or(text)),
         Ok(text) => Ok(with_calls(&text).unwrap_or(text)),
-        Err(error @ TemplateError::Invalid { .. }) => other.or_else(in_parts).ok_or(error),
+        Err(error @ TemplateError::Invalid { .. }) => in_parts().ok_or(error),
         usual => usual,
     }
 }

@@ -8,29 +8,46 @@
 //! The words follow the system message, or stand before what the user says first, where every template writes them. What tools say of themselves is a
 //! value, as all that is said.
 
-use super::{Conversation, Message};
-use crate::chat::{Format, Word};
+use serde_json::Value;
+
+use super::{Conversation, Json, Message};
+use crate::chat::{Format, Word, json};
 
 /// What a call's name and arguments are called.
 const NAME: &str = "NAME";
 const ARGUMENTS: &str = "ARGUMENTS";
 
+/// Whether the answer has to be a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// A call is required.
+    Call,
+    /// A call is allowed.
+    Maybe,
+}
+
+impl Demand {
+    fn words(self) -> &'static str {
+        match self {
+            Demand::Call => "Call the tools that the answer needs, and write nothing else.",
+            Demand::Maybe => "You may call tools. To call one, write the call and nothing behind it.",
+        }
+    }
+}
+
+/// Stands behind the names of tools where a prompt is looked through for them.
+const NAME_MARK: &str = "_7f3a91c4";
+
 impl Conversation {
     /// With its tools told, and how calls are written in this format; as it is, where that has no arguments in JSON.
     #[must_use]
-    pub fn with_tools_told(&self, format: &Format) -> Conversation {
+    pub fn with_tools_told(&self, format: &Format, demand: Demand) -> Conversation {
         let mut told = self.clone();
-        let Some(frame) = format.call_frame(NAME) else { return told };
-        let before = frame.before.iter().map(|word| match word {
-            Word::Text(text) => text,
-            Word::Number => "1",
-        });
-        let after = frame.after.iter().map(|text| &**text);
-        let form: String = before.chain([ARGUMENTS]).chain(after).collect();
+        let Some(form) = written(format, NAME, ARGUMENTS) else { return told };
         let tools: Vec<&str> = self.tools.iter().map(|tool| tool.as_str()).collect();
         let words = format!(
-            "Call the tools that the answer needs, and write nothing else. A call is written so, {ARGUMENTS} being an object as the tool's parameters say:\n\
-             {form}\nTools:\n{}",
+            "{} A call is written so, {ARGUMENTS} being an object as the tool's parameters say:\n{form}\nTools:\n{}",
+            demand.words(),
             tools.join("\n")
         );
         let place = |role: &str| self.messages.iter().position(|message| message.role == role);
@@ -44,13 +61,101 @@ impl Conversation {
         }
         told
     }
+
+    /// Returns the conversation with calls and results as text, for templates that know neither.
+    /// Calls are written in this format, results as the user's words. Results in a row become one
+    /// message, since such templates want alternating roles.
+    #[must_use]
+    pub fn with_calls_told(&self, format: &Format) -> Conversation {
+        let mut messages: Vec<Message> = Vec::with_capacity(self.messages.len());
+        let mut is_result = false;
+        for message in &self.messages {
+            let mut message = message.clone();
+            for call in std::mem::take(&mut message.tool_calls) {
+                let text = written(format, &call.name, &call.arguments).unwrap_or_default();
+                let parts = [&*message.content, &*text].into_iter().filter(|part| !part.is_empty());
+                message.content = parts.collect::<Vec<_>>().join("\n");
+            }
+            let before = std::mem::replace(&mut is_result, message.role == "tool");
+            if is_result {
+                let name = message.name.take().or_else(|| message.tool_call_id.take()).unwrap_or_default();
+                message = Message::new("user", format!("Result of {name}:\n{}", message.content));
+                if let Some(last) = messages.last_mut().filter(|_| before) {
+                    last.content = [&*last.content, &*message.content].join("\n\n");
+                    continue;
+                }
+            }
+            messages.push(message);
+        }
+        Conversation { messages, tools: Vec::new(), ..self.clone() }
+    }
+
+    /// Whether a prompt that a template made of this conversation presents all its tools. Names
+    /// that also stand elsewhere prove nothing: then `render` makes a prompt of a short
+    /// conversation with other names.
+    pub fn presents_tools(
+        &self,
+        source: &str,
+        prompt: &str,
+        render: impl FnOnce(&Conversation) -> Option<String>,
+    ) -> bool {
+        let names: Vec<String> = self.tools.iter().filter_map(name_of).collect();
+        let has = |text: &str, name: &str| text.contains(name) || text.contains(json::string(name).trim_matches('"'));
+        if !names.iter().all(|name| has(prompt, name)) {
+            return false;
+        }
+        let in_tools = |name: &String| self.tools.iter().filter(|tool| tool.as_str().contains(&**name)).count();
+        let mut is_elsewhere = names.iter().any(|name| source.contains(&**name) || in_tools(name) > 1);
+        // Only the texts of the copy matter.
+        let said = Conversation { tools: Vec::new(), ..self.clone() };
+        let _ = said.map_texts(|text| {
+            is_elsewhere |= names.iter().any(|name| text.contains(&**name));
+            String::new()
+        });
+        if !is_elsewhere {
+            return true;
+        }
+        let mut short = self.clone();
+        let first = self.messages.iter().position(|message| message.role == "user");
+        short.messages.truncate(first.map_or(self.messages.len(), |first| first + 1));
+        short.tools = self.tools.iter().map(|tool| renamed(tool).unwrap_or_else(|| tool.clone())).collect();
+        (short.add_generation_prompt, short.continued) = (true, None);
+        let marked = names.iter().map(|name| [name, NAME_MARK].concat());
+        render(&short).is_some_and(|prompt| marked.into_iter().all(|name| has(&prompt, &name)))
+    }
+}
+
+/// A call as a format writes it; `None` where its arguments are not JSON.
+fn written(format: &Format, name: &str, arguments: &str) -> Option<String> {
+    let frame = format.call_frame(name)?;
+    let before = frame.before.iter().map(|word| match word {
+        Word::Text(text) => text,
+        Word::Number => "1",
+    });
+    let after = frame.after.iter().map(|text| &**text);
+    Some(before.chain([arguments]).chain(after).collect())
+}
+
+/// The name of a tool.
+fn name_of(tool: &Json) -> Option<String> {
+    let tool: Value = serde_json::from_str(tool.as_str()).ok()?;
+    Some(tool.get("function").unwrap_or(&tool)["name"].as_str()?.to_owned())
+}
+
+/// A tool with a mark behind its name.
+fn renamed(tool: &Json) -> Option<Json> {
+    let mut tool: Value = serde_json::from_str(tool.as_str()).ok()?;
+    let name = tool.pointer_mut("/function/name")?;
+    *name = [name.as_str()?, NAME_MARK].concat().into();
+    Json::new(tool.to_string()).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::{Answer, Parser, format::find};
-    use crate::template::Json;
+    use crate::chat::format::{FORMATS, find};
+    use crate::chat::{Answer, Parser, ToolCall};
+    use crate::template::ChatTemplate;
 
     #[test]
     fn tools_are_told_in_the_form_that_is_read() {
@@ -59,7 +164,7 @@ mod tests {
         let told = |roles: &[&str]| {
             let messages = roles.iter().map(|role| Message::new(*role, "x")).collect();
             let conversation = Conversation { messages, tools: vec![tool.clone()], ..Conversation::default() };
-            let told = conversation.with_tools_told(format).messages;
+            let told = conversation.with_tools_told(format, Demand::Call).messages;
             told.into_iter().map(|message| (message.role, message.content)).collect::<Vec<_>>()
         };
         let words = "Call the tools that the answer needs, and write nothing else. A call is written so, ARGUMENTS being an object as the tool's parameters \
@@ -76,5 +181,66 @@ mod tests {
         answer.extend(parser.finish());
         let calls: Vec<_> = answer.calls.iter().map(|call| (&*call.name, &*call.arguments)).collect();
         assert_eq!((&*answer.content, &*calls), ("", &[("NAME", "{\"at\": {\"x\": 1\n}\n}")][..]));
+    }
+
+    fn tools(names: &[&str]) -> Vec<Json> {
+        let tool =
+            |name: &&str| Json::new(format!(r#"{{"type": "function", "function": {{"name": "{name}"}}}}"#)).unwrap();
+        names.iter().map(tool).collect()
+    }
+
+    /// Whether a template presents the tools of a conversation whose user says this.
+    fn presents(source: &str, names: &[&str], said: &str) -> bool {
+        let template = ChatTemplate::from_source(source).unwrap();
+        let messages = vec![Message::new("user", said)];
+        let conversation = Conversation { messages, tools: tools(names), ..Conversation::default() };
+        let prompt = template.render(&conversation).unwrap();
+        conversation.presents_tools(source, &prompt, |short| template.render(short).ok())
+    }
+
+    #[test]
+    fn templates_that_leave_tools_out_are_known() {
+        let said = "{% for m in messages %}{{ m.content }}{% endfor %}";
+        let all = format!("{{% for t in tools %}}{{{{ t | tojson }}}}{{% endfor %}}{said}");
+        let first = format!("{{{{ tools[0].function.name if tools }}}}{said}");
+        for names in [&["look_up"][..], &["f"], &["look_up", "look"], &["m.content"]] {
+            for text in ["Hi", "Call look_up, then f", "look"] {
+                assert!(presents(&all, names, text), "{names:?}: {text}");
+                assert!(!presents(said, names, text), "{names:?}: {text}");
+                assert_eq!(presents(&first, names, text), names.len() == 1, "{names:?}: {text}");
+            }
+        }
+        // A name that tojson writes with escapes.
+        assert!(presents(&all, &["sch\u{f6}n"], "Hi") && !presents(said, &["sch\u{f6}n"], "Hi"));
+    }
+
+    #[test]
+    fn calls_and_results_can_be_text() {
+        let call = |name: &str| ToolCall { id: format!("id_{name}"), name: name.into(), arguments: "{}".into() };
+        let result = |name: Option<&str>, id: &str| Message {
+            name: name.map(str::to_owned),
+            tool_call_id: Some(id.to_owned()),
+            ..Message::new("tool", "7")
+        };
+        let calls = Message { tool_calls: vec![call("f"), call("g")], ..Message::new("assistant", "Wait.") };
+        let messages = vec![Message::new("user", "x"), calls, result(Some("f"), "id_f"), result(None, "id_g")];
+        let told = Conversation { messages, ..Conversation::default() }.with_calls_told(find("qwen3").unwrap());
+        let said: Vec<_> = told.messages.iter().map(|message| (&*message.role, &*message.content)).collect();
+        let written = |name: &str| format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call>");
+        let calls = format!("Wait.\n{}\n{}", written("f"), written("g"));
+        assert_eq!(said, [("user", "x"), ("assistant", &*calls), ("user", "Result of f:\n7\n\nResult of id_g:\n7")]);
+        assert!(told.messages.iter().all(|message| message.tool_calls.is_empty()));
+    }
+
+    /// Every format without headers has a form of calls that a prompt can describe.
+    #[test]
+    fn tools_can_be_told_in_every_format_but_those_with_headers() {
+        let messages = vec![Message::new("user", "Hi")];
+        let conversation = Conversation { messages, tools: tools(&["look_up"]), ..Conversation::default() };
+        for format in FORMATS {
+            let told = conversation.with_tools_told(format.for_calls(), Demand::Maybe);
+            let is_told = told.messages[0].content.contains("look_up");
+            assert_eq!(is_told, !format.has_headers(), "{}", format.name);
+        }
     }
 }

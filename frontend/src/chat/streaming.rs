@@ -1,0 +1,623 @@
+//! Calls as they are written: their names and arguments, before the end of a call is seen.
+//!
+//! A [`CallStream`] reads the text of a call once, from left to right. It begins a call as soon as
+//! the text names one of the request's tools and its arguments begin. From there on the call stays
+//! one, whatever follows. The concatenation of all pieces is what [`Grammar::read`] gives for the
+//! whole text.
+//!
+//! ```text
+//! {"name": "look", "arguments": {"at    begins look with {"at
+//! ": 1                                  more arguments: ": 1
+//! }}                                    more arguments: }
+//! ```
+//!
+//! Grammars that write values in a notation of their own (Gemma 4, MiniMax M3, Python) are not
+//! streamed: their calls come whole.
+
+use super::grammar::{Circumstances, Grammar, Id, attribute, bracket, found, plain_value, whole_name};
+use super::json;
+use super::reading::Reading;
+use super::tools::Kind;
+
+/// Longest text before the arguments of a call, in bytes. It is read again with each piece of an
+/// answer.
+const MAX_HEAD: usize = 4096;
+
+/// A further part of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// A call begins.
+    Begin { id: Option<String>, name: String },
+    /// More of its arguments.
+    Arguments(String),
+}
+
+/// Reads a call, or several, as they are written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallStream {
+    /// Bytes of the text that were read.
+    pub(super) at: usize,
+    stage: Stage,
+    /// Calls that were begun.
+    pub(super) calls: usize,
+    /// Arguments of the last of them so far.
+    pub(super) arguments: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Before the arguments.
+    #[default]
+    Head,
+    /// In arguments that are JSON.
+    Json { depth: usize, in_string: bool, escaped: bool },
+    /// Between two calls of a list.
+    Tail,
+    /// Between the parameters of this tool.
+    Members { tool: String, count: usize },
+    /// In the value of a parameter.
+    Value(Value),
+    /// The rest is not streamed.
+    Off,
+}
+
+/// A value that is written as it is, between tags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Value {
+    tool: String,
+    /// The parameter's position in the call, from 0.
+    number: usize,
+    key: String,
+    kind: Option<Kind>,
+    /// The position of its first byte.
+    from: usize,
+    /// The first possible position of its closing tag.
+    searched: usize,
+    /// The end of the part that was given, for a text.
+    given: Option<usize>,
+}
+
+/// The tags of parameters.
+struct Tags {
+    key: (&'static str, &'static str),
+    /// Stands before the value, behind the key's.
+    open: &'static str,
+    close: &'static str,
+    /// Ends the call; empty where only a marker does.
+    end: &'static str,
+    /// Whether a value may be in a section of characters.
+    sections: bool,
+}
+
+/// Why reading stopped.
+enum Stop {
+    /// The text ends too early.
+    Wait,
+    /// The text is not streamed.
+    Off,
+}
+
+type Read<T> = Result<T, Stop>;
+
+/// A name and an id before arguments, and the position of the arguments.
+struct Head {
+    id: Option<String>,
+    name: String,
+    at: usize,
+}
+
+impl CallStream {
+    /// Whether arguments in JSON have begun and have not ended.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Json { .. })
+    }
+
+    /// Whether a marker may stand in arguments that have begun: in a string, or where it is JSON.
+    pub(super) fn may_hold(&self, marker: &str) -> bool {
+        match self.stage {
+            Stage::Json { in_string, .. } => in_string || marker.chars().all(is_json),
+            _ => false,
+        }
+    }
+
+    /// Reads on in the text of a call. The text before was read already.
+    pub(super) fn read(&mut self, grammar: Grammar, text: &str, known: Circumstances<'_>) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        loop {
+            let result = match std::mem::take(&mut self.stage) {
+                Stage::Off => Err(Stop::Off),
+                Stage::Head => self.head(grammar, text, known, &mut pieces),
+                Stage::Json { depth, in_string, escaped } => self.json(text, (depth, in_string, escaped), &mut pieces),
+                Stage::Tail => self.tail(grammar, text),
+                Stage::Members { tool, count } => self.members(grammar, text, tool, count, known, &mut pieces),
+                Stage::Value(value) => self.value(grammar, text, value, &mut pieces),
+            };
+            match result {
+                Ok(()) => {}
+                Err(Stop::Wait) => return pieces,
+                Err(Stop::Off) => {
+                    self.stage = Stage::Off;
+                    return pieces;
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, head: Head, known: Circumstances<'_>, pieces: &mut Vec<Piece>) -> Read<()> {
+        let Head { id, name, .. } = head;
+        let Reading::Whole(call) = found(id, &name, String::new()) else { return Err(Stop::Off) };
+        if !known.texts.has_tool(&call.name) {
+            return Err(Stop::Off);
+        }
+        self.calls += 1;
+        self.arguments.clear();
+        pieces.push(Piece::Begin { id: call.id, name: call.name });
+        Ok(())
+    }
+
+    fn give(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        if text.is_empty() {
+            return;
+        }
+        self.arguments.push_str(text);
+        match pieces.last_mut() {
+            Some(Piece::Arguments(before)) => before.push_str(text),
+            _ => pieces.push(Piece::Arguments(text.to_owned())),
+        }
+    }
+
+    /// Reads the text before the arguments.
+    fn head(&mut self, grammar: Grammar, text: &str, known: Circumstances<'_>, pieces: &mut Vec<Piece>) -> Read<()> {
+        let rest = &text[self.at..];
+        // Of a longer text the same is read, in whatever pieces it comes.
+        let seen = &rest[..rest.floor_char_boundary(MAX_HEAD)];
+        // A marker may end with the call's own bracket.
+        let own = if self.at == 0 && matches!(grammar, Grammar::Bare(_)) { bracket(known.opening) } else { "" };
+        let whole = [own, seen].concat();
+        match head(grammar, &whole, known) {
+            Ok(head) => {
+                let at = self.at + head.at - own.len();
+                let tool = head.name.clone();
+                self.begin(head, known, pieces)?;
+                self.at = at;
+                self.stage = match tags_of(grammar) {
+                    None => Stage::Json { depth: 0, in_string: false, escaped: false },
+                    Some(_) => {
+                        self.give("{", pieces);
+                        Stage::Members { tool, count: 0 }
+                    }
+                };
+                Ok(())
+            }
+            Err(Stop::Wait) if seen.len() == rest.len() => {
+                self.stage = Stage::Head;
+                Err(Stop::Wait)
+            }
+            Err(_) => Err(Stop::Off),
+        }
+    }
+
+    /// An object in JSON, up to the bracket that closes it.
+    fn json(
+        &mut self,
+        text: &str,
+        (mut depth, mut in_string, mut escaped): (usize, bool, bool),
+        pieces: &mut Vec<Piece>,
+    ) -> Read<()> {
+        let rest = &text[self.at..];
+        let (mut end, mut stage) = (rest.len(), None);
+        for (at, c) in rest.char_indices() {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' if in_string => escaped = true,
+                '"' => in_string = !in_string,
+                _ if in_string => {}
+                '{' | '[' => depth += 1,
+                '}' | ']' if depth > 1 => depth -= 1,
+                '}' | ']' => {
+                    (end, stage) = (at + 1, Some(Stage::Tail));
+                    break;
+                }
+                c if is_json(c) => {}
+                _ => {
+                    (end, stage) = (at, Some(Stage::Off));
+                    break;
+                }
+            }
+        }
+        self.give(&rest[..end], pieces);
+        self.at += end;
+        let goes_on = stage.is_none();
+        self.stage = stage.unwrap_or(Stage::Json { depth, in_string, escaped });
+        if goes_on { Err(Stop::Wait) } else { Ok(()) }
+    }
+
+    /// Skips brackets that close a call, and the comma before the next one.
+    fn tail(&mut self, grammar: Grammar, text: &str) -> Read<()> {
+        let rest = &text[self.at..];
+        let parts = |c: char| c.is_whitespace() || matches!(c, '}' | ']' | ',' | ';');
+        let next = rest.trim_start_matches(parts);
+        self.at += rest.len() - next.len();
+        match next.chars().next() {
+            None => {
+                self.stage = Stage::Tail;
+                Err(Stop::Wait)
+            }
+            Some('{') if is_list(grammar) => {
+                self.stage = Stage::Head;
+                Ok(())
+            }
+            Some(_) => Err(Stop::Off),
+        }
+    }
+
+    /// The next parameter, or the end of the call.
+    fn members(
+        &mut self,
+        grammar: Grammar,
+        text: &str,
+        tool: String,
+        count: usize,
+        known: Circumstances<'_>,
+        pieces: &mut Vec<Piece>,
+    ) -> Read<()> {
+        let Some(tags) = tags_of(grammar) else { return Err(Stop::Off) };
+        let rest = text[self.at..].trim_start();
+        let at = text.len() - rest.len();
+        let next = match (word(rest, tags.key.0), word(rest, tags.end)) {
+            (Ok(after), _) => parameter(after, &tags).map(Some),
+            (_, Ok(_)) if !tags.end.is_empty() => Ok(None),
+            (Err(Stop::Wait), _) | (_, Err(Stop::Wait)) => Err(Stop::Wait),
+            _ => Err(Stop::Off),
+        };
+        match next {
+            Ok(None) => {
+                self.give("}", pieces);
+                self.at = at + tags.end.len();
+                // A further call comes whole, when its end is seen.
+                Err(Stop::Off)
+            }
+            Ok(Some((key, kind, value))) => {
+                let (key, from) = (key.to_owned(), text.len() - value.len());
+                let kind = kind.or_else(|| known.texts.kind(&tool, &key));
+                let value = Value { tool, number: count, key, kind, from, searched: from, given: None };
+                self.stage = Stage::Value(value);
+                self.at = from;
+                Ok(())
+            }
+            Err(Stop::Wait) => {
+                self.stage = Stage::Members { tool, count };
+                Err(Stop::Wait)
+            }
+            Err(Stop::Off) => Err(Stop::Off),
+        }
+    }
+
+    /// A value up to its closing tag: the first behind which the call goes on as it should.
+    fn value(&mut self, grammar: Grammar, text: &str, mut value: Value, pieces: &mut Vec<Piece>) -> Read<()> {
+        let Some(tags) = tags_of(grammar) else { return Err(Stop::Off) };
+        let mut end = None;
+        while let Some(found) = text[value.searched..].find(tags.close) {
+            let close = value.searched + found;
+            let behind = text[close + tags.close.len()..].trim_start();
+            let next = [tags.key.0, tags.end].into_iter().filter(|next| !next.is_empty());
+            let mut follows = next.map(|next| word(behind, next));
+            match follows.find(|next| !matches!(next, Err(Stop::Off))) {
+                Some(Ok(_)) => {
+                    end = Some(close);
+                    break;
+                }
+                Some(Err(_)) => {
+                    value.searched = close;
+                    return self.wait_in(text, value, &tags, close, pieces);
+                }
+                None => value.searched = close + text[close..].chars().next().map_or(1, char::len_utf8),
+            }
+        }
+        let Some(end) = end else {
+            let begun = (value.searched..text.len()).find(|at| {
+                text.is_char_boundary(*at) && text.len() - at < tags.close.len() && tags.close.starts_with(&text[*at..])
+            });
+            let safe = begun.unwrap_or(text.len());
+            value.searched = safe;
+            return self.wait_in(text, value, &tags, safe, pieces);
+        };
+        match value.given {
+            Some(given) => {
+                // The last line break is the tag's.
+                let rest = text[given.min(end)..end].strip_suffix('\n').unwrap_or(&text[given.min(end)..end]);
+                self.give(&inside(rest), pieces);
+                self.give("\"", pieces);
+            }
+            None => {
+                let raw = &text[value.from..end];
+                let section = raw.trim().strip_prefix("<![CDATA[").and_then(|rest| rest.strip_suffix("]]>"));
+                let raw = section.filter(|_| tags.sections).unwrap_or(raw);
+                let part = [key_of(&value), plain_value(raw, value.kind)].concat();
+                self.give(&part, pieces);
+            }
+        }
+        self.at = end + tags.close.len();
+        self.stage = Stage::Members { tool: value.tool, count: value.number + 1 };
+        Ok(())
+    }
+
+    /// Gives what is certain of a value that goes on, where it is a text: all before `safe`.
+    fn wait_in(&mut self, text: &str, mut value: Value, tags: &Tags, safe: usize, pieces: &mut Vec<Piece>) -> Read<()> {
+        if value.kind == Some(Kind::Text) && !tags.sections && safe > value.from {
+            let given = value.given.unwrap_or_else(|| {
+                let key = key_of(&value);
+                self.give(&key, pieces);
+                self.give("\"", pieces);
+                // The first line break is the tag's.
+                value.from + usize::from(text[value.from..].starts_with('\n'))
+            });
+            // The last one may be.
+            let certain = safe - usize::from(text[..safe].ends_with('\n'));
+            if certain > given {
+                self.give(&inside(&text[given..certain]), pieces);
+            }
+            value.given = Some(given.max(certain));
+        }
+        self.stage = Stage::Value(value);
+        Err(Stop::Wait)
+    }
+}
+
+/// Whether a character may stand in JSON outside of strings.
+fn is_json(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c.is_ascii_whitespace() || "{}[]\",:+-.".contains(c)
+}
+
+/// The beginning of a member of an object, with what parts it from the one before.
+fn key_of(value: &Value) -> String {
+    format!("{}{}: ", if value.number > 0 { ", " } else { "" }, json::string(&value.key))
+}
+
+/// A text as it stands in a JSON string, between the quotes.
+fn inside(text: &str) -> String {
+    let quoted = json::string(text);
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// The rest of a text behind a word that it begins with.
+fn word<'t>(text: &'t str, word: &str) -> Read<&'t str> {
+    match text.strip_prefix(word) {
+        Some(rest) if !word.is_empty() => Ok(rest),
+        _ if !word.is_empty() && word.starts_with(text) => Err(Stop::Wait),
+        _ => Err(Stop::Off),
+    }
+}
+
+/// A parameter behind its first tag: its name, what the tag says of its value, and the text from
+/// its value on.
+fn parameter<'t>(text: &'t str, tags: &Tags) -> Read<(&'t str, Option<Kind>, &'t str)> {
+    let (head, after) = text.split_once(tags.key.1).ok_or(Stop::Wait)?;
+    if tags.open.is_empty() {
+        let (key, kind) = attribute(head);
+        return Ok((key, kind, after));
+    }
+    Ok((head.trim(), None, word(after.trim_start(), tags.open)?))
+}
+
+/// Whether several calls may stand in one text, each an object.
+fn is_list(grammar: Grammar) -> bool {
+    match grammar {
+        Grammar::Objects | Grammar::Keyed | Grammar::Named { .. } => true,
+        Grammar::Bare(inner) => is_list(*inner),
+        _ => false,
+    }
+}
+
+/// The tags of a grammar that writes parameters in such.
+fn tags_of(grammar: Grammar) -> Option<Tags> {
+    match grammar {
+        Grammar::Tags { end, parameter: (open, between, close), sections, .. } => {
+            Some(Tags { key: (open, between), open: "", close, end, sections })
+        }
+        Grammar::Pairs { key, value, .. } => {
+            Some(Tags { key, open: value.0, close: value.1, end: "", sections: false })
+        }
+        _ => None,
+    }
+}
+
+/// Finds the arguments of a call. Arguments in tags begin at the first tag.
+fn head(grammar: Grammar, text: &str, known: Circumstances<'_>) -> Read<Head> {
+    let at_object = |rest: &str| match rest.trim_start().chars().next() {
+        None => Err(Stop::Wait),
+        Some('{') => Ok(text.len() - rest.trim_start().len()),
+        Some(_) => Err(Stop::Off),
+    };
+    let split = |separator: &str| text.split_once(separator).ok_or(Stop::Wait);
+    match grammar {
+        Grammar::Objects => Cursor { text, at: 0 }.object(),
+        Grammar::Keyed => Cursor { text, at: 0 }.keyed(),
+        Grammar::Bare(inner) => head(*inner, text, known),
+        Grammar::Arguments => {
+            let at = at_object(text)?;
+            Ok(Head { id: None, name: known.callee.unwrap_or_default().to_owned(), at })
+        }
+        Grammar::Named { .. } if text.trim_start().starts_with(['[', '{']) => Cursor { text, at: 0 }.object(),
+        Grammar::Named { separator, id } => {
+            let (head, arguments) = split(separator)?;
+            let (name, id) = match id {
+                Id::Numbered => (head, None),
+                Id::Whole => (whole_name(head.trim()), Some(head)),
+                Id::Before(mark) => head.split_once(mark).map_or((head, None), |(id, name)| (name, Some(id))),
+                Id::Behind(mark) => head.split_once(mark).map_or((head, None), |(name, id)| (name, Some(id))),
+            };
+            let id = id.map(|id| id.trim().to_owned());
+            Ok(Head { id, name: name.trim().to_owned(), at: at_object(arguments)? })
+        }
+        Grammar::Fenced { separator } => {
+            let (name, block) = split(separator)?.1.split_once('\n').ok_or(Stop::Wait)?;
+            let at = at_object(word(block.trim_start(), "```json")?)?;
+            Ok(Head { id: None, name: name.trim().to_owned(), at })
+        }
+        Grammar::Tags { name: (open, close), .. } => {
+            let trimmed = text.trim_start();
+            let rest = if open.is_empty() { trimmed } else { word(trimmed, open)? };
+            let (head, body) = rest.split_once(close).ok_or(Stop::Wait)?;
+            Ok(Head { id: None, name: attribute(head).0.to_owned(), at: text.len() - body.len() })
+        }
+        Grammar::Pairs { behind_name, key, .. } => {
+            let at = text.find(key.0).ok_or(Stop::Wait)?;
+            let head = text[..at].trim();
+            let name = head.strip_suffix(behind_name).unwrap_or(head).trim_end();
+            Ok(Head { id: None, name: name.to_owned(), at })
+        }
+        Grammar::Braces { .. } | Grammar::Marked { .. } | Grammar::Python => Err(Stop::Off),
+    }
+}
+
+/// Reads members of JSON that stand before arguments.
+struct Cursor<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl Cursor<'_> {
+    /// The next character, white space left out.
+    fn peek(&mut self) -> Read<char> {
+        let rest = &self.text[self.at..];
+        let trimmed = rest.trim_start();
+        self.at += rest.len() - trimmed.len();
+        trimmed.chars().next().ok_or(Stop::Wait)
+    }
+
+    fn needs(&mut self, expected: char) -> Read<()> {
+        if self.peek()? != expected {
+            return Err(Stop::Off);
+        }
+        self.at += expected.len_utf8();
+        Ok(())
+    }
+
+    fn string(&mut self) -> Read<String> {
+        self.peek()?;
+        let from = self.at;
+        self.needs('"')?;
+        let mut escaped = false;
+        let end = self.text[self.at..].bytes().position(|byte| {
+            let ends = byte == b'"' && !escaped;
+            escaped = byte == b'\\' && !escaped;
+            ends
+        });
+        self.at += end.ok_or(Stop::Wait)? + 1;
+        json::text(&self.text[from..self.at]).ok_or(Stop::Off)
+    }
+
+    /// A string, or a number or word, which says nothing.
+    fn string_or_word(&mut self) -> Read<Option<String>> {
+        if self.peek()? == '"' {
+            return self.string().map(Some);
+        }
+        let rest = &self.text[self.at..];
+        let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).ok_or(Stop::Wait)?;
+        self.at += length;
+        if length == 0 { Err(Stop::Off) } else { Ok(None) }
+    }
+
+    fn open(&mut self) -> Read<()> {
+        if self.peek()? == '[' {
+            self.at += 1;
+        }
+        self.needs('{')
+    }
+
+    /// `{"name": N, "arguments": {`, perhaps in a list, and perhaps with an id, or as OpenAI's
+    /// interface has it.
+    fn object(mut self) -> Read<Head> {
+        self.open()?;
+        let (mut id, mut name, mut is_inner) = (None, None, false);
+        loop {
+            let key = self.string()?;
+            self.needs(':')?;
+            match &*key {
+                "function" if !is_inner && self.peek()? == '{' => {
+                    self.at += 1;
+                    (id, name, is_inner) = (None, None, true);
+                    continue;
+                }
+                "name" | "tool_name" if name.is_none() => name = Some(self.string()?),
+                "id" | "tool_call_id" if id.is_none() => id = self.string_or_word()?,
+                "type" => drop(self.string()?),
+                "arguments" | "parameters" => {
+                    let name = name.ok_or(Stop::Off)?;
+                    return if self.peek()? == '{' { Ok(Head { id, name, at: self.at }) } else { Err(Stop::Off) };
+                }
+                _ => return Err(Stop::Off),
+            }
+            self.needs(',')?;
+        }
+    }
+
+    /// `{N: {`, perhaps in a list.
+    fn keyed(mut self) -> Read<Head> {
+        self.open()?;
+        let name = self.string()?;
+        self.needs(':')?;
+        if self.peek()? == '{' { Ok(Head { id: None, name, at: self.at }) } else { Err(Stop::Off) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::TextParameters;
+    use crate::chat::format::find;
+
+    const TOOLS: &str = r#"[{"function": {"name": "look", "parameters": {"properties": {"at": {"type": "string"}}}}}]"#;
+
+    /// Pieces of a text that comes character by character: with `|` where one ends and `>` where a
+    /// call begins.
+    fn pieces(format: &str, text: &str) -> String {
+        let (format, tools) = (find(format).unwrap(), TextParameters::of_tools(TOOLS));
+        let known = Circumstances { callee: Some("look"), opening: "", closed: false, texts: &tools };
+        let (mut stream, mut all) = (CallStream::default(), String::new());
+        for (at, c) in text.char_indices() {
+            for piece in stream.read(format.call, &text[..at + c.len_utf8()], known) {
+                match piece {
+                    Piece::Begin { name, .. } => all += &format!("{name}>"),
+                    Piece::Arguments(text) => all += &format!("{text}|"),
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn arguments_are_given_as_they_are_written() {
+        for (format, text, expected) in [
+            ("qwen3", r#"{"name": "look", "arguments": {"a": "}"}}"#, r#"look>{|"|a|"|:| |"|}|"|}|"#),
+            ("qwen3", r#"{"id": 7, "name": "look", "arguments": {}}"#, "look>{|}|"),
+            ("harmony", r#" {"é":1}"#, r#"look>{|"|é|"|:|1|}|"#),
+            ("kimi-k2", r#"functions.look:0<|tool_call_argument_begin|>{}"#, "look>{|}|"),
+            ("deepseek-r1", "function<｜tool▁sep｜>look\n```json\n{}\n```", "look>{|}|"),
+            ("apertus", r#"[{"look": {}}, {"look": {}}]"#, "look>{|}|look>{|}|"),
+            // A text is given but for what may end it; other values when they are whole.
+            (
+                "qwen3-coder",
+                "<function=look>\n<parameter=at>\na\"b\n</p>c\n</parameter>\n</function>",
+                r#"look>{|"at": "|a|\"|b|\n|</p>|c|"|}|"#,
+            ),
+            (
+                "qwen3-coder",
+                "<function=look><parameter=n>1</parameter><parameter=at></parameter></function>",
+                r#"look>{|"n": 1|, "at": ""|}|"#,
+            ),
+            ("glm4.5", "look\n<arg_key>at</arg_key>\n<arg_value>xy</arg_value>", r#"look>{|"at": "|x|y|"#),
+            // No tool of the request, arguments before the name, and what is no JSON.
+            ("qwen3", r#"{"name": "other", "arguments": {}}"#, ""),
+            ("qwen3", r#"{"arguments": {}, "name": "look"}"#, ""),
+            ("qwen3", r#"{"name": "look", "arguments": "{}"}"#, ""),
+            ("qwen3", r#"{"name": "look", "arguments": {<a>}}"#, "look>{|"),
+            ("gemma4", "call:look{}", ""),
+        ] {
+            let found = pieces(format, text);
+            let joined = |text: &str| text.replace('|', "");
+            assert_eq!(joined(&found), joined(expected), "{format}: {text}");
+        }
+    }
+}
