@@ -28,10 +28,10 @@ const RESERVED_BYTES: u64 = 1 << 30;
 /// Set in a helper: one that asks a helper itself does not know its argument, and would go on so
 /// for ever.
 const HELPING: &str = "IXC_RENDERING";
-/// How often the parent looks whether the answer is still wanted.
+/// Period of the parent's checks whether the answer is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a helper may take.
+/// Limits of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Stack of its thread.
@@ -40,29 +40,29 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Processor time.
     pub cpu_seconds: u64,
-    /// How much it gives way to other processes, from 0 to 19.
+    /// Niceness, from 0 to 19.
     pub niceness: i32,
 }
 
 /// Why a helper gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// It could not be started.
+    /// The system did not start the helper.
     Start {
         /// Why.
         reason: String,
     },
-    /// It was refused memory.
+    /// The system refused memory.
     Memory,
-    /// Its stack was full.
+    /// The stack was full.
     Stack,
-    /// It took more time than it may.
+    /// The time limit was passed.
     Time,
-    /// Its answer was not wanted any more.
+    /// The answer was not wanted any more.
     Unwanted,
     /// Something else.
     Failed {
-        /// What.
+        /// Message for people.
         reason: String,
     },
 }
@@ -83,7 +83,7 @@ pub fn own_program() -> io::Result<PathBuf> {
 /// says no.
 ///
 /// # Errors
-/// Says what it died of.
+/// See [`Death`].
 pub fn ask(
     program: &Path,
     argument: &str,
@@ -155,7 +155,7 @@ fn read_up_to(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a helper died of. The words are those of Rust's runtime, which has no other way to say it.
+/// Reads the cause of death from a helper's complaint. The words are those of Rust's runtime, which has no other way to say it.
 fn death(status: ExitStatus, complaint: &str) -> Death {
     if complaint.contains("memory allocation of") || complaint.contains("capacity overflow") {
         return Death::Memory;
@@ -235,7 +235,14 @@ fn limit_this_process(limits: Limits) -> io::Result<()> {
         libc::nice(niceness);
     }
     for (resource, soft, hard) in limits {
-        let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        let mut limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        let mut inherited = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: the call writes to `inherited`, which outlives it.
+        if unsafe { libc::getrlimit(resource, &mut inherited) } == 0 {
+            // A process without privileges cannot raise a limit that it inherited.
+            limit.rlim_max = hard.min(inherited.rlim_max);
+            limit.rlim_cur = soft.min(limit.rlim_max);
+        }
         // SAFETY: `limit` is a valid rlimit for the time of the call, which reads it and keeps no
         // pointer.
         if unsafe { libc::setrlimit(resource, &limit) } != 0 {
