@@ -33,7 +33,10 @@ impl WeightSource for FileWeights<'_> {
             };
             return Ok(match bytes {
                 Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[..own.min(bytes.len())]),
-                owned @ Cow::Owned(_) => owned,
+                Cow::Owned(mut bytes) => {
+                    bytes.truncate(own);
+                    Cow::Owned(bytes)
+                }
             });
         };
         let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are no whole blocks")? as usize;
