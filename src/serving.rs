@@ -16,8 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ixc_frontend::chat::{Format, Parser, Part, TextParameters, format_of};
-use ixc_frontend::template::{ChatTemplate, Conversation, Json, TemplateError};
-use ixc_frontend::tokenizer::Tokenizer;
+use ixc_frontend::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
+use ixc_frontend::tokenizer::{Tokenizer, Values};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::sample;
@@ -180,30 +180,65 @@ impl Host {
         Ok(session::with_ends(self.tokenizer()?, tokens))
     }
 
-    /// The format of an answer that must be so.
+    /// The format of an answer that must be so, where a prompt does not say it.
     fn format(&self, constraint: Option<&Constraint>) -> &'static Format {
         let own = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
         if matches!(constraint, Some(Constraint::Calls { .. })) { own.for_calls() } else { own }
     }
 
-    /// What the template makes of a conversation.
-    fn rendered(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+    /// Renders a conversation, and returns the format of an answer to it. The prompt describes
+    /// tools in words where the template leaves them out, or where it has no form of calls that can
+    /// be required.
+    fn written(
+        &self,
+        conversation: &Conversation,
+        constraint: Option<&Constraint>,
+    ) -> Result<(String, Values<'_>, &'static Format), Refusal> {
         let (tokenizer, template) =
             (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(Error::NoTemplate))?);
         let renderer = self.options.renderer.as_deref();
-        let format = self.format(constraint);
-        // A format that is not the template's own the model knows nothing of.
-        let rendered = match format.name == self.format(None).name {
-            true => conversation.clone(),
-            false => conversation.with_tools_told(format),
+        let render = |conversation: &Conversation| {
+            chat::render(tokenizer, template, renderer, conversation.clone()).map_err(unread)
         };
-        let (text, mut values) = chat::render(tokenizer, template, renderer, rendered).map_err(unread)?;
+        let (own, wanted) = (self.format(None), self.format(constraint));
+        let rendered = render(conversation);
+        let presents = match &rendered {
+            _ if conversation.tools.is_empty() => true,
+            Ok((text, values)) => conversation.presents_tools(template.source(), &values.restore(text), |short| {
+                render(short).ok().map(|(text, values)| values.restore(&text))
+            }),
+            // The tools may be the reason.
+            Err(_) => false,
+        };
+        if presents && wanted.name == own.name {
+            return rendered.map(|(text, values)| (text, values, own));
+        }
+        let format = own.for_calls();
+        if format.call_frame("").is_none() {
+            let what = "the chat template leaves tools out, and its format of calls cannot be told in words";
+            return rendered.and_then(|_| Err(invalid(what)));
+        }
+        let demand = if constraint.is_some_and(Constraint::must_call) { Demand::Call } else { Demand::Maybe };
+        let told = conversation.with_tools_told(format, demand);
+        let (text, values) = match presents {
+            true => render(&told)?,
+            // Report the error of the conversation with tools.
+            false => render(&told.with_calls_told(format)).or_else(|error| rendered.and(Err(error)))?,
+        };
+        Ok((text, values, format))
+    }
+
+    /// Renders a conversation and encodes it.
+    fn rendered(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        let (text, mut values, format) = self.written(conversation, constraint)?;
         let Facts { context, trained_context, .. } = self.facts;
         session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
         // What an answer is known by has to be known before a part of it is read.
         let parser =
             Parser::new(format, &text).with_texts(TextParameters::of_each(conversation.tools.iter().map(Json::as_str)));
+        let parser = if conversation.tools.is_empty() { parser.without_calls() } else { parser };
         let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
             None => (parser, None),
             // Nobody reads through what no sequence has room for.
@@ -297,12 +332,13 @@ impl Model for Host {
             })
         };
         let vocabulary = self.vocabulary.get_or_init(vocabulary).as_ref().map_err(invalid)?;
-        let format = self.format(Some(constraint));
+        let format = prompt.and_then(|prompt| prompt.parser.as_ref());
+        let format = format.map_or_else(|| self.format(Some(constraint)), Parser::format);
         let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
         // What it goes on with is a part of it.
         let begun = tokenizer.encode(&answer.begun, false).map_err(invalid)?;
         vocabulary.matcher_after(&answer.source, &begun, is_wanted).map_err(|error| match error {
-            GrammarError::Busy => Refusal::Failed { message: error.to_string() },
+            GrammarError::Busy => Refusal::Later { message: error.to_string() },
             GrammarError::Unwanted => Refusal::Gone,
             error => invalid(error),
         })

@@ -13,6 +13,7 @@ use crate::app::Asked;
 use crate::error::HttpError;
 use crate::model::{Constraint, End, Event, Likely, Model, Request};
 use crate::request_log::{self, Record, Tokens};
+use crate::wanted::Ends;
 
 /// What comes next of an answer.
 #[derive(Debug)]
@@ -47,10 +48,10 @@ pub(crate) struct Wanted {
     /// Most tokens; as many as there is room for where `None`.
     pub(crate) limit: Option<usize>,
     pub(crate) sampling: Arc<Settings>,
-    /// Texts to stop at.
-    pub(crate) stop: Arc<[String]>,
-    /// Whether tokens that end an answer are never made.
-    pub(crate) ignore_end: bool,
+    /// Ends of the answer beside the model.
+    pub(crate) ends: Ends,
+    /// Whether it has one call at most.
+    pub(crate) one_call: bool,
     /// What the answer must be.
     pub(crate) constraint: Option<Constraint>,
     /// How many of the likeliest tokens are told with each.
@@ -68,6 +69,10 @@ pub(crate) struct Answer {
     parser: Option<Parser>,
     /// How it ended, once that has come and what was held back before is to be said first.
     end: Option<End>,
+    /// Calls that may still begin.
+    calls: usize,
+    /// Whether a stop text is returned with the answer.
+    tells_stop: bool,
     pub(crate) usage: Usage,
     guessed: Guessed,
     /// When it was asked for, and when its first token was made.
@@ -84,6 +89,8 @@ impl Answer {
             events,
             parser,
             end: None,
+            calls: usize::MAX,
+            tells_stop: false,
             usage: Usage { prompt, ..Usage::default() },
             guessed: Guessed::default(),
             begun: Instant::now(),
@@ -102,28 +109,27 @@ impl Answer {
         let calls = conversation.messages.iter().flat_map(|message| &message.tool_calls);
         let (calls, ids) = (calls.clone().count(), calls.map(|call| call.id.clone()).collect());
         let parameters = TextParameters::of_each(conversation.tools.iter().map(Json::as_str));
-        let Wanted { limit, sampling, stop, ignore_end, constraint, likeliest, count, cache_prompt } = wanted;
+        let Wanted { limit, sampling, ends, one_call, constraint, likeliest, count, cache_prompt } = wanted;
         check_places(&*app.model, 1, count)?;
         let (prompt, grammar) = app.constrained_prompt(conversation, constraint).await?;
         let parser = prompt.parser.map(|parser| parser.numbered_from(calls).beside_ids(ids).with_texts(parameters));
-        // Markers are special tokens in some vocabularies.
-        let show_special = parser.is_some();
-        let tokens = prompt.tokens;
-        let after_sampling = false;
         let request = Request {
-            tokens,
             limit,
-            sampling,
-            number: 0,
-            stop,
-            ignore_end,
-            show_special,
+            stop: ends.stop,
+            stop_tokens: ends.tokens,
+            ignore_end: ends.ignore_end,
+            // Markers are special tokens in some vocabularies.
+            show_special: parser.is_some() || ends.show_special,
             grammar,
             likeliest,
-            after_sampling,
             cache_prompt,
+            ..Request::new(prompt.tokens, sampling)
         };
-        Answer::several(app, &[request], parser.as_ref(), count)
+        let mut answers = Answer::several(app, &[request], parser.as_ref(), count)?;
+        for answer in &mut answers.list {
+            answer.calls = if one_call { 1 } else { usize::MAX };
+        }
+        Ok(answers.telling_stop(ends.tells_stop))
     }
 
     /// Begins so many of each request, one at least; those of a request follow each other.
@@ -174,10 +180,7 @@ impl Answer {
                 Some(Event::Text { text, made }) => {
                     self.usage.made = made;
                     self.first.get_or_insert_with(Instant::now);
-                    match &mut self.parser {
-                        Some(parser) => parser.push(&text),
-                        None => vec![Delta::Content(text)],
-                    }
+                    self.apart(text)
                 }
                 Some(Event::Guessed { drafted, accepted }) => {
                     self.guessed = Guessed { drafted, accepted };
@@ -185,19 +188,58 @@ impl Answer {
                 }
                 Some(Event::Ended { end, made }) => {
                     self.usage.made = made;
-                    self.ended = Some(Instant::now());
-                    self.end = Some(end);
-                    self.events.close();
-                    self.parser.take().map(Parser::finish).unwrap_or_default()
+                    self.ended(end)
                 }
                 Some(Event::Failed { message }) => return Err(HttpError::failed(message)),
                 Some(Event::Refused { message }) => return Err(HttpError::invalid(None, message)),
             };
-            let deltas: Vec<Delta> = deltas.into_iter().filter(|delta| !is_empty(delta)).collect();
+            let deltas = self.allowed(deltas);
             if !deltas.is_empty() {
                 return Ok(Some(Next::Deltas(deltas)));
             }
         }
+    }
+
+    /// Takes a text apart.
+    fn apart(&mut self, text: String) -> Vec<Delta> {
+        match &mut self.parser {
+            Some(parser) => parser.push(&text),
+            None => vec![Delta::Content(text)],
+        }
+    }
+
+    /// Notes the end, and gives what was held back before it.
+    fn ended(&mut self, end: End) -> Vec<Delta> {
+        self.ended = Some(Instant::now());
+        self.events.close();
+        let told = match &end {
+            End::Stop(text) if self.tells_stop => self.apart(text.clone()),
+            _ => Vec::new(),
+        };
+        let rest = self.parser.take().map(|parser| match &end {
+            End::Model => parser.finish(),
+            End::Stop(_) | End::Limit | End::Context => parser.finish_cut(),
+        });
+        self.end = Some(end);
+        told.into_iter().chain(rest.unwrap_or_default()).collect()
+    }
+
+    /// Leaves empty deltas out. One call too many ends the answer, and the engine stops.
+    fn allowed(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
+        let mut allowed = Vec::with_capacity(deltas.len());
+        for delta in deltas.into_iter().filter(|delta| !is_empty(delta)) {
+            if matches!(delta, Delta::Call(_)) {
+                let Some(left) = self.calls.checked_sub(1) else {
+                    self.ended.get_or_insert_with(Instant::now);
+                    self.events.close();
+                    (self.parser, self.end) = (None, Some(End::Model));
+                    return allowed;
+                };
+                self.calls = left;
+            }
+            allowed.push(delta);
+        }
+        allowed
     }
 }
 
@@ -233,6 +275,13 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Returns stop texts with the answers, or not.
+    #[must_use]
+    pub(crate) fn telling_stop(mut self, tells_stop: bool) -> Answers {
+        self.list.iter_mut().for_each(|answer| answer.tells_stop = tells_stop);
+        self
+    }
+
     /// What comes next, and of which; nothing behind the ends of all.
     pub(crate) async fn next(&mut self) -> Option<(usize, Result<Next, HttpError>)> {
         let open: Vec<usize> = (0..self.list.len()).filter(|number| !self.ended[*number]).collect();
@@ -306,7 +355,7 @@ impl Drop for Answers {
 
 fn is_empty(delta: &Delta) -> bool {
     match delta {
-        Delta::Reasoning(text) | Delta::Content(text) => text.is_empty(),
+        Delta::Reasoning(text) | Delta::Content(text) | Delta::Arguments(text) => text.is_empty(),
         Delta::Call(_) => false,
     }
 }

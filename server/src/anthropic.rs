@@ -21,42 +21,38 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
-use ixc_frontend::chat::{Delta, ToolCall};
-use ixc_frontend::template::{Conversation, Message};
-use serde_json::{Map, Value, json};
+use ixc_frontend::chat::{Delta, ToolCall, whole_arguments};
+use ixc_frontend::template::{Conversation, Json as JsonText, Message};
+use serde_json::{Value, json};
 
 use crate::answer::{Answer, Answers, Next, Usage, Wanted};
 use crate::app::App;
 use crate::error::HttpError;
-use crate::fields::{Fields, Unsupported};
+use crate::fields::Fields;
+use crate::forms;
 use crate::model::{End, Model};
-use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, cache_prompt, going_on, json_text};
-use crate::wanted::{anthropic_calls, sampling};
-
-/// What is refused.
-const UNSUPPORTED: &[Unsupported] = &[
-    ("tool_choice", |value| value["disable_parallel_tool_use"] != true, "disable_parallel_tool_use"),
-    ("mcp_servers", |value| *value == json!([]), "mcp_servers"),
-    ("container", |_| false, "a container"),
-    ("output_config", |value| value.get("format").is_none(), "an output format"),
-];
+use crate::openai::{MOST_MESSAGES, PING, cache_prompt, going_on};
+use crate::request_fields::{self, Interface};
+use crate::tools::{Tools, json_text};
+use crate::wanted::{Ends, sampling};
 
 /// An answer to a conversation.
 pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
-    fields.refuse(UNSUPPORTED)?;
+    request_fields::refuse(Interface::Messages, &fields)?;
     let app = app.of(&fields).await?;
-    let (constraint, tells) = anthropic_calls(&fields)?;
-    let conversation = conversation(&fields, tells, Goal::Answer)?;
+    let tools = Tools::of_messages(&fields)?;
+    let constraint = tools.constraint(forms::of_messages(&fields)?)?;
+    let conversation = conversation(&fields, tools.told, Goal::Answer)?;
     let limit = fields.limit()?.flatten().filter(|limit| *limit >= 1);
     let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be 1 at least"))?;
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let wanted = Wanted {
         limit: Some(limit),
         sampling: Arc::new(sampling(&app, &fields).await?),
-        stop: fields.stop("stop_sequences")?.into(),
-        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
+        ends: Ends::of(&fields, "stop_sequences")?,
+        one_call: !tools.parallel,
         constraint,
         likeliest: None,
         count: 1,
@@ -78,8 +74,9 @@ pub(crate) async fn count_tokens<M: Model>(
 ) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
-    let (constraint, tells) = anthropic_calls(&fields)?;
-    let prompt = app.prompt(conversation(&fields, tells, Goal::Count)?, constraint).await?;
+    let tools = Tools::of_messages(&fields)?;
+    let constraint = tools.constraint(forms::of_messages(&fields)?)?;
+    let prompt = app.prompt(conversation(&fields, tools.told, Goal::Count)?, constraint).await?;
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
@@ -92,7 +89,7 @@ enum Goal {
 }
 
 /// The conversation of a request.
-fn conversation(fields: &Fields, tells: bool, goal: Goal) -> Result<Conversation, HttpError> {
+fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Conversation, HttpError> {
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
     };
@@ -120,15 +117,7 @@ fn conversation(fields: &Fields, tells: bool, goal: Goal) -> Result<Conversation
             _ => return Err(wrong(".role must be user or assistant")),
         }
     }
-    // Templates say whether a model thinks, but not how long: `max_tokens` alone ends it, not `budget_tokens`.
-    let thinks = match fields.get("thinking").map(|thinking| &thinking["type"]) {
-        Some(kind) if kind == "disabled" || kind == "enabled" => Some(kind == "enabled"),
-        _ => None,
-    };
-    let variables = match thinks {
-        Some(thinks) => vec![("enable_thinking".to_owned(), json_text(&json!(thinks))?)],
-        None => Vec::new(),
-    };
+    let (thinks, variables) = variables(fields)?;
     let calls = messages.last().is_some_and(|last| !last.tool_calls.is_empty());
     let (add_generation_prompt, continued) =
         if goal == Goal::Count && calls { (false, None) } else { going_on(fields, &messages)? };
@@ -138,9 +127,37 @@ fn conversation(fields: &Fields, tells: bool, goal: Goal) -> Result<Conversation
         let wrong = "messages ends with an answer that goes on, and thinking is enabled: it must begin with a thinking block, or thinking be disabled";
         return Err(HttpError::invalid(Some("messages"), wrong));
     }
-    // They are checked also where the model is not told of them.
-    let tools = Some(tools(fields)?).filter(|_| tells).unwrap_or_default();
     Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
+}
+
+/// A template's variables.
+type Variables = Vec<(String, JsonText)>;
+
+/// Returns whether the model has to think, if the request says it, and the template's variables.
+fn variables(fields: &Fields) -> Result<(Option<bool>, Variables), HttpError> {
+    let object = |name: &'static str| match fields.get(name) {
+        Some(value) if !value.is_object() => Err(HttpError::invalid(Some(name), format!("{name} must be an object"))),
+        value => Ok(value),
+    };
+    // Templates say whether a model thinks, but not how long: only `max_tokens` ends it.
+    // `budget_tokens` does not.
+    let thinks = match object("thinking")?.map(|thinking| &thinking["type"]) {
+        Some(kind) if kind == "disabled" || kind == "enabled" => Some(kind == "enabled"),
+        _ => None,
+    };
+    let mut variables = Vec::new();
+    if let Some(thinks) = thinks {
+        variables.push(("enable_thinking".to_owned(), json_text(&json!(thinks))?));
+    }
+    if let Some(effort) = object("output_config")?.and_then(|config| config.get("effort")).filter(|it| !it.is_null()) {
+        variables.push(("reasoning_effort".to_owned(), json_text(effort)?));
+    }
+    if let Some(Value::Object(members)) = object("chat_template_kwargs")? {
+        for (name, value) in members {
+            variables.push((name.clone(), json_text(value)?));
+        }
+    }
+    Ok((thinks, variables))
 }
 
 /// The text of a text, or of blocks that are all texts.
@@ -192,43 +209,21 @@ fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Me
             Some("redacted_thinking") => {}
             Some("tool_use") => {
                 let (id, name) = (member("id")?.to_owned(), member("name")?.to_owned());
-                if !block["input"].is_object() {
-                    return Err(format!(".content[{i}].input must be an object"));
-                }
+                let arguments = match &block["input"] {
+                    Value::Object(_) => block["input"].to_string(),
+                    // As clients have it of a call without arguments.
+                    Value::Null => "{}".to_owned(),
+                    Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
+                    _ => return Err(format!(".content[{i}].input must be an object")),
+                };
                 called.insert(id.clone(), name.clone());
-                message.tool_calls.push(ToolCall { id, name, arguments: block["input"].to_string() });
+                message.tool_calls.push(ToolCall { id, name, arguments });
             }
             _ => return Err(format!(".content[{i}] is neither text, thinking nor tool_use; others are not supported")),
         }
     }
     message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
     Ok(message)
-}
-
-/// The tools of a request, as templates know them.
-fn tools(fields: &Fields) -> Result<Vec<ixc_frontend::template::Json>, HttpError> {
-    let list = match fields.get("tools") {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(list)) if list.len() <= MOST_TOOLS => list,
-        Some(_) => {
-            return Err(HttpError::invalid(Some("tools"), format!("tools must be a list of at most {MOST_TOOLS}")));
-        }
-    };
-    let tool = |(i, tool): (usize, &Value)| {
-        if !tool["name"].is_string() || !tool["input_schema"].is_object() {
-            let wrong =
-                format!("tools[{i}] must have a name and an input_schema; tools of the server's own are not supported");
-            return Err(HttpError::invalid(Some("tools"), wrong));
-        }
-        let mut function = Map::new();
-        for (name, own) in [("name", "name"), ("description", "description"), ("parameters", "input_schema")] {
-            if let Some(value) = tool.get(own) {
-                function.insert(name.to_owned(), value.clone());
-            }
-        }
-        json_text(&json!({"type": "function", "function": function}))
-    };
-    list.iter().enumerate().map(tool).collect()
 }
 
 /// Tokens that were read from what a sequence held are counted apart.
@@ -280,7 +275,10 @@ async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, Htt
         content.push(json!({"type": "text", "text": said.content}));
     }
     for call in &said.calls {
-        let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+        // Of a call that was cut off, the arguments that are whole.
+        let whole = whole_arguments(&call.arguments);
+        let input = serde_json::from_str(whole.as_deref().unwrap_or(&call.arguments));
+        let input = input.ok().filter(Value::is_object).unwrap_or_else(|| json!({}));
         content.push(call_block(call, input));
     }
     let mut object = message_object(id, model, content, answers.usage());
@@ -300,6 +298,7 @@ fn event(name: &'static str, mut object: Value) -> (&'static str, Value) {
 enum Block {
     Text,
     Thinking,
+    Call,
 }
 
 /// An answer in parts: blocks, one after the other.
@@ -331,8 +330,8 @@ impl Blocks {
     /// Text in a block of its kind.
     fn text(&mut self, block: Block, text: &str) {
         let (name, of) = match block {
-            Block::Text => ("text", "text_delta"),
             Block::Thinking => ("thinking", "thinking_delta"),
+            Block::Text | Block::Call => ("text", "text_delta"),
         };
         if self.open != Some(block) {
             self.close();
@@ -346,6 +345,12 @@ impl Blocks {
         self.delta(json!({"type": of, name: text}));
     }
 
+    fn arguments(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.delta(json!({"type": "input_json_delta", "partial_json": text}));
+        }
+    }
+
     fn add(&mut self, delta: Delta) {
         match delta {
             Delta::Content(text) => self.text(Block::Text, &text),
@@ -353,10 +358,11 @@ impl Blocks {
             Delta::Call(call) => {
                 self.close();
                 self.start(call_block(&call, json!({})));
-                self.delta(json!({"type": "input_json_delta", "partial_json": call.arguments}));
-                self.ready.push_back(event("content_block_stop", json!({"index": self.count - 1})));
+                self.open = Some(Block::Call);
                 self.calls += 1;
+                self.arguments(&call.arguments);
             }
+            Delta::Arguments(text) => self.arguments(&text),
         }
     }
 

@@ -232,7 +232,7 @@ impl<M: Model> Asked<M> {
         .await
     }
 
-    /// Does what takes long, on a thread that nobody waits for.
+    /// Runs long work on a thread of its own.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&M) -> T + Send + 'static,
@@ -240,8 +240,8 @@ impl<M: Model> Asked<M> {
         self.watched(move |model, _| work(model)).await
     }
 
-    /// Does what takes long and can be ended, on a thread that nobody waits for. It is not begun
-    /// where the client has gone. A panic of it is this request's error alone.
+    /// Runs long work that can be ended on a thread of its own, unless the client has gone. A panic of the
+    /// work is an error of this request alone.
     pub(crate) async fn watched<T: Send + 'static>(
         &self,
         work: impl FnOnce(&M, &Client) -> T + Send + 'static,

@@ -41,7 +41,7 @@ impl Client {
         !self.gone.load(Ordering::Relaxed)
     }
 
-    /// Ends work that nobody waits for.
+    /// Ends work for a client that has gone.
     ///
     /// # Errors
     /// [`Refusal::Gone`].
@@ -50,7 +50,7 @@ impl Client {
     }
 }
 
-/// Says that the client has gone when it is dropped.
+/// Marks the client as gone when it is dropped.
 struct Presence(Arc<AtomicBool>);
 
 impl Drop for Presence {

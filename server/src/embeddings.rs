@@ -18,6 +18,7 @@ use crate::app::App;
 use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Model, Refusal};
+use crate::request_fields::{self, Interface};
 use crate::request_log::{self, Tokens};
 
 /// Most texts of a request, as OpenAI has it.
@@ -57,6 +58,7 @@ struct Usage {
 pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<List>, HttpError> {
     let mut fields = Fields::of(&body)?;
     drop(body);
+    request_fields::refuse(Interface::Embeddings, &fields)?;
     let app = app.of_embeddings(&fields).await?;
     let facts = app.model.facts();
     let Some(most) = facts.dimensions else {

@@ -156,7 +156,7 @@ impl From<Refusal> for HttpError {
                 .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
             Refusal::NoSpace { .. } => error.with_status(StatusCode::INSUFFICIENT_STORAGE, "server_error"),
             Refusal::NotLoaded { .. } => HttpError::failed(error.message),
-            Refusal::Busy { .. } | Refusal::NoRoom { .. } | Refusal::Gone | Refusal::Ending => {
+            Refusal::Busy { .. } | Refusal::Later { .. } | Refusal::NoRoom { .. } | Refusal::Gone | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }
         }

@@ -40,7 +40,7 @@ const NUMBERS: &[Number] = &[
     whole("dimensions", 1.0, MOST_DIMENSIONS),
     // Of experts; which there are the model says.
     whole("layer", 0.0, MOST_LAYERS),
-    whole("seed", -1.0, 9_007_199_254_740_991.0),
+    whole("min_tokens", 0.0, MOST_TOKENS),
 ];
 /// Most numbers of a vector that can be asked for: more than any model has.
 const MOST_DIMENSIONS: f64 = (1 << 24) as f64;
@@ -51,6 +51,10 @@ const MOST_LIKELY: f64 = 100.0;
 /// Most texts to stop at, and most bytes of each.
 const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1024;
+/// Most tokens to stop at.
+const MOST_STOP_TOKENS: usize = 1024;
+/// Floating-point numbers up to this are exact where they are integers: 2^53.
+const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 /// Most tokens with a bias.
 const MOST_BIASES: usize = 1024;
 /// Most memory that a body's values may take for each of its bytes. The body and copies of both
@@ -66,9 +70,6 @@ const TEXT_BYTES: usize = 32;
 const LIST_BYTES: usize = 288;
 /// Memory of an object besides: there is room for eleven members at once.
 const OBJECT_BYTES: usize = 640;
-
-/// A field whose value would change an answer in a way that is not there, whether its value does not, and what of it is not there.
-pub(crate) type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// The fields of a request.
 #[derive(Clone, Debug)]
@@ -126,16 +127,6 @@ impl Fields {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// Refuses what is asked for and not there.
-    pub(crate) fn refuse<'u>(&self, unsupported: impl IntoIterator<Item = &'u Unsupported>) -> Result<(), HttpError> {
-        for (name, is_there, what) in unsupported {
-            if self.get(name).is_some_and(|value| !is_there(value)) {
-                return Err(HttpError::unsupported(name, what));
-            }
-        }
-        Ok(())
-    }
-
     /// The most tokens of an answer, by any of the names that interfaces have for it; of several the first of these. `None` where nothing is said, `Some(None)`
     /// for as many as there is room for.
     pub(crate) fn limit(&self) -> Result<Option<Option<usize>>, HttpError> {
@@ -175,6 +166,32 @@ impl Fields {
             }
         };
         found.map(Some).ok_or_else(|| HttpError::invalid(Some(name), expected()))
+    }
+
+    /// Returns the seed: any integer of 64 bits, signed or unsigned, so that -5 and 2^64 - 5 are
+    /// one. `None` for no seed and for -1, which is any.
+    pub(crate) fn seed(&self) -> Result<Option<u64>, HttpError> {
+        // -1 is any seed, as in llama.cpp.
+        let Some(value) = self.get("seed").filter(|value| value.as_f64() != Some(-1.0)) else { return Ok(None) };
+        // Integers written as `7.0` or `1e3` are exact up to 2^53.
+        let rounded = value.as_f64().filter(|seed| seed.fract() == 0.0 && seed.abs() <= MOST_EXACT);
+        let seed = value.as_i64().map(|seed| seed as u64).or_else(|| value.as_u64());
+        let seed = seed.or_else(|| rounded.map(|seed| seed as i64 as u64));
+        let wrong = || {
+            let expected = format!("seed is {}, must be an integer from -2^63 to 2^64 - 1", shown(value));
+            HttpError::invalid(Some("seed"), expected)
+        };
+        seed.map(Some).ok_or_else(wrong)
+    }
+
+    /// Tokens that end an answer.
+    pub(crate) fn stop_tokens(&self) -> Result<Vec<u32>, HttpError> {
+        const NAME: &str = "stop_token_ids";
+        let wrong =
+            || HttpError::invalid(Some(NAME), format!("{NAME} must be a list of at most {MOST_STOP_TOKENS} tokens"));
+        let Some(value) = self.get(NAME) else { return Ok(Vec::new()) };
+        let list = value.as_array().filter(|list| list.len() <= MOST_STOP_TOKENS).ok_or_else(wrong)?;
+        list.iter().map(|token| u32::try_from(token.as_u64()?).ok()).collect::<Option<_>>().ok_or_else(wrong)
     }
 
     /// A field that is true or false.
@@ -299,6 +316,30 @@ mod tests {
         }
         assert_eq!(limit(r#"{"n_predict": -1}"#), Ok(Some(None)));
         assert_eq!(limit(r#"{"n_predict": -1, "max_tokens": 3}"#), Ok(Some(Some(3))));
+    }
+
+    #[test]
+    fn seeds_are_integers_of_64_bits() {
+        let seed = |value: &str| Fields::of(format!(r#"{{"seed": {value}}}"#).as_bytes()).unwrap().seed();
+        for (text, expected) in [
+            ("null", None),
+            ("-1", None),
+            ("0", Some(0)),
+            ("7.0", Some(7)),
+            ("1e3", Some(1000)),
+            ("-5", Some(u64::MAX - 4)),
+            ("-2.0", Some(u64::MAX - 1)),
+            ("9007199254740993", Some((1 << 53) + 1)),
+            ("9223372036854775807", Some(i64::MAX as u64)),
+            ("-9223372036854775808", Some(1 << 63)),
+            ("18446744073709551615", Some(u64::MAX)),
+        ] {
+            assert_eq!(seed(text), Ok(expected), "{text}");
+        }
+        for wrong in ["0.5", "1e30", "18446744073709551616", "\"7\"", "true", "[]", "-9223372036854775809"] {
+            let error = seed(wrong).unwrap_err();
+            assert!(error.message().contains("must be an integer"), "{wrong}: {error:?}");
+        }
     }
 
     /// Short bodies of many values are refused before they are parsed; a long text is one value.

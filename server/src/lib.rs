@@ -25,8 +25,12 @@
 //! | `experts` | `/experts`: which experts are used, and giving some up |
 //! | `prompts` | the prompts of completions as tokens |
 //! | `answer` | an answer as it is made |
-//! | `wanted` | what requests want of answers |
+//! | `wanted` | how tokens are chosen, and what ends an answer |
+//! | `offered` | tools of `/v1/responses`, and items of their calls |
+//! | `forms` | the form that an answer must have |
+//! | `tools` | the tools of a request, and which must be called |
 //! | `fields` | the fields of requests, and their ranges |
+//! | [`request_fields`] | which fields are honoured, ignored or refused: one table |
 //! | `error` | how requests fail |
 //!
 //! Invariant: every path but `/health` and the page at `/` wants a key, where there are keys.
@@ -46,21 +50,25 @@ mod embeddings;
 mod error;
 mod experts;
 mod fields;
+mod forms;
 pub mod histogram;
 mod local;
 mod metrics;
 pub mod model;
 mod names;
 mod native;
+mod offered;
 mod openai;
 pub mod origins;
 mod page;
 mod places;
 mod prompts;
+pub mod request_fields;
 pub mod request_log;
 mod responses;
 mod slots;
 mod tokens;
+mod tools;
 mod wanted;
 
 use std::future::Future;

@@ -270,13 +270,24 @@ pub enum Constraint {
     Text(Source),
     /// JSON that a schema describes, behind reasoning.
     Json(Value),
+    /// A text that a regular expression matches, all of it, behind reasoning.
+    Regex(String),
     /// One call at least of these tools, each with the schema of its parameters.
     Calls {
         /// Names and schemas.
         tools: Vec<(String, Value)>,
         /// Whether there may be more than one.
         several: bool,
+        /// Content that may stand in place of calls: [`Constraint::Json`] or [`Constraint::Regex`].
+        otherwise: Option<Box<Constraint>>,
     },
+}
+
+impl Constraint {
+    /// Whether a tool must be called.
+    pub fn must_call(&self) -> bool {
+        matches!(self, Constraint::Calls { otherwise: None, .. })
+    }
 }
 
 /// What to generate.
@@ -292,6 +303,8 @@ pub struct Request {
     pub number: u32,
     /// Texts that end the answer and are no part of it.
     pub stop: Arc<[String]>,
+    /// Tokens that end the answer and are no part of it.
+    pub stop_tokens: Vec<u32>,
     /// Whether tokens that end an answer are never made.
     pub ignore_end: bool,
     /// Whether the names of special tokens are a part of the text.
@@ -315,6 +328,7 @@ impl Request {
             sampling: sampling.into(),
             number: 0,
             stop: Arc::default(),
+            stop_tokens: Vec::new(),
             ignore_end: false,
             show_special: false,
             grammar: None,
@@ -438,6 +452,12 @@ pub enum Refusal {
     Busy {
         /// How many.
         waiting: usize,
+    },
+    /// Other requests use a resource that this one needs.
+    #[error("{message}")]
+    Later {
+        /// The resource, for people.
+        message: String,
     },
     /// There is no such model.
     #[error("there is no model {name:?}; there are {known}")]

@@ -17,10 +17,13 @@ use crate::answer::{Answer, Answers, Guessed, Next, Usage};
 use crate::app::{App, query};
 use crate::error::HttpError;
 use crate::fields::Fields;
+use crate::forms;
 use crate::model::{End, Likely, Model, Request};
 use crate::openai::{cache_prompt, conversation, count, likely_object};
 use crate::prompts::prompts;
-use crate::wanted::{constraint_of_chat, constraint_of_text, sampling};
+use crate::request_fields::{self, Interface};
+use crate::tools::Tools;
+use crate::wanted::{Ends, sampling};
 
 /// Whether it works: its thread moves, and it is not ending.
 pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
@@ -61,8 +64,9 @@ pub(crate) async fn apply_template<M: Model>(
 ) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(&body)?;
     let app = app.of(&fields).await?;
-    let conversation = conversation(&fields, app.model.facts().template.as_deref())?;
-    let constraint = constraint_of_chat(&fields)?;
+    let tools = Tools::of_chat(&fields)?;
+    let constraint = tools.constraint(forms::of_chat(&fields)?)?;
+    let conversation = conversation(&fields, tools.told, app.model.facts().template.as_deref())?;
     Ok(Json(json!({"prompt": app.prompt(conversation, constraint).await?.text})))
 }
 
@@ -73,7 +77,9 @@ const MOST_FIELDS: usize = 256;
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = app.fields(&body)?;
     drop(body);
+    request_fields::refuse(Interface::Native, &fields)?;
     let app = app.of(&fields).await?;
+    let ends = Ends::of(&fields, "stop")?;
     let count = match fields.number("n_cmpl")? {
         Some(count) => count as u32,
         None => count(&fields)?,
@@ -87,10 +93,11 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         limit: fields.limit()?.flatten(),
         sampling: Arc::new(sampling(&app, &fields).await?),
         number: 0,
-        stop: fields.stop("stop")?.into(),
-        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
-        show_special: false,
-        grammar: app.constrain(constraint_of_text(&fields)?).await?,
+        stop: ends.stop,
+        stop_tokens: ends.tokens,
+        ignore_end: ends.ignore_end,
+        show_special: ends.show_special,
+        grammar: app.constrain(forms::of_text(&fields)?).await?,
         // Tokens are told with how likely they were.
         likeliest: likeliest.or(returns_tokens.then_some(0)),
         after_sampling,
@@ -120,7 +127,8 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         returns_tokens,
         chosen,
     };
-    let mut answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
+    let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
+    let mut answers = answers.telling_stop(ends.tells_stop);
     if !streamed {
         let mut made = vec![(String::new(), Vec::new(), None); answers.len()];
         while let Some((number, next)) = answers.next().await {
@@ -239,7 +247,7 @@ fn settings_object(settings: &Settings) -> Map<String, Value> {
 fn text_of(delta: Delta) -> String {
     match delta {
         Delta::Content(text) | Delta::Reasoning(text) => text,
-        Delta::Call(_) => String::new(),
+        Delta::Call(_) | Delta::Arguments(_) => String::new(),
     }
 }
 

@@ -28,17 +28,18 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Answer, Answers, Next, Usage, Wanted};
 use crate::app::{App, Asked};
 use crate::error::HttpError;
-use crate::fields::{Fields, Unsupported};
+use crate::fields::Fields;
+use crate::forms;
 use crate::model::{End, Likely, Listed, Model, Request};
 use crate::prompts::prompts;
-use crate::wanted::{COMMON_UNSUPPORTED, constraint_of_chat, constraint_of_text, likeliest_of_chat, sampling};
+use crate::request_fields::{self, Interface};
+use crate::tools::{Tools, json_text};
+use crate::wanted::{Ends, likeliest_of_chat, sampling};
 
 /// Most messages of a conversation.
 pub(crate) const MOST_MESSAGES: usize = 65_536;
 /// Most letters of a message's role.
 const MOST_ROLE_BYTES: usize = 64;
-/// Most tools.
-pub(crate) const MOST_TOOLS: usize = 1024;
 /// How often something is sent where there is nothing to say.
 pub(crate) const PING: Duration = Duration::from_secs(15);
 /// Tokens of a completion where nothing is said, as OpenAI has it.
@@ -89,16 +90,18 @@ fn model_object<M: Model>(app: &App<M>, listed: &Listed<M>) -> Value {
 pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
-    refuse(&fields, CHAT_UNSUPPORTED)?;
+    request_fields::refuse(Interface::Chat, &fields)?;
     let app = app.of(&fields).await?;
-    let conversation = conversation(&fields, app.model.facts().template.as_deref())?;
+    let tools = Tools::of_chat(&fields)?;
+    let constraint = tools.constraint(forms::of_chat(&fields)?)?;
+    let conversation = conversation(&fields, tools.told, app.model.facts().template.as_deref())?;
     let how = How::of(&fields, Kind::Chat)?;
     let wanted = Wanted {
         limit: fields.limit()?.flatten(),
         sampling: Arc::new(sampling(&app, &fields).await?),
-        stop: fields.stop("stop")?.into(),
-        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
-        constraint: constraint_of_chat(&fields)?,
+        ends: Ends::of(&fields, "stop")?,
+        one_call: !tools.parallel,
+        constraint,
         likeliest: likeliest_of_chat(&fields)?,
         count: count(&fields)?,
         cache_prompt: cache_prompt(&fields)?,
@@ -112,20 +115,22 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = app.fields(&body)?;
     drop(body);
-    refuse(&fields, COMPLETION_UNSUPPORTED)?;
+    request_fields::refuse(Interface::Completions, &fields)?;
     let app = app.of(&fields).await?;
     let how = How::of(&fields, Kind::Completion)?;
     let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
     let count = count(&fields)?;
     let prompts = prompts(&app, &mut fields, count).await?;
+    let ends = Ends::of(&fields, "stop")?;
     let request = Request {
         limit,
         sampling: Arc::new(sampling(&app, &fields).await?),
         number: 0,
-        stop: fields.stop("stop")?.into(),
-        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
-        show_special: false,
-        grammar: app.constrain(constraint_of_text(&fields)?).await?,
+        stop: ends.stop,
+        stop_tokens: ends.tokens,
+        ignore_end: ends.ignore_end,
+        show_special: ends.show_special,
+        grammar: app.constrain(forms::of_text(&fields)?).await?,
         likeliest: fields.number("logprobs")?.map(|likeliest| likeliest as usize),
         after_sampling: false,
         cache_prompt: cache_prompt(&fields)?,
@@ -133,7 +138,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     };
     drop(fields);
     let answers = Answer::several(&app, &request.to_each(prompts), None, count)?;
-    respond(&app, how, answers).await
+    respond(&app, how, answers.telling_stop(ends.tells_stop)).await
 }
 
 /// How many answers to each prompt are wanted.
@@ -146,21 +151,12 @@ pub(crate) fn cache_prompt(fields: &Fields) -> Result<bool, HttpError> {
     Ok(fields.flag("cache_prompt")?.unwrap_or(true))
 }
 
-const CHAT_UNSUPPORTED: &[Unsupported] =
-    &[("modalities", |value| *value == json!(["text"]), "another modality than text")];
-const COMPLETION_UNSUPPORTED: &[Unsupported] = &[
-    ("echo", |value| value == false, "echo"),
-    ("suffix", |value| value == "", "a suffix"),
-    ("best_of", |value| *value == 1, "best_of above 1"),
-];
-
-/// Refuses what is asked for and not there.
-fn refuse(fields: &Fields, unsupported: &[Unsupported]) -> Result<(), HttpError> {
-    fields.refuse(COMMON_UNSUPPORTED.iter().chain(unsupported))
-}
-
 /// The conversation of a request, for this template.
-pub(crate) fn conversation(fields: &Fields, template: Option<&str>) -> Result<Conversation, HttpError> {
+pub(crate) fn conversation(
+    fields: &Fields,
+    tools: Vec<JsonText>,
+    template: Option<&str>,
+) -> Result<Conversation, HttpError> {
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
     };
@@ -170,36 +166,7 @@ pub(crate) fn conversation(fields: &Fields, template: Option<&str>) -> Result<Co
     }
     let messages = list.iter().enumerate().map(|(i, message)| self::message(i, message, template.unwrap_or_default()));
     let messages = messages.collect::<Result<Vec<Message>, HttpError>>()?;
-    let wants_tools = fields.get("tool_choice").is_none_or(|choice| choice != "none");
-    let tools = match fields.get("tools") {
-        None => Vec::new(),
-        Some(Value::Array(tools)) if tools.len() <= MOST_TOOLS => {
-            let named = |tool: &Value| tool["function"]["name"].is_string();
-            if let Some(i) = tools.iter().position(|tool| !named(tool)) {
-                let wrong = format!("tools[{i}] has no function with a name");
-                return Err(HttpError::invalid(Some("tools"), wrong));
-            }
-            tools.iter().filter(|_| wants_tools).map(json_text).collect::<Result<_, _>>()?
-        }
-        Some(_) => {
-            return Err(HttpError::invalid(Some("tools"), format!("tools must be a list of at most {MOST_TOOLS}")));
-        }
-    };
-    let mut variables = Vec::new();
-    if let Some(effort) = fields.get("reasoning_effort") {
-        variables.push(("reasoning_effort".to_owned(), json_text(effort)?));
-    }
-    match fields.get("chat_template_kwargs") {
-        None => {}
-        Some(Value::Object(members)) => {
-            for (name, value) in members {
-                variables.push((name.clone(), json_text(value)?));
-            }
-        }
-        Some(_) => {
-            return Err(HttpError::invalid(Some("chat_template_kwargs"), "chat_template_kwargs must be an object"));
-        }
-    }
+    let variables = variables(fields)?;
     let (add_generation_prompt, continued) = going_on(fields, &messages)?;
     // Texts of special tokens are the model's to say.
     Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
@@ -250,8 +217,28 @@ pub(crate) fn going_on(fields: &Fields, messages: &[Message]) -> Result<(bool, O
     Ok((false, Some(part)))
 }
 
-pub(crate) fn json_text(value: &Value) -> Result<JsonText, HttpError> {
-    JsonText::new(value.to_string()).map_err(|error| HttpError::invalid(None, error.to_string()))
+/// Variables that templates of some models know. Those that a client names itself go before the
+/// others.
+fn variables(fields: &Fields) -> Result<Vec<(String, JsonText)>, HttpError> {
+    let mut variables = Vec::new();
+    for name in ["reasoning_effort", "verbosity"] {
+        let Some(value) = fields.text(name)? else { continue };
+        if name == "reasoning_effort" && value == "none" {
+            variables.push(("enable_thinking".to_owned(), json_text(&false.into())?));
+        }
+        variables.push((name.to_owned(), json_text(&value.into())?));
+    }
+    const KWARGS: &str = "chat_template_kwargs";
+    match fields.get(KWARGS) {
+        None => {}
+        Some(Value::Object(members)) => {
+            for (name, value) in members {
+                variables.push((name.clone(), json_text(value)?));
+            }
+        }
+        Some(_) => return Err(HttpError::invalid(Some(KWARGS), format!("{KWARGS} must be an object"))),
+    }
+    Ok(variables)
 }
 
 /// Roles that conversations have in every interface.
@@ -289,39 +276,28 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
     let Some(role) = role_for(role, template) else {
         return Err(wrong(&format!(".role is none that the model's template takes; {} are", ROLES.join(", "))));
     };
-    let content = match members.get("content") {
+    for name in ["function_call", "audio"] {
+        if members.get(name).is_some_and(|value| !value.is_null()) {
+            return Err(wrong(&format!(".{name} is not supported")));
+        }
+    }
+    let mut content = match members.get("content") {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            let part = |part: &Value| match part["type"].as_str() {
-                Some("text") => part["text"].as_str().map(str::to_owned),
-                _ => None,
-            };
-            let parts: Option<Vec<String>> = parts.iter().map(part).collect();
+            let parts: Option<Vec<&str>> = parts.iter().map(part).collect();
             parts.ok_or_else(|| wrong(".content has a part that is no text; others are not supported"))?.concat()
         }
         Some(_) => return Err(wrong(".content must be a text, or a list of parts")),
     };
+    if let (true, Some(refusal)) = (content.is_empty(), text("refusal")?) {
+        content = refusal;
+    }
     let tool_calls = match members.get("tool_calls") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(calls)) => {
-            let call = |call: &Value| {
-                let function = call.get("function")?;
-                Some(ToolCall {
-                    id: call["id"].as_str().unwrap_or_default().to_owned(),
-                    name: function["name"].as_str()?.to_owned(),
-                    arguments: match &function["arguments"] {
-                        Value::String(text) => text.clone(),
-                        Value::Null => "{}".to_owned(),
-                        other => other.to_string(),
-                    },
-                })
-            };
-            calls
-                .iter()
-                .map(call)
-                .collect::<Option<_>>()
-                .ok_or_else(|| wrong(".tool_calls has one without a function"))?
+            let calls = calls.iter().map(call).collect::<Option<_>>();
+            calls.ok_or_else(|| wrong(".tool_calls has one without a function"))?
         }
         Some(_) => return Err(wrong(".tool_calls must be a list")),
     };
@@ -330,6 +306,30 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
         None => text("reasoning")?,
     };
     Ok(Message { role, content, reasoning, tool_calls, tool_call_id: text("tool_call_id")?, name: text("name")? })
+}
+
+/// The text of a part of a message's content.
+fn part(part: &Value) -> Option<&str> {
+    match part["type"].as_str() {
+        // The newer interface's names are sent to this one, too.
+        Some("text" | "input_text" | "output_text") => part["text"].as_str(),
+        Some("refusal") => part["refusal"].as_str(),
+        None => part.as_str(),
+        Some(_) => None,
+    }
+}
+
+/// A call of a message. Of one without arguments clients say nothing, an empty text, or `null`.
+fn call(call: &Value) -> Option<ToolCall> {
+    let function = call.get("function")?;
+    let arguments = match &function["arguments"] {
+        Value::String(text) if matches!(text.trim(), "" | "null") => "{}".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Null => "{}".to_owned(),
+        other => other.to_string(),
+    };
+    let id = call["id"].as_str().unwrap_or_default().to_owned();
+    Some(ToolCall { id, name: function["name"].as_str()?.to_owned(), arguments })
 }
 
 /// Which of the two an answer is to.
@@ -368,7 +368,15 @@ struct How {
 impl How {
     fn of(fields: &Fields, kind: Kind) -> Result<How, HttpError> {
         let streamed = fields.flag("stream")?.unwrap_or(false);
-        let usage = fields.get("stream_options").is_some_and(|options| options["include_usage"] == true);
+        const OPTIONS: &str = "stream_options";
+        let usage = match fields.get(OPTIONS) {
+            None => false,
+            Some(_) if !streamed => {
+                return Err(HttpError::invalid(Some(OPTIONS), format!("{OPTIONS} wants stream to be true")));
+            }
+            Some(Value::Object(options)) => options.get("include_usage").is_some_and(|usage| *usage == true),
+            Some(_) => return Err(HttpError::invalid(Some(OPTIONS), format!("{OPTIONS} must be an object"))),
+        };
         Ok(How { kind, streamed, usage })
     }
 }
@@ -565,8 +573,12 @@ impl Stream {
                             self.said[index].0 += 1;
                             json!({"tool_calls": [object]})
                         }
+                        (Kind::Chat, Delta::Arguments(text)) => {
+                            let last = self.said[index].0.saturating_sub(1);
+                            json!({"tool_calls": [{"index": last, "function": {"arguments": text}}]})
+                        }
                         (Kind::Completion, Delta::Content(text) | Delta::Reasoning(text)) => text.into(),
-                        (Kind::Completion, Delta::Call(_)) => continue,
+                        (Kind::Completion, Delta::Call(_) | Delta::Arguments(_)) => continue,
                     };
                     self.push(index, content, logprobs.take(), None);
                 }

@@ -27,48 +27,39 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Answer, Answers, Next, Usage, Wanted};
 use crate::app::{App, Asked};
 use crate::error::HttpError;
-use crate::fields::{Fields, Unsupported};
+use crate::fields::Fields;
+use crate::forms;
 use crate::model::{End, Model};
-use crate::openai::{MOST_MESSAGES, MOST_TOOLS, PING, cache_prompt, conversation};
-use crate::wanted::{constraint_of_chat, sampling};
-
-/// What is refused.
-const UNSUPPORTED: &[Unsupported] = &[
-    (
-        "previous_response_id",
-        |_| false,
-        "previous_response_id: nothing is stored, so that input has to be the whole conversation,",
-    ),
-    ("conversation", |_| false, "conversation: nothing is stored, so that input has to be the whole of it,"),
-    ("background", |value| value == false, "background"),
-    ("prompt", |_| false, "a stored prompt"),
-    ("truncation", |value| value == "disabled", "truncation"),
-    ("top_logprobs", |value| *value == 0, "top_logprobs"),
-    ("max_tool_calls", |_| false, "max_tool_calls"),
-];
+use crate::offered::{INPUT, Offered};
+use crate::openai::{MOST_MESSAGES, PING, cache_prompt, conversation};
+use crate::request_fields::{self, Interface};
+use crate::tools::Tools;
+use crate::wanted::{Ends, sampling};
 
 /// An answer to a conversation.
 pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
-    fields.refuse(UNSUPPORTED)?;
+    request_fields::refuse(Interface::Responses, &fields)?;
     let app = app.of(&fields).await?;
-    let chat = chat_of(&fields)?;
+    let offered = Offered::of(&fields)?;
+    let chat = chat_of(&fields, &offered)?;
+    let tools = Tools::of_chat(&chat)?;
     let wanted = Wanted {
         limit: fields.limit()?.flatten(),
         sampling: Arc::new(sampling(&app, &fields).await?),
-        stop: fields.stop("stop")?.into(),
-        ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
-        constraint: constraint_of_chat(&chat)?,
+        ends: Ends::of(&fields, "stop")?,
+        one_call: !tools.parallel,
+        constraint: tools.constraint(forms::of_chat(&chat)?)?,
         likeliest: None,
         count: 1,
         cache_prompt: cache_prompt(&fields)?,
     };
     let streamed = fields.flag("stream")?.unwrap_or(false);
-    let frame = frame_of(&fields, &app, &wanted);
-    let answers =
-        Answer::to_conversation(&app, conversation(&chat, app.model.facts().template.as_deref())?, wanted).await?;
-    let items = Items { id: app.next_id(), frame, ..Items::default() };
+    let frame = frame_of(&fields, &app, &wanted, &offered);
+    let conversation = conversation(&chat, tools.told, app.model.facts().template.as_deref())?;
+    let answers = Answer::to_conversation(&app, conversation, wanted).await?;
+    let items = Items { id: app.next_id(), frame, offered, ..Items::default() };
     match streamed {
         true => Ok(stream(items, answers)),
         false => whole(items, answers).await.map(|object| Json(object).into_response()),
@@ -76,7 +67,7 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
 }
 
 /// What a response says of its request.
-fn frame_of<M: Model>(fields: &Fields, app: &Asked<M>, wanted: &Wanted) -> Map<String, Value> {
+fn frame_of<M: Model>(fields: &Fields, app: &Asked<M>, wanted: &Wanted, offered: &Offered) -> Map<String, Value> {
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let frame = json!({
         "object": "response", "created_at": crate::app::seconds_since_1970(), "model": app.model.facts().name, "error": null,
@@ -84,14 +75,14 @@ fn frame_of<M: Model>(fields: &Fields, app: &Asked<M>, wanted: &Wanted) -> Map<S
         "metadata": or("metadata", json!({})), "parallel_tool_calls": or("parallel_tool_calls", true.into()),
         "previous_response_id": null, "reasoning": or("reasoning", json!({"effort": null, "summary": null})), "store": false,
         "temperature": wanted.sampling.temperature, "text": or("text", json!({"format": {"type": "text"}})),
-        "tool_choice": or("tool_choice", "auto".into()), "tools": or("tools", json!([])), "top_p": wanted.sampling.top_p,
+        "tool_choice": or("tool_choice", "auto".into()), "tools": offered.told, "top_p": wanted.sampling.top_p,
         "truncation": "disabled", "user": or("user", Value::Null),
     });
     if let Value::Object(frame) = frame { frame } else { Map::new() }
 }
 
 /// The request as a chat completion's.
-fn chat_of(fields: &Fields) -> Result<Fields, HttpError> {
+fn chat_of(fields: &Fields, offered: &Offered) -> Result<Fields, HttpError> {
     let mut chat = Map::new();
     let mut messages = Vec::new();
     if let Some(instructions) = fields.text("instructions")? {
@@ -112,31 +103,23 @@ fn chat_of(fields: &Fields) -> Result<Fields, HttpError> {
         _ => return Err(HttpError::invalid(Some("input"), "input must be a text, or a list of items")),
     }
     chat.insert("messages".to_owned(), messages.into());
-    if let Some(tools) = fields.get("tools") {
-        let wrong = || HttpError::invalid(Some("tools"), format!("tools must be a list of at most {MOST_TOOLS}"));
-        let tools = tools.as_array().filter(|tools| tools.len() <= MOST_TOOLS).ok_or_else(wrong)?;
-        let mut list = Vec::new();
-        for (i, tool) in tools.iter().enumerate() {
-            if tool["type"] != "function" || !tool["name"].is_string() {
-                let wrong =
-                    format!("tools[{i}] is no function with a name; tools of the server's own are not supported");
-                return Err(HttpError::invalid(Some("tools"), wrong));
-            }
-            let members = ["name", "description", "parameters", "strict"].into_iter();
-            let function = members.filter_map(|name| Some((name.to_owned(), tool.get(name)?.clone())));
-            list.push(json!({"type": "function", "function": function.collect::<Map<_, _>>()}));
-        }
-        chat.insert("tools".to_owned(), list.into());
+    if fields.get("tools").is_some() {
+        chat.insert("tools".to_owned(), offered.functions.clone().into());
     }
     let others = ["add_generation_prompt", "continue_final_message"];
     for name in ["tool_choice", "parallel_tool_calls", "chat_template_kwargs"].into_iter().chain(others) {
         chat.extend(fields.get(name).map(|value| (name.to_owned(), value.clone())));
     }
-    if let Some(format) = fields.get("text").and_then(|text| text.get("format")) {
-        chat.insert("response_format".to_owned(), format.clone());
-    }
-    if let Some(effort) = fields.get("reasoning").and_then(|of| of.get("effort")).filter(|effort| !effort.is_null()) {
-        chat.insert("reasoning_effort".to_owned(), effort.clone());
+    for (name, member, own) in [
+        ("text", "format", "response_format"),
+        ("text", "verbosity", "verbosity"),
+        ("reasoning", "effort", "reasoning_effort"),
+    ] {
+        let Some(value) = fields.get(name) else { continue };
+        if !value.is_object() {
+            return Err(HttpError::invalid(Some(name), format!("{name} must be an object")));
+        }
+        chat.extend(value.get(member).map(|value| (own.to_owned(), value.clone())));
     }
     Ok(Fields::new(chat))
 }
@@ -173,9 +156,13 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
             assistant(messages, |_| false);
             last(messages, "reasoning_content", text.into());
         }
-        "function_call" => {
+        kind @ ("function_call" | "custom_tool_call") => {
             let member = |name: &str| item[name].as_str().ok_or_else(|| format!(" has no {name}"));
-            let function = json!({"name": member("name")?, "arguments": member("arguments")?});
+            let arguments = match kind {
+                "function_call" => item["arguments"].clone(),
+                _ => json!({INPUT: member("input")?}).to_string().into(),
+            };
+            let function = json!({"name": member("name")?, "arguments": arguments});
             let call = json!({"id": member("call_id")?, "type": "function", "function": function});
             assistant(messages, |_| true);
             // In place: one message may have as many as there are items.
@@ -184,7 +171,7 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
                 None => last(messages, "tool_calls", json!([call])),
             }
         }
-        "function_call_output" => {
+        "function_call_output" | "custom_tool_call_output" => {
             let id = item["call_id"].as_str().ok_or(" has no call_id")?;
             let output = text_of(&item["output"]).ok_or(".output must be a text, or a list of parts that are texts")?;
             messages.push(json!({"role": "tool", "tool_call_id": id, "content": output}));
@@ -198,7 +185,9 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
 fn text_of(content: &Value) -> Option<String> {
     match content {
         Value::String(text) => Some(text.clone()),
-        Value::Array(parts) => parts.iter().map(|part| part["text"].as_str()).collect(),
+        Value::Array(parts) => {
+            parts.iter().map(|part| part["text"].as_str().or_else(|| part["refusal"].as_str())).collect()
+        }
         _ => None,
     }
 }
@@ -244,10 +233,14 @@ struct Items {
     id: String,
     /// What a response says of its request.
     frame: Map<String, Value>,
+    /// The tools, as the client offered them.
+    offered: Offered,
     /// Those that are whole.
     done: Vec<Value>,
     /// The one that is open, and its text.
     open: Option<(Kind, String)>,
+    /// The call that is open, with its arguments so far.
+    call: Option<ToolCall>,
     ready: VecDeque<(&'static str, Value)>,
     sequence: u64,
     ended: bool,
@@ -267,6 +260,9 @@ impl Items {
 
     /// Ends the item that is open.
     fn close(&mut self, status: &str) {
+        if let Some(call) = self.call.take() {
+            self.close_call(&call, status);
+        }
         let Some((kind, text)) = self.open.take() else { return };
         let (id, index) = (self.item_id(kind.prefix()), self.done.len());
         let at = |object: Value| {
@@ -312,16 +308,42 @@ impl Items {
         self.event(name, delta);
     }
 
-    fn call(&mut self, call: &ToolCall) {
+    fn begin_call(&mut self, call: ToolCall) {
         self.close("completed");
+        let id = self.item_id("fc");
+        let item = self.offered.call_item(&id, &ToolCall { arguments: String::new(), ..call.clone() }, "in_progress");
+        self.event("response.output_item.added", json!({"output_index": self.done.len(), "item": item}));
+        let arguments = call.arguments.clone();
+        self.call = Some(ToolCall { arguments: String::new(), ..call });
+        self.arguments(&arguments);
+    }
+
+    fn arguments(&mut self, text: &str) {
+        let Some(call) = self.call.as_mut().filter(|_| !text.is_empty()) else { return };
+        call.arguments.push_str(text);
+        // What a custom tool is given is text, and not the JSON around it.
+        if !self.offered.is_custom(&call.name) {
+            let delta = json!({"item_id": self.item_id("fc"), "output_index": self.done.len(), "delta": text});
+            self.event("response.function_call_arguments.delta", delta);
+        }
+    }
+
+    fn close_call(&mut self, call: &ToolCall, status: &str) {
         let (id, index) = (self.item_id("fc"), self.done.len());
-        let item = |arguments: &str, status: &str| json!({"id": id, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments, "status": status});
-        self.event("response.output_item.added", json!({"output_index": index, "item": item("", "in_progress")}));
-        let delta = json!({"item_id": id, "output_index": index, "delta": call.arguments});
-        self.event("response.function_call_arguments.delta", delta);
-        let done = json!({"item_id": id, "output_index": index, "name": call.name, "arguments": call.arguments});
-        self.event("response.function_call_arguments.done", done);
-        let item = item(&call.arguments, "completed");
+        // The answer may end right behind a call that is whole.
+        let is_whole = serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
+        let item = self.offered.call_item(&id, call, if is_whole { "completed" } else { status });
+        if self.offered.is_custom(&call.name) {
+            let input = &item["input"];
+            for (name, member) in
+                [("response.custom_tool_call_input.delta", "delta"), ("response.custom_tool_call_input.done", "input")]
+            {
+                self.event(name, json!({"item_id": id, "output_index": index, member: input}));
+            }
+        } else {
+            let done = json!({"item_id": id, "output_index": index, "name": call.name, "arguments": call.arguments});
+            self.event("response.function_call_arguments.done", done);
+        }
         self.event("response.output_item.done", json!({"output_index": index, "item": item}));
         self.done.push(item);
     }
@@ -330,7 +352,8 @@ impl Items {
         match delta {
             Delta::Content(text) => self.text(Kind::Message, &text),
             Delta::Reasoning(text) => self.text(Kind::Reasoning, &text),
-            Delta::Call(call) => self.call(&call),
+            Delta::Call(call) => self.begin_call(call),
+            Delta::Arguments(text) => self.arguments(&text),
         }
     }
 
@@ -412,7 +435,7 @@ mod tests {
     use super::*;
 
     fn chat(input: Value) -> Result<Fields, HttpError> {
-        chat_of(&Fields::new(Map::from_iter([("input".to_owned(), input)])))
+        chat_of(&Fields::new(Map::from_iter([("input".to_owned(), input)])), &Offered::default())
     }
 
     #[test]
@@ -433,17 +456,6 @@ mod tests {
         // None of them is one, which is not said.
         let error = chat(vec![json!(1); MOST_MESSAGES + 1].into()).unwrap_err().body()["error"]["message"].to_string();
         assert!(error.contains("at most"), "{error}");
-    }
-
-    #[test]
-    fn tools_are_a_list() {
-        let of = |tools: Value| {
-            let fields = [("input".to_owned(), json!("x")), ("tools".to_owned(), tools)];
-            chat_of(&Fields::new(Map::from_iter(fields))).is_ok()
-        };
-        assert!(of(json!([])) && of(json!([{"type": "function", "name": "f"}])) && of(Value::Null));
-        assert!(!of(json!({"type": "function", "name": "f"})) && !of(json!("f")));
-        assert!(!of(vec![json!({"type": "function", "name": "f"}); MOST_TOOLS + 1].into()));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use serde_json::{Value, json};
@@ -45,12 +46,14 @@ pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) ->
 /// Saves, restores or erases one.
 pub(crate) async fn act<M: Model>(
     State(app): State<Arc<App<M>>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     uri: Uri,
     body: Bytes,
 ) -> Result<Json<Value>, HttpError> {
     let app = app.of_name(query(&uri, "model")).await?;
     let slots = app.model.facts().parallel;
+    // A name that is no UTF-8 is no slot's.
+    let id = id.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(id)| id);
     let number = id.parse::<usize>().ok().filter(|number| *number < slots);
     let number = number.ok_or_else(|| {
         let wrong = format!("there is no slot {id:?}; slots go from 0 to {}", slots.saturating_sub(1));

@@ -1,17 +1,47 @@
-//! What requests want of answers, whichever interface they are of: how tokens are chosen, and what the whole must be.
+//! Settings common to all interfaces: sampling, and the ends of an answer.
 
-use ixc_grammar::Source;
+use std::sync::Arc;
+
 use ixc_runtime::sample::{self, Kind, Settings};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::app::Asked;
 use crate::error::HttpError;
-use crate::fields::{Fields, Unsupported};
-use crate::model::{Constraint, Model};
+use crate::fields::Fields;
+use crate::model::Model;
 
 /// Most texts that repetitions do not go over, and most bytes of each.
 const MOST_BREAKERS: usize = 64;
 const MOST_BREAKER_BYTES: usize = 64;
+
+/// Ends of an answer besides the model and the token limit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ends {
+    /// Texts.
+    pub(crate) stop: Arc<[String]>,
+    /// Whether the stop text is returned with the answer.
+    pub(crate) tells_stop: bool,
+    /// Tokens.
+    pub(crate) tokens: Vec<u32>,
+    /// Whether tokens that end an answer are never made.
+    pub(crate) ignore_end: bool,
+    /// Whether names of control tokens are a part of the text.
+    pub(crate) show_special: bool,
+}
+
+impl Ends {
+    /// Reads the ends from a request with its stop texts in this field.
+    pub(crate) fn of(fields: &Fields, stop: &'static str) -> Result<Ends, HttpError> {
+        let flag = |name| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(false));
+        Ok(Ends {
+            stop: fields.stop(stop)?.into(),
+            tells_stop: flag("include_stop_str_in_output")?,
+            tokens: fields.stop_tokens()?,
+            ignore_end: flag("ignore_eos")?,
+            show_special: !fields.flag("skip_special_tokens")?.unwrap_or(true),
+        })
+    }
+}
 
 /// How tokens are chosen; the defaults are those of a run. Fields are named as the sampler names its settings.
 pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Result<Settings, HttpError> {
@@ -26,10 +56,9 @@ pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Resul
         settings.typical_p = found as f32;
     }
     fields.number("min_keep")?;
-    // -1 is any seed.
-    let seed = fields.number("seed")?.filter(|seed| *seed >= 0.0).map(|seed| seed as u64);
-    settings.seed = seed.unwrap_or_else(any_seed);
+    settings.seed = fields.seed()?.unwrap_or_else(any_seed);
     settings.bias = fields.biases()?;
+    settings.least = fields.number("min_tokens")?.unwrap_or(0.0) as usize;
     if let Some(samplers) = fields.get("samplers") {
         settings.samplers = kinds(samplers)?;
     }
@@ -96,117 +125,6 @@ fn any_seed() -> u64 {
     now.map_or(0, |now| now.as_nanos() as u64)
 }
 
-/// What a completion must be: llama-server's fields.
-pub(crate) fn constraint_of_text(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
-    let grammar = fields.text("grammar")?.filter(|grammar| !grammar.is_empty());
-    match (grammar, fields.get("json_schema")) {
-        (Some(_), Some(_)) => {
-            Err(HttpError::invalid(Some("grammar"), "grammar and json_schema: only one can be followed"))
-        }
-        (Some(grammar), None) => Ok(Some(Constraint::Text(Source::of_text(grammar)))),
-        (None, Some(schema)) => Ok(Some(Constraint::Text(Source::Schema(schema_of("json_schema", schema)?)))),
-        (None, None) => match format_of(fields)? {
-            Some(schema) => Ok(Some(Constraint::Text(Source::Schema(schema)))),
-            None => Ok(None),
-        },
-    }
-}
-
-/// What an answer in a chat must be: by its format, by the tools that it must call, or by llama-server's fields.
-pub(crate) fn constraint_of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
-    let format = format_of(fields)?;
-    let schema = fields.get("json_schema").map(|schema| schema_of("json_schema", schema)).transpose()?;
-    let grammar = fields.text("grammar")?.filter(|grammar| !grammar.is_empty());
-    let calls = calls_of(fields)?;
-    let has_tools = fields.get("tools").is_some_and(|tools| tools.as_array().is_some_and(|tools| !tools.is_empty()));
-    let uses_tools = has_tools && fields.get("tool_choice").is_none_or(|choice| choice != "none");
-    let mut wanted: Vec<Constraint> = [format, schema].into_iter().flatten().map(Constraint::Json).collect();
-    wanted.extend(grammar.map(|grammar| Constraint::Text(Source::of_text(grammar))));
-    if uses_tools && !wanted.is_empty() {
-        return Err(HttpError::unsupported("tools", "an answer of a given form beside tools"));
-    }
-    wanted.extend(calls);
-    if wanted.len() > 1 {
-        return Err(HttpError::invalid(None, "response_format, json_schema, grammar: only one can be followed"));
-    }
-    Ok(wanted.pop())
-}
-
-/// The schema that `response_format` has.
-fn format_of(fields: &Fields) -> Result<Option<Value>, HttpError> {
-    let Some(format) = fields.get("response_format") else { return Ok(None) };
-    let wrong = |what: &str| HttpError::invalid(Some("response_format"), format!("response_format{what}"));
-    let any = || json!({"type": "object"});
-    let schema = format.get("json_schema").and_then(|of| of.get("schema")).or_else(|| format.get("schema"));
-    match format["type"].as_str() {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(schema.cloned().unwrap_or_else(any))),
-        Some("json_schema") => {
-            let schema = schema.ok_or_else(|| wrong(".json_schema.schema is missing"))?;
-            Ok(Some(schema_of("response_format", schema)?))
-        }
-        _ => Err(wrong(".type must be text, json_object or json_schema")),
-    }
-}
-
-fn schema_of(param: &'static str, value: &Value) -> Result<Value, HttpError> {
-    match value {
-        Value::Object(_) | Value::Bool(true) => Ok(value.clone()),
-        // In a text, as some clients have it.
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(schema @ (Value::Object(_) | Value::Bool(true))) => Ok(schema),
-            _ => Err(HttpError::invalid(Some(param), format!("{param} is no JSON schema"))),
-        },
-        _ => Err(HttpError::invalid(Some(param), format!("{param} must be a JSON schema: an object"))),
-    }
-}
-
-/// The calls that `tool_choice` wants.
-fn calls_of(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
-    let Some(choice) = fields.get("tool_choice") else { return Ok(None) };
-    let name = choice["function"]["name"].as_str().or_else(|| choice["name"].as_str());
-    match (choice, name) {
-        (Value::String(choice), _) if choice == "auto" || choice == "none" => Ok(None),
-        (Value::String(choice), _) if choice == "required" => must_call(fields, "tools", None),
-        (Value::Object(_), Some(name)) if choice["type"] == "function" => must_call(fields, "tools", Some(name)),
-        _ => Err(HttpError::unsupported("tool_choice", "a tool_choice other than auto, none, required and a function")),
-    }
-}
-
-/// A call of that tool, or of any.
-fn must_call(fields: &Fields, param: &'static str, name: Option<&str>) -> Result<Option<Constraint>, HttpError> {
-    let list = fields.get(param).and_then(Value::as_array).cloned().unwrap_or_default();
-    let tool = |tool: &Value| {
-        let function = tool.get("function").unwrap_or(tool);
-        let schema = function.get("parameters").or_else(|| function.get("input_schema"));
-        let schema = schema.filter(|schema| schema.is_object()).cloned();
-        Some((function["name"].as_str()?.to_owned(), schema.unwrap_or_else(|| json!({"type": "object"}))))
-    };
-    let tools = list.iter().filter_map(tool).filter(|(own, _)| name.is_none_or(|name| name == own));
-    let tools: Vec<(String, Value)> = tools.collect();
-    if tools.is_empty() {
-        let wrong = name.map_or("there are no tools".to_owned(), |name| format!("there is no tool {name:?}"));
-        return Err(HttpError::invalid(Some("tool_choice"), format!("tool_choice: {wrong}")));
-    }
-    let several = name.is_none() && fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    Ok(Some(Constraint::Calls { tools, several }))
-}
-
-/// The calls that Anthropic's `tool_choice` wants, and whether tools are told of.
-pub(crate) fn anthropic_calls(fields: &Fields) -> Result<(Option<Constraint>, bool), HttpError> {
-    let Some(choice) = fields.get("tool_choice") else { return Ok((None, true)) };
-    match (choice["type"].as_str(), choice["name"].as_str()) {
-        (Some("auto"), _) => Ok((None, true)),
-        (Some("none"), _) => Ok((None, false)),
-        (Some("any"), _) => Ok((must_call(fields, "tools", None)?, true)),
-        (Some("tool"), Some(name)) => Ok((must_call(fields, "tools", Some(name))?, true)),
-        _ => Err(HttpError::invalid(
-            Some("tool_choice"),
-            "tool_choice must be of type auto, none, any, or tool with a name",
-        )),
-    }
-}
-
 /// How many of the likeliest tokens are told with each token of a chat.
 pub(crate) fn likeliest_of_chat(fields: &Fields) -> Result<Option<usize>, HttpError> {
     let top = fields.number("top_logprobs")?.map(|top| top as usize);
@@ -216,7 +134,3 @@ pub(crate) fn likeliest_of_chat(fields: &Fields) -> Result<Option<usize>, HttpEr
         (false, Some(_)) => Err(HttpError::invalid(Some("top_logprobs"), "top_logprobs wants logprobs to be true")),
     }
 }
-
-/// What is refused in chats and completions.
-pub(crate) const COMMON_UNSUPPORTED: &[Unsupported] =
-    &[("functions", |_| false, "functions, which tools have replaced,"), ("audio", |_| false, "audio")];

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -28,6 +29,8 @@ struct Client<'t> {
     events: UnboundedSender<model::Event>,
     text: Option<Stream<'t>>,
     stop: StopStrings,
+    /// Tokens that end its answer, and are no part of it.
+    stop_tokens: Vec<u32>,
     made: usize,
     /// Tokens that were guessed and computed, and those of them that were made.
     guessed: (usize, usize),
@@ -174,9 +177,10 @@ impl Work for Worker<'_> {
         let model::Request {
             tokens,
             limit,
-            sampling,
+            mut sampling,
             number,
             stop,
+            stop_tokens,
             ignore_end,
             show_special,
             grammar,
@@ -184,13 +188,16 @@ impl Work for Worker<'_> {
             after_sampling,
             cache_prompt,
         } = request;
+        if sampling.least > 0 {
+            Arc::make_mut(&mut sampling).late = [&*self.ends, &stop_tokens].concat();
+        }
         let job = Job { tokens, limit, sampling, number, ignore_end, grammar, likeliest, after_sampling, cache_prompt };
         match self.scheduler.submit(job) {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
                 let (stop, guessed) = (StopStrings::shared(stop), (0, 0));
-                let client = Client { events, text, stop, made: 0, guessed, begun: false, at, last: None };
+                let client = Client { events, text, stop, stop_tokens, made: 0, guessed, begun: false, at, last: None };
                 self.clients.insert(id, client);
             }
             Err(error) => {
@@ -279,10 +286,11 @@ impl Work for Worker<'_> {
                         let likeliest = likeliest.into_iter().map(told).collect();
                         client.tell(model::Event::Likely { token: told(token), likeliest });
                     }
-                    let text = client.text.as_mut().filter(|_| !self.ends.contains(&token));
+                    let ends = client.stop_tokens.contains(&token);
+                    let text = client.text.as_mut().filter(|_| !ends && !self.ends.contains(&token));
                     let text = text.and_then(|text| text.push(token).ok()).unwrap_or_default();
                     client.say(&text);
-                    if client.stop.stopped() {
+                    if ends || client.stop.stopped() {
                         self.scheduler.cancel(id);
                         self.end(id, model::End::Model);
                     }
