@@ -494,6 +494,10 @@ impl Scheduler {
         let prompts = rows.iter().filter(|rows| is_prompt(rows.number)).map(|rows| rows.count).sum();
         if rows.is_empty() {
             self.last_rows = (0, 0);
+            // The last rows of a prompt that wait for a mask are no rows for others to compute.
+            if events.is_empty() && self.active() > 0 {
+                self.bell.wait(LONGEST_WAIT);
+            }
             return events;
         }
         // Beside prompts a step has rows enough, and its time says nothing about guesses.

@@ -65,7 +65,8 @@ impl Scheduler {
             return self.choose_empty();
         }
         // The last tokens are always computed, with as many rows as a new prompt's bits need.
-        let wanted = &tokens[..tokens.len().saturating_sub(self.least.max(1))];
+        let most = tokens.len().saturating_sub(self.least.max(1));
+        let wanted = &tokens[..if self.in_chunks() { most - most % CHUNK } else { most }];
         // What cannot be had is forgotten: then there is a next best.
         for _ in 0..MOST_TRIES {
             match self.load_kept(wanted)? {
@@ -91,6 +92,12 @@ impl Scheduler {
         Some(number)
     }
 
+    /// Whether kernels group the rows of a part, so that bits depend on where parts of a prompt begin.
+    fn in_chunks(&self) -> bool {
+        // Two rows are what attention alone needs.
+        self.least > 2 || !self.session.engine.cuts_steps()
+    }
+
     /// Empties the free slot that was not used for the longest time; `None` where none is free.
     fn choose_empty(&mut self) -> Option<usize> {
         let number = self.choice(&[])?.oldest;
@@ -104,7 +111,7 @@ impl Scheduler {
 
     /// Where a prompt goes on; `None` where no slot is free.
     fn choice(&self, wanted: &[u32]) -> Option<Choice> {
-        let in_chunks = !self.session.engine.cuts_steps();
+        let in_chunks = self.in_chunks();
         let common = |slot: &Slot| {
             if slot.is_private {
                 return 0;
@@ -154,7 +161,11 @@ impl Scheduler {
             let _ = self.session.engine.truncate_sequence(id, 0);
             return Some(Kept::Lost);
         }
-        slot.cached.extend_from_slice(&wanted[..found.position as usize]);
+        let position = found.position as usize;
+        slot.cached.extend_from_slice(&wanted[..position]);
+        if self.in_chunks() && self.session.engine.cuts_steps() {
+            self.cut(oldest, position - position % CHUNK);
+        }
         Some(Kept::Loaded(oldest))
     }
 

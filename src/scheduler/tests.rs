@@ -97,7 +97,7 @@ fn what_was_there_changes_no_bit() {
 #[test]
 fn a_request_that_caches_nothing_neither_finds_nor_leaves_anything() {
     let mut scheduler = scheduler(1, None);
-    let tokens = scheduler.session().encode_prompt("The borrow checker looks at each reference.").unwrap();
+    let tokens = scheduler.session().encode_prompt(&"The borrow checker looks at each reference. ".repeat(8)).unwrap();
     let mut reused = |cache_prompt: bool| {
         scheduler.submit(Job { cache_prompt, ..job(&tokens, 2) }).unwrap();
         let mut reused = None;
