@@ -62,6 +62,7 @@ impl Shown {
                     self.ends_thought(&mut text);
                     text.push_str(&format!("\n[Call {} {}]\n", call.name, call.arguments));
                 }
+                Delta::Arguments(more) => text.push_str(more),
             }
             self.answer.extend([delta]);
         }

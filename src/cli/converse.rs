@@ -247,6 +247,16 @@ fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
     Ok(Flow::On)
 }
 
+/// Returns a setting as a person writes it: the sampler's numbers have 32 bits, and lists
+/// semicolons.
+fn setting_text(value: &serde_json::Value) -> String {
+    match (value.as_f64(), value.as_array()) {
+        (Some(number), _) => (number as f32).to_string(),
+        (None, Some(list)) => list.iter().filter_map(|each| each.as_str()).collect::<Vec<_>>().join(";"),
+        (None, None) => value.to_string(),
+    }
+}
+
 fn set(talk: &mut Talk<'_, '_>, setting: &str) -> anyhow::Result<Flow> {
     let Writer { wanted, seed, .. } = &mut *talk.writer;
     if !setting.is_empty() {
@@ -260,7 +270,8 @@ fn set(talk: &mut Talk<'_, '_>, setting: &str) -> anyhow::Result<Flow> {
             *seed = wanted.sampling.seed();
         }
     }
-    let fields: Vec<String> = wanted.sampling.fields().iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let fields = wanted.sampling.fields();
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} {}", setting_text(value))).collect();
     tell(fields.join(", "));
     Ok(Flow::On)
 }

@@ -148,6 +148,11 @@ pub fn grouped(command: Command) -> Command {
 /// few examples.
 pub fn short(command: Command) -> Command {
     let (many, name) = (has_many(&command), command.get_name().to_owned());
+    // Options of all commands, but for the one that people use most.
+    let command = command.mut_args(|arg| {
+        let is_rare = arg.is_global_set() && arg.get_long() != Some("quiet");
+        if is_rare { arg.hide_short_help(true) } else { arg }
+    });
     let command = command.mut_subcommands(short);
     if !many {
         return command;
@@ -156,7 +161,7 @@ pub fn short(command: Command) -> Command {
     let command = command.mut_args(|arg| {
         let hidden = group_of(&arg).is_some_and(|group| !is_common(group, &arg));
         let sentence = arg.get_help().map(|help| first_sentence(&help.to_string()));
-        let arg = arg.hide(hidden).hide_possible_values(true);
+        let arg = arg.hide(hidden).hide_possible_values(true).help_heading(None::<&'static str>);
         match sentence {
             Some(sentence) => arg.help(sentence),
             None => arg,

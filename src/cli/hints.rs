@@ -16,7 +16,7 @@ use ixc::runtime::file::FileError;
 use ixc::runtime::load::LoadError;
 
 use super::near;
-use super::output::Printable;
+use super::printable::Printable;
 
 /// What helps against an error, where an option does.
 pub fn hint(error: &Error) -> Option<String> {

@@ -43,6 +43,7 @@ mod passes;
 mod perf;
 mod plan;
 mod prefetch;
+mod printable;
 mod quantise;
 mod run;
 mod sampling;
@@ -193,6 +194,8 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             let typed = typed.split('=').next().unwrap_or_default();
             if !near::is_near(typed, &known) {
                 error.remove(ContextKind::SuggestedArg);
+                // It names the option that was suggested.
+                error.remove(ContextKind::Usage);
             }
         }
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };

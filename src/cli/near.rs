@@ -117,7 +117,7 @@ mod tests {
         let model = folder.path().join("models/own.gguf");
         fs::create_dir(model.parent().unwrap()).unwrap();
         fs::write(&model, "").unwrap();
-        assert_eq!(paths(&folder.path().join("modles/own.gguf")), [model.clone()]);
+        assert_eq!(paths(&folder.path().join("modles/own.gguf")), std::slice::from_ref(&model));
         assert_eq!(paths(&folder.path().join("models/own.ggfu")), [model]);
         assert!(paths(&folder.path().join("else/own.gguf")).is_empty());
     }

@@ -15,26 +15,8 @@ use super::hints::hint;
 use super::terminal;
 use super::wrap::{Text, wrapped};
 
+pub use super::printable::{Printable, is_terminal_control};
 pub use ixc::ir::units::{Bytes, Count, counted};
-
-/// Text from a file or a model, with everything escaped that a terminal would obey rather than show.
-pub struct Printable<'a>(pub &'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '\n' => f.write_str("\\n"),
-            c if is_terminal_control(c) => write!(f, "{}", c.escape_unicode()),
-            c => fmt::Write::write_char(f, c),
-        })
-    }
-}
-
-/// Whether a terminal would obey this character: controls, those that reverse the direction of writing, and other ends of lines.
-pub fn is_terminal_control(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
 
 /// How much is said beside a command's output: 0 with `--quiet`, 1, and one more for each `--verbose`.
 static LOUDNESS: AtomicU8 = AtomicU8::new(1);

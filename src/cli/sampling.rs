@@ -240,6 +240,8 @@ impl SamplingArgs {
             samplers: samplers.map_or_else(|| DEFAULT_SAMPLERS.to_vec(), |samplers| samplers.0.clone()),
             bias: Vec::new(),
             never: if self.ignore_eos { ends.to_vec() } else { Vec::new() },
+            late: Vec::new(),
+            least: 0,
             seed,
         }
     }

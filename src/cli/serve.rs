@@ -47,7 +47,7 @@ const QUEUE: usize = 16;
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
   ixc serve model.gguf --spec ngram        repetitions are guessed
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
-  ixc serve model.gguf bge-small.gguf      a chat model and an encoder: /v1/embeddings
+  ixc serve model.gguf bge-small.gguf      chat, and embeddings of texts
   ixc serve qwen3-embedding.gguf --embeddings    /v1/embeddings
   ixc serve model.gguf --allowed-origin https://chat.example
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'

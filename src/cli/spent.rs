@@ -13,6 +13,8 @@ use super::output::{Printable, counted, fact};
 /// An op is worth a row from this part of the time on, and the longest is in any case: beside other
 /// work threads may do little but wait.
 const LEAST: f64 = 0.01;
+/// Columns of what an op read, before what it multiplied: as in `  10.0 GB/s,  50 % of memory;`.
+const RATES: usize = 29;
 
 /// Prints where the time of a part of a text went: rows that add up to all of it. Rates are of the
 /// time in which threads worked on the op, as if all of them did.
@@ -145,12 +147,13 @@ impl Op {
         }
         let mut text = format!("{:6.1} GB/s", self.bytes_per_second / 1e9);
         text += &match (self.fed_by, self.share_of_feeding) {
-            (Some(level), Some(share)) => format!(", {:3.0} % of {level:<6}", 100.0 * share),
-            (Some(level), None) => format!(", from {level:<9}"),
+            (Some(level), Some(share)) => format!(", {:3.0} % of {level}", 100.0 * share),
+            (Some(level), None) => format!(", from {level}"),
             (None, _) => String::new(),
         };
         if let (Some(of), Some(rate)) = (self.mostly, self.operations_per_second) {
-            text += &format!("; {:6.1} GOP/s", rate / 1e9);
+            let width = if self.fed_by.is_some() { RATES } else { 0 };
+            text = format!("{:<width$} {:6.1} GOP/s", text + ";", rate / 1e9);
             text += &match self.share_of_peak {
                 Some(share) => format!(", {:3.0} % of {of}", 100.0 * share),
                 None => format!(" of {of}"),

@@ -1,9 +1,11 @@
 //! Output to a terminal: no text that a command prints controls the terminal, whoever made it.
 //!
-//! Commands write to [`standard_output`] and know nothing of this. Where a person reads it, all of it goes through [`Filter`], which leaves out
-//! characters that a terminal obeys: escape sequences, controls but for newline and tab, marks that reverse the direction
-//! of writing. Names are better escaped by [`Printable`](super::output::Printable), so that they can be told apart; the filter is for what is
-//! text (a model's, `detokenize`'s) and for what somebody forgot. In a pipe or a file every byte is as it was made.
+//! Commands write to [`standard_output`] and know nothing of this. Where a person reads it, all of
+//! it goes through [`Filter`], which leaves out characters that a terminal obeys: escape sequences,
+//! controls but for newline and tab, marks that reverse the direction of writing. Names are better
+//! escaped by [`Printable`](super::printable::Printable), so that they can be told apart; the
+//! filter is for what is text (a model's, `detokenize`'s) and for what somebody forgot. In a pipe
+//! or a file every byte is as it was made.
 //!
 //! What commands print on standard error, because standard output has the file that they make, goes through the same
 //! ([`standard_error`]). What is said beside it, on standard error, comes through `note!`, which escapes wherever it goes to, as errors are.
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use terminal_size::{Width, terminal_size_of};
 
-use super::output::is_terminal_control;
+use super::printable::is_terminal_control;
 use super::wrap::{Text, Wrapper};
 
 /// The variable with the number of columns, which shells set.
