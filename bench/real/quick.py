@@ -87,7 +87,11 @@ def record(paths, tokenizer_of, vectors_of, greedy_of):
     """Writes what the other engines give now to the file that `run` compares with."""
     some = texts.short_texts(40)[::7]
     vectors = [number for row in vectors_of(some) for number in row]
-    ids = lambda key: [checksum(tokenizer_of(key).encode(text, add_special_tokens=False).ids) for text in texts.all_texts()]
+
+    def ids(key):
+        tokenizer = tokenizer_of(key)
+        return [checksum(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts.all_texts()]
+
     recorded = {
         "smollm2": {"ids": ids("smollm2"), "greedy": greedy_of()},
         "minilm": {"ids": ids("minilm"), "texts": some, "vectors": base64.b64encode(struct.pack(f"<{len(vectors)}e", *vectors)).decode()},
