@@ -21,8 +21,7 @@ use crate::program_pages;
 use crate::states::States;
 use crate::trace::Recorder;
 
-/// Bytes of a budget that are left for the stacks, code and tables of a run. Of the demo model a
-/// run takes some 15 MiB of them.
+/// Bytes of a budget that are left for the stacks, code and tables of a run.
 pub const SPARE_BYTES: u64 = 32 << 20;
 /// Bytes that a budget may be short of.
 pub const TOLERANCE_BYTES: u64 = SPARE_BYTES / 4;
