@@ -6,6 +6,7 @@ mod tiny;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -112,16 +113,18 @@ fn a_block_that_arrived_damaged_is_read_again() {
     let streamed = options(1 << 20);
     let right = step(&path, &streamed).unwrap();
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
-    // As if the drive had given other bytes: nothing else of the file is new.
-    let put = |bytes: &[u8]| {
+    // As if the drive had given other bytes: nothing else of the file is new. Another mode explains
+    // its new time of status.
+    let put = |bytes: &[u8], mode: u32| {
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(bytes).unwrap();
         file.set_modified(modified).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
     };
     let mut bytes = good.clone();
     let first = first_block(&good, &written);
     bytes[first + 2 * STRIDE + 100] ^= 1;
-    put(&bytes);
+    put(&bytes, 0o600);
     let mut engine = Engine::load_file(file::open(&path).unwrap(), &made.folder, &streamed).unwrap();
     let tokens: Vec<u32> = (0..MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect();
     for _ in 0..2 {
@@ -130,7 +133,7 @@ fn a_block_that_arrived_damaged_is_read_again() {
             other => panic!("{other:?}"),
         }
     }
-    put(&good);
+    put(&good, 0o640);
     let logits = engine.step(&tokens, &[MAX_TOKENS - 1]).unwrap();
     assert!(logits.iter().map(|logit| logit.to_bits()).eq(right));
     // It was read for each of three steps, the others once. (A step that failed leaves some on the way to the next one: those count twice

@@ -1,4 +1,5 @@
-//! The switch by which tests write what they expect anew: `IXC_BLESS`, set to anything but nothing.
+//! The switch that rewrites the expectations of tests: `IXC_BLESS`, with any value but an empty
+//! one.
 
 use std::ffi::OsStr;
 
@@ -10,7 +11,7 @@ pub fn is_asked_for() -> bool {
     is_set(std::env::var_os(VARIABLE).as_deref())
 }
 
-/// Whether a variable has a value; an empty one is none, as in `IXC_BLESS= cargo test`.
+/// Whether a variable has a value. An empty value counts as none: `IXC_BLESS= cargo test`.
 fn is_set(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| !value.is_empty())
 }

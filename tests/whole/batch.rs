@@ -130,13 +130,13 @@ fn lines_that_are_no_requests_have_errors_for_answers() {
     for (said, expected) in said.iter().zip([
         "line 1: the body is no JSON",
         "line 2: the body is a list, must be an object",
-        "line 3: the body is no JSON",
+        "line 3: the text begins with the byte order mark of UTF-16",
         "temperature is 1001, must be a number",
         "line 5: stream: answers of a batch are whole",
         "max_tokens is 1e+99, must be a whole number",
         "line 7: it has 33554433 bytes, and may have 33554432",
         "nothing",
-        "line 9: the body is no JSON",
+        "line 9: the body has too many values",
     ]) {
         assert!(said.starts_with(expected), "{said} is not {expected}");
     }
@@ -187,8 +187,8 @@ fn a_batch_goes_on_where_it_was() {
         ("a letter", 2, "is no file of a batch's answers"),
         ("{\"line\": 1}\n", 65, "line 1 is no answer of a batch"),
         ("{\"line\":1,\"request\":\"g\"}\n", 65, "line 1 is no answer of a batch"),
-        ("{\"line\":1,\"request\":\"0\"}\n{\"line\":1,\"request\":\"0\"}\n", 65, "line 1 is answered twice"),
-        ("{\"line\":1,\"request\":\"0\"}\nmy notes", 65, "line 2 is no answer of a batch"),
+        ("{\"line\":1,\"request\":\"0\"}\n{\"line\":1,\"request\":\"0\"}\n", 65, "line 1 is no answer of a batch"),
+        ("{\"line\":1,\"request\":\"0\"}\nmy notes", 65, "line 1 is no answer of a batch"),
     ] {
         fs::write(&out, there).unwrap();
         let output = batch(&folder, &[]).output().unwrap();

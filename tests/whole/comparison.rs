@@ -118,7 +118,8 @@ fn options_and_threads_that_differ_are_named() {
     }
     assert_eq!(said.lines().filter(|line| line.trim_start().starts_with("1|2 portable")).count(), 2, "{said}");
     // Another file of the same name is another option.
-    let first = fs::read_dir(&kernels).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+    let files = fs::read_dir(&kernels).unwrap().map(|entry| entry.unwrap().path());
+    let first = files.filter(|path| path.extension().is_some_and(|extension| extension == "ix")).min().unwrap();
     let text = fs::read_to_string(&first).unwrap() + "; edited\n";
     fs::write(&first, text).unwrap();
     let two = bench("two.json", &["-t", "2", "--cache", "lru", "--override", kernels.to_str().unwrap()]);

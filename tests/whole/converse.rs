@@ -68,7 +68,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
 fn one_message_that_does_not_fit_is_an_error_that_says_what_would_help() {
     let long = "and so on ".repeat(80);
     for arguments in [&["--chat"][..], &["--no-chat"]] {
-        let output = ixc(["run", "--raw", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
+        let output = ixc(["run", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(65), "{error}");
         let says = "do not fit into the context of 64; this model was made for up to 2048; --ctx makes it larger";
@@ -165,7 +165,7 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     assert!(terminal.say("y").contains("1 message "));
     assert_eq!(saved(&file), ["system: Be brief."]);
     let said = terminal.say(&format!("/save {}/no/folder/x", folder.display()));
-    assert!(said.contains("error: ") && said.contains("no/folder/x"), "{said}");
+    assert!(said.contains("error:") && said.contains("no/folder/x"), "{said}");
     terminal.send("/exit\r");
     assert_eq!(terminal.end().1.code(), Some(0));
 }
@@ -358,7 +358,7 @@ fn an_answer_is_followed_by_its_pace_and_settings_can_be_changed() {
 #[test]
 fn answers_are_wrapped_at_words() {
     let mut command = chat(&["-p", "What is a trait?", "-n", "60", "--ignore-eos"]);
-    // The line that says how far something is has its own test.
+    // The progress line has its own test.
     command.env("IXC_PROGRESS_DELAY", "1000");
     let (text, status) = Terminal::start_with(&mut command, None, 40).end();
     assert_eq!(status.code(), Some(0), "{text}");

@@ -196,7 +196,7 @@ fn follow(page: &Path, model: &Path) -> Done {
             continue;
         }
         let (succeeded, printed) = run(&command, &folder);
-        let is_error = output.iter().flatten().next().is_some_and(|line| line.starts_with("error:"));
+        let is_error = output.iter().flatten().any(|line| line.starts_with("error:"));
         let lines: Vec<&str> = printed.lines().collect();
         let as_shown = output.as_ref().is_none_or(|shown| are_lines(&lines, shown));
         if succeeded == is_error || !as_shown {

@@ -259,9 +259,10 @@ fn files_say_how_rows_become_one() {
             (Some(2), Pooling::First),
             (Some(3), Pooling::Last),
         ] {
-            let mut embedder = Embedder::new(open(&made(key, tied), target(), 1), None).unwrap();
+            let path = made(key, tied);
+            let mut embedder = Embedder::new(open(&path, target(), 1), None).unwrap();
             assert_eq!(embedder.pooling(), pooling, "{key:?}");
-            let asked = Embedder::new(open(&made(key, tied), target(), 1), Some(Pooling::First)).unwrap();
+            let asked = Embedder::new(open(&path, target(), 1), Some(Pooling::First)).unwrap();
             assert_eq!(asked.pooling(), Pooling::First);
             assert_eq!(embedder.embed(vec![vec![1, 2, 3]]).unwrap()[0].len(), BASE.width as usize);
         }

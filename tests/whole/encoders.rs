@@ -253,7 +253,6 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
     for command in [
         &["run", "-p", "x", path][..],
         &["logits", "--tokens", "1,2", "-o", out, path],
-        &["serve", path],
         &["compile", path, "-o", out],
         &["bench", path],
         &["eval", "--text", text, path],

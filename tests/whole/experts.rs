@@ -131,6 +131,8 @@ fn what_is_no_record_of_this_model_is_refused() {
     let (_, right) = run(&[], &hot);
     let with = |change: &dyn Fn(&mut Value)| {
         let mut record = right.clone();
+        // A record without a checksum is one that was written by hand.
+        record.as_object_mut().unwrap().remove("crc32");
         change(&mut record);
         record.to_string()
     };

@@ -168,7 +168,7 @@ fn hostile_grammars_end_their_requests_alone() {
 fn a_slot_keeps_what_it_holds_where_a_file_cannot_be_restored() {
     let folder = scratch("hostile-slots");
     let server = Server::start(&["-c", "256", "--parallel", "1", "--slot-save-path", folder.to_str().unwrap()]);
-    let request = json!({"prompt": "The borrow checker", "n_predict": 4, "temperature": 0});
+    let request = json!({"prompt": "The borrow checker ".repeat(8), "n_predict": 4, "temperature": 0});
     server.post("/completion", &request);
     let act = |action: &str, name: &str| {
         let (status, answer) = server.post(&format!("/slots/0?action={action}"), &json!({"filename": name}));

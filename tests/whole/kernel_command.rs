@@ -177,7 +177,7 @@ fn bench_gives_every_rate_with_its_spread() {
         assert!(row["bandwidth_share"].as_f64().unwrap() > 0.0 && row["peak_share"].as_f64().unwrap() > 0.0, "{row}");
     }
     let table = text(["bench", "silu", "-r", "2", "--target", "portable"]);
-    assert!(table.contains("us/call") && table.contains("+-") && table.contains("1 threads: memory "), "{table}");
+    assert!(table.contains("us/call") && table.contains("+-") && table.contains("1 thread: memory "), "{table}");
 }
 
 #[test]

@@ -1,18 +1,27 @@
 //! `ixc kernel tune` and `ixc kernel reduce`, and what is done with what they write.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use crate::support::{demo_model, scratch, stderr, stdout, target_without_tiles};
 use ixc::kernels::KernelSpec;
 use ixc::kernels::cut::Cut;
 use ixc::targets::Target;
 use serde_json::Value as Json;
 
+/// Returns the program on a target without tiles, whose kernels these tests name.
+fn ixc<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
+    let mut command = crate::support::ixc(words);
+    command.env("IXC_TARGET", target_without_tiles().name());
+    command
+}
+
 /// A spec of the demo model that is cut by `gemm`, and how its weight is.
 fn spec_of_demo() -> (KernelSpec, Cut) {
     let model = ixc::model::Model::new(ixc::demo::open().unwrap()).unwrap();
-    let options = ixc::compile::Options { target: Some(Target::native()), ..ixc::compile::Options::default() };
+    let options = ixc::compile::Options { target: Some(target_without_tiles()), ..ixc::compile::Options::default() };
     let (_, plan) = ixc::compile::specs(&model, &options).unwrap();
     let cut = |spec: &KernelSpec| Cut::of(spec).map(|cut| (spec.clone(), cut));
     let many = |(_, cut): &(KernelSpec, Cut)| cut.strategy == ixc::kernels::MatmulStrategy::Gemm && cut.tile == 32;
@@ -113,7 +122,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
     let folder = scratch("kernel-tuned");
     let (file, model) = (folder.join("tuned.json"), demo_model());
     let (spec, cut) = spec_of_demo();
-    let target = Target::native();
+    let target = target_without_tiles();
     let caches = ixc::targets::CoreCaches::here(target.row());
     let (own, _) = ixc::passes::tile::by_caches(&cut.weight, target, &caches);
     let part = &own.parts[0];
@@ -194,7 +203,7 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
     let (_, cut) = spec_of_demo();
     let ixc::kernels::candidates::Weight { format, x, n, k, .. } = cut.weight;
     let choice = format!("{format} x={x} n={n} k={k}: gemm/48");
-    let target = Target::native();
+    let target = target_without_tiles();
     let file = folder.join("ixc").join(format!("tuned-{}.json", target.name()));
     let put = |choice: &str| {
         let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3] };

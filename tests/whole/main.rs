@@ -63,6 +63,7 @@ mod reference;
 mod report;
 mod requantised;
 mod request_log;
+mod requests;
 mod run;
 mod saved;
 mod scaled;

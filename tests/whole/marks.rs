@@ -36,11 +36,8 @@ fn a_mark_is_no_part_of_a_text() {
     let with = |more: &[&str]| out(&[&run[..], more].concat());
     assert_eq!(with(&["-p", "Hi", "--json-schema-file", &schema]), "1\n");
     assert_eq!(with(&["-p", "Hi", "--grammar-file", &grammar]), "yes\n");
-    assert_eq!(
-        out(&["detokenize", "demo", "--tokens", &format!("@{tokens}")]),
-        out(&["detokenize", "demo", "--tokens", "1,2,3"])
-    );
-    let server = Server::start(&["--chat-template-file", &template]);
+    assert_eq!(out(&["detokenize", "demo", &format!("@{tokens}")]), out(&["detokenize", "demo", "1,2,3"]));
+    let server = Server::start(&["--chat-template", &template]);
     let (_, answer) = server.post("/apply-template", &json!({"messages": [{"role": "user", "content": "Hi"}]}));
     assert_eq!(answer["prompt"], "Hi");
     drop(server);

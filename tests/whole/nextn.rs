@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::serve::Server;
 use crate::speculation::{Ended, always, generate, run, same, settings};
 use crate::support::engines::{bits, native};
-use crate::support::{ixc, read_npy, scratch, stderr, stdout};
+use crate::support::{ixc, read_npy, scratch, session_without_tiles, stderr, stdout, target_without_tiles};
 use ixc::compile::{Options, compile};
 use ixc::draft_model;
 use ixc::error::draft::OwnLayerError;
@@ -204,7 +204,7 @@ fn open(name: &str, how: How, nextn: Nextn) -> Session {
         more_additions: if nextn == Nextn::Fed { how.guesses } else { 0 },
         ..engine::Options::default()
     };
-    Session::open(Some(&model(name)), &SessionOptions { run, nextn, ..SessionOptions::default() }).unwrap()
+    Session::open(Some(&model(name)), &SessionOptions { nextn, ..session_without_tiles(run) }).unwrap()
 }
 
 fn own_layer(name: &str, how: How, session: &Session, least: f32) -> Box<OwnLayer> {
@@ -281,7 +281,7 @@ fn contexts_are_full_where_they_are_without_guesses_of_the_layer() {
 
 /// A session whose experts come from the drive.
 fn streamed(name: &str, nextn: Nextn) -> Session {
-    let options = Options { expert_memory: Some(0), ..Options::default() };
+    let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
     let plan = compile(&Model::open_parts(&model(name), parts(nextn)).unwrap(), &options).unwrap().plan;
     let run = engine::Options {
         threads: Some(2),
@@ -289,7 +289,7 @@ fn streamed(name: &str, nextn: Nextn) -> Session {
         stream: Config { budget: 1 << 20, ..Config::default() },
         ..engine::Options::default()
     };
-    let session = Session::of_plan(plan, Path::new(""), &SessionOptions { run, ..SessionOptions::default() }).unwrap();
+    let session = Session::of_plan(plan, Path::new(""), &session_without_tiles(run)).unwrap();
     assert!(session.engine().stream().is_some());
     session
 }
@@ -328,7 +328,7 @@ fn layers_guess_from_the_text_and_nothing_else() {
     let known = Known::of(name);
     let mut text: Vec<u32> = known.tokens.iter().copied().cycle().take(120).collect();
     let session = open(name, how, Nextn::Fed);
-    let mut model = engine(name, Nextn::Fed, Target::native());
+    let mut model = engine(name, Nextn::Fed, target_without_tiles());
     let mut random = Random::new(70);
     let mut layer = own_layer(name, how, &session, 0.0);
     let mut compared = 0;
@@ -355,7 +355,7 @@ fn layers_guess_from_the_text_and_nothing_else() {
                 continue;
             }
             let mut fresh = own_layer(name, how, &session, 0.0);
-            let mut at_once = engine(name, Nextn::Fed, Target::native());
+            let mut at_once = engine(name, Nextn::Fed, target_without_tiles());
             at_once.step(&text[..at], &[]).unwrap();
             let whole = Seen { slot: 0, before: &[], added: [&text[..at], &[]], hidden: at_once.hidden() };
             fresh.see(&[whole]).unwrap();

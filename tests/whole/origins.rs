@@ -36,11 +36,17 @@ fn preflight(server: &Server, host: &str, origin: &str) -> (u16, String) {
 #[test]
 fn pages_of_admitted_origins_may_ask() {
     let open = Server::start(&["--allowed-host", "chat.example"]);
-    let keyed =
-        Server::start(&["--api-key", "one", "--allowed-origin", "https://app.example", "--allowed-origin", "null"]);
+    let keyed = Server::start(&[
+        "--api-key",
+        "one",
+        "--allowed-origin",
+        "https://app.example",
+        "--allowed-origin",
+        "http://page.example:81",
+    ]);
     for (server, origins) in [
         (&open, ["http://localhost:5173", "https://chat.example", "http://[::1]:3000"]),
-        (&keyed, ["http://localhost:5173", "https://app.example", "null"]),
+        (&keyed, ["http://localhost:5173", "https://app.example", "http://page.example:81"]),
     ] {
         for origin in origins {
             let (status, answer) = preflight(server, "127.0.0.1:8080", origin);

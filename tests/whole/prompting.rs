@@ -85,7 +85,7 @@ fn a_prompt_is_continued_where_there_is_no_template_and_behind_a_saved_text() {
 
     let state = folder.join("state.ixs");
     let state = state.to_str().unwrap();
-    run(&["--raw", "-p", PROMPT, "-n", "1", "--save-state", state]);
+    run(&["--raw", "-p", PROMPT, "--save-state", state]);
     let output = run(&["--load-state", state, "-p", " is"]);
     assert_eq!(text(&output), text(&run(&["--load-state", state, "-p", " is", "--raw"])));
 }

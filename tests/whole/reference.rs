@@ -216,6 +216,7 @@ fn references_are_what_the_tables_say() {
         ("passes.md", passes()),
         ("targets.md", targets()),
         ("chat-templates.md", chat_templates()),
+        ("api-fields.md", ixc_server::request_fields::markdown()),
         ("support.md", ixc::support::Support::here().markdown()),
         ("dataflow-descriptor.schema.json", descriptor_schema()),
     ] {

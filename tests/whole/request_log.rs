@@ -36,8 +36,8 @@ const KEY: &str = "Authorization: Bearer one\r\n";
 #[test]
 fn each_request_has_a_line() {
     let (server, file) = logging("log_text", &["--parallel", "1"]);
-    let body =
-        json!({"prompt": "The borrow checker", "max_tokens": 5, "temperature": 0, "ignore_eos": true}).to_string();
+    let prompt = "The borrow checker ".repeat(16);
+    let body = json!({"prompt": prompt, "max_tokens": 5, "temperature": 0, "ignore_eos": true}).to_string();
     let streamed = body.replace("\"max_tokens\"", "\"stream\":true,\"max_tokens\"");
     for (method, path, headers, body, status) in [
         ("GET", "/health", "", "", 200),

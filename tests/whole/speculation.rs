@@ -9,7 +9,9 @@ use serde_json::json;
 
 use crate::serve::Server;
 use crate::support::engines::{self, bits, native};
-use crate::support::{Golden, demo_model, ixc, scratch, shared, stderr, stdout};
+use crate::support::{
+    Golden, demo_model, ixc, scratch, session_without_tiles, shared, stderr, stdout, target_without_tiles,
+};
 use ixc::compile::{Options, compile};
 use ixc::draft_model::{self, DraftModel};
 use ixc::error::draft::DraftError;
@@ -22,7 +24,7 @@ use ixc::runtime::sample::Settings;
 use ixc::runtime::stream::StreamError;
 use ixc::runtime::stream::store::Config;
 use ixc::scheduler::{Event, Job, RequestId, Scheduler};
-use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
+use ixc::session::{End, Generation, Progress, Request, Session};
 use ixc::speculate::{self, Drafter, MAX_ROWS, Ngram, NgramOptions, Speculation, Text};
 use ixc::targets::Target;
 
@@ -145,7 +147,7 @@ fn rows_of_guesses_have_the_bits_of_steps_of_their_own_with_tiles() {
 #[test]
 fn what_cannot_be_a_step_with_guesses_says_so() {
     let options = engine::Options { more_additions: 1, sequences: 2, ..engine::Options::default() };
-    let options = SessionOptions { run: options, ..SessionOptions::default() };
+    let options = session_without_tiles(options);
     let model = Model::open(&golden("granite").model).unwrap();
     let plan = compile(&model, &Options::default()).unwrap().plan;
     let mut engine = Engine::load(plan, Path::new(""), &options.run).unwrap();
@@ -178,7 +180,7 @@ fn what_cannot_be_a_step_with_guesses_says_so() {
 /// A session for `max` guessed tokens.
 fn session(path: Option<&Path>, max: usize) -> Session {
     let run = engine::Options { threads: Some(2), more_additions: max as u32, ..engine::Options::default() };
-    Session::open(path, &SessionOptions { run, ..SessionOptions::default() }).unwrap()
+    Session::open(path, &session_without_tiles(run)).unwrap()
 }
 
 pub fn generate(session: &mut Session, request: &Request<'_>) -> Generation {
@@ -249,10 +251,10 @@ fn texts_of_streamed_models_are_the_same_with_guesses() {
     let request = Request { limit: Some(24), ..Request::new(&prompt, Settings::greedy()) };
     let expected = generate(&mut session(Some(&golden.model), 0), &request);
     let text = [&prompt[..], &expected.tokens].concat();
-    let options = Options { expert_memory: Some(0), ..Options::default() };
+    let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
     let plan = compile(&Model::open(&golden.model).unwrap(), &options).unwrap().plan;
     // As little as can be: what rows of guesses need is not all there at once.
-    let budget = match engines::load(plan.clone(), Target::native(), 1) {
+    let budget = match engines::load(plan.clone(), target_without_tiles(), 1) {
         Err(LoadError::Stream(error)) => match *error {
             StreamError::Budget { needed, .. } => needed,
             other => panic!("{other}"),
@@ -265,7 +267,7 @@ fn texts_of_streamed_models_are_the_same_with_guesses() {
         stream: Config { budget, ..Config::default() },
         ..engine::Options::default()
     };
-    let options = SessionOptions { run, ..SessionOptions::default() };
+    let options = session_without_tiles(run);
     let mut streamed = Session::of_plan(plan, Path::new(""), &options).unwrap();
     assert!(streamed.engine().stream().is_some());
     let knows = Knows { texts: vec![text], random: Random::new(3) };
@@ -338,7 +340,7 @@ fn contexts_are_full_where_they_are_without_guesses() {
             more_additions: max as u32,
             ..engine::Options::default()
         };
-        Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()
+        Session::open(None, &session_without_tiles(run)).unwrap()
     };
     for shift in [None, Some(ixc::session::ContextShift { keep: 4 })] {
         let (mut plain, mut guessing) = (open(0), open(9));
@@ -394,7 +396,7 @@ fn requests_among_others_are_the_same_with_guesses() {
     let open = |more: u32| {
         let run =
             engine::Options { threads: Some(2), sequences: 3, more_additions: more, ..engine::Options::default() };
-        Scheduler::new(Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()).unwrap()
+        Scheduler::new(Session::open(None, &session_without_tiles(run)).unwrap()).unwrap()
     };
     let mut plain = open(0);
     let matcher = json_matcher(plain.session());
@@ -470,7 +472,7 @@ fn a_small_model_guesses_for_a_large_one() {
 fn small_models_guess_for_many_requests() {
     let open = |more: u32, sequences: u32| {
         let run = engine::Options { threads: Some(2), sequences, more_additions: more, ..engine::Options::default() };
-        Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()
+        Session::open(None, &session_without_tiles(run)).unwrap()
     };
     let mut plain = Scheduler::new(open(0, 3)).unwrap();
     let mut random = Random::new(50);

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use crate::support::session_without_tiles;
 use ixc::runtime::engine;
 use ixc::runtime::sample::Settings;
 use ixc::scheduler::{Event, Job, RequestId, Scheduler};
-use ixc::session::{Session, SessionOptions};
+use ixc::session::Session;
 
 /// Tokens that all agents begin with.
-const SHARED: usize = 300;
+const SHARED: usize = 304;
 /// Tokens that an agent is told, and those that it answers with.
-const TOLD: usize = 40;
+const TOLD: usize = 48;
 const ANSWER: usize = 50;
 
 fn scheduler(sequences: u32) -> Scheduler {
     let run = engine::Options { sequences, threads: Some(2), context: Some(1024), ..engine::Options::default() };
-    Scheduler::new(Session::open(None, &SessionOptions { run, ..SessionOptions::default() }).unwrap()).unwrap()
+    Scheduler::new(Session::open(None, &session_without_tiles(run)).unwrap()).unwrap()
 }
 
 /// An agent's text so far.

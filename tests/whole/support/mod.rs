@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use ixc::targets::{Feature, Target};
 use serde_json::Value as Json;
 
 /// The program with arguments.
@@ -70,6 +71,19 @@ pub fn shared(name: &str) -> Option<PathBuf> {
 /// The demo model.
 pub fn demo_model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/rustling-q4_k_m.gguf")
+}
+
+/// Returns the best target of this machine without tiles. Tiles round the rows of a step together,
+/// so that guesses and batches may change the last bits there (docs/serving.md).
+pub fn target_without_tiles() -> Target {
+    let fits = |target: &Target| target.missing().is_empty() && !target.features().contains(&Feature::AmxTile);
+    Target::all().filter(fits).max_by_key(|target| target.features().len()).unwrap_or(Target::PORTABLE)
+}
+
+/// Returns options of a session on that target.
+pub fn session_without_tiles(run: ixc::runtime::engine::Options) -> ixc::session::SessionOptions {
+    let compile = ixc::compile::Options { target: Some(target_without_tiles()), ..Default::default() };
+    ixc::session::SessionOptions { run, compile, ..Default::default() }
 }
 
 /// A folder of this test's own, empty.
