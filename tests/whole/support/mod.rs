@@ -76,7 +76,7 @@ pub fn demo_model() -> PathBuf {
 /// Returns the best target of this machine without tiles. Tiles round the rows of a step together,
 /// so that guesses and batches may change the last bits there (docs/serving.md).
 pub fn target_without_tiles() -> Target {
-    let fits = |target: &Target| target.missing().is_empty() && !target.features().contains(&Feature::AmxTile);
+    let fits = |target: &Target| target.missing().is_empty() && !target.features().has(Feature::AmxTile);
     Target::all().filter(fits).max_by_key(|target| target.features().len()).unwrap_or(Target::PORTABLE)
 }
 
