@@ -169,7 +169,7 @@ fn an_encoder_embeds_beside_a_model_that_talks() {
     assert_eq!((status, &expected["model"]), (200, &json!("bert")), "{expected}");
     drop(alone);
     for models in [["demo", encoder], [encoder, "demo"]] {
-        let server = Server::start_with(&[&models[..], &["--chat-template", "chatml", "-c", "256"]].concat());
+        let server = Server::start_with(&[&models[..], &["--chat-template", "chatml", "-c", "128"]].concat());
         let (status, found) = server.post("/v1/embeddings", &texts);
         assert_eq!((status, &found["data"]), (200, &expected["data"]), "{found}");
         let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2});
