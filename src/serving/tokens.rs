@@ -196,7 +196,7 @@ impl Work for Worker<'_> {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let (stop, guessed) = (StopStrings::shared(stop), (0, 0));
+                let (stop, guessed) = (StopStrings::from(stop), (0, 0));
                 let client = Client { events, text, stop, stop_tokens, made: 0, guessed, begun: false, at, last: None };
                 self.clients.insert(id, client);
             }

@@ -21,19 +21,21 @@ pub struct StopStrings {
     found: Option<usize>,
 }
 
+/// Looks for strings that several texts share. Empty ones are never found.
+impl From<Arc<[String]>> for StopStrings {
+    fn from(strings: Arc<[String]>) -> StopStrings {
+        match strings.iter().any(String::is_empty) {
+            true => StopStrings::new(strings.iter()),
+            false => StopStrings { strings, ..StopStrings::default() },
+        }
+    }
+}
+
 impl StopStrings {
     /// For these strings; empty ones are never found.
     pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> StopStrings {
         let strings = strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty());
         StopStrings { strings: strings.collect(), ..StopStrings::default() }
-    }
-
-    /// Looks for strings that several texts share.
-    pub(crate) fn shared(strings: Arc<[String]>) -> StopStrings {
-        match strings.iter().any(String::is_empty) {
-            true => StopStrings::new(strings.iter()),
-            false => StopStrings { strings, ..StopStrings::default() },
-        }
     }
 
     /// The text that is certain to come before any of the strings, after this piece.
