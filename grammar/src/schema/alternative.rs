@@ -1,4 +1,4 @@
-//! Sets of JSON values: what a schema comes down to, one type at a time.
+//! Sets of JSON values, one type at a time. A schema is expanded to a list of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -27,14 +27,14 @@ impl Literal {
     }
 }
 
-/// Subschemas that all hold; any value where there are none.
+/// Subschemas that must all hold. An empty set allows any value.
 pub(super) type State = BTreeSet<Literal>;
 
 /// Whether a set has values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Some,
-    /// None; whether its subschemas have none either.
+    /// No values. `is_exact` tells whether the subschemas allow none either.
     None {
         is_exact: bool,
     },
@@ -49,11 +49,11 @@ pub(super) enum Alternative {
     Text(Texts),
     Array(Arrays),
     Object(Objects),
-    /// These values alone, of any type.
+    /// A list of values of any type.
     Values(Vec<Exact>),
 }
 
-/// A value, and a text that equal ones share.
+/// A value with its canonical text, which equal values share.
 #[derive(Clone, Debug)]
 pub(super) struct Exact {
     pub value: Rc<Value>,
@@ -113,22 +113,22 @@ pub(super) struct Texts {
     pub least: u64,
     pub most: Option<u64>,
     pub patterns: BTreeSet<Pattern>,
-    /// The schema's own words for `patterns`, where a text that has them is anchored and short
+    /// The schema's own expressions for those `patterns` that are anchored and match texts short
     /// enough to be listed.
     pub sources: BTreeSet<String>,
     pub excluded: BTreeSet<String>,
 }
 
-/// Items that one schema speaks of.
+/// Items that one schema constrains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Items {
     pub prefix: Vec<Literal>,
     pub rest: Option<Literal>,
-    /// Whether `unevaluatedItems` counts them as seen.
+    /// Whether `unevaluatedItems` counts these items as evaluated.
     pub evaluates: bool,
 }
 
-/// How many items a schema must hold for.
+/// Number of items for which a schema must hold (`contains`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Contains {
     pub item: Literal,
@@ -146,13 +146,13 @@ pub(super) struct Arrays {
     pub is_unique: bool,
 }
 
-/// Members that one schema speaks of.
+/// Members that one schema constrains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Members {
     pub named: Rc<Vec<(String, Literal)>>,
     pub patterned: Vec<(Pattern, String, Literal)>,
     pub rest: Option<Literal>,
-    /// Whether `unevaluatedProperties` counts them as seen.
+    /// Whether `unevaluatedProperties` counts these members as evaluated.
     pub evaluates: bool,
 }
 
@@ -184,7 +184,7 @@ impl Alternative {
         ]
     }
 
-    /// Returns the values of a list.
+    /// Returns the values, if the set is a list of values.
     pub fn values(&self) -> Option<&[Exact]> {
         match self {
             Alternative::Values(values) => Some(values),
@@ -192,8 +192,8 @@ impl Alternative {
         }
     }
 
-    /// Returns the values in both sets, where neither is a list of values; `None` where bounds
-    /// leave none.
+    /// Returns the values in both sets, if neither is a list of values; `None` if bounds alone make
+    /// the result empty.
     pub fn and(&self, other: &Alternative) -> Option<Alternative> {
         use Alternative::{Array, Boolean, Null, Number, Object, Text};
         let both = match (self, other) {
@@ -226,7 +226,7 @@ impl Alternative {
         (!both.has_no_room()).then_some(both)
     }
 
-    /// Returns whether bounds alone leave no value.
+    /// Returns whether bounds alone make the set empty.
     pub fn has_no_room(&self) -> bool {
         let crossed = |least: u64, most: Option<u64>| most.is_some_and(|most| least > most);
         match self {
@@ -240,7 +240,7 @@ impl Alternative {
     }
 }
 
-/// Returns what is in either list, once.
+/// Returns the elements of both lists without duplicates.
 fn union<T: Clone + PartialEq>(a: &[T], b: &[T]) -> Vec<T> {
     let mut all = a.to_vec();
     for one in b {

@@ -1,16 +1,16 @@
-//! Lists of parts with commas between them, as rules: which part may follow which.
+//! Comma-separated lists as grammar rules. An automaton tells which part may follow which.
 //!
 //! ```text
 //! {"a": 1, "b": 2}, both optional      n0: A a1 | n1     a1: "," n1 | "}"
 //!                                      n1: B a2          a2: "}"
 //! ```
 //!
-//! Rules end with the closing bracket, so that a row of the parser has few items for each part that
-//! may follow.
+//! Rules include the closing bracket, so that a parser row has few items for each part that may
+//! follow.
 
 use std::fmt::Write;
 
-/// Parts that may follow, and how often.
+/// A part that repeats, with the min and max number of times.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     pub part: String,
@@ -21,13 +21,13 @@ pub(super) struct Repeat {
 /// A place between two parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
-    /// Whether the list may end here, behind what repeats.
+    /// Whether the list may end here, after the repeated part.
     pub ends: bool,
-    /// Comes before all else here.
+    /// Part that repeats before any other part of this node.
     pub repeat: Option<Repeat>,
-    /// Parts that may follow, and where they lead.
+    /// Parts that may follow, each with its next node.
     pub edges: Vec<(String, usize)>,
-    /// A place whose parts may follow here as well.
+    /// Another node whose parts may follow here as well.
     pub also: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Automaton {
 }
 
 impl Automaton {
-    /// Returns nodes from which a part may follow that leads to an end.
+    /// Returns for each node whether a part may follow and lead to an end of the list.
     fn going_on(&self) -> Vec<bool> {
         let mut goes = vec![false; self.nodes.len()];
         loop {
@@ -56,8 +56,8 @@ impl Automaton {
         }
     }
 
-    /// Writes its rules, with names that begin with `prefix`, and returns a fragment; `None` where
-    /// there is no list.
+    /// Writes the rules, with names that begin with `prefix`. Returns a fragment that names them;
+    /// `None` if no list is possible.
     pub fn write(&self, prefix: &str, (open, close): (&str, &str), lark: &mut String) -> Option<String> {
         let goes = self.going_on();
         let start = self.nodes.first()?;
@@ -83,7 +83,7 @@ impl Automaton {
             let node = &self.nodes[at];
             if !is_next {
                 let repeat = node.repeat.as_ref().map(|repeat| {
-                    // The beginning has written one already.
+                    // The first part is written before this rule.
                     let less = u64::from(at == 0);
                     repeated(
                         &format!("\",\" {}", repeat.part),
@@ -118,9 +118,9 @@ impl Automaton {
     }
 }
 
-/// Returns a fragment some number of times.
+/// Returns a fragment repeated `least` to `most` times.
 pub(super) fn repeated(fragment: &str, least: u64, most: Option<u64>) -> String {
-    // No answer is longer.
+    // No answer has more parts than this.
     let most = most.filter(|most| *most < 1_000_000_000);
     match (least, most) {
         (_, Some(0)) => String::new(),

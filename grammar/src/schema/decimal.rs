@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::Number;
 
-/// Most digits that a remainder is computed over: a number of JSON has an exponent.
+/// Max digits of a division with remainder. JSON numbers have exponents, so they can be longer.
 const MAX_SCALE: i64 = 700;
 
 /// A decimal number, `±0.d₁d₂… · 10^exponent`, without zeros at either end of its digits.
@@ -22,7 +22,7 @@ impl Decimal {
         Decimal::parse(&number.to_string())
     }
 
-    /// Reads `-12.50e3`. Characters that no number has are passed over.
+    /// Reads a number like `-12.50e3`. Skips characters that are not part of a number.
     pub fn parse(text: &str) -> Decimal {
         let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
         let (mantissa, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
@@ -42,7 +42,7 @@ impl Decimal {
         self.digits.is_empty()
     }
 
-    /// Returns the magnitude's digits before the point, `0` at least.
+    /// Returns the magnitude's digits before the point, at least `0`.
     pub fn whole(&self) -> String {
         let Ok(length) = usize::try_from(self.exponent) else { return "0".to_owned() };
         match length {
@@ -53,7 +53,7 @@ impl Decimal {
         }
     }
 
-    /// Returns the magnitude's digits behind the point, without zeros at their end.
+    /// Returns the magnitude's digits after the point, without trailing zeros.
     pub fn fraction(&self) -> String {
         match usize::try_from(self.exponent) {
             Ok(length) => self.digits.get(length..).unwrap_or_default().to_owned(),
@@ -65,7 +65,7 @@ impl Decimal {
         self.fraction().is_empty()
     }
 
-    /// Returns a text that equal numbers share.
+    /// Returns a canonical text, which equal numbers share.
     pub fn canonical(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         if self.is_integer() && self.exponent < 400 {
@@ -90,13 +90,13 @@ impl Decimal {
         }
     }
 
-    /// Returns whether it is a multiple of a positive step; `None` where the digits are too many to
-    /// say.
+    /// Returns whether the value is a multiple of a positive step; `None` if there are too many
+    /// digits.
     pub fn is_multiple_of(&self, step: &Decimal) -> Option<bool> {
         if self.is_zero() {
             return Some(true);
         }
-        // Both as integers of one scale.
+        // Scale both to integers.
         let scale = |number: &Decimal| number.digits.len() as i64 - number.exponent;
         let scale_both = scale(self).max(scale(step));
         let zeros = |number: &Decimal| scale_both - scale(number);
@@ -111,19 +111,19 @@ impl Decimal {
         Some(digits.fold(0u128, |rest, digit| (rest * 10 + u128::from(digit - b'0')) % step) == 0)
     }
 
-    /// Returns `k` where the value is a power of ten, `10^k`.
+    /// Returns `k` if the value is a power of ten, `10^k`.
     pub fn power_of_ten(&self) -> Option<i64> {
         (self.digits == "1" && !self.is_negative).then_some(self.exponent - 1)
     }
 
-    /// Returns the least integer that is a multiple, for a positive number of few digits.
+    /// Returns the smallest integer multiple of a positive number that has few digits.
     pub fn integer_multiple(&self) -> Option<Decimal> {
         let places = u32::try_from(self.digits.len() as i64 - self.exponent).ok()?;
         let (digits, scale): (i128, i128) = (self.digits.parse().ok()?, 10i128.checked_pow(places)?);
         Some(Decimal::parse(&(digits / gcd(digits, scale)).to_string()))
     }
 
-    /// Returns the value where it is an integer of 128 bits.
+    /// Returns the value if it is an integer of 128 bits.
     pub fn to_i128(&self) -> Option<i128> {
         let magnitude: i128 = self.is_integer().then(|| self.whole())?.parse().ok()?;
         Some(if self.is_negative { -magnitude } else { magnitude })

@@ -1,4 +1,4 @@
-//! A schema's places, and which one a reference names.
+//! Places of a schema, and resolution of references to them.
 
 use std::collections::HashMap;
 
@@ -9,28 +9,27 @@ use super::uri;
 /// A place in a schema, by its number.
 pub(super) type PlaceId = usize;
 
-/// Keywords whose values are no schemas.
+/// Keywords whose values are data, not schemas.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "example"];
 
 /// A place in a schema.
 #[derive(Debug)]
 pub(super) struct Place<'s> {
     pub value: &'s Value,
-    /// As users know it: `#/properties/name`.
+    /// JSON pointer as users write it: `#/properties/name`.
     pub pointer: String,
 }
 
-/// All places of a schema that were asked for, and what references may name.
+/// Places of a schema that were visited, and the names that references can resolve.
 #[derive(Debug)]
 pub(super) struct Document<'s> {
     places: Vec<Place<'s>>,
     /// Places by the address of their values.
     numbers: HashMap<*const Value, PlaceId>,
-    /// The base of each schema that is inside of another, by the address of its values: its place
-    /// and its URI.
+    /// Index of the resource (in `resources`) of each value, by the address of the value.
     bases: HashMap<*const Value, usize>,
     resources: Vec<Resource>,
-    /// Anchors by resource and name; the last part says whether it is dynamic.
+    /// Anchors by resource and name.
     anchors: HashMap<(usize, String), PlaceId>,
     dynamic: HashMap<String, Vec<PlaceId>>,
     ids: HashMap<String, PlaceId>,
@@ -45,7 +44,7 @@ struct Resource {
 }
 
 impl<'s> Document<'s> {
-    /// Reads which places have names.
+    /// Indexes the named places of a schema.
     pub fn of(schema: &'s Value) -> Document<'s> {
         let dialect = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_old = ["draft-03", "draft-04", "draft-06", "draft-07"].iter().any(|draft| dialect.contains(draft));
@@ -91,7 +90,7 @@ impl<'s> Document<'s> {
         }
     }
 
-    /// Notes a place's names; returns the resource that it is in.
+    /// Registers the names of a place. Returns the resource that contains it.
     fn name_place(&mut self, value: &'s Value, members: &'s Map<String, Value>, base: usize, pointer: &str) -> usize {
         let text = |name: &str| members.get(name).and_then(Value::as_str);
         let mut base = base;
@@ -153,7 +152,7 @@ impl<'s> Document<'s> {
     /// Returns the place that a `$ref` names.
     ///
     /// # Errors
-    /// Says what is not there.
+    /// When the reference names another document or a missing place.
     pub fn find(&mut self, from: PlaceId, reference: &str) -> Result<PlaceId, String> {
         let base = self.bases.get(&std::ptr::from_ref(self.places[from].value)).copied().unwrap_or(0);
         let (path, fragment) = reference.split_once('#').unwrap_or((reference, ""));
@@ -194,7 +193,7 @@ impl<'s> Document<'s> {
         Err(format!("{reference:?} is not in the schema"))
     }
 
-    /// Returns the place of a `$dynamicRef` that only one place can be.
+    /// Returns the place of a `$dynamicRef`, which must be unique in the schema.
     pub fn find_dynamic(&mut self, from: PlaceId, reference: &str) -> Result<PlaceId, String> {
         let name = reference.split_once('#').map_or("", |(_, name)| name);
         if self.dynamic.get(name).is_some_and(|places| places.len() > 1) {
@@ -206,7 +205,7 @@ impl<'s> Document<'s> {
     }
 }
 
-/// Returns a name as JSON pointers have it.
+/// Escapes a name for a JSON pointer.
 pub(super) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

@@ -1,10 +1,9 @@
 //! Subschemas as sets of values.
 //!
 //! A set is a list of [`Alternative`]s, each of one type. `allOf` and `$ref` intersect sets,
-//! `anyOf` unites them. `oneOf`, `not` and `if` need what a
-//! subschema does not allow, which [`super::negate`] says. A set may be smaller than its subschema
-//! where that cannot be said: it is never larger, and
-//! [`Set::is_exact`] tells.
+//! `anyOf` unites them. `oneOf`, `not` and `if` need complements, which [`super::negate`] computes.
+//! If a complement cannot be expressed, the set is smaller than its subschema, and
+//! [`Set::is_exact`] is false. A set is never larger than its subschema.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -22,18 +21,18 @@ use super::text::Pattern;
 use super::{formats, text};
 use crate::GrammarError;
 
-/// Most alternatives that one subschema may come down to.
+/// Max alternatives in the set of one subschema.
 const MAX_ALTERNATIVES: usize = 4096;
 /// Most intersections of alternatives for one schema.
 const MAX_WORK: usize = 2_000_000;
-/// How deep subschemas may lie in each other.
+/// Max depth of nested subschemas.
 const MAX_NEST: usize = 400;
 
 /// A set of values.
 #[derive(Clone, Debug)]
 pub(super) struct Set {
     pub alternatives: Rc<Vec<Alternative>>,
-    /// Whether it has all values of its subschema.
+    /// Whether the set has all values of its subschema.
     pub is_exact: bool,
 }
 
@@ -53,7 +52,7 @@ pub(super) struct Sets<'s> {
     /// Whether one of those was met again since this was last cleared.
     pub(super) met_open: bool,
     work: usize,
-    /// The first place whose negation was left out.
+    /// The first place whose complement could not be expressed.
     pub left_out: Option<(String, String)>,
     pub(super) contents: HashMap<State, Content>,
     pub(super) contents_open: HashSet<State>,
@@ -76,7 +75,7 @@ impl<'s> Sets<'s> {
         }
     }
 
-    /// Counts work, and refuses what would take too much.
+    /// Counts work. Refuses a schema that takes too much.
     pub fn work(&mut self, amount: usize) -> Result<(), GrammarError> {
         self.work += amount;
         if self.work > MAX_WORK {
@@ -88,7 +87,7 @@ impl<'s> Sets<'s> {
         Ok(())
     }
 
-    /// Refuses what nests deeper than a stack should.
+    /// Refuses a schema that nests too deep for the stack.
     pub fn deepen(&self, depth: usize) -> Result<(), GrammarError> {
         match depth > MAX_NEST {
             true => Err(wrong("#", format!("its parts and references nest more than {MAX_NEST} deep"))),
@@ -113,7 +112,7 @@ impl<'s> Sets<'s> {
         }
         self.deepen(self.open.len())?;
         if !self.open.insert(literal) {
-            // No value is allowed by a schema because of itself.
+            // A schema that refers to itself allows no value by that alone.
             self.met_open = true;
             return Ok(Set::new(Vec::new(), literal.holds));
         }
@@ -133,7 +132,7 @@ impl<'s> Sets<'s> {
         let is_exact = a.is_exact && b.is_exact;
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
         self.work(a.alternatives.len() * b.alternatives.len())?;
-        // Values that are listed stay in their order.
+        // Listed values keep their order.
         for (one, others) in [(a, b), (b, a)] {
             for values in one.alternatives.iter().filter_map(Alternative::values) {
                 let mut kept = Vec::new();
@@ -207,7 +206,7 @@ impl<'s> Sets<'s> {
         self.unevaluated(place, members, set)
     }
 
-    /// Intersects a set with the subschemas that speak of the same value.
+    /// Intersects a set with the subschemas that apply to the same value.
     fn applied(&mut self, place: PlaceId, members: &'s Map<String, Value>, mut set: Set) -> Result<Set, GrammarError> {
         let at = Literal::of(place);
         if ["$ref", "$dynamicRef", "$recursiveRef"].iter().any(|name| members.contains_key(*name)) {
@@ -270,7 +269,7 @@ impl<'s> Sets<'s> {
         self.literal(Literal::of(target))
     }
 
-    /// Returns the values that one part alone allows.
+    /// Returns the values that exactly one part allows.
     fn one_of(&mut self, place: PlaceId, members: &'s Map<String, Value>) -> Result<Set, GrammarError> {
         let parts = self.parts(place, members, "oneOf");
         let mut sets = Vec::new();
@@ -288,7 +287,8 @@ impl<'s> Sets<'s> {
         self.either(sets, place)
     }
 
-    /// Returns the values of `if`, `then` and `else`, or the others.
+    /// Returns the values that satisfy `if`, `then` and `else`, or the complement if `holds` is
+    /// false.
     pub fn conditional(
         &mut self,
         place: PlaceId,
@@ -315,8 +315,8 @@ impl<'s> Sets<'s> {
         self.either(sets, place)
     }
 
-    /// Returns what each member asks of its object, where it is there: a set for each, or for each
-    /// its negation.
+    /// Returns a set for each dependency: the values that meet it, or those that break it if
+    /// `holds` is false.
     pub fn dependent(
         &mut self,
         place: PlaceId,
@@ -368,7 +368,7 @@ impl<'s> Sets<'s> {
         Ok(Set::new(all, true))
     }
 
-    /// Returns the objects that lack one of these members.
+    /// Returns the objects that lack at least one of these members.
     pub fn lacking_one_of(&mut self, names: &[&str]) -> Result<Set, GrammarError> {
         let never = self.never();
         let lacks = |name: &&str| {
@@ -452,8 +452,8 @@ impl<'s> Sets<'s> {
         Ok(())
     }
 
-    /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative, whose parts are
-    /// known.
+    /// Adds `unevaluatedProperties` and `unevaluatedItems` to each alternative. These depend on the
+    /// parts that were chosen.
     fn unevaluated(&mut self, place: PlaceId, members: &'s Map<String, Value>, set: Set) -> Result<Set, GrammarError> {
         let mut literal = |keyword: &str| {
             let value = members.get(keyword)?;
@@ -492,7 +492,7 @@ impl<'s> Sets<'s> {
                 _ => {}
             }
         }
-        // Parts that were not chosen may hold as well, and `contains` counts items as seen.
+        // Parts that were not chosen may hold as well, and `contains` counts items as evaluated.
         Ok(Set::new(all, false))
     }
 

@@ -1,11 +1,11 @@
-//! The keywords of JSON Schema: what their values must be, and what becomes of them.
+//! Table of the keywords of JSON Schema, with the shape of each value and its treatment.
 
 use serde_json::{Map, Value};
 
 use super::document::escaped;
 use crate::GrammarError;
 
-/// What a keyword's value must be.
+/// Shape that a keyword's value must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Any,
@@ -28,28 +28,28 @@ enum Shape {
     Dependencies,
 }
 
-/// What becomes of a keyword.
+/// Treatment of a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Answers follow it.
+    /// Enforced: answers follow the keyword.
     Enforced,
-    /// It says nothing about which values are valid.
+    /// Ignored: the keyword does not constrain values.
     Annotation,
-    /// It names places or dialects.
+    /// Read, but constrains nothing itself: the keyword names places or dialects.
     Structure,
-    /// A schema that has it is refused where it could matter.
+    /// Refused: the keyword is an error wherever it could constrain a value.
     Refused,
 }
 
 /// A keyword.
 #[derive(Clone, Copy, Debug)]
 pub struct Keyword {
-    /// Its name.
+    /// Name in a schema.
     pub name: &'static str,
     shape: Shape,
-    /// What becomes of it.
+    /// Treatment of the keyword.
     pub standing: Standing,
-    /// What users should know.
+    /// Note for users in `docs/json-schema.md`.
     pub note: &'static str,
 }
 
@@ -148,7 +148,7 @@ pub const KEYWORDS: &[Keyword] = &[
 /// The types of JSON.
 pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
-/// Refuses a schema that has a keyword with a value that it cannot have.
+/// Refuses a schema that has a keyword with a value of the wrong shape.
 pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), GrammarError> {
     for (name, value) in members {
         let Some(keyword) = KEYWORDS.iter().find(|keyword| keyword.name == name) else { continue };
@@ -168,7 +168,7 @@ pub(super) fn wrong(pointer: &str, message: String) -> GrammarError {
     GrammarError::Schema { place: pointer.to_owned(), message }
 }
 
-/// Returns a value, cut where it is long.
+/// Returns a value as text, shortened if it is long.
 pub(super) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
@@ -177,7 +177,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Returns why a value is not of a shape.
+/// Describes why a value does not have a shape; `None` if it does.
 fn fault(shape: Shape, value: &Value) -> Option<String> {
     let is_schema = |value: &Value| value.is_object() || value.is_boolean();
     let is_text_list = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(Value::is_string));
@@ -233,7 +233,7 @@ fn type_fault(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns a count, which may be written `2.0`.
+/// Reads a count. It may be written `2.0`.
 pub(super) fn count(value: &Value) -> Option<u64> {
     value
         .as_u64()

@@ -1,4 +1,4 @@
-//! Objects and arrays with the set of each part, and which sets have no value.
+//! Layouts of objects and arrays, with the set of each part. Finds out which sets are empty.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,9 +11,9 @@ use super::number::{NumberForm, Numbers};
 use super::text::{self, Pattern};
 use crate::GrammarError;
 
-/// Most patterns of names that one object may have.
+/// Max patterns of names in one object.
 const MAX_PATTERNS: usize = 6;
-/// Most names that a pattern is written out as.
+/// Max names that a pattern is expanded to.
 const MAX_NAMES: usize = 256;
 
 /// A member that has a name.
@@ -28,19 +28,19 @@ pub(super) struct Named {
 #[derive(Clone, Debug)]
 pub(super) struct Region {
     pub names: Texts,
-    /// Whether a key that was begun might have no end that is not taken.
+    /// Whether every possible end of a begun key might be a duplicate.
     pub is_narrow: bool,
     pub state: State,
 }
 
-/// A region, with its names where they are few.
+/// A region, with a list of its names if they are few.
 type NamedRegion = (Region, Option<Vec<String>>);
 
 /// An object's members.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectLayout {
     pub named: Vec<Named>,
-    /// Names that no region has.
+    /// Names that are excluded from all regions.
     pub taken: Vec<String>,
     pub regions: Vec<Region>,
     pub least: u64,
@@ -72,18 +72,18 @@ fn content_of_numbers(numbers: &Numbers) -> Content {
 }
 
 impl Sets<'_> {
-    /// Returns whether subschemas have no value in common, for certain.
+    /// Returns whether subschemas certainly have no value in common.
     pub fn is_empty(&mut self, state: &State) -> Result<bool, GrammarError> {
         Ok(self.content(state)? == Content::None { is_exact: true })
     }
 
-    /// Returns whether there is a value that can be written.
+    /// Returns whether the set has a value that can be written.
     pub fn content(&mut self, state: &State) -> Result<Content, GrammarError> {
         if let Some(content) = self.contents.get(state) {
             return Ok(*content);
         }
         if !self.contents_open.insert(state.clone()) {
-            // A value that needs itself is none.
+            // A value that contains itself cannot be written.
             self.met_content = true;
             return Ok(Content::None { is_exact: true });
         }
@@ -93,7 +93,7 @@ impl Sets<'_> {
         let content = self.content_of_parts(state);
         self.contents_open.remove(state);
         let mut content = content?;
-        // A set that is being computed is not known to be empty.
+        // A set that is still being computed is not known to be empty.
         let is_partial = self.met_open && content != Content::Some;
         if is_partial {
             content = Content::None { is_exact: false };
@@ -163,7 +163,7 @@ impl Sets<'_> {
         }
     }
 
-    /// Returns whether each `contains` has an item that it can hold for.
+    /// Returns whether some item can satisfy each `contains`.
     fn content_of_contains(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Content, GrammarError> {
         for contains in arrays.contains.iter().filter(|contains| contains.least > 0) {
             let mut content = Content::None { is_exact: true };
@@ -183,7 +183,7 @@ impl Sets<'_> {
         Ok(Content::Some)
     }
 
-    /// Returns an array's parts; `None` where it cannot be long enough.
+    /// Returns the layout of an array; `None` if it cannot be long enough.
     pub fn array_layout(&mut self, arrays: &Arrays, is_exact: &mut bool) -> Result<Option<ArrayLayout>, GrammarError> {
         let length = arrays.items.iter().map(|items| items.prefix.len()).max().unwrap_or(0);
         let at = |i: usize| -> State {
@@ -211,7 +211,7 @@ impl Sets<'_> {
         Ok(fits.then_some(ArrayLayout { prefix, rest, least: arrays.least, most }))
     }
 
-    /// Returns an object's parts; `None` where it cannot have enough members.
+    /// Returns the layout of an object; `None` if it cannot have enough members.
     pub fn object_layout(
         &mut self,
         objects: &Objects,
@@ -292,8 +292,8 @@ impl Sets<'_> {
         })
     }
 
-    /// Returns the names that no schema lists, by what is asked of their values; with the names,
-    /// where they are few.
+    /// Groups the names that no schema lists by the subschemas of their values. Lists the names of
+    /// small groups.
     fn regions(&mut self, objects: &Objects) -> Result<Vec<NamedRegion>, GrammarError> {
         let mut patterns: Vec<(&Pattern, &str)> = Vec::new();
         for (pattern, source, literal) in objects.members.iter().flat_map(|group| &group.patterned) {
@@ -346,7 +346,7 @@ impl Sets<'_> {
                 all.push((Region { names, is_narrow, state: state.clone() }, listed));
             }
         }
-        // Names that `propertyNames` lists.
+        // Names that `propertyNames` lists one by one.
         for name in self.listed_names(objects)? {
             let region = Region { names: Texts::default(), is_narrow: false, state: State::new() };
             all.push((region, Some(vec![name])));
@@ -364,7 +364,7 @@ impl Sets<'_> {
         )
     }
 
-    /// Returns the texts that `propertyNames` allows, but those that it lists.
+    /// Returns the texts that `propertyNames` allows, except those that it lists one by one.
     fn allowed_names(&mut self, objects: &Objects) -> Result<Vec<Texts>, GrammarError> {
         let state: State = objects.names.iter().copied().collect();
         let set = self.state(&state)?;
@@ -387,7 +387,7 @@ impl Sets<'_> {
 }
 
 impl Texts {
-    /// Returns whether a text is one of them; `None` where that takes too long to see.
+    /// Returns whether the set has a text; `None` if that takes too long to find out.
     pub fn has(&self, text: &str) -> Option<bool> {
         let length = text.chars().count() as u64;
         if length < self.least || self.most.is_some_and(|most| length > most) || self.excluded.contains(text) {
@@ -404,7 +404,7 @@ impl Texts {
         all
     }
 
-    /// Returns whether there is none; `None` where that takes too long to see.
+    /// Returns whether the set is empty; `None` if that takes too long to find out.
     pub fn is_empty(&self) -> Option<bool> {
         if self.patterns.is_empty() && (self.excluded.is_empty() || self.most.is_none()) {
             return Some(false);

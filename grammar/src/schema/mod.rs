@@ -1,7 +1,8 @@
-//! JSON schemas as rules of Lark.
+//! Compiler from JSON schemas to Lark rules.
 //!
 //! ```text
-//! {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}
+//! {"type": "object", "properties": {"a": {"type": "boolean"}},
+//!  "required": ["a"], "additionalProperties": false}
 //!
 //! start: s0
 //! s0: "{" /\x22a\x22/ ":" s1 "}"
@@ -10,17 +11,17 @@
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `keywords` | the table of keywords: what their values must be, and what becomes of them |
+//! | `keywords` | the table of keywords: shape of the value and treatment |
 //! | `document` | places, anchors and references; `uri` resolves those |
-//! | `expand` | subschemas as sets of values; `negate` has their opposites |
+//! | `expand` | subschemas as sets of values; `negate` has the complements |
 //! | `alternative` | those sets, one type at a time |
 //! | `layout` | parts of objects and arrays; which sets are empty |
 //! | `writer` | sets as rules; `automaton` has lists with commas |
 //! | `number`, `decimal` | numbers, digit by digit |
-//! | `text`, `pattern`, `formats` | texts, and what they look like in quotes |
+//! | `text`, `pattern`, `formats` | regular expressions for texts and for their quoted form |
 //!
-//! Invariant: a text of the rules is valid. A schema is refused before the first token where that
-//! cannot be said, with the place in the schema.
+//! Invariant: every text that the rules allow is valid. A schema that no such rules can be written
+//! for is refused before the first token. The error names the place in the schema.
 
 mod alternative;
 mod automaton;
@@ -48,15 +49,15 @@ pub use keywords::{KEYWORDS, Keyword, Standing};
 pub(crate) struct SchemaGrammar {
     /// Rules of Lark; the first is `start`.
     pub lark: String,
-    /// Whether a key that was begun may have no end but keys that are taken.
+    /// Whether every possible end of a begun key may be a duplicate.
     pub is_narrow: bool,
 }
 
-/// Compiles a schema. Recurses as the schema nests: for a thread with room for that.
+/// Compiles a schema. Recurses as deep as the schema nests, so the thread needs a large stack.
 ///
 /// # Errors
-/// [`GrammarError::Schema`] with the place that is malformed, contradicts itself, or cannot be
-/// followed.
+/// [`GrammarError::Schema`] with the place of a schema that is malformed, contradicts itself, or is
+/// not supported.
 pub(crate) fn compile(schema: &Value) -> Result<SchemaGrammar, GrammarError> {
     let mut writer = writer::Writer::of(schema);
     writer.write()?;

@@ -1,8 +1,8 @@
-//! Subschemas' opposites: the values that they do not allow.
+//! Complements of subschemas: the values that they forbid.
 //!
-//! A subschema does not allow a value where one of its keywords does not. What a keyword does not
-//! allow cannot always be said as a set: then it is left
-//! out, and the set is not exact.
+//! A subschema forbids a value if one of its keywords does, so its complement is the union of the
+//! keywords' complements. If a keyword's complement cannot be expressed as a set, it is left out,
+//! and the union is not exact.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ impl<'s> Sets<'s> {
             Value::Bool(true) => return Ok(Set::new(Vec::new(), true)),
             Value::Bool(false) => return Ok(Set::new(Alternative::all(), true)),
             Value::Object(members) => members,
-            // The subschema itself is refused where it is read.
+            // The malformed subschema is refused when it is expanded.
             _ => return Ok(Set::new(Vec::new(), false)),
         };
         keywords::check(members, pointer)?;
@@ -43,7 +43,7 @@ impl<'s> Sets<'s> {
             sets.push(self.leave_out(place, "multipleOf"));
         }
         sets.push(Set::new(self.other_texts(place, members)?, true));
-        // Some validators take a format as an annotation: a text that is not of it may be valid.
+        // Some validators treat formats as annotations, so a text of another format may be valid.
         if members.get("format").and_then(Value::as_str).is_some_and(|name| formats::regex(name).is_some()) {
             sets.push(self.leave_out(place, "format"));
         }
@@ -76,7 +76,7 @@ impl<'s> Sets<'s> {
         Ok(Set::new(unevaluating(&set), set.is_exact))
     }
 
-    /// Returns no value, and notes why.
+    /// Returns an inexact empty set, and records the keyword for the error text.
     fn leave_out(&mut self, place: PlaceId, keyword: &str) -> Set {
         let pointer = self.document.get(place).1.to_owned();
         self.left_out.get_or_insert((pointer, keyword.to_owned()));
@@ -103,7 +103,7 @@ impl<'s> Sets<'s> {
         let mut points: Vec<Decimal> =
             listed.iter().filter_map(|value| value.value.as_number().map(Decimal::of)).collect();
         points.sort_by(Decimal::compare);
-        // The numbers between those that are listed.
+        // The numbers between the listed ones.
         let mut bound: Option<Bound> = None;
         for point in points {
             let end = Bound { value: point, is_exclusive: true };
@@ -235,7 +235,7 @@ impl<'s> Sets<'s> {
         Ok(Set::new(all, is_exact))
     }
 
-    /// Returns the values that no part allows, and those that two do.
+    /// Returns the complement of `oneOf`: values that no part allows, or that two parts allow.
     fn none_or_two(&mut self, place: PlaceId, members: &'s Map<String, Value>) -> Result<Set, GrammarError> {
         let parts = self.parts(place, members, "oneOf");
         let mut none = Set::new(Alternative::all(), true);
@@ -254,7 +254,7 @@ impl<'s> Sets<'s> {
     }
 }
 
-/// Returns the types that a schema does not have.
+/// Returns the types that are missing from `type`.
 fn other_types(members: &Map<String, Value>) -> Vec<Alternative> {
     if !members.contains_key("type") {
         return Vec::new();
@@ -275,7 +275,7 @@ fn other_types(members: &Map<String, Value>) -> Vec<Alternative> {
     all
 }
 
-/// Returns the numbers that bounds do not allow.
+/// Returns the numbers outside the bounds.
 fn other_numbers(members: &Map<String, Value>) -> Vec<Alternative> {
     let opposite = |bound: Bound| Bound { is_exclusive: !bound.is_exclusive, ..bound };
     let below = bounds(members, "minimum", "exclusiveMinimum").into_iter();
@@ -285,7 +285,7 @@ fn other_numbers(members: &Map<String, Value>) -> Vec<Alternative> {
     below.chain(above).map(Alternative::Number).collect()
 }
 
-/// Returns alternatives whose parts say nothing to `unevaluatedProperties`.
+/// Returns alternatives whose parts do not count as evaluated.
 fn unevaluating(set: &Set) -> Vec<Alternative> {
     let mut all = Vec::clone(&set.alternatives);
     for alternative in &mut all {

@@ -1,17 +1,16 @@
 //! Numbers as regular expressions: bounds and multiples, digit by digit.
 //!
-//! A number with a bound is written without an exponent, so that its size can be read from its
-//! digits. One without has an exponent of at most two
-//! digits: every reader of JSON can hold it.
+//! A number with a bound is written without an exponent, so that a regular expression can compare
+//! its digits. Other numbers have an exponent of at most two digits, which every JSON parser reads.
 
 use super::decimal::{Decimal, gcd};
 
 /// Digits after the first one that an unbounded integer may have.
 const MORE_DIGITS: usize = 98;
-/// Most multiples of an integer between two bounds that are listed one by one.
+/// Max multiples of an integer between two bounds that are listed one by one.
 const MAX_LISTED: i128 = 2000;
 
-/// A bound, and whether it is allowed itself.
+/// A bound, inclusive or exclusive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bound {
     pub value: Decimal,
@@ -26,7 +25,7 @@ pub(super) struct Numbers {
     pub is_fraction: bool,
     pub least: Option<Bound>,
     pub most: Option<Bound>,
-    /// Steps: each number is a multiple of all.
+    /// Steps: each number is a multiple of every step.
     pub steps: Vec<Decimal>,
 }
 
@@ -120,7 +119,7 @@ impl Numbers {
         }
     }
 
-    /// Returns the first and the last integer, where both bounds are small enough to count.
+    /// Returns the first and the last integer, if both bounds fit into 100 bits.
     fn integer_bounds(&self) -> Option<(i128, i128)> {
         let (least, most) = (self.least.as_ref()?, self.most.as_ref()?);
         let whole = |bound: &Bound| -> Option<i128> {
@@ -139,7 +138,7 @@ impl Numbers {
         Some((first, last))
     }
 
-    /// Returns the same integers with steps that are integers.
+    /// Replaces the steps of integers by integer steps with the same multiples.
     fn with_integer_steps(&self) -> Numbers {
         let mut own = self.clone();
         if self.is_integer {
@@ -158,7 +157,10 @@ impl Numbers {
         })
     }
 
-    /// Returns a lexeme's form; what cannot be enforced as an error.
+    /// Returns the lexeme of the set.
+    ///
+    /// # Errors
+    /// When a `multipleOf` cannot be enforced.
     pub fn form(&self) -> Result<NumberForm, String> {
         self.with_integer_steps().form_of_steps()
     }
@@ -191,16 +193,16 @@ impl Numbers {
         self.with_steps()
     }
 
-    /// Returns how many digits may follow an integer's first one.
+    /// Returns the max number of digits after an integer's first digit.
     fn longest(&self) -> usize {
         let of = |bound: &Option<Bound>| bound.as_ref().map_or(0, |bound| bound.value.whole().len());
         MORE_DIGITS.max(of(&self.least)).max(of(&self.most))
     }
 
-    /// Returns how many digits may stand behind a point.
+    /// Returns the max number of digits after the point.
     ///
-    /// A reader that has doubles, of 15 digits, then sees the same order as one that has all
-    /// digits.
+    /// Doubles hold 15 digits. So a JSON parser that uses doubles compares a number with its bounds
+    /// like one that keeps every digit.
     fn finest(&self) -> usize {
         let bounds = || self.least.iter().chain(&self.most).map(|bound| &bound.value);
         let whole = bounds().map(|value| value.whole().len()).max().unwrap_or(0);
@@ -220,8 +222,8 @@ impl Numbers {
         Some(format!("(?:{})", all.join("|")))
     }
 
-    /// Returns the schema of one step for llguidance, which counts steps of 32 bits between bounds
-    /// of 53.
+    /// Returns a schema with one `multipleOf` for llguidance. It supports steps of 32 bits between
+    /// bounds of 53 bits.
     fn with_steps(&self) -> Result<NumberForm, String> {
         let step = match (self.steps.as_slice(), self.integer_step()) {
             (_, Some(step)) => step.to_string(),

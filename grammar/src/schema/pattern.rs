@@ -1,19 +1,19 @@
-//! Regular expressions of ECMA-262, as schemas have them, in the words of the crate `regex-syntax`.
+//! Translation of ECMA-262 regular expressions, as in schemas, to the syntax of `regex-syntax`.
 //!
-//! Lookaheads at the beginning (`^(?=.*[0-9])(?!admin).+$`, as rules for passwords are written)
-//! become expressions of their own that must hold, too, or must not.
+//! Leading lookaheads (`^(?=.*[0-9])(?!admin).+$`, common in password rules) become separate
+//! expressions that a text must match, or must not match.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// An expression that must hold for a text, or must not.
+/// An expression that a text must match, or must not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     pub regex: String,
     pub holds: bool,
 }
 
-/// Splits an expression in its leading lookaheads and the rest, each in Rust's syntax.
+/// Splits an expression into its leading lookaheads and the rest, each in Rust's syntax.
 ///
 /// # Errors
 /// Names the part that is not supported.
@@ -43,7 +43,7 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     Ok(all)
 }
 
-/// Returns where the bracket closes that was opened before a text.
+/// Returns the position of the bracket that closes the group whose body begins a text.
 fn group_end(text: &str) -> Option<usize> {
     let (mut depth, mut in_class, mut escaped) = (0usize, false, false);
     for (at, c) in text.char_indices() {
@@ -62,7 +62,7 @@ fn group_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Returns whether a `|` stands outside of all brackets.
+/// Returns whether a text has a `|` outside all brackets.
 fn has_choice(text: &str) -> bool {
     let (mut depth, mut in_class, mut escaped) = (0usize, false, false);
     for c in text.chars() {
@@ -99,7 +99,7 @@ fn rust(pattern: &str) -> Result<String, String> {
                 if chars.next_if_eq(&'^').is_some() {
                     out.push('^');
                 }
-                // ECMA's `[]` has no character, and `[^]` each.
+                // ECMA's `[]` matches no character, and `[^]` any.
                 if chars.next_if_eq(&']').is_some() {
                     out.push_str(if out.ends_with('^') { "]" } else { "^\\x{0}-\\x{10ffff}]" });
                     if out.ends_with("[^]") {

@@ -1,9 +1,9 @@
-//! Texts of JSON as regular expressions: a pattern over characters becomes one over their quoted
-//! form.
+//! JSON strings as regular expressions. A pattern over characters becomes a pattern over their
+//! quoted form.
 //!
-//! Each text has one form: `"`, `\` and control characters are escaped, as briefly as possible, and
-//! no others. So a lexeme can be told from others
-//! by its bytes, and two keys are equal where their bytes are.
+//! Each text has one quoted form: only `"`, `\` and control characters are escaped, each with its
+//! shortest escape. So the lexer distinguishes texts by their bytes, and keys are equal if their
+//! bytes are.
 
 use std::fmt::Write;
 
@@ -13,22 +13,23 @@ use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Lo
 
 use super::pattern;
 
-/// Most characters that a text may have to have.
+/// Max characters that a schema may require of a text.
 pub(super) const MAX_LENGTH: u64 = 1_000_000;
 /// One character of a text, quoted.
 pub(super) const CHARACTER: &str = r#"(?:[^\x22\x5c\x00-\x1f]|\x5c(?:[\x22\x5cbfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))"#;
 /// One character of a text as it is.
 const ANY: &str = r"[\x{0}-\x{10ffff}]";
-/// Most ways in which a pattern may be anchored.
+/// Max variants of a pattern after its anchors are moved to the ends.
 const MAX_VARIANTS: usize = 64;
-/// Most work to see whether a text matches, or whether any does.
+/// Max work to find out whether a text matches, or whether any text does.
 const MAX_FUEL: u64 = 100_000;
-/// Longest regular expression that is written for a pattern, in bytes.
+/// Max length of the regular expression for a pattern, in bytes.
 const MAX_REGEX: usize = 1 << 18;
-/// Deepest nesting of a pattern.
+/// Max nesting of a pattern.
 const MAX_NEST: u32 = 100;
 
-/// A pattern, for texts as they are and for texts as JSON quotes them; both match whole texts.
+/// A pattern as two expressions, for plain texts and for texts quoted in JSON. Both match whole
+/// texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Pattern {
     pub plain: String,
@@ -38,7 +39,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Reads a schema's `pattern`: all that it returns must hold together.
+    /// Reads a schema's `pattern`. A text must satisfy all patterns that are returned.
     ///
     /// # Errors
     /// Names the part that is not supported.
@@ -64,12 +65,12 @@ impl Pattern {
         Ok(Pattern { plain: written(false)?, quoted: written(true)?, holds })
     }
 
-    /// Returns the other texts.
+    /// Returns the pattern of all other texts.
     pub fn negated(&self) -> Pattern {
         Pattern { holds: !self.holds, ..self.clone() }
     }
 
-    /// Returns whether a text is matched; `None` where that costs too much to know.
+    /// Returns whether a text satisfies the pattern; `None` if that takes too much work.
     pub fn has(&self, text: &str) -> Option<bool> {
         let mut builder = RegexBuilder::new();
         let regex = builder.mk_regex(&self.plain).ok()?;
@@ -87,7 +88,7 @@ fn reason(error: &regex_syntax::Error) -> String {
     }
 }
 
-/// Returns whether no text is matched by all of these; `None` where that costs too much to know.
+/// Returns whether no text satisfies all of these; `None` if that takes too much work.
 pub(super) fn is_empty(plain: &[(String, bool)]) -> Option<bool> {
     let mut builder = RegexBuilder::new();
     let all: Option<Vec<RegexAst>> = plain
@@ -110,17 +111,17 @@ pub(super) fn is_whole_match(regex: &str, text: &str) -> bool {
     builder.to_regex(regex).is_match(text)
 }
 
-/// Returns an expression for a text as it is.
+/// Returns an expression that matches exactly one text.
 pub(super) fn literal(text: &str, quoted: bool) -> String {
     let mut out = String::new();
     text.chars().for_each(|c| character(c, quoted, &mut out));
     out
 }
 
-/// Returns an expression for any text of some length.
+/// Returns an expression for any text of `least` to `most` characters.
 pub(super) fn of_length(least: u64, most: Option<u64>, quoted: bool) -> String {
     let one = if quoted { CHARACTER } else { ANY };
-    // No answer is longer.
+    // No answer has more characters than this.
     let most = most.filter(|most| *most <= MAX_LENGTH);
     match (least, most) {
         (0, None) => format!("{one}*"),
@@ -129,8 +130,8 @@ pub(super) fn of_length(least: u64, most: Option<u64>, quoted: bool) -> String {
     }
 }
 
-/// Returns how many texts a pattern matches, listed, where they are few; `None` where they are
-/// many, or not known to be few.
+/// Lists the texts that a pattern matches, if they are few; `None` if they are many, or may be
+/// many.
 pub(super) fn texts(pattern: &str, most: usize) -> Option<Vec<String>> {
     let conditions = pattern::conditions(pattern).ok()?;
     let [condition] = conditions.as_slice() else { return None };
@@ -204,7 +205,7 @@ fn listed(hir: &Hir, most: usize) -> Option<Vec<String>> {
     (all.len() <= 4 * most).then_some(all)
 }
 
-/// A way to match, with its anchors at its ends.
+/// A variant of a pattern that has anchors only at its ends.
 #[derive(Clone, Debug, Default)]
 struct Variant {
     starts: bool,
@@ -212,7 +213,7 @@ struct Variant {
     parts: Vec<Hir>,
 }
 
-/// Writes an expression that matches whole texts in which a pattern is found.
+/// Writes an expression that matches whole texts that contain a match of a pattern.
 fn search(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
     let any = of_length(0, None, quoted);
     for (i, variant) in variants(hir)?.into_iter().enumerate() {
@@ -224,7 +225,7 @@ fn search(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the ways to match with anchors moved to their ends.
+/// Returns the variants of a pattern, with anchors moved to their ends.
 fn variants(hir: &Hir) -> Result<Vec<Variant>, String> {
     let unsupported = || "an anchor in the middle of a pattern is not supported".to_owned();
     if hir.properties().look_set().is_empty() {

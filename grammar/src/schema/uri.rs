@@ -1,6 +1,6 @@
 //! References between schemas, resolved by RFC 3986.
 
-/// Returns what a reference names, seen from a base.
+/// Resolves a reference against a base URI.
 pub(super) fn resolve(base: &str, reference: &str) -> String {
     if has_scheme(reference) {
         return reference.to_owned();
@@ -52,7 +52,7 @@ fn without_dots(path: &str) -> String {
     out.join("/")
 }
 
-/// Returns a text with its percent escapes read; a `%` without two digits stays.
+/// Decodes percent escapes. Keeps a `%` without two digits.
 pub(super) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

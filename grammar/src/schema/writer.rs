@@ -1,4 +1,4 @@
-//! A schema as rules of Lark: one rule for each set of subschemas that hold together.
+//! Writer of Lark rules for a schema: one rule for each set of subschemas that hold together.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -14,20 +14,20 @@ use super::number::{NumberForm, Numbers};
 use super::text;
 use crate::GrammarError;
 
-/// White space between the parts of JSON: some, as people indent it. Without a bound models that
-/// are not sure write nothing else.
+/// White space between JSON tokens. It is bounded, since uncertain models otherwise write white
+/// space without end.
 pub(super) const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
-/// Most optional members that are written in the schema's order; more of them come in any order.
+/// Max optional members that are written in the schema's order. More of them come in any order.
 const MAX_ORDERED: usize = 250;
-/// Most different values that an array may have in any order.
+/// Max different values of a `uniqueItems` array that come in any order.
 const MAX_PERMUTED: usize = 8;
-/// Most places of an automaton.
+/// Max nodes of an automaton.
 const MAX_NODES: usize = 4000;
-/// Most rules of a schema.
+/// Max rules of a schema.
 const MAX_RULES: usize = 20_000;
-/// Most items that an array may have to have.
+/// Max items that a schema may require of an array.
 const MAX_ITEMS: u64 = 100_000;
-/// Most `contains` of one array.
+/// Max `contains` of one array.
 const MAX_CONTAINS: usize = 4;
 
 /// A schema's rules.
@@ -39,7 +39,7 @@ pub(super) struct Writer<'s> {
     todo: Vec<(State, usize)>,
     terminals: HashMap<String, usize>,
     automata: usize,
-    /// Whether a key that was begun may have no end but those that are taken.
+    /// Whether every possible end of a begun key may be a duplicate.
     pub is_narrow: bool,
 }
 
@@ -91,7 +91,7 @@ impl<'s> Writer<'s> {
         Ok(())
     }
 
-    /// Returns why no value can be written.
+    /// Returns the error of a schema that has no value.
     fn nothing(&self) -> GrammarError {
         match &self.sets.left_out {
             Some((pointer, keyword)) => {
@@ -104,7 +104,7 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// Returns the name of a set's rule, which is written later.
+    /// Returns the name of a set's rule. The rule itself is written later.
     fn rule(&mut self, state: &State) -> String {
         let next = self.names.len();
         let number = *self.names.entry(state.clone()).or_insert(next);
@@ -114,7 +114,7 @@ impl<'s> Writer<'s> {
         format!("s{number}")
     }
 
-    /// Returns the name of a terminal of expressions that all hold, or must not.
+    /// Returns the name of a terminal. It must match each expression, or must not, by its flag.
     fn terminal(&mut self, all: &[(String, bool)]) -> String {
         let all: Vec<String> =
             all.iter().map(|(regex, holds)| format!("{}/{regex}/", if *holds { "" } else { "~" })).collect();
@@ -127,7 +127,7 @@ impl<'s> Writer<'s> {
         format!("T{number}")
     }
 
-    /// Returns fragments for values that are listed.
+    /// Returns fragments for listed values.
     fn values(&mut self, values: &[Exact]) -> Vec<String> {
         let (mut scalars, mut all) = (Vec::new(), Vec::new());
         for value in values {
@@ -159,7 +159,7 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// Returns a fragment for values of one type; `None` where there is none.
+    /// Returns a fragment for values of one type; `None` if the set is empty.
     fn alternative(&mut self, alternative: &Alternative, at: usize) -> Result<Option<String>, GrammarError> {
         Ok(match alternative {
             Alternative::Null => Some("\"null\"".to_owned()),
@@ -182,7 +182,7 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// Returns a terminal for texts but some; `None` where there is none.
+    /// Returns a terminal for texts, except those in `but`; `None` if no text is left.
     fn text(&mut self, texts: &Texts, but: &[String], at: usize) -> Result<Option<String>, GrammarError> {
         match texts.is_empty() {
             Some(true) => return Ok(None),
@@ -269,8 +269,8 @@ impl<'s> Writer<'s> {
         automaton.write(&prefix, brackets, &mut self.lark)
     }
 
-    /// Returns arrays of different values in the order in which they are listed; `None` where they
-    /// are not.
+    /// Returns arrays of different values from a list, in its order or, for short lists, in any
+    /// order. Returns `None` if the values are not listed.
     fn unique(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
         let Some(rest) = layout.rest.as_ref().filter(|_| layout.prefix.is_empty() && arrays.contains.is_empty()) else {
             return Ok(None);
@@ -313,8 +313,8 @@ impl<'s> Writer<'s> {
         Ok(Some(automaton))
     }
 
-    /// Returns arrays of different values in any order: a place for each set of those that were
-    /// written.
+    /// Returns arrays of different values in any order. The automaton has a node for each subset of
+    /// the values: those written so far.
     fn permutations(&mut self, values: &[Exact], layout: &ArrayLayout) -> Automaton {
         let parts: Vec<String> = values.iter().map(|value| self.value(&value.value)).collect();
         let mut automaton = Automaton::default();
@@ -330,8 +330,8 @@ impl<'s> Writer<'s> {
         automaton
     }
 
-    /// Returns arrays in which some items satisfy each `contains`; `None` where they are too many
-    /// to count.
+    /// Returns arrays with enough items that satisfy each `contains`; `None` if the counts need too
+    /// many nodes.
     fn containing(&mut self, arrays: &Arrays, layout: &ArrayLayout) -> Result<Option<Automaton>, GrammarError> {
         let length = layout.prefix.len().max(layout.least as usize).max(layout.most.unwrap_or(0).min(1 << 20) as usize);
         let caps: Vec<usize> = arrays
@@ -364,7 +364,7 @@ impl<'s> Writer<'s> {
                         let to = counts.iter().zip(&caps).rev().fold(0, |all, (count, cap)| all * (cap + 1) + count);
                         let to = to * (length + 1) + next;
                         match to == number {
-                            // A part that leads nowhere else repeats.
+                            // An edge to its own node is a repetition.
                             true => node.repeat = Some(Repeat { part, least: 0, most: None }),
                             false => node.edges.push((part, to)),
                         }
@@ -376,7 +376,7 @@ impl<'s> Writer<'s> {
         Ok(Some(automaton))
     }
 
-    /// Returns an item that satisfies the `contains` of a choice, and how many items do then.
+    /// Returns an item that satisfies the chosen `contains`, with the new counts of all `contains`.
     fn chosen(
         &mut self,
         arrays: &Arrays,
@@ -429,8 +429,8 @@ impl<'s> Writer<'s> {
         Ok(self.automaton(&automaton, ("{", "}")))
     }
 
-    /// Returns the members of names that are not listed, as a rule's name; empty where there are
-    /// none.
+    /// Writes a rule for the members whose names are not listed. Returns the rule's name; an empty
+    /// text if there are no such members.
     fn extra(&mut self, layout: &ObjectLayout) -> Result<String, GrammarError> {
         let mut all = Vec::new();
         for region in &layout.regions {
@@ -448,7 +448,7 @@ impl<'s> Writer<'s> {
         Ok(self.helper(&all))
     }
 
-    /// Writes a rule of some alternatives; returns its name.
+    /// Writes a rule with alternatives. Returns its name.
     fn helper(&mut self, all: &[String]) -> String {
         let name = format!("e{}", self.automata);
         self.automata += 1;
@@ -458,9 +458,9 @@ impl<'s> Writer<'s> {
 
     /// Returns members in the schema's order, then others.
     ///
-    /// Places are a grid: a row for each member, one behind the last (where no member with a name
-    /// was written last), and one for the end; a column for
-    /// each count.
+    /// The nodes form a grid with a column for each count of members. Each named member has a row.
+    /// The row `length` follows the named members if the last one was skipped. The row `length + 1`
+    /// is the end of the object, where further members repeat.
     fn ordered(&mut self, layout: &ObjectLayout, extra: &str, (is_counted, width): (bool, usize)) -> Automaton {
         let mut automaton = Automaton::default();
         let length = layout.named.len();
@@ -496,7 +496,7 @@ impl<'s> Writer<'s> {
         automaton
     }
 
-    /// Returns members that must be there, in the schema's order, then all others in any order.
+    /// Returns required members in the schema's order, then all others in any order.
     fn unordered(&mut self, layout: &ObjectLayout, extra: &str) -> Result<Option<String>, GrammarError> {
         let mut begin = Vec::new();
         let mut classes: Vec<(String, Vec<String>)> = Vec::new();
@@ -524,7 +524,7 @@ impl<'s> Writer<'s> {
         let (least, mut most) =
             (layout.least.saturating_sub(count), layout.most.map(|most| most.saturating_sub(count)));
         if extra.is_empty() {
-            // No more members than have names.
+            // Without extra members, the listed names bound the count.
             let named = (layout.named.len() as u64).saturating_sub(count);
             most = Some(most.unwrap_or(named).min(named));
         }
@@ -540,12 +540,12 @@ impl<'s> Writer<'s> {
     }
 }
 
-/// Returns a key's lexeme.
+/// Returns the lexeme of a key.
 fn key(name: &str) -> String {
     format!("/\\x22{}\\x22/", text::literal(name, true))
 }
 
-/// Returns how a value that is no array and no object is written.
+/// Writes a value that is neither an array nor an object.
 fn scalar_regex(value: &Value) -> String {
     match value {
         Value::String(text) => format!("\\x22{}\\x22", text::literal(text, true)),
