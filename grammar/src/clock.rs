@@ -1,18 +1,17 @@
-//! Time of a processor that a thread has taken, as another thread sees it.
+//! CPU time of a thread, readable from other threads.
 //!
-//! A limit in this time is the same on a machine that has much else to do, where the time of a
-//! clock would pass.
+//! A limit on CPU time does not depend on the machine's load. A limit on wall time would.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Most bytes of the system's file; it has three numbers.
+/// Max bytes read of the system's file, which has three numbers.
 const MAX_BYTES: u64 = 4096;
 
-/// The time that a thread has taken.
+/// CPU time of one thread.
 #[derive(Clone, Debug)]
 pub struct ThreadClock {
-    /// The file in which the system tells it.
+    /// System file with the thread's CPU time, if there is one.
     path: Option<PathBuf>,
     begun: Instant,
 }
@@ -25,8 +24,8 @@ impl ThreadClock {
         ThreadClock { path: path.filter(|path| path.is_file()), begun: Instant::now() }
     }
 
-    /// Time of a processor since the thread began; of a system that does not tell it, time since
-    /// this was made.
+    /// Returns the CPU time since the thread began. On systems that do not provide it, returns the
+    /// wall time since the clock was made.
     pub fn spent(&self) -> Duration {
         let told = self.path.as_ref().and_then(|path| ixc_files::read_text(path, MAX_BYTES).ok());
         let nanoseconds = told.and_then(|told| told.split(' ').next()?.parse().ok());

@@ -1,11 +1,12 @@
-//! Grammars compiled on a thread: it has the stack that they may take, keeps a panic to itself, and
-//! is left alone where it takes too long.
+//! Compilation of grammars on a separate thread. The thread has a large stack, contains panics, and
+//! is abandoned if it takes too long.
 //!
-//! The compiler cannot be interrupted. After the time limit, or when the request is gone, the waiting
-//! thread leaves and the compiling thread is abandoned: it works on until it ends. If [`MOST_LEFT`]
-//! threads are abandoned, further grammars are refused until one of them has ended.
+//! The compiler cannot be interrupted. After the time limit, or when the client has left, the
+//! waiting thread returns an error. The compiling thread is then abandoned: it runs until it ends.
+//! If [`MOST_LEFT`] threads are abandoned, further grammars are refused until one of these ends.
 //!
-//! Invariant: at most [`MOST_LEFT`] abandoned threads run, and those that were running beside them.
+//! Invariant: threads start only while fewer than [`MOST_LEFT`] are abandoned. The number can be
+//! higher only by threads that ran already when the limit was reached.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use crate::error::COMPILE_SECONDS;
 use crate::{Canceller, GrammarError, Matcher, ThreadClock};
 
-/// Stack of the thread that compiles a grammar: it recurses as rules do.
+/// Stack of the compiling thread. The compiler recurses as deep as rules nest.
 pub(crate) const STACK_BYTES: usize = 256 << 20;
 /// Most abandoned threads.
 const MOST_LEFT: usize = 4;
@@ -41,11 +42,11 @@ struct Shared {
 }
 
 impl Compiler {
-    /// Compiles a grammar, and goes on by the tokens that an answer has begun with.
+    /// Compiles a grammar, then accepts the tokens that the answer has already.
     ///
     /// # Errors
-    /// When it cannot be compiled, takes too long, is not wanted any more, or too many others take
-    /// too long.
+    /// When the grammar cannot be compiled or takes too long, the client has left, or too many
+    /// abandoned threads run.
     pub fn compile(
         &self,
         compile: impl FnOnce() -> Result<Matcher, GrammarError> + Send + 'static,
@@ -96,7 +97,7 @@ struct Ending {
 }
 
 impl Ending {
-    /// Goes on by what the answer has begun with.
+    /// Accepts the tokens that the answer has already.
     fn go_on(&self, mut matcher: Matcher, begun: &[u32]) -> Result<Matcher, GrammarError> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.is_left {

@@ -1,4 +1,4 @@
-//! Why a grammar is not followed, and what one may cost.
+//! Errors of grammars, and limits on their cost.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,12 +41,12 @@ pub enum GrammarError {
         /// What is wrong with it.
         message: String,
     },
-    /// A part of a JSON schema is malformed, allows nothing, or cannot be followed.
+    /// A part of a JSON schema is malformed, allows no value, or is not supported.
     #[error("the schema at {place}: {message}")]
     Schema {
         /// The part, as a JSON pointer with a `#`.
         place: String,
-        /// The fault.
+        /// Fault and remedy.
         message: String,
     },
     /// No text has it.
@@ -74,20 +74,20 @@ pub enum GrammarError {
     /// Too many abandoned compilers run.
     #[error("other grammars take all time for compiling; try again later")]
     Busy,
-    /// The request is gone.
+    /// The client has left.
     #[error("the grammar is not wanted any more")]
     Unwanted,
-    /// The begun answer does not match the grammar.
+    /// The text that the answer continues does not match the grammar.
     #[error("the last message, with which the answer goes on, is no beginning of what it must be")]
     Begun,
-    /// Finding the tokens that may come next takes too long.
+    /// Computing masks takes too long.
     #[error(
         "the grammar takes too long to follow: an answer has {seconds} seconds for it and {milliseconds} ms for each token; a grammar that has fewer ways to read the same text would be followed"
     )]
     MaskTime {
-        /// Seconds for each answer.
+        /// CPU seconds for each answer.
         seconds: u64,
-        /// Milliseconds for each token besides.
+        /// CPU milliseconds added for each token.
         milliseconds: u64,
     },
     /// It cannot be followed further.

@@ -10,13 +10,13 @@ use crate::error::COMPILE_SECONDS;
 use crate::isolate::Request;
 use crate::{GrammarError, Vocabulary};
 
-/// Memory of a compiler beside its stack.
+/// Memory of a compiler in addition to its stack.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Niceness of the helper.
 const NICENESS: i32 = 5;
 
-/// The helper's whole program. Call it before anything else is set up, when [`crate::COMPILE_ARGUMENT`] is
-/// the first argument.
+/// Runs the helper's whole program. Call it before anything else is set up, when
+/// [`crate::COMPILE_ARGUMENT`] is the first argument.
 pub fn serve_compile_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let limits = Limits {
@@ -35,7 +35,7 @@ fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
     let failed = |message: String| GrammarError::Compile { message };
     let compile = move || -> Result<(), GrammarError> {
         let mut matcher = Vocabulary::of_bytes(special)?.matcher_here(&source)?;
-        // What has no text at all is seen when it is followed.
+        // The first mask shows whether the grammar matches any text.
         let _ = matcher.allowed();
         Ok(())
     };

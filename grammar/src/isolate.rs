@@ -1,11 +1,12 @@
-//! A first compilation in a helper, a process of its own ([`ixc_frontend::helper`]): what overflows
-//! its stack, takes memory without end, or never ends, is refused before this process compiles it.
+//! A first compilation in a helper process ([`ixc_frontend::helper`]). A grammar that overflows the
+//! stack, needs too much memory or never ends is refused before this process compiles it.
 //!
-//! The helper has the vocabulary's special tokens, which grammars can name, and single bytes for
-//! all others. So it compiles in milliseconds what takes no more, and what it takes beside the
-//! vocabulary is what this process will take.
+//! The helper's vocabulary has the special tokens, which grammars can name, and single bytes in
+//! place of all other tokens. So an ordinary grammar compiles in milliseconds. Apart from the
+//! vocabulary, the helper's compilation costs as much as the one in this process.
 //!
-//! Invariant: a grammar that ends its compiler ends the helper, and a request, and nothing else.
+//! Invariant: a grammar that crashes its compiler ends the helper and fails its request, and has no
+//! other effect.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -22,7 +23,7 @@ pub const COMPILE_ARGUMENT: &str = "__compile-grammar";
 
 /// Longest error of a grammar.
 const ANSWER_BYTES: u64 = 1 << 20;
-/// Grammars that are known to compile, so that they need not be compiled twice.
+/// Number of grammars that are remembered as compiling; these skip the helper.
 const KNOWN: usize = 256;
 
 /// Tokens of a vocabulary that a grammar can name.
@@ -57,7 +58,7 @@ impl Helper {
         Helper { program, hasher: RandomState::new(), known: Mutex::default() }
     }
 
-    /// Compiles a grammar in the helper, unless it was lately.
+    /// Compiles a grammar in the helper, unless the helper compiled it recently.
     ///
     /// # Errors
     /// When it cannot be compiled, or would cost more than it may.

@@ -1,8 +1,7 @@
-//! Keys of the objects that an answer is in, so that no key is written twice.
+//! Keys of the open objects of an answer, so that no key is written twice.
 //!
-//! A grammar cannot say that. So tokens are left out of a mask that would end a key which its
-//! object has already; and, where the schema restricts names,
-//! those after which no other key could be written.
+//! A grammar cannot express this, so masks lose the tokens that would complete a duplicate key. If
+//! the schema restricts names, they also lose tokens after which every possible key is a duplicate.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,20 +9,19 @@ use std::sync::Arc;
 use llguidance::toktrie::{SimpleVob, TokTrie};
 use serde::{Deserialize, Serialize};
 
-/// Most states that are looked at for one token: where there would be more, it is allowed.
+/// Max parser states searched for one token. A token that needs more is allowed.
 const MAX_AHEAD: usize = 512;
 
-/// Where in an answer objects begin.
+/// Text before the JSON of an answer, such as reasoning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Begin {
-    /// What an answer begins with where something stands before its JSON; without it, something
-    /// always does.
+    /// Mark that an answer begins with if text precedes its JSON; `None` if text always does.
     pub open: Option<String>,
-    /// What stands right before the JSON; empty where nothing does.
+    /// Mark right before the JSON; empty if the answer begins with its JSON.
     pub close: String,
 }
 
-/// Tokens as text, and those with quotation marks.
+/// Texts of tokens, and the tokens that contain a quotation mark.
 #[derive(Debug)]
 pub(crate) struct Words {
     words: Vec<Vec<u8>>,
@@ -73,13 +71,13 @@ struct Place {
     key: Vec<u8>,
 }
 
-/// What a byte does.
+/// Effect of a byte on the place in the JSON.
 enum Event {
     Nothing,
     OpenObject,
     OpenArray,
     Close,
-    /// The place's key is whole.
+    /// The byte completes the place's key.
     Key,
 }
 
@@ -126,12 +124,12 @@ impl Place {
     }
 }
 
-/// What a token would do to keys.
+/// Effect of a token on the keys of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
-    /// It ends a key that is taken.
+    /// The token completes a duplicate key.
     Twice,
-    /// Behind it, the text might go on as a key that is taken.
+    /// After the token, the begun key may become a duplicate.
     Near,
     Free,
 }
@@ -142,7 +140,7 @@ impl Keys {
         Keys { words, begin, place: Place::default(), open: Vec::new(), is_narrow }
     }
 
-    /// Goes on by a token.
+    /// Reads an accepted token.
     pub fn accept(&mut self, token: u32) {
         let words = self.words.clone();
         match self.wait(words.get(token)) {
@@ -152,7 +150,7 @@ impl Keys {
         }
     }
 
-    /// Reads text before the JSON; returns what is behind it, at its end.
+    /// Reads text before the JSON. Returns the rest of the text when the JSON begins.
     fn wait(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let Wait { begin, seen } = self.begin.as_mut()?;
         seen.extend_from_slice(bytes);
@@ -195,10 +193,10 @@ impl Keys {
         }
     }
 
-    /// Returns what a token would do.
+    /// Returns the effect of a token.
     fn effect(&self, bytes: &[u8]) -> Effect {
         let (mut place, mut depth) = (self.place.clone(), self.open.len());
-        // Objects that the token opens, and keys that it writes in the others.
+        // Objects that the token opens, and keys that it adds to objects that are open already.
         let mut inner: Vec<Option<Vec<Vec<u8>>>> = Vec::new();
         let mut written: Vec<(usize, Vec<u8>)> = Vec::new();
         for &byte in bytes {
@@ -252,7 +250,7 @@ impl Keys {
         if is_near { Effect::Near } else { Effect::Free }
     }
 
-    /// Removes the tokens of a mask that would write a key twice, or could not but write one.
+    /// Removes from a mask the tokens that complete a duplicate key or lead to nothing else.
     pub fn restrict(&self, mask: &mut SimpleVob, matcher: &llguidance::Matcher) {
         if self.begin.is_some() {
             return;
@@ -277,14 +275,14 @@ impl Keys {
         }
     }
 
-    /// Returns the tokens of a mask behind which a key might be taken.
+    /// Returns the tokens of a mask after which the begun key may become a duplicate.
     fn near(&self, mask: &SimpleVob) -> Vec<u32> {
         let count = self.words.words.len() as u32;
         let is_near = |token: &u32| mask.is_allowed(*token) && self.effect(self.words.get(*token)) == Effect::Near;
         (0..count).filter(is_near).collect()
     }
 
-    /// Returns whether the text can go on behind a token.
+    /// Returns whether some text can follow a token without a duplicate key.
     fn leads_on(&self, token: u32, matcher: &llguidance::Matcher, budget: &mut usize) -> bool {
         if *budget == 0 {
             return true;

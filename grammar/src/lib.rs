@@ -3,16 +3,16 @@
 //! | file | what it owns |
 //! | --- | --- |
 //! | `source` | what can be asked for |
-//! | `error` | why a grammar is not followed, and what one may cost |
+//! | `error` | errors of grammars, and limits on their cost |
 //! | `gbnf` | llama.cpp's grammars: read, and written as Lark |
 //! | `gbnf/lexemes` | which parts of one can be lexemes without changing what it takes |
-//! | `schema` | JSON schemas as rules of Lark |
-//! | `keys` | the keys that an answer has written: none is written twice |
+//! | `schema` | a compiler from JSON schemas to Lark rules |
+//! | `keys` | the keys of an answer's open objects, so that no key is written twice |
 //! | `vocabulary` | a model's tokens as the matcher takes them |
-//! | `compile` | grammars compiled on a thread, within a time |
-//! | `isolate` | a first compilation in a process of its own |
-//! | `helper` | that process |
-//! | `clock` | time of a processor that a thread has taken |
+//! | `compile` | compilation on a separate thread, with a time limit |
+//! | `isolate` | a first compilation in a helper process |
+//! | `helper` | the program of the helper process |
+//! | `clock` | CPU time of a thread |
 //! | `matcher` | a grammar that an answer is following |
 //!
 //! ```

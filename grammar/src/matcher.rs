@@ -6,12 +6,12 @@ use llguidance::toktrie::SimpleVob;
 use crate::GrammarError;
 use crate::keys::Keys;
 
-/// Ends the work of a matcher, now and later.
+/// Handle that ends the work of a matcher from another thread.
 #[derive(Clone, Debug)]
 pub struct Canceller(Option<CancellationHandle>);
 
 impl Canceller {
-    /// Has what the matcher does end soon, with an error.
+    /// Ends the matcher's current and later work with an error, soon.
     pub fn cancel(&self) {
         self.0.iter().for_each(CancellationHandle::cancel);
     }
@@ -22,7 +22,7 @@ impl Canceller {
 pub struct Matcher {
     inner: llguidance::Matcher,
     tokens: usize,
-    /// Keys of the JSON that a schema describes.
+    /// Keys of the open objects, if the grammar has schemas.
     keys: Option<Keys>,
     mask: SimpleVob,
 }
@@ -38,7 +38,7 @@ impl Matcher {
         Matcher { inner: inner.into_cancellable(), tokens, keys, mask: SimpleVob::new() }
     }
 
-    /// Returns a handle that ends this matcher's work from another thread. A clone has its own.
+    /// Returns a handle that ends this matcher's work. A clone of the matcher has another handle.
     pub fn canceller(&self) -> Canceller {
         Canceller(self.inner.cancellation_handle())
     }

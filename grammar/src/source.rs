@@ -39,7 +39,7 @@ pub struct Frame {
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     pub lark: String,
-    /// Text before the JSON of schemas, if there is any, and whether keys are restricted.
+    /// For schemas: the text before their JSON, and whether a schema restricts names.
     pub keys: Option<(Begin, bool)>,
 }
 
@@ -57,7 +57,8 @@ impl Source {
         }
     }
 
-    /// As Lark. Recurses as the source nests: for a thread with room for that.
+    /// Compiles the source to Lark. Recurses as deep as the source nests, so the thread needs a
+    /// large stack.
     ///
     /// # Errors
     /// When it is too long or too deep, no GBNF, or a schema that cannot be followed.
@@ -85,14 +86,15 @@ impl Source {
 }
 
 impl Source {
-    /// Returns an error in the source's words, where its compiler said this.
+    /// Translates an error of the Lark compiler into one about the user's source.
     pub(crate) fn refusal(&self, message: &str) -> GrammarError {
         let is_own = match self {
             Source::Regex(_) | Source::Lark(_) => true,
             Source::Framed(frame) => frame.schemas.is_empty(),
             Source::Schema(_) | Source::Gbnf(_) => false,
         };
-        // Other sources were rewritten: of those only names are as their users know them.
+        // Other sources were rewritten to Lark, so the message is about text that users never saw.
+        // Only names are the user's own.
         let name = message.find("unknown special token").map(|at| message[at..].split(';').next().unwrap_or_default());
         match (name, is_own) {
             _ if message.contains("panic") => GrammarError::TooLarge,

@@ -17,16 +17,17 @@ use crate::{GrammarError, Matcher, Source};
 const MAX_TOKEN_BYTES: usize = 1000;
 /// Most bytes of all tokens, so that the tree has at most as many nodes as it can count.
 const MAX_TREE_BYTES: usize = (1 << 22) - 2;
-/// Most Earley items for one mask, about 50 ms. The default is a twentieth of it, which grammars of single characters pass.
+/// Max Earley items for one mask, about 50 ms. Grammars of single characters exceed the default, a
+/// twentieth of this.
 const MAX_STEP_ITEMS: usize = 1_000_000;
-/// Most Earley items of one row: an object with thousands of members has some for each.
+/// Max Earley items of one row. An object with thousands of members has some for each member.
 const MAX_ROW_ITEMS: usize = 50_000;
 
 /// A model's tokens, ready for grammars. Made once for a model.
 pub struct Vocabulary {
     factory: Arc<ParserFactory>,
-    /// The tokens that grammars can name. The matcher has one more token than there are, which ends
-    /// answers where no token does.
+    /// Tokens that grammars can name. The matcher has one token more than the model, which ends an
+    /// answer if no token of the model does.
     special: SpecialTokens,
     compiler: Compiler,
     helper: Option<Helper>,
@@ -83,23 +84,23 @@ impl Vocabulary {
         let limits = factory.limits_mut();
         limits.step_max_items = MAX_STEP_ITEMS;
         limits.max_items_in_row = MAX_ROW_ITEMS;
-        // They would quote what was said so far.
+        // Verbose errors would quote the answer so far.
         limits.verbose_errors = false;
         Ok(Vocabulary { factory: Arc::new(factory), special, compiler: Compiler::default(), helper: None, words })
     }
 
-    /// A vocabulary of single bytes, with the tokens of another that grammars can name: what a
-    /// grammar costs beside the model's words is the same.
+    /// Makes a vocabulary of single bytes and the special tokens of another vocabulary. A grammar
+    /// costs the same with both, apart from the size of the vocabulary.
     ///
     /// # Errors
-    /// As for [`Vocabulary::new`].
+    /// The errors of [`Vocabulary::new`].
     pub(crate) fn of_bytes(special: SpecialTokens) -> Result<Vocabulary, GrammarError> {
         let mut words = vec![Vec::new(); special.tokens];
         for (id, word) in special.words {
             words.get_mut(id as usize).into_iter().for_each(|place| place.clone_from(&word));
         }
         let free = words.iter_mut().filter(|word| word.is_empty());
-        // The mark of special tokens is no byte of any text.
+        // The mark of special tokens is not a byte of any text.
         let bytes = (0..=u8::MAX).filter(|byte| *byte != TokTrie::SPECIAL_TOKEN_MARKER);
         free.zip(bytes).for_each(|(word, byte)| word.push(byte));
         Vocabulary::of_words(words, special.ends)
@@ -110,8 +111,8 @@ impl Vocabulary {
         compiled(&self.factory, &self.words, self.special.tokens, source)
     }
 
-    /// Has grammars compiled by `program` first, in a process of its own, which may die of one. It
-    /// must call [`serve_compile_request`](crate::serve_compile_request) when its first argument is
+    /// Compiles grammars first in a process of `program`, which contains crashes. The program must
+    /// call [`serve_compile_request`](crate::serve_compile_request) when its first argument is
     /// [`COMPILE_ARGUMENT`](crate::COMPILE_ARGUMENT).
     #[must_use]
     pub fn with_helper(self, program: PathBuf) -> Vocabulary {
@@ -126,8 +127,8 @@ impl Vocabulary {
         self.matcher_after(source, &[], &|| true)
     }
 
-    /// A grammar behind the tokens that an answer goes on with. Ends soon after it is not wanted
-    /// any more.
+    /// Compiles a grammar and accepts the tokens that the answer continues. Ends soon after
+    /// `is_wanted` returns false.
     ///
     /// # Errors
     /// When it cannot be compiled, would cost more than it may, or does not begin with these

@@ -76,7 +76,7 @@ impl Characters {
         self.0.is_empty()
     }
 
-    /// As a regular expression.
+    /// Returns the set as a regular expression.
     fn regex(&self) -> String {
         let one = |c: u32| match char::from_u32(c) {
             Some(c) if c.is_ascii_alphanumeric() => c.to_string(),
