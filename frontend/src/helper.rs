@@ -1,14 +1,13 @@
-//! A helper: this program once more, in a process of its own that does one piece of work and may
-//! die of it.
+//! A helper process: a second instance of this program that does one piece of untrusted work.
 //!
 //! ```text
-//! parent  starts the helper ── request on its standard input ──▶ waits, or kills it where nobody wants the answer
-//! helper  closes what it inherited ▶ reads all ▶ limits itself for good ▶ works ▶ answer on its standard output
+//! parent  starts the helper ── request to stdin ──▶ waits, or kills the helper if cancelled
+//! helper  closes inherited files ▶ reads all ▶ sets its limits ▶ works ▶ answer to stdout
 //! ```
 //!
-//! Templates are rendered so ([`crate::template`]), and grammars compiled for the first time. Stack
-//! overflows, refused memory and endless loops of the work end the helper, and its parent turns
-//! each into a [`Death`].
+//! Helpers render templates ([`crate::template`]) and compile grammars for the first time. Stack
+//! overflows, refused memory and endless loops end only the helper. The parent turns each into a
+//! [`Death`].
 //!
 //! Invariant: the helper opens no file, writes none, and gains no rights.
 
@@ -20,13 +19,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most that is read of a helper's complaints.
+/// Max bytes read of a helper's standard error.
 const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
-/// Address space beside stack and heap: the program itself, and what the allocator reserves without
-/// using it.
+/// Address space in addition to stack and heap: the program itself, and unused reservations of the
+/// allocator.
 const RESERVED_BYTES: u64 = 1 << 30;
-/// Set in a helper: one that asks a helper itself does not know its argument, and would go on so
-/// for ever.
+/// Variable that is set in a helper. A program that ignores its helper argument would start helpers
+/// without end; this variable stops it.
 const HELPING: &str = "IXC_RENDERING";
 /// Period of the parent's checks whether the answer is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Limits {
     /// Stack of its thread.
     pub stack_bytes: u64,
-    /// Memory besides.
+    /// Memory in addition to the stack.
     pub memory_bytes: u64,
     /// Processor time.
     pub cpu_seconds: u64,
@@ -58,7 +57,7 @@ pub enum Death {
     Stack,
     /// The time limit was passed.
     Time,
-    /// The answer was not wanted any more.
+    /// The parent cancelled the request.
     Unwanted,
     /// Something else.
     Failed {
@@ -67,20 +66,19 @@ pub enum Death {
     },
 }
 
-/// The program that runs, to be started once more as the helper: on Linux the open file that it was
-/// started from, which is there also after an upgrade has put another in its place; elsewhere its
-/// path.
+/// Returns the running program, to start it as a helper. On Linux this is the open file, which
+/// stays valid when an upgrade replaces the program. On other systems it is the path.
 ///
 /// # Errors
-/// When the system does not say where it is.
+/// When the system does not provide the path.
 pub fn own_program() -> io::Result<PathBuf> {
     let open = Path::new("/proc/self/exe");
-    // Where there is no /proc the path will do.
+    // Without /proc the path is good enough.
     if open.exists() { Ok(open.into()) } else { std::env::current_exe() }
 }
 
-/// Asks a helper, and waits for at most `answer_bytes` of an answer. It is killed when `is_wanted`
-/// says no.
+/// Starts a helper and waits for an answer of at most `answer_bytes`. Kills the helper when
+/// `is_wanted` returns false.
 ///
 /// # Errors
 /// See [`Death`].
@@ -131,13 +129,13 @@ pub fn ask(
     answer.map_err(|error| failed("answer", &error))
 }
 
-/// Kills a helper whose answer is not wanted any more; whether it was wanted to the end.
+/// Kills a helper when `is_wanted` returns false. Returns whether the helper ended before that.
 fn kill_unwanted(child: &Mutex<Child>, ended: &Receiver<()>, is_wanted: &(dyn Fn() -> bool + Sync)) -> bool {
     loop {
         match ended.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) if is_wanted() => {}
             Err(RecvTimeoutError::Timeout) => {
-                // It may have ended by itself.
+                // The helper may have ended by itself.
                 let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
                 return false;
             }
@@ -146,7 +144,7 @@ fn kill_unwanted(child: &Mutex<Child>, ended: &Receiver<()>, is_wanted: &(dyn Fn
     }
 }
 
-/// Reads all, or as much as may be; what comes after is dropped and with it the pipe.
+/// Reads up to `limit` bytes, then closes the pipe.
 fn read_up_to(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
@@ -155,7 +153,8 @@ fn read_up_to(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the cause of death from a helper's complaint. The words are those of Rust's runtime, which has no other way to say it.
+/// Reads the cause of death from a helper's standard error. Rust's runtime reports it only in these
+/// words.
 fn death(status: ExitStatus, complaint: &str) -> Death {
     if complaint.contains("memory allocation of") || complaint.contains("capacity overflow") {
         return Death::Memory;
@@ -170,9 +169,8 @@ fn death(status: ExitStatus, complaint: &str) -> Death {
     Death::Failed { reason: format!("the helper ended with {status}: {first_line}") }
 }
 
-/// Does a helper's whole work: reads the request from standard input, has it parsed together with
-/// its limits, limits this process for good, and writes the answer. Called before anything else is
-/// set up.
+/// Runs a helper: reads the request from standard input, parses it with its limits, sets the limits
+/// of this process, works, and writes the answer. Call it before anything else is set up.
 pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl FnOnce(R) -> Vec<u8>) -> ExitCode {
     let answer = || -> io::Result<Vec<u8>> {
         close_what_was_inherited();
@@ -190,20 +188,19 @@ pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Its parent reads the first line.
+            // The parent reads the first line.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Closes every descriptor but the three standard ones: what the caller left open is no concern of
-/// the work's.
+/// Closes every descriptor except the three standard ones, so that the work has no access to files
+/// that the parent left open.
 fn close_what_was_inherited() {
     #[cfg(target_os = "linux")]
-    // SAFETY: nothing in this process has opened a descriptor of its own yet, so that none is
-    // closed that somebody uses. Kernels before 5.9 have no such call and refuse it, which does no
-    // harm.
+    // SAFETY: this process has not opened a descriptor yet, so no descriptor in use is closed.
+    // Kernels before 5.9 lack the call and return an error, which does no harm.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
     }
@@ -215,22 +212,22 @@ fn limit_this_process(limits: Limits) -> io::Result<()> {
     let (space, niceness) = (data.saturating_add(RESERVED_BYTES), limits.niceness);
     let limits = [
         (libc::RLIMIT_CORE, 0, 0),
-        // No file is opened, none is written; threads are left, work has one of its own.
+        // No file may be opened or written. Threads are not limited: the work has its own thread.
         (libc::RLIMIT_NOFILE, 0, 0),
         (libc::RLIMIT_FSIZE, 0, 0),
         // Soft: SIGXCPU ends the process. Hard, should it live: SIGKILL.
         (libc::RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds.saturating_add(1)),
         (libc::RLIMIT_DATA, data, data),
-        // For systems that count no mappings as data.
+        // For systems that do not count mappings as data.
         (libc::RLIMIT_AS, space, space),
     ];
-    // Nothing that is executed from here on gains a right by it.
+    // From here on, executing a program does not grant privileges.
     #[cfg(target_os = "linux")]
     // SAFETY: takes numbers only.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     }
-    // SAFETY: takes a number only. Where it is refused the helper is as fast as others.
+    // SAFETY: takes a number only. If the call fails, the helper keeps the normal priority.
     unsafe {
         libc::nice(niceness);
     }

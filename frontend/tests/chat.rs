@@ -378,7 +378,7 @@ fn answers_that_look_like_calls_are_given_as_they_come() {
 #[test]
 fn calls_that_were_cut_are_a_beginning_or_nothing() {
     for &(name, prompt, text, reasoning, content, calls) in CASES {
-        // Only texts that consist of calls of known tools. A marker of content that is cut is content.
+        // Only texts that consist of calls of known tools. A cut content marker counts as content.
         let tools = calls.iter().map(|call| call.split(' ').nth(1).unwrap());
         if !content.is_empty()
             || !reasoning.is_empty()

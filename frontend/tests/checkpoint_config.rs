@@ -394,7 +394,8 @@ fn sizes_of_linear_attention_follow_from_the_width() {
     assert_eq!((of(&other, "rope.scaling.finetuned"), of(&other, "rope.freq_base")), (vec![1.0], vec![5e5]));
 }
 
-/// Whatever is read as a GGUF file is read as a folder, but where files have numbers of three values, which are made of others when they are written, and RWKV.
+/// Every architecture that is read from GGUF files is also read from folders. Exceptions are RWKV
+/// and BitNet, whose ternary weights are made when the GGUF file is written.
 #[test]
 fn every_architecture_has_folders() {
     let found: Vec<&str> = ixc_frontend::checkpoint::supported().map(|(_, architecture)| architecture).collect();

@@ -2,7 +2,7 @@
 //!
 //! | module | what is read |
 //! | --- | --- |
-//! | `Transformer` | `sentence_bert_config.json`: the longest text, and whether text is lowercased |
+//! | `Transformer` | `sentence_bert_config.json`: max text length, and whether to lowercase |
 //! | `Pooling` | the way in which rows become one |
 //! | `Dense` | a matrix that multiplies the result, for models whose graph has a place for it |
 //! | `Normalize` | vectors have length 1 |

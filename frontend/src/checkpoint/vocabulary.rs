@@ -10,9 +10,9 @@
 //!
 //! For others (unigrams) the model takes token ids only, and a warning names the tokenizer.
 //!
-//! The embedding table has a row for each token. Rows without a token in `tokenizer.json` are called
-//! `[PAD…]`, as in GGUF files. Added tokens without a row are left out, with a warning. Other tokens
-//! without one are an error.
+//! The embedding table has a row for each token. Rows without a token in `tokenizer.json` get the
+//! name `[PAD…]`, as in GGUF files. Added tokens without a row are left out, with a warning. Any
+//! other token without a row is an error.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

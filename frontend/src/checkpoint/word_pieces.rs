@@ -1,6 +1,7 @@
 //! BERT's WordPiece in `tokenizer.json`, or as a list of words in `vocab.txt`.
 //!
-//! In GGUF files a token that begins a word has a `▁` before it, and others lack the `##` of BERT's lists.
+//! In GGUF files a token that begins a word has the prefix `▁`. Other tokens lack the `##` of
+//! BERT's lists.
 //!
 //! ```text
 //! "un" -> "▁un"     "##able" -> "able"     "[CLS]" -> "[CLS]", a token of control

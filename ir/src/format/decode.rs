@@ -3,7 +3,7 @@
 //! Numbers are made run by run. A *run* is consecutive elements of a block that share all scales:
 //!
 //! ```text
-//! q4_k, a block of 256   ->   8 runs of 32: d * scale and dmin * minimum are computed once for each
+//! q4_k, a block of 256   ->   8 runs of 32: d * scale and dmin * minimum are computed once a run
 //! q6_k, a block of 256   ->  16 runs of 16
 //! ```
 //!

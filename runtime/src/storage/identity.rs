@@ -1,14 +1,14 @@
-//! Identity of files: tells a file from another in its place, and from itself before it was written
-//! to.
+//! Identity of files, to detect that an open file was replaced or written to.
 //!
-//! Bytes of a model have no checksum, and a mapped file shows each write at once. So metadata of an
-//! open file is compared with that of the time when it was opened:
+//! Model files have no checksum, and writes to a mapped file are visible at once. So the metadata
+//! of an open file is compared with its metadata at the time of opening. In the second
+//! case the bytes are the same.
 //!
-//! | what differs | means |
+//! | difference | meaning |
 //! | --- | --- |
-//! | length, time of change (`mtime`) | it was written to |
-//! | time of status (`ctime`) alone, with other links, mode or owner, or another file at its path | it was moved, linked, removed or given away: its bytes stay |
-//! | time of status alone, without those | it was written to, and its time of change was set back |
+//! | length or `mtime` | the file was written to |
+//! | `ctime` and one of links, mode, owner, path | the file was moved, linked or given away |
+//! | `ctime` only | the file was written to, and its `mtime` was set back |
 
 use std::fs::Metadata;
 use std::io;
@@ -37,7 +37,7 @@ struct Status {
     group: u32,
 }
 
-/// A file that is not what it was when it was opened.
+/// A file that was replaced or written to after it was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: replaced or changed while running: its {what} is {found}, it was {expected}", path.display())]
 pub struct ChangedFile {
@@ -45,9 +45,9 @@ pub struct ChangedFile {
     pub path: PathBuf,
     /// Name of the property that differs.
     pub what: &'static str,
-    /// Its value now.
+    /// Value now.
     pub found: String,
-    /// Its value when the file was opened.
+    /// Value when the file was opened.
     pub expected: String,
 }
 
@@ -68,7 +68,7 @@ impl ChangedFile {
 }
 
 impl Identity {
-    /// From what the system says of it.
+    /// Makes the identity of a file's metadata.
     pub fn of(metadata: &Metadata) -> Identity {
         Identity {
             device: metadata.dev(),
