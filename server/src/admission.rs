@@ -149,8 +149,8 @@ async fn admitted<M: Model>(app: &App<M>, request: Request, next: Next) -> Respo
     served.unwrap_or_else(|| HttpError::crashed().into_response())
 }
 
-/// Whether a request has one of the keys, or there are none. All are compared, whole, so that time
-/// tells nothing of them.
+/// Whether a request has one of the keys, or no keys are configured. Each comparison covers all
+/// keys in full, so that its duration reveals nothing about them.
 fn has_key(keys: &[String], request: &Request) -> bool {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     // Names of schemes have no case (RFC 9110, 11.1).

@@ -240,8 +240,8 @@ impl<M: Model> Asked<M> {
         self.watched(move |model, _| work(model)).await
     }
 
-    /// Runs long work that can be ended on a thread of its own, unless the client has gone. A panic of the
-    /// work is an error of this request alone.
+    /// Runs long, cancellable work on a separate thread, unless the client has left. A panic of the
+    /// work fails only this request.
     pub(crate) async fn watched<T: Send + 'static>(
         &self,
         work: impl FnOnce(&M, &Client) -> T + Send + 'static,

@@ -1,9 +1,10 @@
-//! The client of a request, as long work sees it: whether it is still there, and the room of its
-//! body.
+//! The client of a request, for long work: whether the client is connected, and the budget that its
+//! body takes.
 //!
-//! A connection drops the future of a request when its client goes away, and threads that were
-//! given work by it do not know. So the request is run inside [`serve`], and work on other threads
-//! takes [`Client::current`] along: it asks now and then, and holds the body's room until it ends.
+//! A connection drops the future of a request when its client leaves, but threads that work for the
+//! request do not notice. So the request runs inside [`serve`], and work on other threads carries
+//! [`Client::current`]. That work checks it now and then, and keeps the body's budget until it
+//! ends.
 //!
 //! Invariant: the bytes of a body count against
 //! [`Options::bodies_bytes`](crate::Options::bodies_bytes) until no thread works on it.
@@ -26,17 +27,18 @@ tokio::task_local! {
 #[derive(Clone, Default)]
 pub(crate) struct Client {
     gone: Arc<AtomicBool>,
-    /// Room that its body takes.
+    /// Budget that the body takes.
     _room: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Client {
-    /// The client of the request that this task serves; where there is none, one that stays.
+    /// Returns the client of the request that this task serves. Outside of requests, returns a
+    /// client that never leaves.
     pub(crate) fn current() -> Client {
         CLIENT.try_with(Clone::clone).unwrap_or_default()
     }
 
-    /// Whether it still waits.
+    /// Whether the client still waits.
     pub(crate) fn is_there(&self) -> bool {
         !self.gone.load(Ordering::Relaxed)
     }

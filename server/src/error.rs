@@ -122,8 +122,8 @@ impl HttpError {
         response
     }
 
-    /// Returns a response. An error gets the form of its interface, and a prompt that is too long the
-    /// advice.
+    /// Completes a response. An error gets the body of its interface. The error of a prompt that is
+    /// too long also gets the advice.
     pub(crate) fn finished(mut response: Response, is_anthropic: bool, long_prompts: Option<&str>) -> Response {
         let Some(mut error) = response.extensions_mut().remove::<HttpError>() else { return response };
         if let (Some(_), Some(advice)) = (error.too_long, long_prompts) {

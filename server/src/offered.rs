@@ -1,13 +1,13 @@
-//! The tools that clients of `/v1/responses` offer, as functions, and the calls of these as the
-//! items that the clients know.
+//! Tools of `/v1/responses` requests, converted to functions for the model, and calls of these
+//! functions, converted back to the items that clients expect.
 //!
-//! | offered | the model is told of | a call of it is |
+//! | tool in the request | function for the model | item for a call |
 //! | --- | --- | --- |
 //! | `function` | the function | `function_call` |
-//! | `custom` (as `apply_patch`) | a function with one text, `input` | `custom_tool_call` |
+//! | `custom` (as `apply_patch`) | a function with one parameter, `input` | `custom_tool_call` |
 //! | `namespace` (as MCP servers) | its functions | `function_call` with the `namespace` |
-//! | `web_search`, `image_generation`, `tool_search` | nothing; `tools` of the answer omits them | |
-//! | others | refused by name | |
+//! | `web_search`, `image_generation`, `tool_search` | none; also omitted in the answer | |
+//! | others | refused, with the name of the type | |
 
 use std::collections::{HashMap, HashSet};
 

@@ -12,12 +12,12 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{Model, Refusal};
 
-/// Takes the prompts out of a body, as tokens: one as llama-server has it, or a list of such. A
-/// list with numbers in it is one prompt.
+/// Takes the prompts out of a body, as tokens. `prompt` is one prompt as in llama-server, or a list
+/// of prompts. A list that contains numbers is one prompt.
 ///
 /// # Errors
-/// Where they are no prompts, more than there are places for so many answers to each, longer than
-/// the context, or empty.
+/// When the field is missing or malformed, a prompt is empty or longer than the context, or the
+/// prompts need more answers than the server has places.
 pub(crate) async fn prompts<M: Model>(
     app: &Asked<M>,
     fields: &mut Fields,
