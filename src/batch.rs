@@ -9,13 +9,16 @@
 //! become, in the order in which they are answered,
 //!
 //! ```text
-//! {"line": 2, "request": "6a0e0a0c", "response": {"status_code": 200, "body": {…}}, "error": null, "crc32": "1c291ca3"}
-//! {"line": 1, "request": "5d41402a", "id": "a", "response": {"status_code": 200, "body": {…}}, "error": null, "crc32": "…"}
-//! {"line": 3, "request": "9f86d081", "custom_id": "c", "response": {"status_code": 400, "body": {"error": {…}}}, "error": null, "crc32": "…"}
+//! {"line": 2, "request": "6a0e0a0c", "response": {"status_code": 200, "body": {…}},
+//!  "error": null, "crc32": "1c291ca3"}
+//! {"line": 1, "request": "5d41402a", "id": "a", "response": {"status_code": 200, "body": {…}},
+//!  "error": null, "crc32": "…"}
+//! {"line": 3, "request": "9f86d081", "custom_id": "c",
+//!  "response": {"status_code": 400, "body": {"error": {…}}}, "error": null, "crc32": "…"}
 //! ```
 //!
-//! `request` is the CRC-32 of the request's line: a batch that goes on compares it. `crc32` is that
-//! of the answer's own text (`checksum`).
+//! Each answer is one line; the example wraps it. `request` is the CRC-32 of the request's line,
+//! which a resumed batch compares. `crc32` is the CRC-32 of the answer's text (`checksum`).
 //!
 //! Invariant: a line of the input is answered once, whatever is wrong with it, and however often the batch was interrupted.
 //! Invariant: memory holds as many requests as are computed at once and as many more, and of answers that are there a few bytes each.

@@ -80,7 +80,7 @@ pub enum ExpertUseError {
     Damaged {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The failed check.
         source: ChecksumError,
     },
     /// It is another JSON, or none.
@@ -88,7 +88,7 @@ pub enum ExpertUseError {
     Json {
         /// The file.
         path: String,
-        /// What is wrong, and where.
+        /// The fault and its position.
         source: serde_json::Error,
     },
     /// It is of another kind or version.

@@ -1,15 +1,15 @@
-//! Masks of a grammar, made by another thread while the engine computes.
+//! Masks of a grammar, computed on another thread while the engine computes.
 //!
 //! ```text
-//! engine's thread   draw a ── step of the others ── mask is there: step, draw b ── …
-//! thread "masks"           └─ accept a, next mask ─┘                          └─ accept b, next mask
+//! engine's thread   draw a ── step of the others ── mask arrives: step, draw b ── …
+//! thread "masks"           └─ accept a, next mask ─┘                         └─ accept b, …
 //! ```
 //!
-//! A mask of a usual grammar takes tens of microseconds, and one of an ambiguous grammar may take
-//! for ever. So time of the thread's processor is counted, and what takes more than [`Budget`] is
-//! ended: that request fails and no other.
+//! A mask of a usual grammar takes tens of microseconds. A mask of an ambiguous grammar may never
+//! finish. So the thread's CPU time is counted, and a request that exceeds its [`Budget`] fails.
+//! Other requests go on.
 //!
-//! Invariant: which tokens are allowed does not depend on when masks come.
+//! Invariant: the allowed tokens do not depend on when masks arrive.
 //! Invariant: the thread ends soon after its [`Masks`] are dropped.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -18,22 +18,22 @@ use std::time::{Duration, Instant};
 
 use ixc_grammar::{Canceller, GrammarError, Matcher, ThreadClock};
 
-/// Stack of a thread that makes masks: grammars nest.
+/// Stack of a mask thread. It must be large, since grammars nest.
 const STACK_BYTES: usize = 64 << 20;
-/// Period of checks whether a late mask has passed its budget.
+/// Period of checks whether a late mask has exceeded its budget.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Time of a processor that masks may take.
+/// CPU time that masks may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// For all masks of a text.
+    /// Time for all masks of a text.
     pub text: Duration,
-    /// For each token besides.
+    /// Time added for each token.
     pub token: Duration,
 }
 
 impl Budget {
-    /// A usual grammar's masks take a hundredth of it.
+    /// Default budget. Masks of a usual grammar take a hundredth of it.
     pub const USUAL: Budget = Budget { text: Duration::from_secs(10), token: Duration::from_millis(20) };
 
     fn of(self, tokens: u32) -> Duration {
@@ -45,7 +45,7 @@ impl Budget {
     }
 }
 
-/// Rings when a mask is there, for one who waits for several.
+/// A bell that rings when a mask arrives, for a thread that waits for several masks.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: Mutex<bool>,
@@ -125,7 +125,7 @@ impl Masks {
         let thread = std::thread::Builder::new().name("masks".into()).stack_size(STACK_BYTES);
         thread.spawn(move || {
             *own_clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(ThreadClock::of_this_thread());
-            // Also where it panics: then it tells nothing, and whoever waits finds that it is gone.
+            // Rings on a panic, too: the waiting thread then finds the channel closed.
             let bell = RingOnDrop(ring);
             make(&mut matcher, &taken, &tell, &bell.0);
             drop(tell);

@@ -13,10 +13,11 @@ use ixc_runtime::saved::SavedError;
 
 use crate::Error;
 
-/// Opens a file and checks that its header is that of a state of this engine; returns its length, too.
+/// Opens a file and checks that its header is that of a state of this engine. Also returns its
+/// length.
 ///
 /// # Errors
-/// When there is no such file, or it says something else.
+/// When the file does not exist, or has another header.
 pub(crate) fn open(path: &Path, engine: &Engine) -> Result<(File, u64), Error> {
     let name = name_of(path);
     let mut file = open_unlinked(path).map_err(Error::io(&name, "open"))?;

@@ -140,7 +140,7 @@ impl Op {
         }
     }
 
-    /// What it read and multiplied: `  12.1 GB/s,  83 % of memory;   33.4 GOP/s,   9 % of int8`.
+    /// Formats the rates of an op: `  12.1 GB/s,  83 % of memory;   33.4 GOP/s,   9 % of int8`.
     fn rates(&self) -> String {
         if self.seconds <= 0.0 {
             return String::new();

@@ -1,15 +1,17 @@
-//! Output to a terminal: no text that a command prints controls the terminal, whoever made it.
+//! Output to a terminal. Text that a command prints cannot control the terminal, whatever its
+//! source.
 //!
-//! Commands write to [`standard_output`] and know nothing of this. Where a person reads it, all of
-//! it goes through [`Filter`], which leaves out characters that a terminal obeys: escape sequences,
-//! controls but for newline and tab, marks that reverse the direction of writing. Names are better
-//! escaped by [`Printable`](super::printable::Printable), so that they can be told apart; the
-//! filter is for what is text (a model's, `detokenize`'s) and for what somebody forgot. In a pipe
-//! or a file every byte is as it was made.
+//! Commands write to [`standard_output`]. On a terminal, [`Filter`] removes control characters from
+//! this output: escape sequences, controls except newline and tab, and marks that reverse the
+//! writing direction. In a pipe or a file every byte stays as it is.
 //!
-//! What commands print on standard error, because standard output has the file that they make, goes through the same
-//! ([`standard_error`]). What is said beside it, on standard error, comes through `note!`, which escapes wherever it goes to, as errors are.
-//! The progress line's own sequences go there by their own way.
+//! Names should be escaped by [`Printable`](super::printable::Printable), so that different names
+//! look different. The filter is for text of models and of `detokenize`, and for names that were
+//! not escaped.
+//!
+//! If standard output has the file that a command makes, the command prints to [`standard_error`],
+//! through the same filter. Notes on standard error come from `note!`, which always escapes, as
+//! error messages do. The progress line writes its own escape sequences directly.
 //!
 //! Lines that are wider than the terminal are wrapped at words ([`wrap`](super::wrap)). `COLUMNS`
 //! is the width where it is set.

@@ -1,17 +1,20 @@
-//! The file that an evaluation is written to as it goes, and goes on with when it was interrupted: a line of JSON that says what is evaluated,
-//! then one line for each piece of the text.
+//! Record of an evaluation, which an interrupted evaluation resumes from. The first line of JSON
+//! describes the evaluation. Each further line is one piece of the text.
 //!
 //! ```text
-//! {"schema":"ixc.eval-record.v2","model":[{"bytes":9834592,"crc32":"1c291ca3"}],"context":512,…,"crc32":"5d41402a"}
-//! {"surprise":[3.2,0.01,…],"against":{"surprise":[3.1,0.01,…],"divergence":[0.002,…],"same":[true,…]},"crc32":"8a1f09c2"}
+//! {"schema":"ixc.eval-record.v2","model":[{"bytes":9834592,"crc32":"1c291ca3"}],
+//!  "context":512,…,"crc32":"5d41402a"}
+//! {"surprise":[3.2,0.01,…],"against":{"surprise":[3.1,0.01,…],"divergence":[0.002,…],
+//!  "same":[true,…]},"crc32":"8a1f09c2"}
 //! ```
 //!
-//! A model is known by its content: a file may be moved and its times may change.
+//! The example wraps each line once. A model is identified by its content, so its file may be moved
+//! and its times may change.
 //!
-//! Invariant: a number is believed only where the checksum of its line is right. It covers the
-//! first line and the line's number, too.
-//! Invariant: a piece is on the drive before the next is computed, and what stands behind the last whole line is written anew: an
-//! interrupted evaluation that goes on gives the same bytes as one that was not.
+//! Invariant: a number is used only if the checksum of its line is right. The checksum also covers
+//! the first line and the line's number.
+//! Invariant: a piece is on the drive before the next is computed. Text after the last whole line
+//! is overwritten. So a resumed evaluation writes the same bytes as an uninterrupted one.
 
 use std::fmt::Display;
 use std::fs::{File, TryLockError};

@@ -92,7 +92,7 @@ impl Scheduler {
         Some(number)
     }
 
-    /// Whether kernels group the rows of a part, so that bits depend on where parts of a prompt begin.
+    /// Whether kernels group the rows of a part. Bits then depend on where parts of a prompt begin.
     fn in_chunks(&self) -> bool {
         // Two rows are what attention alone needs.
         self.least > 2 || !self.session.engine.cuts_steps()

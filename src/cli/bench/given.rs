@@ -63,15 +63,15 @@ pub fn given(command: &clap::Command, matches: &ArgMatches) -> BTreeMap<String, 
     given
 }
 
-/// Returns a value, or what is in the file that it names.
+/// Returns a value. For a path, returns a text that identifies the file's content.
 fn text(arg: &Arg, value: &OsStr) -> String {
     let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
     let content = is_path.then(|| content(Path::new(value))).flatten();
     content.unwrap_or_else(|| value.to_string_lossy().into_owned())
 }
 
-/// Returns a text that identifies the content of a file, or of the files of a folder; nothing where
-/// there is none.
+/// Returns a text that identifies the content of a file or of a folder's files; `None` if they
+/// cannot be read.
 pub fn content(path: &Path) -> Option<String> {
     let mut files = vec![path.to_owned()];
     if path.is_dir() {
