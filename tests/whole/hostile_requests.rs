@@ -78,8 +78,7 @@ fn no_body_takes_more_than_twenty_times_its_bytes() {
     end(server);
 }
 
-/// As many prompts as a body has, with the longest settings: none is copied before they are
-/// counted.
+/// A body with many prompts and the longest settings is refused before any prompt is copied.
 #[test]
 fn prompts_are_counted_before_anything_is_copied() {
     let server = Server::start(&["-c", "512"]);
@@ -109,7 +108,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     let other = json!({"prompt": "a", "n_predict": 50, "ignore_eos": true});
     let (status, answer) = server.post("/completion", &other);
     assert_eq!((status, &answer["tokens_predicted"]), (200, &json!(50)), "{answer}");
-    // The slow request spends its budget, and its error says so.
+    // The slow request exceeds its budget and gets the error for that.
     let mut told = String::new();
     slow.read_to_string(&mut told).unwrap();
     assert!(told.starts_with("HTTP/1.1 400") && told.contains("takes too long to follow"), "{told}");

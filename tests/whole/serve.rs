@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::support::prometheus::Page;
 use crate::support::{ixc, stdout, target_without_tiles};
 
-/// Tokens of a prompt that a request for the same prompt finds in the demo model's cache: whole chunks of 16
-/// rows, and the last 6 rows at least are computed (`Engine::least_rows`).
+/// Returns how many tokens of a prompt a second request finds in the demo model's cache: whole
+/// chunks of 16 rows. At least the last 6 rows are computed (`Engine::least_rows`).
 pub fn found_again(prompt: u64) -> u64 {
     prompt.saturating_sub(6) / 16 * 16
 }
