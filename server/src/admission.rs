@@ -6,8 +6,8 @@
 //!          ─▶ admitted: key, type, body ─▶ handler
 //! ```
 //!
-//! Invariant: the name and the origin of a request are looked at before anything else of it, and
-//! its key before its body.
+//! Invariant: the name and the origin of a request are checked before anything else, and its key
+//! before its body.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -29,20 +29,20 @@ use crate::places::{InRequest, Phase, Place};
 use crate::request_log::Line;
 use crate::{client, names, origins};
 
-/// Paths that want no key, and take no body.
+/// Paths that need no key and have no body.
 const OPEN: [&str; 3] = ["/", "/health", "/v1/health"];
 
-/// The connection that a request came on; requests of this process have none.
+/// Connection of a request; requests made in this process have none.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
-    /// The address of the client.
+    /// Address of the client.
     pub(crate) client: SocketAddr,
     pub(crate) place: Arc<Place>,
 }
 
-/// An answer's body, which keeps its line of the log and its place in use to the end.
+/// Body of an answer. Until its end it keeps its log line open and its connection's place in use.
 struct AttendedBody {
-    // Dropped in this order: the line has the tokens of the dropped body.
+    // Fields are dropped in this order: the line prints tokens that the dropped body counted.
     body: Body,
     line: Option<Line>,
     _in_request: Option<InRequest>,
@@ -74,14 +74,14 @@ impl HttpBody for AttendedBody {
 
 impl Drop for AttendedBody {
     fn drop(&mut self) {
-        // A body of a known length is not asked again behind its last byte.
+        // A body of known length is not polled after its last byte.
         if self.body.is_end_stream() {
             self.line.iter_mut().for_each(Line::end);
         }
     }
 }
 
-/// Answers a request with a line of the log, and with the place of its connection in use.
+/// Answers a request, writes its log line, and marks its connection as in use.
 pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<Connection>().cloned();
     let client = connection.as_ref().map(|connection| connection.client);
@@ -97,8 +97,8 @@ pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: 
     response.map(|body| Body::new(AttendedBody { body, line, _in_request: in_request }))
 }
 
-/// Refuses requests by the name of the server and the origin of the page, answers preflights, and
-/// gives errors the form of the interface.
+/// Refuses requests with a wrong `Host` or `Origin`, answers preflights, and gives errors the body
+/// of their interface.
 pub(crate) async fn guarded<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
     let Options { hosts, checks_host, origins, long_prompts, .. } = &app.options;
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
@@ -143,7 +143,7 @@ async fn admitted<M: Model>(app: &App<M>, request: Request, next: Next) -> Respo
     };
     let connection = parts.extensions.get::<Connection>();
     connection.into_iter().for_each(|connection| connection.place.enter(Phase::Answering));
-    // The room is taken until the answer begins and no thread works on the body.
+    // The body's budget is held until the answer begins and no thread works on the body.
     let (bytes, room) = read.into_parts();
     let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;
     served.unwrap_or_else(|| HttpError::crashed().into_response())
@@ -153,7 +153,7 @@ async fn admitted<M: Model>(app: &App<M>, request: Request, next: Next) -> Respo
 /// keys in full, so that its duration reveals nothing about them.
 fn has_key(keys: &[String], request: &Request) -> bool {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    // Names of schemes have no case (RFC 9110, 11.1).
+    // Scheme names are case-insensitive (RFC 9110, 11.1).
     let bearer = bearer.and_then(|value| value.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, key)| key);
     let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));

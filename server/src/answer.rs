@@ -48,9 +48,9 @@ pub(crate) struct Wanted {
     /// Most tokens; as many as there is room for where `None`.
     pub(crate) limit: Option<usize>,
     pub(crate) sampling: Arc<Settings>,
-    /// Ends of the answer beside the model.
+    /// Ends of the answer in addition to the model's.
     pub(crate) ends: Ends,
-    /// Whether it has one call at most.
+    /// Whether the answer has at most one call.
     pub(crate) one_call: bool,
     /// What the answer must be.
     pub(crate) constraint: Option<Constraint>,
@@ -58,7 +58,7 @@ pub(crate) struct Wanted {
     pub(crate) likeliest: Option<usize>,
     /// How many answers; each has a seed of its own.
     pub(crate) count: u32,
-    /// Whether it goes on from what earlier requests computed.
+    /// Whether the request reuses cached prompts.
     pub(crate) cache_prompt: bool,
 }
 
@@ -200,7 +200,7 @@ impl Answer {
         }
     }
 
-    /// Takes a text apart.
+    /// Splits a text into reasoning, content and calls.
     fn apart(&mut self, text: String) -> Vec<Delta> {
         match &mut self.parser {
             Some(parser) => parser.push(&text),
@@ -208,7 +208,7 @@ impl Answer {
         }
     }
 
-    /// Notes the end, and gives what was held back before it.
+    /// Records the end, and returns the text that was held back.
     fn ended(&mut self, end: End) -> Vec<Delta> {
         self.ended = Some(Instant::now());
         self.events.close();
@@ -224,7 +224,7 @@ impl Answer {
         told.into_iter().chain(rest.unwrap_or_default()).collect()
     }
 
-    /// Leaves empty deltas out. One call too many ends the answer, and the engine stops.
+    /// Removes empty deltas. A call beyond the limit ends the answer and stops the engine.
     fn allowed(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
         let mut allowed = Vec::with_capacity(deltas.len());
         for delta in deltas.into_iter().filter(|delta| !is_empty(delta)) {
@@ -243,7 +243,7 @@ impl Answer {
     }
 }
 
-/// Refuses more answers than there are places for. Called before anything is copied for each of
+/// Refuses more answers than the server has places. Call it before anything is copied for each of
 /// them.
 ///
 /// # Errors
@@ -275,7 +275,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Returns stop texts with the answers, or not.
+    /// Sets whether answers include the stop text.
     #[must_use]
     pub(crate) fn telling_stop(mut self, tells_stop: bool) -> Answers {
         self.list.iter_mut().for_each(|answer| answer.tells_stop = tells_stop);

@@ -130,7 +130,7 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
     Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
 }
 
-/// A template's variables.
+/// Variables of a template.
 type Variables = Vec<(String, JsonText)>;
 
 /// Returns whether the model has to think, if the request says it, and the template's variables.
@@ -139,8 +139,8 @@ fn variables(fields: &Fields) -> Result<(Option<bool>, Variables), HttpError> {
         Some(value) if !value.is_object() => Err(HttpError::invalid(Some(name), format!("{name} must be an object"))),
         value => Ok(value),
     };
-    // Templates say whether a model thinks, but not how long: only `max_tokens` ends it.
-    // `budget_tokens` does not.
+    // Templates turn thinking on and off, but do not limit it. Only `max_tokens` does, not
+    // `budget_tokens`.
     let thinks = match object("thinking")?.map(|thinking| &thinking["type"]) {
         Some(kind) if kind == "disabled" || kind == "enabled" => Some(kind == "enabled"),
         _ => None,
@@ -211,7 +211,7 @@ fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Me
                 let (id, name) = (member("id")?.to_owned(), member("name")?.to_owned());
                 let arguments = match &block["input"] {
                     Value::Object(_) => block["input"].to_string(),
-                    // As clients have it of a call without arguments.
+                    // Clients expect this for a call without arguments.
                     Value::Null => "{}".to_owned(),
                     Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
                     _ => return Err(format!(".content[{i}].input must be an object")),
@@ -275,7 +275,7 @@ async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, Htt
         content.push(json!({"type": "text", "text": said.content}));
     }
     for call in &said.calls {
-        // Of a call that was cut off, the arguments that are whole.
+        // A call that was cut gets the arguments that are complete.
         let whole = whole_arguments(&call.arguments);
         let input = serde_json::from_str(whole.as_deref().unwrap_or(&call.arguments));
         let input = input.ok().filter(Value::is_object).unwrap_or_else(|| json!({}));

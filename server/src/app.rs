@@ -23,8 +23,8 @@ use crate::request_log::{self, RequestLog};
 /// Conversations that become prompts at once: each takes a process, and the memory of one.
 const PROMPTS_AT_ONCE: usize = 4;
 
-/// Grammars that are compiled at once, and tokens looked for that end repetitions: at most some
-/// seconds of a processor each, and tens of MB. Only further ones wait for them.
+/// Max grammars that are compiled at once, and max searches for sequence breakers. Each takes up to
+/// some seconds of CPU time and tens of MB. Further ones wait.
 const COMPILED_AT_ONCE: usize = 4;
 
 /// How it serves.
@@ -32,12 +32,12 @@ const COMPILED_AT_ONCE: usize = 4;
 pub struct Options {
     /// Keys, one of which every request must have; none where anybody may ask.
     pub keys: Vec<String>,
-    /// Names besides `localhost` and addresses that the server is called by. Pages of these names
-    /// may ask.
+    /// Names of the server in addition to `localhost` and addresses. Pages of these names may send
+    /// requests.
     pub hosts: Vec<String>,
-    /// Whether requests are refused that call the server by another name.
+    /// Whether requests with another `Host` are refused.
     pub checks_host: bool,
-    /// Origins of other pages that may ask.
+    /// Other origins whose pages may send requests.
     pub origins: Vec<AllowedOrigin>,
     /// The log of requests.
     pub log: Option<Arc<RequestLog>>,
@@ -53,8 +53,7 @@ pub struct Options {
     pub body: Duration,
     /// Most bytes of a body.
     pub body_bytes: usize,
-    /// Most bytes of all larger bodies at once, each until its answer begins; those up to 64 KiB
-    /// are not counted.
+    /// Max bytes of all bodies above 64 KiB together. A body counts until its answer begins.
     pub bodies_bytes: usize,
     /// How long an answer may wait for its client to read on.
     pub write_stall: Duration,
@@ -132,17 +131,17 @@ impl<M> App<M> {
 }
 
 impl<M: Model> App<M> {
-    /// With the model that a request for text names.
+    /// Returns the model of a request for text.
     pub(crate) async fn of(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
         self.of_name(fields.text("model")?.map(str::to_owned)).await
     }
 
-    /// With the model that a request for embeddings names.
+    /// Returns the model of a request for embeddings.
     pub(crate) async fn of_embeddings(self: &Arc<Self>, fields: &Fields) -> Result<Asked<M>, HttpError> {
         self.of_query(fields.text("model")?.map(str::to_owned), true).await
     }
 
-    /// With the model of this name, or the first that gives text; it is loaded where it is not.
+    /// Returns the model of this name, or the first text model. Loads it if necessary.
     pub(crate) async fn of_name(self: &Arc<Self>, name: Option<String>) -> Result<Asked<M>, HttpError> {
         self.of_query(name, false).await
     }
@@ -216,8 +215,8 @@ impl<M: Model> Asked<M> {
         Ok(self.in_turn(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
     }
 
-    /// Does what takes long, when few others do. The turn is kept to the end of the work, also
-    /// where the client goes away.
+    /// Runs long work while few others run. The turn is held to the end of the work, even if the
+    /// client leaves.
     async fn in_turn<T: Send + 'static>(
         &self,
         turns: &Arc<Semaphore>,
@@ -232,7 +231,7 @@ impl<M: Model> Asked<M> {
         .await
     }
 
-    /// Runs long work on a thread of its own.
+    /// Runs long work on a separate thread.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&M) -> T + Send + 'static,
@@ -403,7 +402,7 @@ mod tests {
         assert_eq!(begins.try_iter().count(), PROMPTS_AT_ONCE);
     }
 
-    /// While one is compiled others are, up to a number, and prompts are made.
+    /// Several grammars compile at once, up to a limit, while prompts are tokenised.
     #[tokio::test]
     async fn few_grammars_are_compiled_at_once_and_no_prompt_waits_for_them() {
         let (app, begins, end) = slow(Options::default());

@@ -1,8 +1,7 @@
-//! Bodies of requests: read as they come, within a time, and within what all bodies together may
-//! take of memory.
+//! Bodies of requests, read within a time limit and within a memory budget of all bodies.
 //!
-//! Invariant: the bytes that have come are counted, not those that were announced: a slow body
-//! keeps no other waiting.
+//! Invariant: received bytes count against the budget, not announced ones. So a slow body does not
+//! delay others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,21 +14,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::HttpError;
 
-/// Bodies up to this many bytes wait for no others: as many as there are connections fit.
+/// Bodies up to this many bytes never wait: one for each connection fits into memory.
 pub(crate) const SMALL_BODY: usize = 64 << 10;
 
 /// The bounds of bodies.
 #[derive(Debug)]
 pub(crate) struct Bodies {
-    /// Most bytes of one.
+    /// Max bytes of one body.
     most: usize,
-    /// The time that one may take.
+    /// Time limit of one body.
     time: Duration,
-    /// Bytes that larger ones may still have.
+    /// Budget that is left for larger bodies.
     left: Arc<Semaphore>,
 }
 
-/// A body that has come, and its part of the room, which is free again when that is dropped.
+/// A received body with its part of the budget, which is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     bytes: Bytes,
@@ -37,15 +36,15 @@ pub(crate) struct ReadBody {
 }
 
 impl ReadBody {
-    /// Both.
+    /// Splits the body from its part of the budget.
     pub(crate) fn into_parts(self) -> (Bytes, Option<OwnedSemaphorePermit>) {
         (self.bytes, self.room)
     }
 }
 
 impl Bodies {
-    /// Each of at most `most` bytes, and all that are larger than [`SMALL_BODY`] of at most `all`
-    /// together.
+    /// Makes bounds: `most` bytes for each body, and `all` bytes for all bodies above
+    /// [`SMALL_BODY`] together.
     pub(crate) fn new(most: usize, all: usize, time: Duration) -> Bodies {
         Bodies { most: most.min(all), time, left: Arc::new(Semaphore::new(all)) }
     }
@@ -53,7 +52,8 @@ impl Bodies {
     /// Reads a body.
     ///
     /// # Errors
-    /// When it is too large, breaks off, does not come in time, or others take all room.
+    /// When the body is too large, breaks off or is too slow, or other bodies take the whole
+    /// budget.
     pub(crate) async fn read(&self, body: Body, announced: Option<u64>) -> Result<ReadBody, HttpError> {
         if announced.is_some_and(|bytes| bytes > self.most as u64) {
             return Err(self.too_large());
@@ -77,7 +77,7 @@ impl Bodies {
         let mut room: Option<OwnedSemaphorePermit> = None;
         let broken = |error| HttpError::invalid(None, format!("the body cannot be read: {error}"));
         while let Some(frame) = body.frame().await {
-            // Trailers say nothing.
+            // Trailers are ignored.
             let Ok(part) = frame.map_err(broken)?.into_data() else { continue };
             let all = bytes.len() + part.len();
             if all > self.most {
@@ -106,7 +106,7 @@ impl Bodies {
     }
 }
 
-/// The bytes of a body for which there must be room.
+/// Bytes of a body that need budget.
 fn counted(bytes: usize) -> usize {
     if bytes > SMALL_BODY { bytes } else { 0 }
 }
@@ -118,7 +118,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A body in chunks of an unknown number.
+    /// A chunked body of unknown length.
     fn chunks(chunks: &[usize], ends: bool) -> Body {
         let parts: Vec<_> = chunks.iter().map(|length| Ok::<_, std::io::Error>(vec![b' '; *length])).collect();
         let rest = if ends { stream::empty().left_stream() } else { stream::pending().right_stream() };
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Bodies that are slow take the room of what has come of them, however long they may become.
+    /// Slow bodies take budget for their received bytes only, however long they may become.
     #[tokio::test]
     async fn a_slow_body_keeps_no_other_waiting() {
         let bodies = Bodies::new(MIB, 2 * MIB, Duration::MAX);

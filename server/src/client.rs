@@ -52,7 +52,7 @@ impl Client {
     }
 }
 
-/// Marks the client as gone when it is dropped.
+/// Guard that marks the client as gone when it is dropped.
 struct Presence(Arc<AtomicBool>);
 
 impl Drop for Presence {
@@ -61,8 +61,8 @@ impl Drop for Presence {
     }
 }
 
-/// Serves a request, whose body takes this room. `None` where that panics: the panic is logged, and
-/// the connection goes on.
+/// Serves a request whose body takes this budget. Returns `None` after a panic. The panic is
+/// logged, and the connection goes on.
 pub(crate) async fn serve<T>(room: impl Send + Sync + 'static, request: impl Future<Output = T>) -> Option<T> {
     let client = Client { gone: Arc::default(), _room: Some(Arc::new(room)) };
     let _presence = Presence(Arc::clone(&client.gone));

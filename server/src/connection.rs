@@ -50,7 +50,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
                 continue;
             }
         };
-        // The end may come while all places are taken, too.
+        // The server may also be stopped while all places are taken.
         let seat = tokio::select! {
             seat = places.take(client.ip()) => seat,
             () = ended(&mut ending) => break,
@@ -78,7 +78,7 @@ async fn answer(
     options: &Options,
     mut ending: watch::Receiver<bool>,
 ) {
-    // Parts of an answer are small, and are to be seen when they are made.
+    // Parts of an answer are small and must arrive without delay (no Nagle).
     let _ = stream.set_nodelay(true);
     let stream = Shared(Arc::new(Mutex::new(stream)));
     let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall));
@@ -109,7 +109,7 @@ async fn answer(
     }
 }
 
-/// Logs a head that is no request, which hyper has refused by itself.
+/// Logs a malformed request head, which hyper has refused itself.
 fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
     let status = match error.is_parse_too_large() {
         true => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -130,7 +130,8 @@ fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
          content-length: {}\r\n\r\n{body}",
         body.len()
     );
-    // A new connection takes that much at once; a client that does not is not waited for.
+    // The answer fits into the socket buffer of a new connection. If it does not, the client is not
+    // waited for.
     let _ = stream.try_write(answer.as_bytes());
     options.log.iter().for_each(|log| log.refused(client, StatusCode::SERVICE_UNAVAILABLE, CROWDED));
 }

@@ -80,7 +80,7 @@ pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: B
     let request = EmbeddingRequest { inputs: inputs(fields.take("input"))?, dimensions };
     drop(fields);
     let (send, done) = oneshot::channel();
-    // Texts are cut into tokens first, which may take long.
+    // Tokenise texts first, which may take long.
     app.blocking(move |model| model.embed(request, send)).await??;
     let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
     request_log::current().iter().for_each(|record| record.set_tokens(Tokens { prompt: tokens, ..Tokens::default() }));

@@ -60,13 +60,13 @@ impl HttpError {
         HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
-    /// A page asks that may not.
+    /// The page's origin is not allowed.
     pub(crate) fn origin(origin: &str) -> HttpError {
         let message = format!("pages of {origin:?} may not ask this server; --allowed-origin names others that may");
         HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
-    /// The server failed. The log has all of the message, the client no folders of this machine.
+    /// The server failed. The log gets the whole message; the client gets it without folders.
     pub(crate) fn failed(message: impl Into<String>) -> HttpError {
         let message = message.into();
         let shown = without_folders(&message);
@@ -131,7 +131,7 @@ impl HttpError {
         }
         let body = if is_anthropic { error.anthropic_body() } else { error.body() };
         let mut response = error.response(body);
-        // For the log.
+        // The log gets the message.
         response.extensions_mut().insert(error);
         response
     }
@@ -163,7 +163,7 @@ impl From<Refusal> for HttpError {
     }
 }
 
-/// A message without the folders of absolute paths: the names of files alone are left.
+/// Removes the folders of absolute paths from a message. File names stay.
 fn without_folders(message: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ',' | ';' | ':' | '(' | ')');
     let mut shown = String::with_capacity(message.len());

@@ -51,24 +51,24 @@ const MOST_LIKELY: f64 = 100.0;
 /// Most texts to stop at, and most bytes of each.
 const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1024;
-/// Most tokens to stop at.
+/// Max `stop_token_ids`.
 const MOST_STOP_TOKENS: usize = 1024;
-/// Floating-point numbers up to this are exact where they are integers: 2^53.
+/// Doubles represent all integers up to this one, 2^53.
 const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 /// Most tokens with a bias.
 const MOST_BIASES: usize = 1024;
-/// Most memory that a body's values may take for each of its bytes. The body and copies of both
-/// take less than 4 more.
+/// Max memory of a body's values, for each byte of the body. The body itself and copies take less
+/// than 4 bytes more.
 const MOST_PER_BYTE: usize = 16;
-/// Memory that the values of any body may take, and most that those of a large one may.
+/// Memory that the values of any body may take, and max memory for the values of a large body.
 const MEMORY: std::ops::RangeInclusive<usize> = 16 << 20..=160 << 20;
 /// Memory of a value: itself, in a list.
 const VALUE_BYTES: usize = 80;
-/// Memory of a text or a name besides: the least that the allocator gives.
+/// Additional memory of a text or name: the allocator's smallest block.
 const TEXT_BYTES: usize = 32;
-/// Memory of a list besides: there is room for four values at once.
+/// Additional memory of a list, which starts with a capacity of four values.
 const LIST_BYTES: usize = 288;
-/// Memory of an object besides: there is room for eleven members at once.
+/// Additional memory of an object, which starts with a capacity of eleven members.
 const OBJECT_BYTES: usize = 640;
 
 /// The fields of a request.
@@ -122,7 +122,8 @@ impl Fields {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// Takes a field out, unless it is absent or null: its texts need not be copied.
+    /// Removes a field and returns it, unless it is absent or null. So its texts need not be
+    /// copied.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
@@ -168,10 +169,10 @@ impl Fields {
         found.map(Some).ok_or_else(|| HttpError::invalid(Some(name), expected()))
     }
 
-    /// Returns the seed: any integer of 64 bits, signed or unsigned, so that -5 and 2^64 - 5 are
-    /// one. `None` for no seed and for -1, which is any.
+    /// Returns the seed, a signed or unsigned 64-bit integer: -5 and 2^64 - 5 are the same seed.
+    /// Returns `None` for no seed and for -1, a random seed.
     pub(crate) fn seed(&self) -> Result<Option<u64>, HttpError> {
-        // -1 is any seed, as in llama.cpp.
+        // -1 is a random seed, as in llama.cpp.
         let Some(value) = self.get("seed").filter(|value| value.as_f64() != Some(-1.0)) else { return Ok(None) };
         // Integers written as `7.0` or `1e3` are exact up to 2^53.
         let rounded = value.as_f64().filter(|seed| seed.fract() == 0.0 && seed.abs() <= MOST_EXACT);
@@ -255,8 +256,8 @@ impl Fields {
     }
 }
 
-/// Estimates the memory of a body's values from above, without the bytes of texts. Each value but
-/// the first follows a comma or begins a list or an object.
+/// Returns an upper bound of the memory of a body's values, without the bytes of texts. Each value
+/// except the first follows a comma or begins a list or an object.
 fn memory_of_values(body: &[u8]) -> usize {
     let (mut bytes, mut in_text, mut escaped) = (VALUE_BYTES, false, false);
     for byte in body {
@@ -342,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Short bodies of many values are refused before they are parsed; a long text is one value.
+    /// Bodies with too many values are refused before they are parsed. A long text is one value.
     #[test]
     fn values_take_memory_in_proportion() {
         let (number, text) = (VALUE_BYTES, VALUE_BYTES + TEXT_BYTES);

@@ -1,5 +1,5 @@
-//! The form that a request wants of an answer: a schema, a regular expression, some choices, or a
-//! grammar, in the words of OpenAI, Anthropic, llama-server and vLLM.
+//! Forms of answers in requests: schemas, regular expressions, choices and grammars, with the
+//! fields of OpenAI, Anthropic, llama-server and vLLM.
 
 use std::fmt::Write;
 
@@ -10,13 +10,12 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::Constraint;
 
-/// Most choices of `guided_choice`.
+/// Max choices of `guided_choice`.
 const MOST_CHOICES: usize = 1024;
-/// Members of `structured_outputs` that say how a form is compiled elsewhere, and change no answer
-/// here.
+/// Members of `structured_outputs` that control compilation in vLLM and do not change answers here.
 const COMPILED_ELSEWHERE: [&str; 2] = ["disable_fallback", "_backend"];
 
-/// A field that has a form, and how it is read.
+/// A field with a form, and its parser.
 type Row = (&'static str, fn(&'static str, &Value) -> Result<Option<Constraint>, HttpError>);
 
 /// Fields of chats and completions.
@@ -31,7 +30,8 @@ const FORMS: &[Row] = &[
     ("structured_outputs", structured_outputs),
 ];
 
-/// The form of an answer in a chat: of its content, or for [`Constraint::Text`] of all of it.
+/// Reads the form of a chat's answer. It applies to the content, or for [`Constraint::Text`] to the
+/// whole answer.
 ///
 /// # Errors
 /// When there are two forms, or one is malformed.
@@ -48,7 +48,7 @@ pub(crate) fn of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> 
     Ok(form.map(|(_, form)| form))
 }
 
-/// The form of a text.
+/// Reads the form of a completion.
 pub(crate) fn of_text(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
     Ok(of_chat(fields)?.map(|form| match form {
         Constraint::Json(schema) => Constraint::Text(Source::Schema(schema)),
@@ -57,7 +57,7 @@ pub(crate) fn of_text(fields: &Fields) -> Result<Option<Constraint>, HttpError> 
     }))
 }
 
-/// The form that Anthropic's `output_config` has, or `output_format` of older clients.
+/// Reads the form of Anthropic's `output_config`, or of `output_format` from older clients.
 pub(crate) fn of_messages(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
     let config = fields.get("output_config").and_then(|config| config.get("format")).filter(|format| !format.is_null());
     let format = config.map(|format| ("output_config", format));
@@ -72,7 +72,7 @@ pub(crate) fn of_messages(fields: &Fields) -> Result<Option<Constraint>, HttpErr
     }
 }
 
-/// OpenAI's `response_format`, and `text.format` of its newer interface.
+/// Reads OpenAI's `response_format`, or `text.format` of its newer interface.
 fn response_format(name: &'static str, format: &Value) -> Result<Option<Constraint>, HttpError> {
     let wrong = |what: &str| HttpError::invalid(Some(name), format!("{name}{what}"));
     let inner = format.get("json_schema").and_then(|of| of.get("schema")).or_else(|| format.get("schema"));
@@ -88,7 +88,7 @@ fn response_format(name: &'static str, format: &Value) -> Result<Option<Constrai
     }
 }
 
-/// A JSON schema, or one in a text, as some clients have it.
+/// Reads a JSON schema, or a text with a JSON schema, as some clients send it.
 fn schema(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
     let is_schema = |value: &Value| matches!(value, Value::Object(_) | Value::Bool(true));
     let schema = match value {
@@ -113,7 +113,7 @@ fn regex(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpEr
     Ok(Some(Constraint::Regex(text(name, value)?.to_owned())))
 }
 
-/// One of some texts.
+/// Reads a list of texts. The answer is one of them.
 fn choice(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
     let wrong = || HttpError::invalid(Some(name), format!("{name} must be a list of 1 to {MOST_CHOICES} texts"));
     let list = value.as_array().filter(|list| (1..=MOST_CHOICES).contains(&list.len())).ok_or_else(wrong)?;

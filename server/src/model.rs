@@ -17,7 +17,7 @@ pub trait Models<M>: Send + Sync + 'static {
     /// All of them, loaded or not.
     fn list(&self) -> Vec<Listed<M>>;
 
-    /// The model that a query means, if it is known to be loaded.
+    /// Returns the model of a query, if it is loaded.
     ///
     /// # Errors
     /// [`Refusal::NoModel`] where there is none of the name.
@@ -31,10 +31,10 @@ pub trait Models<M>: Send + Sync + 'static {
     fn load(&self, query: ModelQuery<'_>) -> Result<Arc<M>, Refusal>;
 }
 
-/// The model that a request means.
+/// Query for the model of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelQuery<'q> {
-    /// The name; without one, the first model of the right kind is meant.
+    /// Name of the model. `None` is the first model of the right kind.
     pub name: Option<&'q str>,
     /// Whether the request is for embeddings, not for text.
     pub embeddings: bool,
@@ -93,8 +93,8 @@ pub trait Model: Send + Sync + 'static {
     /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
     fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal>;
 
-    /// Compiles what an answer must be, after a prompt if it is one of a conversation. May take
-    /// seconds, and ends soon after `is_wanted` says no.
+    /// Compiles the form of an answer, with the prompt for conversations. May take seconds. Ends
+    /// soon after `is_wanted` returns false.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] where there is no tokenizer, the grammar is none, or the model's format has no such answers.
@@ -270,7 +270,7 @@ pub enum Constraint {
     Text(Source),
     /// JSON that a schema describes, behind reasoning.
     Json(Value),
-    /// A text that a regular expression matches, all of it, behind reasoning.
+    /// A text that a regular expression matches as a whole, after any reasoning.
     Regex(String),
     /// One call at least of these tools, each with the schema of its parameters.
     Calls {
@@ -278,7 +278,7 @@ pub enum Constraint {
         tools: Vec<(String, Value)>,
         /// Whether there may be more than one.
         several: bool,
-        /// Content that may stand in place of calls: [`Constraint::Json`] or [`Constraint::Regex`].
+        /// Form of content that may replace calls: [`Constraint::Json`] or [`Constraint::Regex`].
         otherwise: Option<Box<Constraint>>,
     },
 }
@@ -299,11 +299,11 @@ pub struct Request {
     pub limit: Option<usize>,
     /// Settings of the sampler, shared by the answers to one body.
     pub sampling: Arc<Settings>,
-    /// The number of this answer among those to one prompt, which is added to the seed.
+    /// Index of this answer among the answers to one prompt. It is added to the seed.
     pub number: u32,
     /// Texts that end the answer and are no part of it.
     pub stop: Arc<[String]>,
-    /// Tokens that end the answer and are no part of it.
+    /// Tokens that end the answer and are not part of it.
     pub stop_tokens: Vec<u32>,
     /// Whether tokens that end an answer are never made.
     pub ignore_end: bool,
@@ -315,7 +315,7 @@ pub struct Request {
     pub likeliest: Option<usize>,
     /// Whether that is told of what samplers left, and not of what the model says.
     pub after_sampling: bool,
-    /// Whether it reads from and writes to the prompt cache.
+    /// Whether the request reads and writes the prompt cache.
     pub cache_prompt: bool,
 }
 
@@ -338,7 +338,7 @@ impl Request {
         }
     }
 
-    /// Copies the request for each of these prompts. Count the prompts before.
+    /// Copies the request for each of these prompts. Check the number of prompts before.
     pub(crate) fn to_each(&self, prompts: Vec<Vec<u32>>) -> Vec<Request> {
         prompts.into_iter().map(|tokens| Request { tokens, ..self.clone() }).collect()
     }
@@ -396,7 +396,7 @@ pub enum Event {
         /// Why, for people.
         message: String,
     },
-    /// The request's own grammar cannot be followed further.
+    /// The request's grammar failed during the answer.
     Refused {
         /// A message for people.
         message: String,
@@ -431,7 +431,7 @@ pub enum Refusal {
         /// What would allow it, for people.
         message: String,
     },
-    /// The model gives embeddings and no text, or text and no embeddings.
+    /// The model generates only embeddings, or only text.
     #[error("{message}")]
     OtherKind {
         /// The message for people.
@@ -504,13 +504,13 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Refuses text from a model that gives embeddings.
+    /// Refuses a request for text to an embedding model.
     pub fn no_text(model: &str) -> Refusal {
         let message = format!("{model} gives embeddings (/v1/embeddings) and no text; name another model");
         Refusal::OtherKind { message }
     }
 
-    /// Refuses embeddings from a model that gives text.
+    /// Refuses a request for embeddings to a text model.
     pub fn no_embeddings(model: &str) -> Refusal {
         let message =
             format!("{model} gives text and no embeddings; name an encoder, or start the server with --embeddings");

@@ -1,17 +1,17 @@
 //! The names of a server.
 //!
-//! A server that asks for no key is protected by its address alone: only this machine reaches it,
-//! or this network. A page in a browser there reaches it too, where the page's own name is made to
-//! lead here (DNS rebinding). Browsers say what a page calls the server (`Host`). An address is
-//! never a name that leads elsewhere. Where pages are from is the business of `origins`.
+//! Without keys a server is protected only by its address: only this machine or network reaches it.
+//! A page in a browser there could reach it as well, if the page's own name resolves to this
+//! machine (DNS rebinding). Browsers send the name that the page used (`Host`). Addresses cannot be
+//! rebound. The module `origins` checks the origin of pages.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 
-/// Returns the name that a request is refused for: another name of the server than `localhost`, an
-/// address or one of `hosts`. A client that sends no name is no browser.
+/// Returns the name for which a request is refused: any except `localhost`, addresses and `hosts`.
+/// A client that sends no name is not a browser.
 pub(crate) fn refused(hosts: &[String], request: &Request) -> Option<String> {
     let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let called = request.headers().get_all(header::HOST).iter().map(shown);

@@ -20,7 +20,7 @@ use crate::tools::MOST_TOOLS;
 
 /// The parameter of a custom tool.
 pub(crate) const INPUT: &str = "input";
-/// Types of tools that are left out, or their beginnings.
+/// Types of tools that are left out, or prefixes of these types.
 const LEFT_OUT: [&str; 3] = ["web_search", "image_generation", "tool_search"];
 
 /// The tools of a request.
@@ -31,7 +31,7 @@ pub(crate) struct Offered {
     /// Tools in the prompt, in the form of the request.
     pub(crate) told: Vec<Value>,
     custom: HashSet<String>,
-    /// Names of functions in namespaces, and which.
+    /// Functions of namespaces, each with its namespace.
     namespaces: HashMap<String, String>,
 }
 
@@ -95,7 +95,7 @@ impl Offered {
         self.custom.contains(name)
     }
 
-    /// A call as an item.
+    /// Converts a call to an item.
     pub(crate) fn call_item(&self, id: &str, call: &ToolCall, status: &str) -> Value {
         let ToolCall { id: call_id, name, arguments } = call;
         if self.is_custom(name) {
@@ -115,7 +115,7 @@ impl Offered {
     }
 }
 
-/// A custom tool as a function with one text.
+/// Converts a custom tool to a function with one text parameter.
 fn as_function(tool: &Value) -> Value {
     let mut description = tool["description"].as_str().unwrap_or_default().to_owned();
     if let Some(definition) = tool["format"]["definition"].as_str() {

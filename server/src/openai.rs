@@ -146,7 +146,7 @@ pub(crate) fn count(fields: &Fields) -> Result<u32, HttpError> {
     Ok(fields.number("n")?.map_or(1, |count| count as u32))
 }
 
-/// Whether an answer goes on from what earlier requests computed, as llama-server's clients say it.
+/// Reads whether a request reuses cached prompts, from llama-server's field.
 pub(crate) fn cache_prompt(fields: &Fields) -> Result<bool, HttpError> {
     Ok(fields.flag("cache_prompt")?.unwrap_or(true))
 }
@@ -217,8 +217,7 @@ pub(crate) fn going_on(fields: &Fields, messages: &[Message]) -> Result<(bool, O
     Ok((false, Some(part)))
 }
 
-/// Variables that templates of some models know. Those that a client names itself go before the
-/// others.
+/// Template variables of some models. Variables that the client names explicitly take precedence.
 fn variables(fields: &Fields) -> Result<Vec<(String, JsonText)>, HttpError> {
     let mut variables = Vec::new();
     for name in ["reasoning_effort", "verbosity"] {
@@ -319,7 +318,8 @@ fn part(part: &Value) -> Option<&str> {
     }
 }
 
-/// A call of a message. Of one without arguments clients say nothing, an empty text, or `null`.
+/// Reads a call of a message. For a call without arguments, clients send nothing, an empty text or
+/// `null`.
 fn call(call: &Value) -> Option<ToolCall> {
     let function = call.get("function")?;
     let arguments = match &function["arguments"] {

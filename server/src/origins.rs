@@ -1,15 +1,15 @@
-//! Pages that may ask a server: their origins, and the headers that their browsers need (CORS).
+//! Allowed origins of web pages, and the headers that browsers need (CORS).
 //!
-//! A browser sends the origin of a page with each request that it lets the page make to another
-//! place. It asks before most of them (a *preflight*, `OPTIONS`), and shows an answer to the page
-//! only where the answer names the page's origin.
+//! A browser sends the page's origin with each cross-origin request. Before most such requests it
+//! sends a *preflight* (`OPTIONS`). It shows the answer to the page only if the answer names the
+//! page's origin.
 //!
 //! ```text
 //! OPTIONS /v1/chat/completions       Origin: http://localhost:5173, Access-Control-Request-Method: POST
 //! 204                                Access-Control-Allow-Origin: http://localhost:5173, Access-Control-Allow-Methods: …
 //! ```
 //!
-//! Invariant: an answer names an origin only where the origin is admitted.
+//! Invariant: an answer names an origin only if the origin is allowed.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -21,13 +21,13 @@ use axum::response::Response;
 
 /// Methods that pages may use.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, OPTIONS");
-/// Headers that pages may send. A preflight's own come after them.
+/// Headers that pages may send. The headers of a preflight are appended.
 const HEADERS: &str = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, \
                        anthropic-dangerous-direct-browser-access";
-/// Headers that pages may read besides those that all pages may.
+/// Headers that pages may read in addition to the CORS-safelisted ones.
 const EXPOSED: HeaderValue = HeaderValue::from_static("retry-after");
-/// Seconds for which a browser may keep the answer to a preflight: a server that is started anew
-/// may admit others.
+/// Seconds for which a browser may cache the answer to a preflight. It is short, since a restarted
+/// server may allow other origins.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 /// A request of a public page to this network, and the consent (Private Network Access).
 const REQUEST_PRIVATE: HeaderName = HeaderName::from_static("access-control-request-private-network");
@@ -44,7 +44,7 @@ pub enum AllowedOrigin {
     One(String),
 }
 
-/// A text that names no origin.
+/// Error of a text that is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no origin; expected *, or scheme://host[:port] such as https://chat.example")]
 pub struct NoOrigin(String);
@@ -102,7 +102,7 @@ impl Origin {
             || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
     }
 
-    /// Whether a request calls its server so: then the page is the server's own.
+    /// Whether the request's `Host` is this origin. Then the page is the server's own.
     fn is_called(&self, request: &Request) -> bool {
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         let called = host.and_then(split_port);
@@ -113,7 +113,7 @@ impl Origin {
     }
 }
 
-/// The port of a scheme of the web where an address says none.
+/// Returns the default port of a web scheme.
 fn own_port(scheme: &str) -> Option<u16> {
     match scheme {
         "http" => Some(80),
@@ -131,8 +131,8 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Returns the origin that a request is refused for; `None` where it comes from an admitted one, or
-/// from no page.
+/// Returns the origin for which a request is refused; `None` if the origin is allowed or the
+/// request is not from a page.
 pub(crate) fn refused(allowed: &[AllowedOrigin], hosts: &[String], request: &Request) -> Option<String> {
     let origins = request.headers().get_all(header::ORIGIN);
     let is_admitted = |value: &HeaderValue| is_admitted(allowed, hosts, value, request);
@@ -162,7 +162,7 @@ pub(crate) fn says_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json")
 }
 
-/// Answers a preflight, where a request is one.
+/// Answers a preflight; `None` if the request is not one.
 pub(crate) fn preflight(request: &Request) -> Option<Response> {
     let headers = request.headers();
     let is_one = request.method() == Method::OPTIONS
@@ -176,7 +176,7 @@ pub(crate) fn preflight(request: &Request) -> Option<Response> {
     *response.status_mut() = StatusCode::NO_CONTENT;
     let answer = response.headers_mut();
     answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-    // Names were checked, so that this is a value.
+    // Header names were checked, so this is a valid value.
     let known = HeaderValue::try_from(allowed_headers(asked.unwrap_or_default()));
     known.into_iter().for_each(|known| drop(answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, known)));
     answer.insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
@@ -197,8 +197,8 @@ fn allowed_headers(asked: &str) -> String {
     more.fold(HEADERS.to_owned(), |all, name| all + ", " + &name.to_ascii_lowercase())
 }
 
-/// Names the origin of a page that may read an answer; none where the request was refused for it,
-/// or was of no page.
+/// Adds the header that names the page's origin, unless the request was refused for its origin or
+/// is not from a page.
 pub(crate) fn name_reader(headers: &mut HeaderMap, origin: Option<HeaderValue>) {
     headers.append(header::VARY, header::ORIGIN.into());
     if let Some(origin) = origin {

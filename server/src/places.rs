@@ -1,5 +1,5 @@
-//! Places of connections: how many there are, how many a client has of them, and which connection
-//! gives its place up.
+//! Places of connections: bounds for all connections and for each client. If no place is free, a
+//! connection is closed for the new one.
 //!
 //! ```text
 //! a client connects ──▶ free place? ── yes ──▶ it has it
@@ -9,8 +9,8 @@
 //!                        └── all answer: wait; refuse a client whose own places all answer
 //! ```
 //!
-//! A client is an IPv4 address or an IPv6 network of 64 bits. A client has at most three quarters
-//! of all places, so that the others find some.
+//! A client is an IPv4 address or an IPv6 network of 64 bits. It has at most three quarters of all
+//! places, so that other clients can connect.
 //!
 //! Invariant: there are never more connections than places.
 //! Invariant: a connection that answers keeps its place.
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The activity of a connection, in the order in which places are taken back.
+/// Activity of a connection, in the order in which connections are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Waiting for the head of a request.
@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Notes what the connection does from now on.
+    /// Records the connection's new activity.
     pub(crate) fn enter(&self, phase: Phase) {
         *self.phase() = (phase, Instant::now());
     }
@@ -77,14 +77,14 @@ impl Drop for InRequest {
     }
 }
 
-/// A client has all the places that one client may have, and each of them answers.
+/// The client has the max number of places, and all of them are answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crowded;
 
 /// The result of a search for a place.
 enum Search {
     Found(Arc<Place>),
-    /// A place will be free.
+    /// Another connection is being closed, so a place will be free.
     Wait,
     Crowded,
 }
@@ -105,7 +105,7 @@ impl Places {
         Places { most, most_of_client, open: Mutex::default(), freed: Notify::new() }
     }
 
-    /// Takes a place for a connection of a client, and waits for one where that helps.
+    /// Takes a place for a connection of a client. Waits for one if it will become free.
     pub(crate) async fn take(self: &Arc<Places>, client: IpAddr) -> Result<Seat, Crowded> {
         let client = network(client);
         loop {

@@ -1,5 +1,4 @@
-//! The prompts of completions: counted, checked, and made tokens on a thread that no connection
-//! waits for.
+//! Prompts of completions: counted, checked, and tokenised on a blocking thread.
 //!
 //! Invariant: nothing is copied or encoded for a prompt before all of them have a place.
 
@@ -44,7 +43,7 @@ pub(crate) async fn prompts<M: Model>(
     }
 }
 
-/// Whether a value is one prompt: a text, as llama-server has it also in an object, or a list of
+/// Whether a value is one prompt: a text, an object with a text as in llama-server, or a list of
 /// tokens and texts.
 fn is_prompt(value: &Value) -> bool {
     match value {
@@ -59,7 +58,7 @@ fn token(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-/// The tokens of one prompt. Ends as soon as they are too many, or the client has gone.
+/// Tokenises one prompt. Stops when there are too many tokens, or the client has left.
 fn encoded<M: Model>(model: &M, client: &Client, prompt: Value) -> Result<Vec<u32>, Refusal> {
     let context = model.facts().context;
     let list = match prompt {
@@ -67,7 +66,7 @@ fn encoded<M: Model>(model: &M, client: &Client, prompt: Value) -> Result<Vec<u3
         Value::Object(members) => members.into_iter().map(|(_, text)| text).collect(),
         text => vec![text],
     };
-    // Each that is not empty is a token at least.
+    // Each text that is not empty has at least one token.
     let mut left = list.iter().filter(|value| value.as_str().is_none_or(|text| !text.is_empty())).count();
     let mut tokens = Vec::new();
     for (i, value) in list.into_iter().enumerate() {
@@ -76,7 +75,7 @@ fn encoded<M: Model>(model: &M, client: &Client, prompt: Value) -> Result<Vec<u3
         }
         client.check()?;
         match value {
-            // What comes before a prompt comes before it once.
+            // BOS comes only before the first part of a prompt.
             Value::String(text) => {
                 left -= usize::from(!text.is_empty());
                 tokens.extend(model.encode(&text, i == 0, true)?);

@@ -1,12 +1,11 @@
-//! The fields of requests: one table, from which refusals, `docs/api-fields.md` and a test of every
-//! field come.
+//! Table of all request fields. Refusals, `docs/api-fields.md` and a test of each field are
+//! generated from it.
 //!
-//! Each field of an interface's description is honoured, ignored because it changes no answer, or
-//! refused by name. The oracles are OpenAI's description of its interface
-//! (`CreateChatCompletionRequest`, `CreateCompletionRequest`, `CreateResponse`,
-//! `CreateEmbeddingRequest`), Anthropic's of `/v1/messages`, llama-server's README, and the
-//! parameters of vLLM's server. A field that is in none of them is ignored, as OpenAI's clients
-//! expect of other servers.
+//! Each documented field of an interface is honoured, ignored because it changes no answer, or
+//! refused by name. The sources are OpenAI's specification (`CreateChatCompletionRequest`,
+//! `CreateCompletionRequest`, `CreateResponse`, `CreateEmbeddingRequest`), Anthropic's of
+//! `/v1/messages`, llama-server's README, and the parameters of vLLM's server. A field that is in
+//! none of them is ignored, as OpenAI's clients expect.
 
 use std::fmt::Write;
 
@@ -79,14 +78,14 @@ pub struct Field {
     pub note: &'static str,
     /// A valid value as JSON. For a refused field: a value that is refused.
     pub example: &'static str,
-    /// A value of a wrong kind, as JSON; empty where each is taken.
+    /// A value of a wrong type, as JSON; empty if every type is accepted.
     pub wrong: &'static str,
 }
 
 const TEXT: &[Interface] = &[Chat, Completions, Responses, Messages, Native];
 const CHATS: &[Interface] = &[Chat, Responses, Messages];
 const ALL: &[Interface] = &Interface::ALL;
-/// Interfaces whose clients know vLLM's fields.
+/// Interfaces that also have vLLM's fields.
 const PLAIN: &[Interface] = &[Chat, Completions, Native];
 const OPENAI: &[Interface] = &[Chat, Completions, Responses];
 
@@ -142,7 +141,7 @@ fn is_number(value: &Value, number: f64) -> bool {
 const SCHEMA: &str = r#"{"type": "object", "properties": {"a": {"type": "integer"}}}"#;
 const TOOL: &str = r#"[{"type": "function", "function": {"name": "f", "parameters": {}}}]"#;
 
-/// All fields, but for the numbers of the sampler ([`sample::NUMBERS`]).
+/// All fields except the sampler's numbers ([`sample::NUMBERS`]).
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     honoured("model", ALL, "the model's name, where several are served", "\"demo\"", "1"),
@@ -281,14 +280,14 @@ pub const FIELDS: &[Field] = &[
     refused("context_management", &[Responses], "context_management", r#"[{"type": "compaction"}]"#, is_empty),
 ];
 
-/// The fields of an interface, with the numbers of the sampler.
+/// Returns the fields of an interface, including the sampler's numbers.
 pub fn fields_of(interface: Interface) -> impl Iterator<Item = Field> {
     let numbers = sample::NUMBERS.iter().filter(move |_| TEXT.contains(&interface));
     let numbers = numbers.map(|number| honoured(number.name, TEXT, "of the sampler", "1", "\"x\""));
     FIELDS.iter().copied().filter(move |field| field.interfaces.contains(&interface)).chain(numbers)
 }
 
-/// Refuses features that a request wants and the server lacks.
+/// Refuses requests for features that the server lacks.
 pub(crate) fn refuse(interface: Interface, fields: &Fields) -> Result<(), HttpError> {
     for field in FIELDS.iter().filter(|field| field.interfaces.contains(&interface)) {
         let Treatment::Refused { is_neutral } = field.treatment else { continue };

@@ -6,12 +6,12 @@
 //! 2026-11-28T13:34:15.730Z 127.0.0.1:51444 POST /completion 499 0.810s, client left
 //! ```
 //!
-//! Each request has one [`Record`]. The task that answers it finds the record by [`current`] and
-//! adds facts. [`Line`] writes the record where the answer ends, whatever ended it.
+//! Each request has one [`Record`]. The task that answers the request gets the record from
+//! [`current`] and adds facts. [`Line`] writes the record when the answer ends for any reason.
 //!
-//! Invariant: no byte of a request steers a terminal or begins a line.
-//! Invariant: a reader of the log that stops reading delays no answer; lines are lost instead and
-//! counted.
+//! Invariant: no byte of a request controls a terminal or begins a line.
+//! Invariant: a stalled reader of the log does not delay answers. Lines are dropped and counted
+//! instead.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -24,25 +24,25 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-/// Lines that wait for the writer. A terminal that is stopped (Ctrl-S) loses what comes after them.
+/// Max lines that wait for the writer. If a terminal is stopped (Ctrl-S), further lines are
+/// dropped.
 const QUEUED_LINES: usize = 4096;
-/// Time that the writer has for the last lines when the server ends.
+/// Time limit for writing the last lines when the server ends.
 const LAST: Duration = Duration::from_secs(1);
-/// Most characters of a path, and of an error, in a line.
+/// Max characters of a path or an error in a line.
 const MOST_CHARACTERS: usize = 200;
-/// The status of a request whose client left before its answer began; nginx's.
+/// Status of a request whose client left before its answer began, as in nginx.
 const CLIENT_LEFT: u16 = 499;
 
-/// The header of the page's requests for figures, every second or so. Such a request has a line
-/// only if it fails.
+/// Header of the page's frequent requests for figures. Such a request is logged only if it fails.
 const WATCH: &str = "x-ixc-watch";
 
-/// The form of lines.
+/// Format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Words for people.
+    /// Text for people.
     Text,
-    /// An object a line.
+    /// One JSON object a line.
     Json,
 }
 
@@ -50,9 +50,9 @@ pub enum LogFormat {
 #[derive(Debug)]
 pub struct RequestLog {
     format: LogFormat,
-    /// `None` while it is dropped.
+    /// `None` while the log is dropped.
     lines: Option<SyncSender<String>>,
-    /// Lines that found no place.
+    /// Number of dropped lines.
     lost: AtomicU64,
     /// Closed when the writer has ended.
     ended: Mutex<Receiver<()>>,
@@ -67,16 +67,16 @@ impl RequestLog {
         let (lines, incoming) = sync_channel::<String>(QUEUED_LINES);
         let (end, ended) = sync_channel::<()>(0);
         let write = move || {
-            // It closes with this thread.
+            // The channel closes when this thread ends.
             let _end = end;
-            // A log that cannot be written is no reason to end.
+            // The server goes on if its log cannot be written.
             incoming.iter().for_each(|line| drop(out.write_all(line.as_bytes()).and_then(|()| out.flush())));
         };
         std::thread::Builder::new().name("request log".into()).spawn(write)?;
         Ok(RequestLog { format, lines: Some(lines), lost: AtomicU64::new(0), ended: Mutex::new(ended) })
     }
 
-    /// Writes the line of a malformed head, or of a connection that found no place.
+    /// Writes the line of a malformed head, or of a refused connection.
     pub(crate) fn refused(&self, client: SocketAddr, status: StatusCode, why: &str) {
         let record = Record { client: Some(client), ..Record::new("-", "-") };
         record.fail(why);
@@ -134,7 +134,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Returns generated tokens a second, where there is an interval to measure.
+    /// Returns the generated tokens per second, if at least two tokens give an interval.
     fn rate(&self) -> Option<f64> {
         let seconds = self.generating.as_secs_f64();
         (self.generated > 1 && seconds > 0.0).then(|| (self.generated - 1) as f64 / seconds)
@@ -184,7 +184,7 @@ impl Record {
         self.facts().tokens = Some(tokens);
     }
 
-    /// Adds the reason why there is no answer, or only a part of it; the first stays.
+    /// Adds the reason why the answer is missing or incomplete. The first reason is kept.
     pub(crate) fn fail(&self, why: &str) {
         self.facts().error.get_or_insert_with(|| why.to_owned());
     }
@@ -249,16 +249,16 @@ impl Record {
     }
 }
 
-/// A line of the log that is written when this is dropped, with what is known then.
+/// Log line, which is written when this is dropped, with the facts that are known then.
 #[derive(Debug)]
 pub(crate) struct Line {
     log: Arc<RequestLog>,
     record: Arc<Record>,
     /// The status, once there is an answer.
     status: Option<StatusCode>,
-    /// Whether all of the answer was taken.
+    /// Whether the client received the whole answer.
     is_whole: bool,
-    /// Whether a successful answer has no line.
+    /// Whether a successful answer is not logged.
     is_silent: bool,
 }
 
@@ -270,18 +270,18 @@ impl Line {
         Line { log: Arc::clone(log), record: Arc::new(record), status: None, is_whole: is_head, is_silent }
     }
 
-    /// Runs what answers the request, which finds the record by [`current`].
+    /// Runs the handler of the request. It gets the record from [`current`].
     pub(crate) async fn scope<T>(&self, answer: impl Future<Output = T>) -> T {
         CURRENT.scope(Arc::clone(&self.record), answer).await
     }
 
-    /// Notes that an answer begins, and the error that it is, if it is one.
+    /// Records the beginning of an answer, and its error if there is one.
     pub(crate) fn begin(&mut self, status: StatusCode, error: Option<&str>) {
         self.status = Some(status);
         error.into_iter().for_each(|error| self.record.fail(error));
     }
 
-    /// Notes that all of the answer was taken.
+    /// Records that the client received the whole answer.
     pub(crate) fn end(&mut self) {
         self.is_whole = true;
     }
@@ -297,7 +297,7 @@ impl Drop for Line {
     }
 }
 
-/// Escapes a text of a request for a line, and cuts it.
+/// Escapes and shortens a text of a request for a line.
 fn printable(text: &str) -> String {
     let mut shown = String::new();
     for (count, c) in text.chars().enumerate() {

@@ -233,7 +233,7 @@ struct Items {
     id: String,
     /// What a response says of its request.
     frame: Map<String, Value>,
-    /// The tools, as the client offered them.
+    /// Tools of the request.
     offered: Offered,
     /// Those that are whole.
     done: Vec<Value>,
@@ -321,7 +321,7 @@ impl Items {
     fn arguments(&mut self, text: &str) {
         let Some(call) = self.call.as_mut().filter(|_| !text.is_empty()) else { return };
         call.arguments.push_str(text);
-        // What a custom tool is given is text, and not the JSON around it.
+        // A custom tool gets the text, without the JSON around it.
         if !self.offered.is_custom(&call.name) {
             let delta = json!({"item_id": self.item_id("fc"), "output_index": self.done.len(), "delta": text});
             self.event("response.function_call_arguments.delta", delta);
@@ -330,7 +330,7 @@ impl Items {
 
     fn close_call(&mut self, call: &ToolCall, status: &str) {
         let (id, index) = (self.item_id("fc"), self.done.len());
-        // The answer may end right behind a call that is whole.
+        // The answer may end right after a complete call.
         let is_whole = serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
         let item = self.offered.call_item(&id, call, if is_whole { "completed" } else { status });
         if self.offered.is_custom(&call.name) {

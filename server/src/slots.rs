@@ -52,7 +52,7 @@ pub(crate) async fn act<M: Model>(
 ) -> Result<Json<Value>, HttpError> {
     let app = app.of_name(query(&uri, "model")).await?;
     let slots = app.model.facts().parallel;
-    // A name that is no UTF-8 is no slot's.
+    // A name that is not UTF-8 is not the name of a slot.
     let id = id.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(id)| id);
     let number = id.parse::<usize>().ok().filter(|number| *number < slots);
     let number = number.ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! llama-server's endpoints `/tokenize` and `/detokenize`.
 //!
-//! Invariant: an answer takes memory in proportion to its body: pieces of tokens are written as
-//! they are sent.
+//! Invariant: an answer takes memory in proportion to its request body, since texts of tokens are
+//! written while they are sent.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{Model, Refusal};
 
-/// Tokens that are written at once.
+/// Number of tokens that are written at once.
 const TOKENS_AT_ONCE: usize = 256;
-/// Most bytes of text for each byte of a body that names tokens, and most where the body is short.
+/// Max bytes of text for each byte of a `/detokenize` body, and max bytes for any short body.
 const TEXT_PER_BYTE: usize = 8;
 const SHORT_TEXT: usize = 4 << 20;
 
@@ -38,7 +38,7 @@ struct Piece {
     piece: String,
 }
 
-/// Gives a text as tokens.
+/// Tokenises a text.
 pub(crate) async fn tokenize<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = Fields::of(&body)?;
     drop(body);
@@ -78,7 +78,7 @@ pub(crate) struct Content {
     content: String,
 }
 
-/// Gives tokens as text.
+/// Converts tokens to text.
 pub(crate) async fn detokenize<M: Model>(
     State(app): State<Arc<App<M>>>,
     body: Bytes,
@@ -94,7 +94,7 @@ pub(crate) async fn detokenize<M: Model>(
     };
     let tokens = tokens.ok_or_else(|| HttpError::invalid(Some("tokens"), "tokens must be a list of tokens"))?;
     let decode = move |model: &M| -> Result<String, Refusal> {
-        // Some tokens have hundreds of letters.
+        // Some tokens have hundreds of characters.
         let mut bytes = 0;
         for part in tokens.chunks(TOKENS_AT_ONCE) {
             bytes += model.decode(part)?.len();

@@ -1,4 +1,5 @@
-//! The tools of a request, and which of them must be called: OpenAI's and Anthropic's words for it.
+//! Tools of a request, and the choice of those that may or must be called, in OpenAI's and
+//! Anthropic's form.
 //!
 //! ```text
 //! tool_choice          the model is told of    the answer
@@ -19,11 +20,11 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::Constraint;
 
-/// Most tools.
+/// Max tools of a request.
 pub(crate) const MOST_TOOLS: usize = 1024;
-/// The field that has the tools.
+/// Field with the tools.
 const TOOLS: &str = "tools";
-/// The field with the choice of a tool.
+/// Field with the tool choice.
 const CHOICE: &str = "tool_choice";
 
 /// The tools of a request.
@@ -33,9 +34,9 @@ pub(crate) struct Tools {
     pub(crate) told: Vec<Json>,
     /// Tools that the model may call, with the schemas of their arguments.
     callable: Vec<(String, Value)>,
-    /// Whether one must be called.
+    /// Whether a tool must be called.
     must: bool,
-    /// Whether several may be called at once.
+    /// Whether several tools may be called at once.
     pub(crate) parallel: bool,
 }
 
@@ -47,7 +48,7 @@ enum Choice {
     Required,
     /// This one.
     One(String),
-    /// These, and whether one of them must be.
+    /// These tools, and whether one of them must be called.
     Of(Vec<String>, bool),
 }
 
@@ -120,7 +121,7 @@ impl Tools {
             Some(Constraint::Text(_)) if self.must => {
                 Err(wrong(CHOICE, "tool_choice and a grammar for the whole answer: only one can be followed"))
             }
-            // No content stands beside calls that must be made.
+            // Content is not allowed with required calls.
             _ if self.must => Ok(calls(None)),
             Some(form @ (Constraint::Json(_) | Constraint::Regex(_))) if !self.callable.is_empty() => {
                 Ok(calls(Some(Box::new(form))))
@@ -146,7 +147,7 @@ fn list(fields: &Fields) -> Result<&[Value], HttpError> {
     }
 }
 
-/// A tool's name, if calls can have it.
+/// Returns the name of a tool, if a call can have this name.
 fn check_name(i: usize, name: &Value) -> Result<(), HttpError> {
     match name.as_str() {
         Some(name) if is_name(name) => Ok(()),
@@ -160,7 +161,7 @@ fn check_name(i: usize, name: &Value) -> Result<(), HttpError> {
     }
 }
 
-/// The function that a tool of OpenAI's is.
+/// Reads the function of an OpenAI tool.
 fn function(i: usize, tool: &Value) -> Result<Map<String, Value>, HttpError> {
     match tool["type"].as_str() {
         None | Some("function") => {}
@@ -175,7 +176,7 @@ fn function(i: usize, tool: &Value) -> Result<Map<String, Value>, HttpError> {
     Ok(function.clone())
 }
 
-/// The function that a tool of Anthropic's is.
+/// Reads the function of an Anthropic tool.
 fn anthropic(i: usize, tool: &Value) -> Result<Map<String, Value>, HttpError> {
     if !matches!(tool["type"].as_str(), None | Some("custom")) {
         let what = "tools of the server's own are not supported, only those with an input_schema";
@@ -190,8 +191,8 @@ fn anthropic(i: usize, tool: &Value) -> Result<Map<String, Value>, HttpError> {
     Ok(members.collect())
 }
 
-/// The schema of a call's arguments, which are always an object. A function without parameters has
-/// none.
+/// Returns the schema of a call's arguments, always of an object. The object of a function without
+/// parameters is empty.
 fn arguments(i: usize, schema: Option<&Value>, must: bool) -> Result<Value, HttpError> {
     let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
     let mut schema = match schema {
@@ -211,7 +212,7 @@ fn arguments(i: usize, schema: Option<&Value>, must: bool) -> Result<Value, Http
         return Err(wrong(TOOLS, format!("tools[{i}]: the parameters must be of the type object")));
     }
     schema.insert("type".to_owned(), "object".into());
-    // So are functions without parameters written, too.
+    // Clients write functions without parameters like this, too.
     let annotations = ["type", "properties", "required", "title", "description", "$schema", "strict"];
     let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
     if schema.get("properties").is_some_and(is_empty) && schema.keys().all(|key| annotations.contains(&&**key)) {
@@ -220,7 +221,7 @@ fn arguments(i: usize, schema: Option<&Value>, must: bool) -> Result<Value, Http
     Ok(Value::Object(schema))
 }
 
-/// OpenAI's `tool_choice`.
+/// Reads OpenAI's `tool_choice`.
 fn choice(fields: &Fields) -> Result<Choice, HttpError> {
     let Some(choice) = fields.get(CHOICE) else { return Ok(Choice::Auto) };
     let expected = || {
@@ -231,7 +232,7 @@ fn choice(fields: &Fields) -> Result<Choice, HttpError> {
     match word {
         Some("auto") => Ok(Choice::Auto),
         Some("none") => Ok(Choice::None),
-        // `any` is Mistral's word.
+        // Mistral's clients send `any`.
         Some("required" | "any") => Ok(Choice::Required),
         Some("function" | "custom") => {
             name(choice).map(Choice::One).ok_or_else(|| wrong(CHOICE, "tool_choice names no function"))
@@ -252,7 +253,7 @@ fn choice(fields: &Fields) -> Result<Choice, HttpError> {
     }
 }
 
-/// Anthropic's `tool_choice`.
+/// Reads Anthropic's `tool_choice`.
 fn anthropic_choice(fields: &Fields) -> Result<Choice, HttpError> {
     let Some(choice) = fields.get(CHOICE) else { return Ok(Choice::Auto) };
     match (choice["type"].as_str(), choice["name"].as_str()) {

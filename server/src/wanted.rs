@@ -14,7 +14,7 @@ use crate::model::Model;
 const MOST_BREAKERS: usize = 64;
 const MOST_BREAKER_BYTES: usize = 64;
 
-/// Ends of an answer besides the model and the token limit.
+/// Ends of an answer in addition to the model's end and the token limit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ends {
     /// Texts.
@@ -23,14 +23,14 @@ pub(crate) struct Ends {
     pub(crate) tells_stop: bool,
     /// Tokens.
     pub(crate) tokens: Vec<u32>,
-    /// Whether tokens that end an answer are never made.
+    /// Whether end tokens are never sampled.
     pub(crate) ignore_end: bool,
-    /// Whether names of control tokens are a part of the text.
+    /// Whether the text contains the names of control tokens.
     pub(crate) show_special: bool,
 }
 
 impl Ends {
-    /// Reads the ends from a request with its stop texts in this field.
+    /// Reads the ends from a request. `stop` is the name of the field with stop texts.
     pub(crate) fn of(fields: &Fields, stop: &'static str) -> Result<Ends, HttpError> {
         let flag = |name| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(false));
         Ok(Ends {
