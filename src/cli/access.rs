@@ -1,4 +1,4 @@
-//! Access to a server: its keys, its names, and the pages that may ask it.
+//! Access to a server: its keys, its names, and the origins of allowed pages.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use ixc_server::AllowedOrigin;
 
 use super::BadInput;
 
-/// Most bytes of a file of keys.
+/// Max bytes of a key file.
 const MOST_KEY_BYTES: u64 = 1 << 20;
 
 /// The options of access.
@@ -41,7 +41,7 @@ impl AccessChoice {
     /// Returns all keys.
     ///
     /// # Errors
-    /// When a file of keys cannot be read, or a line of it is no key.
+    /// When the key file cannot be read, or a line is not a key.
     pub fn keys(&self) -> anyhow::Result<Vec<String>> {
         for key in &self.api_key {
             checked(key).map_err(|wrong| BadInput(format!("--api-key: {wrong}")))?;
@@ -57,7 +57,7 @@ impl AccessChoice {
         Ok(keys)
     }
 
-    /// Returns the names of the server besides localhost and addresses; `host` is the one that it
+    /// Returns the names of the server, without localhost and addresses. `host` is the name that it
     /// listens on.
     pub fn hosts(&self, host: &str) -> Vec<String> {
         let own = read_system(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
@@ -67,18 +67,18 @@ impl AccessChoice {
         [&self.allowed_host[..], &names.iter().filter(is_name).cloned().collect::<Vec<_>>()].concat()
     }
 
-    /// Whether requests to other names are refused: without keys, or where names are given.
+    /// Whether requests to other names are refused. They are without keys, and if names are given.
     pub fn checks_host(&self, keys: &[String]) -> bool {
         keys.is_empty() || !self.allowed_host.is_empty()
     }
 
-    /// Returns the origins that are allowed by name.
+    /// Returns the origins that options allow.
     pub fn origins(&self) -> Vec<AllowedOrigin> {
         self.allowed_origin.clone()
     }
 }
 
-/// Returns the keys of a file, one at least.
+/// Returns the keys of a file, at least one.
 fn keys_of(text: &str, path: &Path) -> Result<Vec<String>, BadInput> {
     let mut keys = Vec::new();
     for (number, line) in (1..).zip(text.lines().map(str::trim)) {
@@ -93,7 +93,7 @@ fn keys_of(text: &str, path: &Path) -> Result<Vec<String>, BadInput> {
     if keys.is_empty() { Err(BadInput(format!("{} has no key", path.display()))) } else { Ok(keys) }
 }
 
-/// Returns a key, if a header of HTTP can have it.
+/// Returns a key, if an HTTP header can contain it.
 fn checked(key: &str) -> Result<&str, String> {
     match key.chars().find(|c| !matches!(c, ' '..='~')) {
         None => Ok(key),

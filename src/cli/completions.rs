@@ -36,7 +36,7 @@ impl Args {
     }
 }
 
-/// Returns the names that an argument takes, where its parser does not list them.
+/// Returns the names that an argument takes, if its parser does not list them.
 fn names(arg: &Arg) -> Option<Vec<&'static str>> {
     match (arg.get_long(), arg.get_id().as_str()) {
         (Some("target"), _) => Some(["native"].into_iter().chain(TARGETS.iter().map(|row| row.name)).collect()),
@@ -54,9 +54,9 @@ fn with_values(command: Command) -> Command {
     })
 }
 
-/// Adds files to what a script completes, where an argument takes a name or a file. Bash does that
-/// by itself where no name fits. Fish gets the names of kernels, too: `clap_complete` writes no
-/// positional arguments for it.
+/// Adds files to the completions of arguments that take a name or a file. Bash adds files itself if
+/// no name matches. Fish also gets the names of kernels, since `clap_complete` writes no positional
+/// arguments for it.
 fn with_files(shell: Shell, mut text: String) -> String {
     let kernels: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
     match shell {

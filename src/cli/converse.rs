@@ -247,8 +247,7 @@ fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
     Ok(Flow::On)
 }
 
-/// Returns a setting as a person writes it: the sampler's numbers have 32 bits, and lists
-/// semicolons.
+/// Formats a setting as users write it: numbers with 32 bits, lists with semicolons.
 fn setting_text(value: &serde_json::Value) -> String {
     match (value.as_f64(), value.as_array()) {
         (Some(number), _) => (number as f32).to_string(),

@@ -1,13 +1,13 @@
-//! Help of commands with many options: headings for all of them (`--help`), and one screen with
-//! those that most people need (`-h`).
+//! Help of commands with many options. `--help` prints all of them with headings, and `-h` one
+//! screen with the most common ones.
 
 use clap::{Arg, Command};
 
 /// The widest help, in columns.
 pub const WIDEST: usize = 100;
-/// A command with more options than these has headings, and a short help.
+/// Commands with more options than this have headings and a short help.
 const MANY: usize = 14;
-/// Examples of a short help.
+/// Number of examples in a short help.
 const EXAMPLES: usize = 3;
 
 /// A heading and its options, by their long names.
@@ -131,7 +131,7 @@ const GROUPS: [Group; 9] = [
     Group { heading: "Messages", common: &["stats", "quiet"], rest: &["verbose", "color", "log-file"] },
 ];
 
-/// Returns the commands with headings for the options of those that have many.
+/// Adds headings to the options of commands with many options.
 pub fn grouped(command: Command) -> Command {
     let many = has_many(&command);
     let command = command.mut_subcommands(grouped);
@@ -144,11 +144,11 @@ pub fn grouped(command: Command) -> Command {
     })
 }
 
-/// Returns the commands with the help that `-h` prints: common options in a line or two each, and a
-/// few examples.
+/// Replaces the help of commands by the one that `-h` prints: common options in a line or two each,
+/// and a few examples.
 pub fn short(command: Command) -> Command {
     let (many, name) = (has_many(&command), command.get_name().to_owned());
-    // Options of all commands, but for the one that people use most.
+    // Options of all commands, except the most common one.
     let command = command.mut_args(|arg| {
         let is_rare = arg.is_global_set() && arg.get_long() != Some("quiet");
         if is_rare { arg.hide_short_help(true) } else { arg }
@@ -183,8 +183,8 @@ fn is_common(group: &Group, arg: &Arg) -> bool {
     arg.get_long().is_some_and(|long| group.common.contains(&long))
 }
 
-/// Returns the first sentence of a help, or its first clause where that ends with a semicolon or
-/// colon; and the default that its end may name.
+/// Returns the first sentence of a help text, or its first clause up to a semicolon or colon. Keeps
+/// a default at the end of the help text.
 fn first_sentence(help: &str) -> String {
     const DEFAULT: &str = " [default: ";
     let (text, default) = help.split_once(DEFAULT).map_or((help, None), |(text, default)| (text, Some(default)));
@@ -193,7 +193,7 @@ fn first_sentence(help: &str) -> String {
     text[..end].trim_end_matches('.').to_owned() + &default.unwrap_or_default()
 }
 
-/// Returns the first examples of a help, each with the lines that belong to it.
+/// Returns the first examples of a help text, each with its continuation lines.
 fn first_examples(help: &str) -> String {
     let block = help.lines().take_while(|line| !line.trim().is_empty());
     let mut count = 0;

@@ -66,7 +66,7 @@ pub fn hint(error: &Error) -> Option<String> {
     Some(hint.into())
 }
 
-/// Returns the file that an error did not find.
+/// Returns the missing file of an error.
 fn missing(error: &Error) -> Option<&Path> {
     let (path, source) = match error {
         Error::Gguf(GgufError::Io { path, source, .. }) => (&**path, source),
@@ -76,7 +76,7 @@ fn missing(error: &Error) -> Option<&Path> {
     (source.kind() == io::ErrorKind::NotFound).then_some(path)
 }
 
-/// Asks whether a path near to one that does not exist is meant.
+/// Returns a hint that names existing paths similar to a missing one.
 fn near_paths(missing: &Path) -> Option<String> {
     let names: Vec<String> =
         near::paths(missing).iter().map(|path| Printable(&path.to_string_lossy()).to_string()).collect();

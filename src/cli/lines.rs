@@ -56,14 +56,15 @@ enum Line {
     End,
 }
 
-/// Helpers of the line editor: Tab completes commands, and colours tell a question from an answer.
+/// Helper of the line editor. Tab completes commands, and colours distinguish questions from
+/// answers.
 #[derive(Debug)]
 struct Typing {
     commands: Vec<&'static str>,
     colours: bool,
 }
 
-/// Bold green for what asks, bold for what is typed, and the end of both (ECMA-48).
+/// Escape sequences (ECMA-48): bold green for the prompt, bold for the input, and the end of both.
 const ASKING: &str = "\x1b[1;32m";
 const TYPED: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
@@ -120,7 +121,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// From standard input, or the terminal that it is, where Tab completes these commands.
+    /// Makes a reader of standard input. On a terminal, Tab completes these commands.
     pub fn new(commands: Vec<&'static str>) -> Lines {
         let mut lines = Lines { editor: editor(), history: None };
         if let Some(editor) = &mut lines.editor {

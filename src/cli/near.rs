@@ -1,23 +1,23 @@
-//! Names that are near to one that was typed: files of a folder, options.
+//! Suggestions for misspelt names of files and options.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Files of a folder that are compared with a name.
+/// Max files of a folder that are compared with a name.
 const FILES: usize = 10_000;
-/// Files that a message names.
+/// Max files in a suggestion.
 const SHOWN: usize = 3;
-/// The most letters that differ between the ends of two names, such as `gguff` and `gguf`.
+/// Max distance between the extensions of two names, such as `gguff` and `gguf`.
 const END_LETTERS: usize = 2;
 
-/// Returns whether a typed word is likely a misspelling of a known one: at most a third of its
-/// letters differ.
+/// Returns whether a typed word is probably a misspelling of a known one: their distance is at most
+/// a third of its letters.
 pub fn is_near(typed: &str, known: &str) -> bool {
     let (typed, known) = (typed.to_lowercase(), known.to_lowercase());
     distance(&typed, &known) <= typed.chars().count() / 3
 }
 
-/// Returns the existing paths that are near to one that does not exist, the nearest first.
+/// Returns existing paths similar to a missing one, the most similar first.
 pub fn paths(missing: &Path) -> Vec<PathBuf> {
     let (mut there, mut rest) = (PathBuf::new(), missing.components());
     while let Some(part) = rest.next() {
@@ -34,7 +34,7 @@ pub fn paths(missing: &Path) -> Vec<PathBuf> {
     Vec::new()
 }
 
-/// Returns the files of a folder whose names are near to one, the nearest first.
+/// Returns the files of a folder with names similar to a given one, the most similar first.
 fn near_files(folder: &Path, name: &str) -> Vec<PathBuf> {
     let read = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = fs::read_dir(read).into_iter().flatten().take(FILES).filter_map(Result::ok);
@@ -48,8 +48,7 @@ fn near_files(folder: &Path, name: &str) -> Vec<PathBuf> {
     near.into_iter().map(|(_, found)| folder.join(found)).collect()
 }
 
-/// Returns by how many letters a file's name differs from a typed one; nothing where they are not
-/// near.
+/// Returns the distance of a file's name from a typed one; `None` if it is too large.
 fn file_distance(typed: &str, found: &str) -> Option<usize> {
     let split =
         |name: &str| name.rsplit_once('.').map_or((name.to_owned(), String::new()), |(a, b)| (a.into(), b.into()));
@@ -63,8 +62,8 @@ fn file_distance(typed: &str, found: &str) -> Option<usize> {
     near.then(|| ends + distance(&stem, &found_stem))
 }
 
-/// Returns the number of insertions, deletions, replacements and swaps of neighbours that lead from
-/// one text to the other (Damerau 1964, without edits between swapped letters).
+/// Returns the edit distance of two texts: insertions, deletions, replacements and swaps of
+/// neighbours (Damerau 1964, without edits between swapped letters).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

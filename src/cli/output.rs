@@ -47,8 +47,7 @@ macro_rules! note {
 }
 pub(super) use note;
 
-/// Prints a fact that an option asks for, on standard error, with everything escaped that a
-/// terminal would obey; also with `--quiet`.
+/// Prints a requested fact on standard error, also with `--quiet`. Escapes terminal controls.
 macro_rules! fact {
     ($($argument:tt)*) => {
         $crate::cli::output::complain(&format!($($argument)*))
@@ -58,13 +57,13 @@ pub(super) use fact;
 
 /// The first word of an error.
 const ERROR: &str = "error:";
-/// The beginning of bold red and of dim text, and the end of both (ECMA-48).
+/// Escape sequences (ECMA-48): begin bold red, begin dim, end both.
 const RED: &str = "\x1b[1;31m";
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Prints lines on standard error, with everything escaped that a terminal would obey, and wrapped
-/// where they are wider than it. The `error:` that they may begin with is red, as clap's is.
+/// Prints lines on standard error. Escapes terminal controls, and wraps lines at the terminal's
+/// width. A leading `error:` is red, as in clap's errors.
 pub fn complain(text: &str) {
     let text = fitted(text);
     match text.strip_prefix(ERROR).filter(|_| colours()) {
@@ -73,7 +72,7 @@ pub fn complain(text: &str) {
     }
 }
 
-/// Prints lines that matter less, unless `--quiet` is given.
+/// Prints dim lines, unless `--quiet` is given.
 pub fn aside(text: &str) {
     match (is_quiet(), colours()) {
         (true, _) => {}
@@ -82,12 +81,12 @@ pub fn aside(text: &str) {
     }
 }
 
-/// Prints a line for programs on standard error, as it is.
+/// Prints a line for programs on standard error, unchanged.
 pub fn complain_whole(text: &str) {
     write_error(&lines(text));
 }
 
-/// Escapes lines, and wraps them to the terminal that standard error may be.
+/// Escapes lines, and wraps them if standard error is a terminal.
 fn fitted(text: &str) -> String {
     let text = lines(text);
     terminal::error_width().map_or_else(|| text.clone(), |width| wrapped(&text, width))
@@ -165,7 +164,7 @@ impl Line {
         }
         (self.next, self.shown) = (now + PERIOD, true);
         let text = Printable(&text.to_string()).to_string();
-        // A line that the terminal wraps could not be cleared.
+        // A progress line that the terminal wraps could not be cleared.
         let most = terminal::error_width().map_or(usize::MAX, |width| width.saturating_sub(1));
         let shown = text.char_indices().nth(most).map_or(&*text, |(end, _)| &text[..end]);
         let _ = write!(io::stderr(), "\r\x1b[K{shown}");

@@ -1,9 +1,8 @@
-//! Text that cannot steer a terminal: names from files and models, with controls escaped.
+//! Text that cannot control a terminal: names from files and models, with controls escaped.
 
 use std::fmt;
 
-/// Text from a file or a model, with everything escaped that a terminal would obey rather than
-/// show.
+/// Text from a file or a model. Displays it with terminal controls escaped.
 pub struct Printable<'a>(pub &'a str);
 
 impl fmt::Display for Printable<'_> {
@@ -16,8 +15,8 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Whether a terminal would obey this character: controls, those that reverse the direction of
-/// writing, and other ends of lines.
+/// Whether a character controls a terminal: control characters, marks of the writing direction, and
+/// other line ends.
 pub fn is_terminal_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -10,14 +10,14 @@ use serde_json::{Value as Json, json};
 
 use super::output::{Printable, counted, fact};
 
-/// An op is worth a row from this part of the time on, and the longest is in any case: beside other
-/// work threads may do little but wait.
+/// Min share of the time for which an op gets a row. The longest op always gets one, since threads
+/// on a busy machine may do little but wait.
 const LEAST: f64 = 0.01;
-/// Columns of what an op read, before what it multiplied: as in `  10.0 GB/s,  50 % of memory;`.
+/// Columns of the read rate, before the rate of products: as in `  10.0 GB/s,  50 % of memory;`.
 const RATES: usize = 29;
 
-/// Prints where the time of a part of a text went: rows that add up to all of it. Rates are of the
-/// time in which threads worked on the op, as if all of them did.
+/// Prints where the time of a phase went, in rows that add up to all of it. Rates are scaled to all
+/// threads, for the time in which threads worked on the op.
 pub fn note(part: &str, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
     for line in lines(phase, stats, limits) {
         fact!("{part:<9} {line}");
@@ -36,7 +36,7 @@ pub fn note(part: &str, phase: &Phase, stats: &Stats, limits: Option<&Roofline>)
     }
 }
 
-/// Prints the rates of this machine that those of ops are a part of.
+/// Prints the peak rates of this machine, which the rates of ops are compared with.
 pub fn note_limits(limits: &Roofline) {
     let products: Vec<String> =
         limits.products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9)).collect();
@@ -70,10 +70,10 @@ pub struct Op {
     bytes_per_second: f64,
     /// Share of the memory's measured bandwidth. It is above 1 where the bytes come from caches.
     share_of_bandwidth: Option<f64>,
-    /// The level of memory that gives as many bytes: `memory`, `L3`, `L2` or `L1`, where memory was
-    /// measured.
+    /// Memory level that is as fast as the op reads: `memory`, `L3`, `L2` or `L1`; `None` if memory
+    /// was not measured.
     fed_by: Option<&'static str>,
-    /// Share of that level's bandwidth; nothing for `L1`, which is not measured.
+    /// Share of that level's bandwidth; `None` for `L1`, which is not measured.
     share_of_feeding: Option<f64>,
     /// Multiply-adds of each kind.
     products: Products,
@@ -163,15 +163,15 @@ impl Op {
     }
 }
 
-/// Time of threads that is no op's: what it is called in text and in JSON, and seconds.
+/// Time of threads outside of ops: its names in text and in JSON, and its seconds.
 struct Other {
     name: &'static str,
     key: &'static str,
     seconds: f64,
 }
 
-/// Returns the time of a part of a text that is no op's. Together with the ops it is all of the
-/// time of all threads. The rest of the steps and the time between them have rows of their own.
+/// Returns the time of a phase outside of ops. Together with the ops it is the whole time of all
+/// threads. The rest of the steps and the time between steps have their own rows.
 fn others(phase: &Phase, stats: &Stats) -> Vec<Other> {
     let threads = stats.threads as f64;
     let steps = stats.wall.as_secs_f64() * threads;
@@ -185,7 +185,7 @@ fn others(phase: &Phase, stats: &Stats) -> Vec<Other> {
     .map(|(name, key, time)| Other { name, key, seconds: time.as_secs_f64() });
     let known: f64 = ops + waits.iter().map(|wait| wait.seconds).sum::<f64>();
     let rest = (steps - known).max(0.0);
-    // Steps that leave a thread out, since others use its processor.
+    // Steps that leave out a thread, since other processes use its CPU.
     let part = 1.0 - stats.thread_steps as f64 / (stats.steps as f64 * threads).max(1.0);
     let idle = if stats.reduced > 0 { (steps * part.max(0.0)).min(rest) } else { 0.0 };
     let between = (phase.seconds * threads - steps).max(0.0);
@@ -197,8 +197,8 @@ fn others(phase: &Phase, stats: &Stats) -> Vec<Other> {
     waits.into_iter().chain(left.map(|(name, key, seconds)| Other { name, key, seconds })).collect()
 }
 
-/// Returns a row for each op that took a good part of the time, and for time that is no op's, the
-/// longest first. They add up to all of the time.
+/// Returns the rows of the longest ops and of the time outside of ops, the longest first. They add
+/// up to the whole time.
 fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
     let (ops, others) = (ops(stats, limits), others(phase, stats));
     let times = ops.iter().map(|op| op.seconds).chain(others.iter().map(|other| other.seconds));

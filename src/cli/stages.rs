@@ -106,11 +106,11 @@ impl Stage {
     }
 }
 
-/// Kernels that an error names.
+/// Max kernels in an error text.
 const SHOWN: usize = 3;
 
-/// Returns the error for an unknown name of a kernel. A weight's name gets the options that choose
-/// its kernels.
+/// Returns the error for an unknown kernel name. For a weight's name, the error names the options
+/// that choose its kernels.
 fn no_kernel(name: &str, kernels: &[&str]) -> String {
     let mut near: Vec<&str> = kernels.iter().copied().filter(|kernel| near::is_near(name, kernel)).collect();
     near.extend(kernels.iter().copied().filter(|kernel| !near::is_near(name, kernel)));

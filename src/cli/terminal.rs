@@ -24,16 +24,16 @@ use terminal_size::{Width, terminal_size_of};
 use super::printable::is_terminal_control;
 use super::wrap::{Text, Wrapper};
 
-/// The variable with the number of columns, which shells set.
+/// Environment variable with the number of columns, which shells set.
 const COLUMNS: &str = "COLUMNS";
 
-/// Returns the columns that the variable says, where it is a number.
+/// Returns the columns in the variable, if it is a number.
 pub fn columns_variable() -> Option<usize> {
     std::env::var(COLUMNS).ok()?.trim().parse().ok().filter(|columns| *columns > 0)
 }
 
-/// Returns the columns of a terminal on standard output; nothing for a pipe, or where the width is
-/// not known.
+/// Returns the columns of a terminal on standard output; `None` for a pipe, or if the width is
+/// unknown.
 pub fn output_width() -> Option<usize> {
     width_of(&io::stdout())
 }
@@ -53,7 +53,7 @@ fn width_of(out: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     })
 }
 
-/// The kind of text that the command prints from here on.
+/// Kind of the text that the command prints next.
 static KIND: AtomicU8 = AtomicU8::new(0);
 
 /// Sets the kind of the text that follows on standard output.
@@ -99,13 +99,13 @@ pub fn standard_error() -> Box<dyn Write> {
     }
 }
 
-/// Passes text on without what steers a terminal, in lines that fit it. Bytes that are no UTF-8
-/// become U+FFFD.
+/// Filter that removes terminal controls from text and wraps lines. Bytes that are not UTF-8 become
+/// U+FFFD.
 struct Filter<W> {
     to: W,
     /// The beginning of a character, whose end the next bytes bring: at most three.
     begun: Vec<u8>,
-    /// Wraps lines, where the width is known.
+    /// Wraps lines, if the width is known.
     wrapper: Option<Wrapper>,
 }
 
@@ -139,7 +139,7 @@ impl<W: Write> Write for Filter<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // The rest of a word of a model's text is still to come.
+        // The rest of a word of a model's text may still come.
         if let Some(wrapper) = self.wrapper.as_mut().filter(|_| kind() != Text::Prose) {
             let mut rest = String::new();
             wrapper.finish(kind(), &mut rest);

@@ -1,58 +1,59 @@
-//! Lines that fit a terminal: words that would pass the edge begin the next line.
+//! Line wrapping for terminals: a word that does not fit begins the next line.
 //!
 //! ```text
 //! drive      0.53 GB/s with 16 reads at once; an expert is 1.1 MiB and takes
 //!            2.1 ms alone, a token needs 96 of 1536
 //! ```
 //!
-//! A report's line goes on below its text, which follows the last gap of two spaces in its first
-//! third. A model's text goes on at its line's own indentation; lines between fences of code are
-//! left as they are. Pipes and files get every line whole: only [`terminal`](super::terminal)
-//! wraps.
+//! The continuation of a report's line is indented to its text, which follows the last gap of two
+//! spaces in the first third of the line. The continuation of a model's line keeps the line's
+//! indentation, and lines of code blocks are not wrapped. Lines to pipes and files are not wrapped:
+//! only [`terminal`](super::terminal) wraps.
 
 use unicode_width::UnicodeWidthChar;
 
-/// Narrower terminals wrap by themselves.
+/// Min columns. Lines on narrower terminals are left to the terminal.
 const LEAST: usize = 20;
-/// Columns of a tabulator.
+/// Columns of a tab.
 const TAB: usize = 8;
-/// The line that begins and ends a block of code.
+/// Fence that begins and ends a block of code.
 const FENCE: &str = "```";
 
-/// The kind of a text, which says where its lines go on.
+/// Kind of a text, which decides the indentation of continuation lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Text {
     /// A command's report: lines of columns, with labels.
     Report,
     /// A model's text, which comes in parts of words.
     Prose,
-    /// Text for programs, whose lines stay whole.
+    /// Text for programs, which is not wrapped.
     Verbatim,
 }
 
-/// A text on its way to a terminal.
+/// Wrapper of a text for a terminal.
 #[derive(Debug)]
 pub struct Wrapper {
     width: usize,
     /// Column of the next character.
     column: usize,
-    /// Column of the line's continuation, if it is too long.
+    /// Column of the line's continuation.
     hang: usize,
-    /// Whether only blanks were in the line so far.
+    /// Whether the line so far has only blanks.
     is_begin: bool,
     /// Blanks before the word.
     gap: String,
-    /// A word whose end has not come.
+    /// Pending word, whose end has not arrived.
     word: String,
     word_width: usize,
     /// Between two fences.
     is_code: bool,
-    /// Inside a word that no line holds: the terminal breaks it.
+    /// Whether the output is inside a word that is wider than a line. The terminal breaks such a
+    /// word.
     is_long: bool,
 }
 
 impl Wrapper {
-    /// Wraps at a width.
+    /// Makes a wrapper for a width.
     pub fn new(width: usize) -> Wrapper {
         Wrapper {
             width,
@@ -67,7 +68,7 @@ impl Wrapper {
         }
     }
 
-    /// Takes more of a text; what can be shown of it goes to `out`.
+    /// Takes more text, and writes all complete words to `out`.
     pub fn push(&mut self, text: &str, kind: Text, out: &mut String) {
         for c in text.chars() {
             match c {
@@ -86,7 +87,7 @@ impl Wrapper {
                     let width = c.width().unwrap_or(0);
                     self.word.push(c);
                     self.word_width += width;
-                    // Scripts without spaces break anywhere.
+                    // Scripts without spaces may break anywhere.
                     if width > 1 || self.word_width >= self.width {
                         let is_long = self.word_width >= self.width;
                         self.place(kind, out);
@@ -97,13 +98,13 @@ impl Wrapper {
         }
     }
 
-    /// Gives out a word whose end has not come.
+    /// Writes the pending word.
     pub fn finish(&mut self, kind: Text, out: &mut String) {
         self.place(kind, out);
         out.push_str(&std::mem::take(&mut self.gap));
     }
 
-    /// Puts the word at the end of the line, or at the beginning of the next one.
+    /// Writes the word at the end of the line, or at the beginning of the next one.
     fn place(&mut self, kind: Text, out: &mut String) {
         if self.word.is_empty() {
             return;
@@ -119,7 +120,7 @@ impl Wrapper {
             self.hang = gap;
         }
         let may_wrap = self.width >= LEAST && kind != Text::Verbatim && !(kind == Text::Prose && self.is_code);
-        // The last column stays empty: some terminals begin a line when it is written.
+        // The last column stays empty, since some terminals begin a new line when it is written.
         if may_wrap && gap + word_width >= self.width && self.column > self.hang && !self.is_long {
             self.gap.clear();
             out.push('\n');
@@ -133,7 +134,7 @@ impl Wrapper {
     }
 }
 
-/// Returns a whole report in lines of at most this width.
+/// Wraps a whole report to a width.
 pub fn wrapped(text: &str, width: usize) -> String {
     let (mut wrapper, mut out) = (Wrapper::new(width), String::new());
     wrapper.push(text, Text::Report, &mut out);

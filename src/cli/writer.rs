@@ -86,11 +86,11 @@ pub struct Writer<'a> {
     pub limits: OnceCell<Option<Roofline>>,
     /// Seconds until the model was there.
     pub loaded: f64,
-    /// Time of the last text.
+    /// Times of the last text.
     pub last: Option<Pace>,
 }
 
-/// Time of a text: of its prompt, and of the tokens after that.
+/// Times of a text: of its prompt, and of the generated tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub prefill: Phase,
@@ -154,7 +154,7 @@ impl Writer<'_> {
             out.write_all(text.as_bytes())?;
             out.flush()
         };
-        // A terminal shows it word by word; a pipe gets every byte at once.
+        // A terminal gets the text word by word; a pipe gets every byte at once.
         terminal::set_text(Text::Prose);
         let out = &mut *self.out;
         let sampling = self.wanted.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
@@ -210,7 +210,7 @@ impl Writer<'_> {
         Ok(Written { tokens: generation.tokens, interrupted, answer })
     }
 
-    /// Prints how long an answer is, how fast it came, and how full the context is.
+    /// Prints the length of an answer, its speed, and the used part of the context.
     fn note_pace(&self, generation: &Generation) {
         let tokens = counted(generation.tokens.len() as u64, "token");
         let Phase { tokens: timed, seconds, .. } = generation.decode;
@@ -274,8 +274,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The peak rates of this machine, measured once, in the memory that the budget leaves; nothing
-    /// for emulated code.
+    /// Returns the peak rates of this machine, measured once within the rest of the memory budget;
+    /// `None` for emulated code.
     fn limits(&self) -> Option<&Roofline> {
         let measure = || {
             if self.converses {

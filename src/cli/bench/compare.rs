@@ -35,8 +35,8 @@ pub struct Slower {
 
 /// What a row is of: what must be equal where rows are compared.
 const ROW: [&str; 5] = ["threads", "target", "test", "tokens", "depth"];
-/// Columns that may differ where all rows of a side have one value. Such a column is compared as an
-/// option.
+/// Columns that may differ between the sides if each side has one value. Such a column is compared
+/// as an option.
 const SETTINGS: [&str; 2] = ["threads", "target"];
 
 /// A row of both.
@@ -167,7 +167,7 @@ const UNTOLD: [&str; 2] = ["model.file", "options.arguments"];
 
 /// Adds what differs in two values, leaf by leaf.
 fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
-    // A field that an older version did not write equals an empty one.
+    // A field that an older version did not write counts as empty.
     let is_empty = |value: &Json| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
     if a == b || UNTOLD.contains(&what) || is_empty(a) && is_empty(b) {
         return;
@@ -186,8 +186,8 @@ fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
     }
 }
 
-/// Returns the columns of [`SETTINGS`] that have one value in all rows of a side, and another in
-/// those of the other.
+/// Returns the columns of [`SETTINGS`] that have one value in all rows of one side, and a different
+/// value in all rows of the other.
 fn different_columns(a: &Json, b: &Json) -> Vec<&'static str> {
     let values = |document: &Json, column: &str| -> BTreeSet<String> {
         document["rows"].as_array().into_iter().flatten().map(|row| said(&row[column])).collect()
@@ -199,7 +199,8 @@ fn different_columns(a: &Json, b: &Json) -> Vec<&'static str> {
     SETTINGS.into_iter().filter(differs).collect()
 }
 
-/// Returns the work of a row as text, without some columns, and the number of deferred experts.
+/// Returns the work of a row as text, without the given columns, and the number of deferred
+/// experts.
 fn key(row: &Json, but: &[&str]) -> [String; 6] {
     let [threads, target, test, tokens, depth] =
         ROW.map(|key| if but.contains(&key) { String::new() } else { said(&row[key]) });
@@ -386,7 +387,7 @@ mod tests {
         assert_eq!(different_columns(&one, &two), ["threads"]);
         let (pairs, missing) = rows(&one, &two, &["threads"]).unwrap();
         assert_eq!((pairs.len(), missing.len(), &pairs[0].threads), (2, 0, &json!("1|2")));
-        // Where a side has several, each of them is compared with its own.
+        // If a side has several values, each row is compared with the row of the same value.
         assert!(different_columns(&one, &both).is_empty() && different_columns(&one, &one).is_empty());
         let (pairs, missing) = rows(&one, &both, &[]).unwrap();
         assert_eq!((pairs.len(), missing.len()), (2, 2));

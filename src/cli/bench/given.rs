@@ -1,7 +1,7 @@
-//! Options of `ixc bench` as they were given, for comparisons of measurements.
+//! Command-line options of an `ixc bench` run, recorded for comparisons.
 //!
-//! They are taken from the definition of the command line, without those in [`ELSEWHERE`]. So a new
-//! option is recorded without being named here. The content of a file counts, not its name:
+//! The options come from the definition of the command line, without those in [`ELSEWHERE`]. So new
+//! options are recorded without a change here. Files are recorded by content, not by name:
 //!
 //! ```json
 //! {"cache": "lru", "override": "1 file of 3512 bytes, CRC-32 8a1f09c2"}
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 
-/// Options that change nothing that runs, or that a measurement records elsewhere: as its rows,
-/// model, and options by name.
+/// Options that do not change what runs, or that a measurement records elsewhere: in its rows, its
+/// model or named options.
 pub const ELSEWHERE: [&str; 22] = [
     "model",
     "model_file",
@@ -41,18 +41,18 @@ pub const ELSEWHERE: [&str; 22] = [
     "quiet",
     "log_file",
 ];
-/// Most files of a folder that are read: no model has as many kernels.
+/// Max files read of a folder. It exceeds the number of kernels of any model.
 const MOST_FILES: usize = 4096;
-/// Longest file that is read.
+/// Max size of a file that is read.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Returns options and what they were given as, by their names on the command line; nothing where
-/// another command was given.
+/// Returns the given options with their values, by their names on the command line; an empty map
+/// for another command.
 pub fn given(command: &clap::Command, matches: &ArgMatches) -> BTreeMap<String, String> {
     let mut given = BTreeMap::new();
     for arg in command.get_arguments().filter(|arg| !ELSEWHERE.contains(&arg.get_id().as_str())) {
         let id = arg.get_id().as_str();
-        // Help and version have no values.
+        // Help and version do not have values.
         let source = matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
         if matches!(source, None | Some(ValueSource::DefaultValue)) {
             continue;

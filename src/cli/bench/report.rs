@@ -37,7 +37,7 @@ pub struct Report<'w> {
     name: String,
     setting: Setting,
     out: &'w mut dyn Write,
-    /// Whether what stands before the rows is written.
+    /// Whether the head of the report is written.
     has_head: bool,
     rows: Vec<Row>,
 }
@@ -48,7 +48,7 @@ impl<'w> Report<'w> {
         Report { format, name: name.to_owned(), setting, out, has_head: false, rows: Vec::new() }
     }
 
-    /// Writes what stands before the rows, once: when it is known that there will be rows.
+    /// Writes the head of the report once, when it is certain that rows follow.
     ///
     /// # Errors
     /// When the output refuses.
